@@ -1,0 +1,1 @@
+"""The words users write: TFJob models, the table of annotations, the operator's configuration."""

@@ -1,0 +1,1 @@
+"""The sidecar that turns progress into metrics: stdlib and prometheus-client only."""

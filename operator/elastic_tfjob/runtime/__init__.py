@@ -1,0 +1,1 @@
+"""What runs inside the training container: stdlib and TensorFlow only."""

@@ -1,0 +1,1 @@
+"""The decision core: a pure function from a Snapshot of the cluster to a Plan."""

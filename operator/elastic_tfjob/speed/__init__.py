@@ -1,0 +1,1 @@
+"""How fast a job trains with w workers and p parameter servers. Pure."""
