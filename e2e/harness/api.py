@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -57,16 +58,26 @@ class ApiError(Exception):
         self.reason = reason
 
 
-async def connection(kubeconfig: Path) -> tuple[str, ssl.SSLContext | None]:
-    """The server's URL and the TLS context that a kubeconfig asks for (None: plain HTTP)."""
-    settings = client.Configuration()
-    await config.load_kube_config(config_file=str(kubeconfig), client_configuration=settings)
-    if settings.host.startswith("http://"):
-        return settings.host, None
-    context = ssl.create_default_context(cafile=settings.ssl_ca_cert)
-    if settings.cert_file:
-        context.load_cert_chain(settings.cert_file, settings.key_file)
-    return settings.host, context
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What a kubeconfig says: the server's URL, its TLS context (None: plain HTTP), headers that prove who we are."""
+
+    url: str
+    tls: ssl.SSLContext | None
+    headers: dict[str, str]
+
+    @classmethod
+    async def of(cls, kubeconfig: Path) -> Connection:
+        settings = client.Configuration()
+        await config.load_kube_config(config_file=str(kubeconfig), client_configuration=settings)
+        token = await settings.get_api_key_with_prefix("BearerToken")
+        headers = {"Authorization": token} if token else {}
+        if settings.host.startswith("http://"):
+            return cls(settings.host, None, headers)
+        tls = ssl.create_default_context(cafile=settings.ssl_ca_cert)
+        if settings.cert_file:
+            tls.load_cert_chain(settings.cert_file, settings.key_file)
+        return cls(settings.host, tls, headers)
 
 
 class Api:
@@ -77,13 +88,13 @@ class Api:
         self._connections = connections
 
     async def __aenter__(self) -> Self:
-        self.url, context = await connection(self._kubeconfig)
+        server = await Connection.of(self._kubeconfig)
         self._session = aiohttp.ClientSession(
-            base_url=self.url,
+            base_url=server.url,
             # Watches live in the same pool and hold their socket, hence some extra.
-            connector=aiohttp.TCPConnector(ssl=context or False, limit=self._connections + 8),
+            connector=aiohttp.TCPConnector(ssl=server.tls or False, limit=self._connections + 8),
             timeout=aiohttp.ClientTimeout(total=60),
-            headers={"Accept": "application/json"},
+            headers={"Accept": "application/json", **server.headers},
             read_bufsize=2**20,
         )
         self._slots = asyncio.Semaphore(self._connections)
