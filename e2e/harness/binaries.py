@@ -1,4 +1,4 @@
-"""The programs that the tests and the kind cluster need, built from pinned Go modules (e2e/go/*) and cached by their inputs.
+"""The programs that tests and the kind cluster need, built from pinned Go modules (e2e/go) and cached by their inputs.
 
     PYTHONPATH=e2e python3 -m harness.binaries kube kind    # builds what is missing, prints the paths
 
