@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.progress import run, say, step
+from harness.progress import Problem, main, run, say, step
 
 SOURCES = Path(__file__).resolve().parents[1] / "go"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastic-tfjob"
@@ -45,14 +45,15 @@ PROGRAMS = {
     # kubeadm refuses to work with a Kubernetes that does not know its own version.
     "kube": Program(
         ".",
-        "4 min",
+        "4-7 min",
         f"-X {_VERSION}.gitVersion=v{KUBERNETES_VERSION} -X {_VERSION}.gitMajor=1 -X {_VERSION}.gitMinor=34"
         f" -X {_VERSION}.gitTreeState=clean",
     ),
-    "coredns": Program(".", "50 s"),
+    "coredns": Program(".", "70 s"),
+    "pause": Program(".", "2 s"),
     "kind": Program("sigs.k8s.io/kind", "10 s"),
-    "kwok": Program("sigs.k8s.io/kwok/cmd/kwok", "70 s"),
-    "training-operator": Program("github.com/kubeflow/training-operator/cmd/training-operator.v1", "60 s"),
+    "kwok": Program("sigs.k8s.io/kwok/cmd/kwok", "100 s"),
+    "training-operator": Program("github.com/kubeflow/training-operator/cmd/training-operator.v1", "110 s"),
 }
 
 
@@ -84,11 +85,16 @@ def lock(name: str) -> Iterator[None]:
         yield
 
 
+def version(name: str) -> str:
+    """What tells one build of program `name` from another: a hash of its sources, module versions and flags."""
+    program = PROGRAMS[name]
+    return digest(SOURCES / name, program.package, program.ldflags)
+
+
 def path(name: str) -> Path:
     """The executable `name`, built first if these sources were never built here."""
     program = PROGRAMS[name]
-    source = SOURCES / name
-    folder = CACHE / f"{name}-{digest(source, program.package, program.ldflags)}"
+    folder = CACHE / f"{name}-{version(name)}"
     binary = folder / name
     if binary.exists():
         return binary
@@ -101,7 +107,7 @@ def path(name: str) -> Path:
             flags = ["-trimpath", "-buildvcs=false", f"-ldflags=-s -w {program.ldflags}"]
             run(
                 ["nice", "-n", "5", go(), "build", *flags, "-o", unfinished, program.package],
-                cwd=source,
+                cwd=SOURCES / name,
                 env={"CGO_ENABLED": "0"},
                 log=folder / "build.log",
             )
@@ -134,8 +140,13 @@ def go() -> Path:
     return command
 
 
-if __name__ == "__main__":
+@main
+def _main() -> None:
     if unknown := [name for name in sys.argv[1:] if name not in PROGRAMS]:
-        sys.exit(f"unknown program {', '.join(unknown)}: choose from {', '.join(PROGRAMS)}")
+        raise Problem(f"unknown program {', '.join(unknown)}: choose from {', '.join(PROGRAMS)}")
     for wanted in sys.argv[1:] or PROGRAMS:
         print(path(wanted))
+
+
+if __name__ == "__main__":
+    _main()

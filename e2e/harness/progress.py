@@ -1,25 +1,45 @@
 """Long steps say what they do and how long it took; commands keep a log and show its end when they fail."""
 
 import contextlib
+import functools
 import os
 import shlex
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 HEARTBEAT_S = 30.0
 """How often a step that is still going on says so where lines cannot be rewritten (CI, a pipe)."""
 
 
-class CommandFailed(RuntimeError):
+class Problem(RuntimeError):
+    """Something a person has to know or do; the text says it all, a traceback would add nothing."""
+
+
+class CommandFailed(Problem):
     """A command ended with an error; the text holds the command and the end of its output."""
 
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def main(function: Callable[[], None]) -> Callable[[], None]:
+    """Let a command-line entry point end with what a Problem says instead of a traceback."""
+
+    @functools.wraps(function)
+    def wrapped() -> None:
+        try:
+            function()
+        except Problem as problem:
+            sys.exit(f"✗ {problem}")
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+    return wrapped
 
 
 @contextlib.contextmanager
