@@ -8,7 +8,6 @@ Whatever holds for both is asked in the same words, so a test or a benchmark tak
 
 import base64
 import json
-import os
 import signal
 import sys
 import time
@@ -69,12 +68,11 @@ class Operator:
             self.process.stop(signal.SIGKILL)
 
     def ready(self) -> bool:
-        return _get(f"{self.probe_url}/readyz") is not None
+        return page(f"{self.probe_url}/readyz") is not None
 
     def metrics(self) -> str:
         """The text of its Prometheus page."""
-        text = _get(self.metrics_url)
-        if text is None:
+        if (text := page(self.metrics_url)) is None:
             raise CommandFailed(f"{self.name} serves no metrics at {self.metrics_url}:\n{self.process.tail()}")
         return text
 
@@ -94,8 +92,10 @@ def install(name: Name, kubeconfig: Path) -> None:
     else:
         module = binaries.module_dir("training-operator", "github.com/kubeflow/training-operator")
         crd = (module / "manifests/base/crds/kubeflow.org_tfjobs.yaml").read_text()
-    _kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd)
-    _kubectl(kubeconfig, "wait", "--for=condition=Established", "crd/tfjobs.kubeflow.org", "--timeout=30s")
+    kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd)
+    # Not --for=condition=Established: kubectl gives up on a CRD that has no conditions yet.
+    established = '--for=jsonpath={.status.conditions[?(@.type=="Established")].status}=True'
+    kubectl(kubeconfig, "wait", established, "crd/tfjobs.kubeflow.org", "--timeout=30s")
 
 
 def start(
@@ -196,7 +196,7 @@ def _prepare_certificates(kubeconfig: Path, temporary: Path) -> None:
 
 def _mount_certificates(kubeconfig: Path, temporary: Path) -> bool:
     """Do the kubelet's part: copy the Secret to where the operator looks. False while the Secret is empty."""
-    secret = json.loads(_kubectl(kubeconfig, "get", "secret", _SECRET, f"--namespace={_SYSTEM}", "-o", "json"))
+    secret = json.loads(kubectl(kubeconfig, "get", "secret", _SECRET, f"--namespace={_SYSTEM}", "-o", "json"))
     data: dict[str, str] = secret.get("data") or {}
     if "tls.crt" not in data:
         return False
@@ -248,14 +248,14 @@ def _register_webhook(kubeconfig: Path, port: int) -> None:
 
 
 def _apply(kubeconfig: Path, manifest: Mapping[str, Any]) -> None:
-    _kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(manifest))
+    kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(manifest))
 
 
-def _kubectl(kubeconfig: Path, *arguments: str, stdin: str | None = None) -> str:
+def kubectl(kubeconfig: Path, *arguments: str, stdin: str | None = None) -> str:
     return run([binaries.path("kube"), "kubectl", f"--kubeconfig={kubeconfig}", *arguments], stdin=stdin)
 
 
-def _get(url: str) -> str | None:
+def page(url: str) -> str | None:
     """The page at `url`; None while nobody answers 200."""
     try:
         with urllib.request.urlopen(url, timeout=5) as response:

@@ -50,6 +50,8 @@ LIST_MAP_KEYS: Final[dict[str, list[str]]] = {
     "schedulingGates": ["name"],
 }
 
+KEY_DEFAULTS: Final = {"protocol": "TCP"}
+
 # Fields that the API declares as quantities; their models only say "string".
 QUANTITY_MAPS: Final = {"limits", "requests", "overhead"}
 QUANTITIES: Final = {"divisor", "sizeLimit"}
@@ -165,9 +167,13 @@ def _root() -> Schema:
     spec["properties"]["runPolicy"]["properties"]["schedulingPolicy"]["properties"]["queue"][
         "x-kubernetes-validations"
     ] = [_rule("self == oldSelf", "spec.runPolicy.schedulingPolicy.queue is immutable")]
+    # Bounded, because the rule compares it; and without CEL's optionals, whose cost the server cannot bound.
+    spec["properties"]["runPolicy"]["properties"]["managedBy"]["maxLength"] = 64
+    named = "(has({0}.runPolicy) && has({0}.runPolicy.managedBy))"
     spec["x-kubernetes-validations"] = [
         _rule(
-            "self.?runPolicy.?managedBy.orValue('') == oldSelf.?runPolicy.?managedBy.orValue('')",
+            f"{named.format('self')} == {named.format('oldSelf')} && "
+            f"(!{named.format('self')} || self.runPolicy.managedBy == oldSelf.runPolicy.managedBy)",
             "field is immutable",
             ".runPolicy.managedBy",
         )
@@ -276,11 +282,16 @@ def _known(name: str, found: Schema) -> Schema:
         return QUANTITY
     if name == "metadata":
         return TEMPLATE_METADATA
-    if name == "ports":
-        # A list-map key needs a value.
-        ports = found["items"]["properties"]
-        ports["protocol"] = {**ports["protocol"], "default": "TCP"}
     keys = LIST_MAP_KEYS.get(name)
     if found.get("type") == "array" and keys and set(keys) <= set(found["items"].get("properties", ())):
-        return {**found, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys}
+        items = found["items"]
+        # A key needs a value: where it is not required, the API's default.
+        optional = set(keys) - set(items.get("required", ()))
+        keyed = {key: {**items["properties"][key], "default": KEY_DEFAULTS.get(key, "")} for key in optional}
+        return {
+            **found,
+            "items": {**items, "properties": {**items["properties"], **keyed}},
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": keys,
+        }
     return found
