@@ -21,6 +21,12 @@ _STAGES = (
     "pod/fast/pod-ready",
     "pod/fast/pod-delete",
 )
+_CONFIGURATION = {
+    "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
+    "kind": "KwokConfiguration",
+    # By default four pods at a time become Running, which would be what a benchmark measures.
+    "options": {"podPlayStageParallelism": 32},
+}
 
 
 def pod_template(cpu: str = "1") -> Object:
@@ -40,7 +46,7 @@ async def nodes(api: Api, kubeconfig: Path, directory: Path, count: int, *, cpu:
     module = binaries.module_dir("kwok", "sigs.k8s.io/kwok")
     stages = [yaml.safe_load((module / f"kustomize/stage/{name}.yaml").read_text()) for name in _STAGES]
     config = directory / "kwok.yaml"
-    config.write_text(yaml.safe_dump_all(stages))
+    config.write_text(yaml.safe_dump_all([_CONFIGURATION, *stages]))
     process = Process(
         [
             binaries.path("kwok"),
