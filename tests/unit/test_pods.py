@@ -31,7 +31,9 @@ DOMAIN = "tf.training.org"
             {
                 "Worker": replicas(
                     1,
-                    containers=[{"name": "tensorflow", "ports": [{"name": "tfjob-port", "containerPort": 5000}]}],
+                    containers=[
+                        {"name": "tensorflow", "image": "t", "ports": [{"name": "tfjob-port", "containerPort": 5000}]}
+                    ],
                 ),
                 "Master": 1,
             },

@@ -8,7 +8,7 @@ object, as upstream does.
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
 from pydantic.alias_generators import to_camel
 
 __all__ = [
@@ -26,11 +26,11 @@ __all__ = [
     "REPLICA_TYPES",
     "REPLICA_TYPE_LABEL",
     "VERSION",
+    "InvalidTFJob",
     "ReplicaSpec",
     "RunPolicy",
     "SchedulingPolicy",
     "TFJobSpec",
-    "validate",
 ]
 
 GROUP: Final = "kubeflow.org"
@@ -74,6 +74,14 @@ Quantity = Annotated[
         }
     ),
 ]
+
+
+class InvalidTFJob(ValueError):
+    """A spec that no TFJob may have; `problems` has a line each: field path, what is wrong, what was found."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
 
 
 class _Model(BaseModel):
@@ -178,6 +186,23 @@ class TFJobSpec(_Model):
         canonical = {name.lower(): name for name in REPLICA_TYPES}
         return {canonical.get(str(key).lower(), key): spec for key, spec in value.items()}
 
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> "TFJobSpec":
+        """Read `spec` as the API sends it. Raises InvalidTFJob for what admission refuses, in upstream's words, so that
+        a cluster whose CRD has no rules (upstream's has none) is as safe."""
+        try:
+            spec = cls.model_validate(raw)
+        except ValidationError as error:
+            raise InvalidTFJob(
+                [
+                    f"spec.{'.'.join(map(str, item['loc']))}: {item['msg']}, got {item['input']!r:.80}"
+                    for item in error.errors(include_url=False)
+                ]
+            ) from error
+        if problems := list(_problems(spec)):
+            raise InvalidTFJob(problems)
+        return spec
+
     @property
     def clean_pod_policy(self) -> str:
         """cleanPodPolicy with the default applied."""
@@ -196,11 +221,6 @@ class TFJobSpec(_Model):
     def managed_here(self) -> bool:
         """False when another controller was named to run this job."""
         return self.run_policy.managed_by in (None, MANAGED_BY_OPERATOR)
-
-
-def validate(spec: TFJobSpec) -> list[str]:
-    """What admission refuses, for clusters whose CRD has no rules (upstream's): field path and upstream's words."""
-    return list(_problems(spec))
 
 
 def _problems(spec: TFJobSpec) -> Iterable[str]:

@@ -63,8 +63,8 @@ class Job:
         return self.namespace, self.name
 
     def spec(self) -> TFJobSpec:
-        """Parse the spec. Raises pydantic.ValidationError on what the CRD should have refused."""
-        return TFJobSpec.model_validate(orjson.loads(self.raw_spec))
+        """Parse the spec. Raises InvalidTFJob on what the CRD should have refused."""
+        return TFJobSpec.parse(orjson.loads(self.raw_spec))
 
     def status(self) -> JobStatus:
         """Parse the status into a fresh working copy."""

@@ -15,7 +15,6 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import ValidationError
 
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
 from elastic_tfjob.controller import metrics
@@ -36,7 +35,7 @@ from elastic_tfjob.controller.guard import find_rivals
 from elastic_tfjob.controller.leader import LeaderElection
 from elastic_tfjob.controller.observed import Job, Key, Pod, PodGroup, Service
 from elastic_tfjob.controller.queue import KeyQueue
-from elastic_tfjob.controller.reconcile import Event, Observed, Settings, reconcile
+from elastic_tfjob.controller.reconcile import Observed, Settings, reconcile
 
 __all__ = ["Operator", "Options", "run"]
 
@@ -225,14 +224,6 @@ class Operator:
         except ApiError as error:
             again_s = self._queue.retry(key)
             log.error("refused by the API server", **where, error=str(error), again_in_s=again_s)
-        except ValidationError as error:
-            again_s = self._queue.retry(key)
-            problems = "; ".join(
-                f"spec.{'.'.join(map(str, item['loc']))}: {item['msg']} (got {item['input']!r:.100})"
-                for item in error.errors()
-            )
-            self._recorder.record(job, Event("Warning", "TFJobFailedValidation", problems))
-            log.error("not a TFJob", **where, error=problems, again_in_s=again_s)
         except Exception:
             again_s = self._queue.retry(key)
             log.exception("bug: reconcile failed", **where, again_in_s=again_s)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from elastic_tfjob.api.tfjob import REPLICA_TYPES, TFJobSpec, validate
+from elastic_tfjob.api.tfjob import REPLICA_TYPES, InvalidTFJob, TFJobSpec
 from elastic_tfjob.controller import gang
 from elastic_tfjob.controller.observed import Job, Pod, PodGroup, Service
 from elastic_tfjob.controller.pods import render_pod, render_service
@@ -147,13 +147,14 @@ class Decision:
 
 
 def reconcile(observed: Observed, settings: Settings) -> Decision:
-    """Decide one step for one job. Raises pydantic.ValidationError for a spec that is not a TFJob's."""
+    """Decide one step for one job."""
     job = observed.job
-    spec = job.spec()
+    try:
+        spec = job.spec()
+    except InvalidTFJob as error:
+        return Decision(events=(Event("Warning", "TFJobFailedValidation", str(error)),))
     if job.deleting or not spec.managed_here():
         return Decision()
-    if problems := validate(spec):
-        return Decision(events=(Event("Warning", "TFJobFailedValidation", "; ".join(problems)),))
     return _Pass(observed, spec, settings).run()
 
 
