@@ -93,9 +93,16 @@ def install(name: Name, kubeconfig: Path) -> None:
         module = binaries.module_dir("training-operator", "github.com/kubeflow/training-operator")
         crd = (module / "manifests/base/crds/kubeflow.org_tfjobs.yaml").read_text()
     kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd)
-    # Not --for=condition=Established: kubectl gives up on a CRD that has no conditions yet.
-    established = '--for=jsonpath={.status.conditions[?(@.type=="Established")].status}=True'
-    kubectl(kubeconfig, "wait", established, "crd/tfjobs.kubeflow.org", "--timeout=30s")
+    # Not `kubectl wait`, which gives up on a CRD that has no conditions yet.
+    deadline = time.monotonic() + READY_S
+    while True:
+        try:
+            kubectl(kubeconfig, "get", "--raw", "/apis/kubeflow.org/v1/tfjobs?limit=1")
+            return
+        except CommandFailed:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
 
 
 def start(
