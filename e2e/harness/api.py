@@ -140,6 +140,11 @@ class Api:
         body = None if grace_period_s is None else {"gracePeriodSeconds": grace_period_s}
         return await self.request("DELETE", path, body)
 
+    async def new_namespace(self) -> str:
+        """Make a namespace that nobody else has, and return its name."""
+        made = await self.create(f"{CORE}/namespaces", {"metadata": {"generateName": "test-"}})
+        return str(made["metadata"]["name"])
+
     async def items(self, collection: str, **params: str) -> tuple[list[Object], str]:
         """All objects of a collection, and the resourceVersion that a watch may start from."""
         found = await self.request("GET", collection, params=params)
