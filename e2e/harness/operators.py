@@ -28,6 +28,7 @@ Name = Literal["ours", "upstream"]
 READY_S = 60.0
 STOP_S = 20.0
 
+UPSTREAM_CRD = "manifests/base/crds/kubeflow.org_tfjobs.yaml"
 _SYSTEM = "kubeflow"
 _SECRET = "training-operator-webhook-cert"
 _SERVICE = "training-operator"
@@ -91,7 +92,7 @@ def install(name: Name, kubeconfig: Path) -> None:
         crd = run([_command(), "crd"])
     else:
         module = binaries.module_dir("training-operator", "github.com/kubeflow/training-operator")
-        crd = (module / "manifests/base/crds/kubeflow.org_tfjobs.yaml").read_text()
+        crd = (module / UPSTREAM_CRD).read_text()
     kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd)
     # Not `kubectl wait`, which gives up on a CRD that has no conditions yet.
     deadline = time.monotonic() + READY_S

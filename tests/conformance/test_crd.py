@@ -1,77 +1,46 @@
-"""I. The resource itself: names, subresources, columns, what is pruned."""
+"""Our CRD beside upstream's: whatever a TFJob may hold there, it may hold here, and nothing is pruned that was kept."""
+
+from typing import Any
 
 import pytest
+import yaml
 
-from conformance.lab import Lab, case
-from conformance.manifest import replica, tfjob
-from harness import operators
-from harness.api import ApiError
+from elastic_tfjob.api.crd import custom_resource_definition
+from harness import binaries, operators
 
-
-@case("I1")
-async def test_names(lab: Lab) -> None:
-    """tfjobs, tfjob, TFJob; no short name and no category; one version, of which status is a subresource."""
-    found = {r["name"]: r for r in (await lab.api.get("/apis/kubeflow.org/v1"))["resources"]}
-    resource = found["tfjobs"]
-    assert (resource["singularName"], resource["kind"], resource["namespaced"]) == ("tfjob", "TFJob", True)
-    assert "shortNames" not in resource
-    assert "categories" not in resource
-    assert "tfjobs/status" in found
-    assert "tfjobs/scale" not in found
+# Status fields that no TFJob controller ever wrote; ours keeps whatever an old object holds there.
+UNWRITTEN = ".status.replicaStatuses{}.labelSelector."
+# An alpha field that Kubernetes itself removed in 1.31: no API server would take it in a pod.
+REMOVED = ".spec.tfReplicaSpecs{}.template.spec.resourceClaims[].source"
 
 
-@case("I2")
-async def test_columns(lab: Lab) -> None:
-    """kubectl shows the last condition as State, then Age."""
-    await lab.submit(tfjob(Worker=1))
-    await lab.expect(pods="worker-0", conditions="Created")
-    await lab.run("worker-0")
-    await lab.expect(conditions="Created Running")
-    table = operators.kubectl(lab.kubeconfig, "get", "tfjobs", f"--namespace={lab.namespace}").splitlines()
-    assert table[0].split()[:3] == ["NAME", "STATE", "AGE"]
-    assert table[1].split()[:2] == ["job", "Running"]
-
-
-@case("I3")
-async def test_pruned(lab: Lab) -> None:
-    """Unknown fields are dropped, also in the template's metadata, where five are known."""
-    metadata = {
-        "name": "ignored",
-        "namespace": "ignored",
-        "labels": {"a": "b"},
-        "annotations": {"c": "d"},
-        "finalizers": ["example.org/wait"],
-        "generateName": "dropped",
+def fields(schema: dict[str, Any], path: str = "") -> dict[str, tuple[Any, ...]]:
+    """Path of each field to what decides whether a value is accepted: type, int-or-string, required."""
+    found: dict[str, tuple[Any, ...]] = {
+        path: (
+            schema.get("type"),
+            schema.get("x-kubernetes-int-or-string", False),
+            sorted(schema.get("required", ())),
+        )
     }
-    job = tfjob(Worker=replica(1, metadata=metadata), policy={"suspend": True}, elastic=True)
-    made = await lab.submit(job)
-    assert "elastic" not in made["spec"]
-    template = made["spec"]["tfReplicaSpecs"]["Worker"]["template"]
-    del metadata["generateName"]
-    assert template["metadata"] == metadata
+    for name, field in schema.get("properties", {}).items():
+        found |= fields(field, f"{path}.{name}")
+    if isinstance(schema.get("additionalProperties"), dict):
+        found |= fields(schema["additionalProperties"], path + "{}")
+    if "items" in schema:
+        found |= fields(schema["items"], path + "[]")
+    return found
 
 
-@case("I4")
-async def test_default_of_the_schema(lab: Lab) -> None:
-    """The only default that the API server writes: a run policy is not suspended."""
-    made = await lab.submit(tfjob(Worker=1, policy={"backoffLimit": 2}))
-    assert made["spec"]["runPolicy"] == {"backoffLimit": 2, "suspend": False}
-    other = await lab.submit(tfjob("other", Worker=1))
-    assert "runPolicy" not in other["spec"]
-
-
-@case("I5")
-async def test_wrong_types(lab: Lab) -> None:
-    """A value of the wrong type is refused with its path."""
-    with pytest.raises(ApiError) as refusal:
-        await lab.submit(tfjob(Worker={**replica(), "replicas": "two"}))
-    assert refusal.value.status == 422
-    assert "spec.tfReplicaSpecs.Worker.replicas: Invalid value" in str(refusal.value)
-
-
-@case("I6")
-async def test_status_apart(lab: Lab) -> None:
-    """Users write the spec, the operator the status: neither write changes the other."""
-    job = tfjob(Worker=1, policy={"suspend": True})
-    made = await lab.submit({**job, "status": {"startTime": "2026-01-01T00:00:00Z"}})
-    assert "startTime" not in (made.get("status") or {})
+@pytest.mark.skipif("config.getoption('--operator') == 'upstream'", reason="compares our CRD with upstream's")
+def test_accepts_every_upstream_tfjob() -> None:
+    """Each of upstream's fields is there with the same type, and no field is required that is not required upstream."""
+    module = binaries.module_dir("training-operator", "github.com/kubeflow/training-operator")
+    upstream_crd = yaml.safe_load((module / operators.UPSTREAM_CRD).read_text())
+    theirs = fields(upstream_crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+    ours = fields(custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+    missing = [path for path in theirs if path not in ours and not path.startswith((UNWRITTEN, REMOVED))]
+    assert missing == []
+    differing = {path: (theirs[path], ours[path]) for path in theirs if path in ours and theirs[path] != ours[path]}
+    # `spec` itself is required: upstream's webhook says so, not its CRD.
+    assert differing == {"": (("object", False, []), ("object", False, ["spec"]))}
