@@ -42,5 +42,9 @@ def test_accepts_every_upstream_tfjob() -> None:
     missing = [path for path in theirs if path not in ours and not path.startswith((UNWRITTEN, REMOVED))]
     assert missing == []
     differing = {path: (theirs[path], ours[path]) for path in theirs if path in ours and theirs[path] != ours[path]}
-    # `spec` itself is required: upstream's webhook says so, not its CRD.
-    assert differing == {"": (("object", False, []), ("object", False, ["spec"]))}
+    assert differing == {
+        # Upstream's webhook requires it, not its CRD.
+        "": (("object", False, []), ("object", False, ["spec"])),
+        # Required of every pod by Kubernetes since 1.31, as it always was by the API server.
+        ".spec.tfReplicaSpecs{}.template.spec.hostAliases[]": (("object", False, []), ("object", False, ["ip"])),
+    }
