@@ -118,17 +118,19 @@ class FaultProxy:
 
     async def _forward(self, request: web.Request, watching: bool) -> web.StreamResponse:
         headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP_BY_HOP}
-        async with self._session.request(
-            request.method, request.rel_url, headers=headers, data=await request.read()
-        ) as answer:
+        try:
+            body = await request.read()
+        except ConnectionError:  # the client was killed in the middle of its request
+            return web.Response(status=400)
+        async with self._session.request(request.method, request.rel_url, headers=headers, data=body) as answer:
             passed = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP_BY_HOP}
             if watching and answer.status == 200:
                 return await self._stream(request, answer, passed)
-            body = await answer.read()
+            content = await answer.read()
             if request.method in _WRITES and self._strikes("dropped", self.faults.dropped):
                 assert request.transport is not None
                 request.transport.abort()
-            return web.Response(status=answer.status, headers=passed, body=body)
+            return web.Response(status=answer.status, headers=passed, body=content)
 
     async def _stream(
         self, request: web.Request, answer: aiohttp.ClientResponse, headers: dict[str, str]

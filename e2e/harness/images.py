@@ -28,7 +28,7 @@ STOCK_NODE_IMAGE = "docker.io/kindest/node:v1.34.0"
 """kind v0.30.0's own; the patch release differs from what binaries.py builds, the minor one is what counts."""
 
 # The names under which kubeadm looks for the parts of this Kubernetes release, by the stage that makes them.
-_COMPONENT_NAMES = {
+_STAGES = {
     "components": [
         *(
             f"registry.k8s.io/{name}:v{KUBERNETES_VERSION}"
@@ -40,6 +40,7 @@ _COMPONENT_NAMES = {
     "coredns": ["registry.k8s.io/coredns/coredns:v1.12.1"],
     "pause": ["registry.k8s.io/pause:3.10.1"],
 }
+COMPONENT_IMAGES = {name for names in _STAGES.values() for name in names}
 _NODE_PROGRAMS = ("kube", "coredns", "pause")
 
 
@@ -103,7 +104,7 @@ def _from_dockerfile(name: str, context: Path, dockerfile: Path, sources: list[P
 def node() -> str:
     """The image of a kind node: the stock one where it can be pulled, else Debian with what binaries.py built."""
     docker = engine()
-    hashed = digest(NODE_SOURCES, *(binaries.version(name) for name in _NODE_PROGRAMS), repr(_COMPONENT_NAMES))
+    hashed = digest(NODE_SOURCES, *(binaries.version(name) for name in _NODE_PROGRAMS), repr(_STAGES))
     if not docker.has(tag("node", hashed)) and registry_reachable():
         return STOCK_NODE_IMAGE
     below = base()
@@ -118,7 +119,7 @@ def _make_node(docker: Engine, below: str, image: str) -> None:
         (context / "programs").mkdir()
         for name in _NODE_PROGRAMS:
             shutil.copy2(binaries.path(name), context / "programs")
-        for stage in (*_COMPONENT_NAMES, "node"):
+        for stage in (*_STAGES, "node"):
             docker.build(
                 context,
                 tag(stage, "unfinished"),
@@ -128,7 +129,7 @@ def _make_node(docker: Engine, below: str, image: str) -> None:
                 args={"BASE": below, "KUBERNETES_VERSION": KUBERNETES_VERSION},
             )
         names = []
-        for stage, wanted in _COMPONENT_NAMES.items():
+        for stage, wanted in _STAGES.items():
             for name in wanted:
                 docker.run("tag", tag(stage, "unfinished"), name)
                 names.append(name)

@@ -144,19 +144,24 @@ def start(
         if webhook:
             _register_webhook(kubeconfig, port)
     command = ["env", *(f"{key}={value}" for key, value in variables.items()), *command, *arguments]
-    operator = Operator(
-        name,
-        Process(command, folder / f"{name}.log"),
-        folder / f"{name}.log",
-        f"http://{metrics}/metrics",
-        f"http://{probes}",
-    )
+
+    def launch() -> Operator:
+        log = folder / f"{name}.log"
+        operator = Operator(name, Process(command, log), log, f"http://{metrics}/metrics", f"http://{probes}")
+        try:
+            _wait_ready(operator, kubeconfig, folder / "tmp")
+        except BaseException:
+            operator.kill()
+            raise
+        return operator
+
     try:
-        _wait_ready(operator, kubeconfig, folder / "tmp")
-    except BaseException:
-        operator.kill()
-        raise
-    return operator
+        return launch()
+    except CommandFailed:
+        # The first Go operator of a cluster makes the certificate, and may look for the copy before it was made.
+        if name != "upstream" or not _mount_certificates(kubeconfig, folder / "tmp"):
+            raise
+        return launch()
 
 
 def _command() -> Path:
