@@ -16,7 +16,7 @@ from typing import Any, Final
 from elastic_tfjob.api.tfjob import REPLICA_TYPES, InvalidTFJob, TFJobSpec
 from elastic_tfjob.controller import gang
 from elastic_tfjob.controller.observed import Job, Pod, PodGroup, Service
-from elastic_tfjob.controller.pods import render_pod, render_service
+from elastic_tfjob.controller.pods import general_name, render_pod, render_service
 from elastic_tfjob.controller.status import ReplicaCounts, format_time, parse_time
 
 __all__ = [
@@ -153,7 +153,7 @@ def reconcile(observed: Observed, settings: Settings) -> Decision:
         spec = job.spec()
     except InvalidTFJob as error:
         return Decision(events=(Event("Warning", "TFJobFailedValidation", str(error)),))
-    if job.deleting or not spec.managed_here():
+    if job.deleting or not spec.managed_here() or not spec.tf_replica_specs:
         return Decision()
     return _Pass(observed, spec, settings).run()
 
@@ -174,6 +174,9 @@ class _Pass:
         self.pods = tuple(pod for pod in observed.pods if pod.owner == self.job.uid)
         self.services = tuple(service for service in observed.services if service.owner == self.job.uid)
         self.orphans = tuple(service for service in observed.services if not service.owner)
+        # Left by an earlier job of the same name until the garbage collector or the kubelet is done with them.
+        others = (*observed.pods, *observed.services)
+        self.taken = {(type(each), each.name) for each in others if each.owner not in ("", self.job.uid)}
         self.actions: list[Action] = []
         self.events: list[Event] = []
         self.counts: list[Count] = []
@@ -204,8 +207,10 @@ class _Pass:
         policy = self.spec.clean_pod_policy
         if policy != "None":
             doomed = [pod for pod in self.pods if policy != "Running" or pod.phase in ("Running", "Pending")]
+            kept = {pod.name for pod in self.pods} - {pod.name for pod in doomed}
             self._delete_pods(doomed)
-            self._delete_services({pod.name for pod in doomed})
+            # Also of pods that are gone already: an operator that was killed may have got no further than those.
+            self._delete_services({service.name for service in self.services} - kept)
         self._delete_pod_group()
         self._count_active_as_succeeded()
         self._expire()
@@ -339,7 +344,7 @@ class _Pass:
                 self._judge_failed(name, replica.restart, pod)
             _tally(counts, pod, leaving=out_of_range or pod.stopped_by_us)
         for index in range(replica.count):
-            if index not in present:
+            if index not in present and (Pod, general_name(self.job.name, name, index)) not in self.taken:
                 self._create_pod(name, index)
 
     def _judge_failed(self, name: str, policy: str, pod: Pod) -> None:
@@ -390,7 +395,9 @@ class _Pass:
             elif not service.owner:
                 self.actions.append(AdoptService(service.name, service.uid))
         self.actions += [
-            Create(render_service(self.job, self.spec, name, index)) for index in range(count) if index not in present
+            Create(render_service(self.job, self.spec, name, index))
+            for index in range(count)
+            if index not in present and (Service, general_name(self.job.name, name, index)) not in self.taken
         ]
 
     # Status
@@ -482,5 +489,5 @@ def _tally(counts: ReplicaCounts, pod: Pod, *, leaving: bool) -> None:
             counts.failed += 1
     elif pod.phase == "Succeeded":
         counts.succeeded += 1
-    elif pod.phase == "Failed":
+    elif pod.phase == "Failed" and not leaving:
         counts.failed += 1
