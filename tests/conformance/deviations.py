@@ -16,6 +16,7 @@ class Deviation:
 
 MANAGED_BY = Deviation("v1.9 added runPolicy.managedBy.", "the field is unknown, so it is pruned.")
 CLEANED = Deviation("v1.9.4 respects cleanPodPolicy here too (trainer#3419).", "all pods are deleted.")
+REMOVED = Deviation("Pods that the operator itself removes are no failures.", "the job fails (trainer#2070).")
 
 DEVIATIONS = {
     # -- v1.9.4 differs from v1.8.1
@@ -28,7 +29,8 @@ DEVIATIONS = {
     "F12": Deviation(
         "activeDeadlineSeconds is a timer (trainer#3358).", "the job fails at the next change of a pod after it."
     ),
-    "H3b": Deviation("Pods that the operator itself removes are no failures.", "the job fails (trainer#2070)."),
+    "H3b": REMOVED,
+    "H3c": REMOVED,
     "H6b": Deviation("A pod out of range is not made.", "worker-3 is made, then deleted."),
     "H17b": Deviation("A restart counts once.", "it counts twice or more."),
     "H17c": Deviation("A failed job counts once.", "it counts once for each type of replica that failed."),

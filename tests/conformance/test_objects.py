@@ -158,7 +158,7 @@ async def test_restart_policy_of_the_template(lab: Lab) -> None:
 async def test_deleted_service_returns(lab: Lab) -> None:
     """A service deleted by hand is made again."""
     await lab.submit(tfjob(Worker=2))
-    await lab.expect(services="worker-0 worker-1")
+    await lab.expect(pods="worker-0 worker-1", services="worker-0 worker-1")
     await lab.run("worker-0 worker-1")
     await lab.api.delete(f"{services(lab.namespace)}/job-worker-1")
     await lab.expect(services="worker-0 worker-1", pods="worker-0 worker-1", conditions="Created Running")
@@ -238,3 +238,14 @@ async def test_nothing_for_a_job_without_types(lab: Lab) -> None:
     job["spec"]["tfReplicaSpecs"] = {}
     await lab.submit(job)
     await lab.stays(pods="", services="", started=False)
+
+
+@case("C22")
+async def test_unknown_type(lab: Lab) -> None:
+    """A replica type of another name gets its pods and services, and does not make the job a distributed one."""
+    await lab.submit(tfjob(Worker=1, Trainer=1))
+    await lab.expect(pods="trainer-0 worker-0", services="trainer-0 worker-0")
+    assert (await lab.pod("trainer-0"))["metadata"]["labels"] == labels("job", "trainer", 0)
+    assert await lab.tf_config("worker-0") is None
+    await lab.run("trainer-0 worker-0")
+    await lab.expect(conditions="Created Running", replicas={"Trainer": {"active": 1}, "Worker": {"active": 1}})

@@ -42,9 +42,9 @@ async def test_scale_up(lab: Lab) -> None:
     assert await lab.uid("worker-0") == uid
 
 
-@cases("dynamic", {"H3a": True, "H3b": False})
-async def test_scaled_down_pods_end(lab: Lab, dynamic: bool) -> None:
-    """A pod that ends because there are now fewer replicas is no failure while it terminates."""
+@cases("dynamic, phase", {"H3a": (True, "Running"), "H3b": (False, "Running"), "H3c": (False, "Failed")})
+async def test_scaled_down_pods_end(lab: Lab, dynamic: bool, phase: str) -> None:
+    """A pod that ends because there are now fewer replicas is no failure: not while it terminates, nor as it ends."""
     template = replica(2, metadata={"finalizers": ["example.org/wait"]})
     await lab.submit(tfjob(PS=1, Worker=template, enableDynamicWorker=dynamic))
     await lab.expect(pods="ps-0 worker-0 worker-1")
@@ -52,6 +52,8 @@ async def test_scaled_down_pods_end(lab: Lab, dynamic: bool) -> None:
     await lab.expect(conditions=RUNNING)
     await lab.scale("Worker", 1)
     await lab.expect(services="ps-0 worker-0")
+    if phase == "Failed":  # as the kubelet reports a container that ended by the signal
+        await lab.fail("worker-1", code=143)
     await lab.stays(conditions=RUNNING, completed=False)
     for pod in ("worker-0", "worker-1"):
         await lab.api.merge(f"{pods(lab.namespace)}/job-{pod}", {"metadata": {"finalizers": None}})
@@ -146,7 +148,7 @@ async def test_operator_restarts(offline: Lab) -> None:
         await offline.expect(conditions=SUCCEEDED)
 
 
-@case("H20")
+@case("H20a")
 async def test_take_over(offline: Lab) -> None:
     """Jobs that the Go operator runs go on under this one: no pod is made anew, and each ends as it should."""
     training, waiting, restarted = offline, offline.named("waiting"), offline.named("restarted")
@@ -178,6 +180,22 @@ async def test_take_over(offline: Lab) -> None:
         await waiting.expect(conditions=FAILED)
         await restarted.run("worker-0")
         await restarted.expect(conditions=RUNNING)
+
+
+@case("H20b")
+async def test_hand_back(offline: Lab) -> None:
+    """... and the other way round: a job of this operator goes on under the Go operator."""
+    with offline.operated():
+        await offline.submit(tfjob(PS=1, Worker=2))
+        await offline.expect(pods=(everyone := names(ps=1, worker=2)), services=everyone)
+        await offline.run(everyone)
+        await offline.expect(conditions=RUNNING, replicas={"PS": {"active": 1}, "Worker": {"active": 2}})
+    before = await _state(offline)
+    with offline.operated(by="upstream"):
+        await asyncio.sleep(2)
+        assert await _state(offline) == before
+        await offline.succeed("worker-1 worker-0")
+        await offline.expect(conditions=SUCCEEDED)
 
 
 @case("H21")

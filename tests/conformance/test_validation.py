@@ -18,7 +18,7 @@ def no_replica_specs() -> Object:
 @cases(
     "job, words",
     {
-        "B2": (tfjob("00test", Worker=1), ["metadata.name", "a DNS-1035 label must consist of"]),
+        "B2": (tfjob("00test", Worker=1), ["metadata.name", "[a-z]([-a-z0-9]*[a-z0-9])?"]),
         "B3": (
             tfjob(Worker={"template": {"spec": {"containers": []}}}),
             [f"{TEMPLATE}: ", "must have at least one container with name tensorflow"],
