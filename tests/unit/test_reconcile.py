@@ -313,12 +313,13 @@ class TestSuspend:
 class TestOwnership:
     """Names are not enough: the owner's uid decides."""
 
-    def test_pods_of_an_earlier_job_of_the_same_name(self) -> None:
-        """They are no replicas of this job; creating its own is tried until the garbage collector has removed them."""
-        assert created(decide(job(), pods=(pod("Worker", 0, owner="earlier"),))) == [
-            "Pod/j-worker-0",
-            "Service/j-worker-0",
-        ]
+    def test_what_an_earlier_job_of_the_same_name_left(self) -> None:
+        """Its pods are no replicas of this job, and their names are waited for."""
+        left = pod("Worker", 0, owner="earlier", terminating=True)
+        decision = decide(job({"Worker": 2}), pods=(left,), services=(service("Worker", 1, owner="earlier"),))
+        assert created(decision) == ["Pod/j-worker-1", "Service/j-worker-0"]
+        assert decision.status is not None
+        assert decision.status["replicaStatuses"] == {"Worker": {}}
 
     def test_orphan_service(self) -> None:
         """A service with the right labels and no controller is adopted, not doubled."""

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, GROUP, KIND, VERSION
-from elastic_tfjob.controller.client import ApiClient, ApiError
+from elastic_tfjob.controller.client import ApiClient, ApiError, NotFound
 from elastic_tfjob.controller.observed import Job
 from elastic_tfjob.controller.reconcile import Event
 from elastic_tfjob.controller.status import format_time
@@ -42,7 +42,7 @@ class Recorder:
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api
-        self._queue: asyncio.Queue[tuple[Job, Event, _Seen]] = asyncio.Queue(_QUEUE)
+        self._queue: asyncio.Queue[tuple[Job, Event, str, int]] = asyncio.Queue(_QUEUE)
         self._seen: OrderedDict[tuple[str, Event], _Seen] = OrderedDict()
 
     def record(self, job: Job, event: Event) -> None:
@@ -60,7 +60,7 @@ class Recorder:
                 return
             seen.written_at = now
         try:
-            self._queue.put_nowait((job, event, seen))
+            self._queue.put_nowait((job, event, seen.name, seen.count))
         except asyncio.QueueFull:
             log.warning("event dropped: too many wait", job=f"{job.namespace}/{job.name}", reason=event.reason)
 
@@ -79,27 +79,30 @@ class Recorder:
 
     async def _write_all(self) -> None:
         while True:
-            job, event, seen = await self._queue.get()
+            job, event, name, count = await self._queue.get()
             try:
-                await self._write(job, event, seen)
+                await self._write(job, event, name, count)
             except ApiError as error:
                 # The namespace may be going away, and the job with it.
                 log.info("event not written", reason=event.reason, error=str(error))
             finally:
                 self._queue.task_done()
 
-    async def _write(self, job: Job, event: Event, seen: _Seen) -> None:
+    async def _write(self, job: Job, event: Event, name: str, count: int) -> None:
         path = f"/api/v1/namespaces/{job.namespace}/events"
         now = format_time(datetime.now(UTC))
-        if seen.count > 1:
-            await self._api.patch(f"{path}/{seen.name}", {"count": seen.count, "lastTimestamp": now})
-            return
+        if count > 1:
+            try:
+                await self._api.patch(f"{path}/{name}", {"count": count, "lastTimestamp": now})
+                return
+            except NotFound:
+                pass  # events live for an hour; this one is told anew
         await self._api.post(
             path,
             {
                 "apiVersion": "v1",
                 "kind": "Event",
-                "metadata": {"name": seen.name, "namespace": job.namespace},
+                "metadata": {"name": name, "namespace": job.namespace},
                 "involvedObject": {
                     "apiVersion": f"{GROUP}/{VERSION}",
                     "kind": KIND,
@@ -116,6 +119,6 @@ class Recorder:
                 "reportingInstance": "",
                 "firstTimestamp": now,
                 "lastTimestamp": now,
-                "count": 1,
+                "count": count,
             },
         )
