@@ -175,7 +175,7 @@ class _Pass:
         self.services = tuple(service for service in observed.services if service.owner == self.job.uid)
         self.orphans = tuple(service for service in observed.services if not service.owner)
         # Left by an earlier job of the same name until the garbage collector or the kubelet is done with them.
-        others = (*observed.pods, *observed.services)
+        others: tuple[Pod | Service, ...] = (*observed.pods, *observed.services)
         self.taken = {(type(each), each.name) for each in others if each.owner not in ("", self.job.uid)}
         self.actions: list[Action] = []
         self.events: list[Event] = []
