@@ -19,8 +19,13 @@ None: it never ends by itself.
 
 @contextlib.asynccontextmanager
 async def kubelet(api: Api, namespace: str, program: Program) -> AsyncIterator[None]:
-    """Run every pod of the namespace while the block lasts; a pod is started once, whoever restarts around it."""
+    """Run every pod of the namespace while the block lasts; a pod is started once, whoever restarts around it.
+
+    Also does the pod garbage collector's part: whoever deletes a pod without a node and breaks off the connection can
+    leave it marked as deleted, for somebody else to finish.
+    """
     running: dict[str, asyncio.Task[None]] = {}
+    removing: set[asyncio.Task[None]] = set()
 
     async def follow() -> None:
         async for kind, pod in api.watch(pods(namespace)):
@@ -30,6 +35,10 @@ async def kubelet(api: Api, namespace: str, program: Program) -> AsyncIterator[N
                     task.cancel()
             elif uid not in running and pod["status"].get("phase") == "Pending":
                 running[uid] = asyncio.create_task(_run(api, pod, program))
+            if pod["metadata"].get("deletionTimestamp") and not pod["metadata"].get("finalizers"):
+                task = asyncio.create_task(_remove(api, pod))
+                removing.add(task)
+                task.add_done_callback(removing.discard)
 
     follower = asyncio.create_task(follow())
     try:
@@ -37,9 +46,10 @@ async def kubelet(api: Api, namespace: str, program: Program) -> AsyncIterator[N
         if follower.done():
             follower.result()
     finally:
-        for task in (follower, *running.values()):
+        tasks = [follower, *running.values(), *removing]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(follower, *running.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _run(api: Api, pod: Object, program: Program) -> None:
@@ -50,7 +60,7 @@ async def _run(api: Api, pod: Object, program: Program) -> None:
 
 
 async def set_phase(api: Api, pod: Object, phase: str, exit_code: int | None = None) -> None:
-    """Write a pod's phase and its container's state, for as long as the API server takes to answer; gone is gone."""
+    """Write a pod's phase and its container's state; the uid is a precondition."""
     meta = pod["metadata"]
     state: Object = {"running": {"startedAt": meta["creationTimestamp"]}}
     if exit_code is not None:
@@ -67,12 +77,24 @@ async def set_phase(api: Api, pod: Object, phase: str, exit_code: int | None = N
         for c in pod["spec"]["containers"]
     ]
     patch = {"metadata": {"uid": meta["uid"]}, "status": {"phase": phase, "containerStatuses": containers}}
+    await _insist(lambda: api.merge(f"{pods(meta['namespace'])}/{meta['name']}/status", patch))
+
+
+async def _remove(api: Api, pod: Object) -> None:
+    await asyncio.sleep(1.0)  # nearly always the API server does it itself
+    meta = pod["metadata"]
+    body = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
+    await _insist(lambda: api.request("DELETE", f"{pods(meta['namespace'])}/{meta['name']}", body))
+
+
+async def _insist(call: Callable[[], Awaitable[Object]]) -> None:
+    """Write for as long as it takes the API server to answer. 404, 409: the pod is gone, or is another one by now."""
     while True:
         try:
-            await api.merge(f"{pods(meta['namespace'])}/{meta['name']}/status", patch)
+            await call()
             return
         except ApiError as error:
-            if error.status in {404, 409}:  # 409: another pod has the name now (the uid is a precondition)
+            if error.status in {404, 409}:
                 return
             if error.status < 500 and error.status not in {401, 403, 429}:
                 raise
