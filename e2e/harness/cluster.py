@@ -36,20 +36,22 @@ class Cluster:
         return json.loads(self.kubectl("get", "nodes", "-o", "json"))["items"]
 
     def load(self, image: str) -> None:
-        """Bring `image`, whose tag is a hash of its inputs, and its `:dev` name to the workers that lack it."""
-        dev = image.rsplit(":", 1)[0] + ":dev"
+        """Bring `image`, whose tag is a hash of its inputs, and its `:dev` name to the workers; older ones go."""
+        repository, _, tag = image.rpartition(":")
+        dev = f"{repository}:dev"
         workers = [node for node in self._containers() if not node.endswith("control-plane")]
-        missing = [node for node in workers if image not in self._ctr(node, "images", "ls", "-q").split()]
-        if missing:
-            name = image.removeprefix(images.PREFIX + "/")
+        present = {node: self._ctr(node, "images", "ls", "-q").split() for node in workers}
+        if missing := [node for node in workers if image not in present[node]]:
             with (
-                step(f"loading {name} onto {len(missing)} nodes"),
+                step(f"loading {repository.rpartition('/')[2]} ({tag}) onto {len(missing)} nodes"),
                 tempfile.NamedTemporaryFile(prefix="image-", suffix=".tar") as archive,
             ):
                 engine().run("save", "--output", archive.name, image)
                 _kind("load", "image-archive", archive.name, f"--name={self.name}", f"--nodes={','.join(missing)}")
         for node in workers:
             self._ctr(node, "images", "tag", "--force", image, dev)
+            if old := [x for x in present[node] if x.startswith(f"{repository}:") and x not in (image, dev)]:
+                self._ctr(node, "images", "rm", *old)
 
     def _containers(self) -> list[str]:
         return _kind("get", "nodes", f"--name={self.name}").split()

@@ -46,7 +46,7 @@ def run_job(cluster: Cluster, console: Console) -> tuple[dict[str, Any], Followe
     """Submit the sample anew and follow it until it is finished: the job, and what was seen."""
     manifest = yaml.safe_load(SAMPLE.read_text())
     name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
-    cluster.kubectl("-n", namespace, "delete", "tfjob", name, "--ignore-not-found")
+    cluster.kubectl("-n", namespace, "delete", "tfjob", name, "--ignore-not-found", "--cascade=foreground")
     cluster.kubectl("apply", "-f", SAMPLE)
     console.print(f"submitted {SAMPLE.relative_to(images.ROOT)}")
     seen = Followed()

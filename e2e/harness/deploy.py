@@ -42,6 +42,11 @@ def apply(cluster: Cluster, operator: str) -> None:
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", folder)
 
 
+def operator_log(cluster: Cluster, tail: int = -1) -> str:
+    """The last `tail` lines that the operator logged (all by default)."""
+    return cluster.kubectl("-n", NAMESPACE, "logs", DEPLOYMENT, f"--tail={tail}")
+
+
 @main
 def _main() -> None:
     cluster = deploy()

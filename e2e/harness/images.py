@@ -24,7 +24,7 @@ PREFIX = "localhost/elastic-tfjob"
 LOGS = CACHE / "logs"
 
 PYTHON_IMAGE = "docker.io/library/python:3.11-slim-bookworm"
-STOCK_NODE_IMAGE = "docker.io/kindest/node:v1.34.0"
+STOCK_NODE_IMAGE = "kindest/node:v1.34.0@sha256:7416a61b42b1662ca6ca89f02028ac133a309a2a30ba309614e8ec94d976dc5a"
 """kind v0.30.0's own; the patch release differs from what binaries.py builds, the minor one is what counts."""
 
 # The names under which kubeadm looks for the parts of this Kubernetes release, by the stage that makes them.
@@ -77,6 +77,9 @@ def _build(name: str, hashed: str, expect: str, make: Callable[[str], None]) -> 
                 with step(f"building the {name} image", expect):
                     make(image)
     docker.run("tag", image, tag(name, "dev"))
+    same = docker.run("images", "--format", "{{.Repository}}:{{.Tag}}", f"{PREFIX}/{name}").split()
+    if old := [other for other in same if other not in (image, tag(name, "dev"))]:
+        docker.run("rmi", *old)
     return image
 
 
@@ -90,6 +93,20 @@ def trainer() -> str:
     """TensorFlow, the digits data set and the example programs."""
     folder = ROOT / "trainer_images" / "digits"
     return _from_dockerfile("trainer", folder, folder / "Dockerfile", [folder], "2 min")
+
+
+def go_operator() -> str:
+    """The Go training-operator, which the tests compare with and take over from."""
+
+    def make(image: str) -> None:
+        with tempfile.TemporaryDirectory(prefix="go-operator-") as folder:
+            context = Path(folder)
+            shutil.copy2(binaries.path("training-operator"), context / "manager")
+            dockerfile = context / "Dockerfile"
+            dockerfile.write_text('FROM scratch\nCOPY manager /manager\nUSER 65532:65532\nENTRYPOINT ["/manager"]\n')
+            engine().build(context, image, dockerfile=dockerfile, log=LOGS / "image-go-operator.log", args={})
+
+    return _build("go-operator", binaries.version("training-operator"), "5 s", make)
 
 
 def _from_dockerfile(name: str, context: Path, dockerfile: Path, sources: list[Path], expect: str) -> str:

@@ -11,6 +11,7 @@ The chief prints one JSON object a line: {"step": ..., "loss": ..., "accuracy": 
 import argparse
 import json
 import os
+import signal
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -64,8 +65,9 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
     with strategy.scope():  # its variables are on the parameter servers
         network = Network()
 
-    def batches() -> tf.data.Dataset:  # runs once in every worker
-        images, _, labels, _ = digits()
+    images, held_out_images, labels, held_out_labels = digits()
+
+    def batches() -> tf.data.Dataset:  # made once in every worker
         data = tf.data.Dataset.from_tensor_slices((images, labels))
         return data.shuffle(len(images)).repeat().batch(options.batch_size).prefetch(2)
 
@@ -82,14 +84,13 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
 
         return strategy.run(update, args=next(iterator))
 
-    _, images, _, labels = digits()
     iterator = iter(coordinator.create_per_worker_dataset(batches))
     begin = time.monotonic()
     for done in range(0, options.steps, options.report_every):
         todo = min(options.report_every, options.steps - done)
         losses = [coordinator.schedule(step, args=(iterator,)) for _ in range(todo)]
         coordinator.join()
-        correct = tf.argmax(network(images), axis=1).numpy() == labels
+        correct = tf.argmax(network(held_out_images), axis=1).numpy() == held_out_labels
         report = {
             "step": done + todo,
             "loss": round(float(np.mean([loss.fetch() for loss in losses])), 4),
@@ -107,11 +108,17 @@ def main() -> None:
     parser.add_argument("--report-every", type=int, default=100, metavar="STEPS")
     options = parser.parse_args()
 
+    # The first process of a container gets no SIGTERM unless it asks for it: without this, a deleted pod stays for its
+    # whole grace period. 143 tells the operator that the replica was ended and may be restarted.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
     cluster, kind, index = cluster_of(json.loads(os.environ["TF_CONFIG"]))
     if kind == "chief":
         train(cluster, options)
     else:  # serves until the job is done and the operator ends it (cleanPodPolicy)
-        tf.distribute.Server(cluster, job_name=kind, task_index=index).join()
+        server = tf.distribute.Server(cluster, job_name=kind, task_index=index)
+        print(f"{kind} {index} serves at {server.target}", flush=True)
+        while True:
+            signal.pause()
 
 
 if __name__ == "__main__":
