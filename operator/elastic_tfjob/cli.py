@@ -1,5 +1,6 @@
 """The command line of elastic-tfjob. Each command imports what it needs when it runs, so that none pays for another."""
 
+import asyncio
 import os
 from typing import Any
 
@@ -60,7 +61,6 @@ def operator(log_format: str, log_level: str, **arguments: Any) -> None:
     import logging  # noqa: PLC0415
 
     import structlog  # noqa: PLC0415
-    import uvloop  # noqa: PLC0415
 
     from elastic_tfjob.controller.operator import Options, run  # noqa: PLC0415
 
@@ -90,4 +90,5 @@ def operator(log_format: str, log_level: str, **arguments: Any) -> None:
         burst=arguments["kube_api_burst"],
         take_over=arguments["take_over"],
     )
-    raise SystemExit(uvloop.run(run(options)))
+    # Not uvloop: with aiohttp it loses sockets whose connecting failed, as when the API server restarts (uvloop#653).
+    raise SystemExit(asyncio.run(run(options)))

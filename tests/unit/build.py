@@ -24,7 +24,13 @@ def replicas(count: int, restart: str | None = None, **pod_spec: Any) -> dict[st
     return {**found, "restartPolicy": restart} if restart else found
 
 
-def job(types: dict[str, Any] | None = None, *, status: dict[str, Any] | None = None, **spec: Any) -> Job:
+def job(
+    types: dict[str, Any] | None = None,
+    *,
+    status: dict[str, Any] | None = None,
+    annotations: dict[str, str] | None = None,
+    **spec: Any,
+) -> Job:
     """A TFJob; `types` maps a replica type to a count or to an entry of tfReplicaSpecs."""
     declared = {
         name: value if isinstance(value, dict) else replicas(value)
@@ -32,7 +38,13 @@ def job(types: dict[str, Any] | None = None, *, status: dict[str, Any] | None = 
     }
     return Job.parse(
         {
-            "metadata": {"namespace": "ns", "name": "j", "uid": UID, "resourceVersion": "7"},
+            "metadata": {
+                "namespace": "ns",
+                "name": "j",
+                "uid": UID,
+                "resourceVersion": "7",
+                "annotations": annotations or {},
+            },
             "spec": {"tfReplicaSpecs": declared, **spec},
             "status": status or {},
         }

@@ -28,6 +28,9 @@ Key = tuple[str, str]
 COMMAND_ANNOTATION = "elastic.kubeflow.org/command"
 STOP_COMMAND = '{"action":"stop"}'
 
+# kubectl's copy of the whole manifest: of no use here, and as large as the spec.
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -52,7 +55,9 @@ class Job:
             uid=metadata["uid"],
             version=int(metadata["resourceVersion"]),
             deleting="deletionTimestamp" in metadata,
-            annotations=metadata.get("annotations") or {},
+            annotations={
+                name: text for name, text in (metadata.get("annotations") or {}).items() if name != _LAST_APPLIED
+            },
             raw_spec=orjson.dumps(raw.get("spec") or {}),
             raw_status=orjson.dumps(raw.get("status") or {}),
         )

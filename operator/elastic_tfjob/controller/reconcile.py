@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from elastic_tfjob.api.annotations import Elasticity
 from elastic_tfjob.api.tfjob import REPLICA_TYPES, InvalidTFJob, TFJobSpec
 from elastic_tfjob.controller import gang
 from elastic_tfjob.controller.observed import Job, Pod, PodGroup, Service
@@ -271,6 +272,8 @@ class _Pass:
         if not self._gang_may_start():
             return
         self._report_troubles()
+        for problem in Elasticity.parse(self.job.annotations, self.spec).problems:
+            self._event("Warning", "InvalidAnnotation", problem)
         for name, replica in self.spec.tf_replica_specs.items():
             self._advance_pods(name)
             self._advance_services(name, replica.count)
