@@ -29,6 +29,7 @@ DEVIATIONS = {
     "F12": Deviation(
         "activeDeadlineSeconds is a timer (trainer#3358).", "the job fails at the next change of a pod after it."
     ),
+    "G18": REMOVED,
     "H3b": REMOVED,
     "H3c": REMOVED,
     "H6b": Deviation("A pod out of range is not made.", "worker-3 is made, then deleted."),
