@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, GROUP, KIND, VERSION
+from elastic_tfjob.controller import metrics
 from elastic_tfjob.controller.client import ApiClient, ApiError, NotFound
 from elastic_tfjob.controller.observed import Job
 from elastic_tfjob.controller.reconcile import Event
@@ -20,7 +21,7 @@ __all__ = ["Recorder"]
 log = structlog.get_logger(__name__)
 
 _WRITERS: Final = 4
-_QUEUE: Final = 20_000
+_QUEUE: Final = 100_000
 _REMEMBERED: Final = 20_000
 # The same event of the same job is written once and then at most so often, with a count: reconciling sees a pod that
 # cannot be scheduled many times a minute.
@@ -44,9 +45,10 @@ class Recorder:
         self._api = api
         self._queue: asyncio.Queue[tuple[Job, Event, str, int]] = asyncio.Queue(_QUEUE)
         self._seen: OrderedDict[tuple[str, Event], _Seen] = OrderedDict()
+        self._warned_at = -_REPEAT_S
 
     def record(self, job: Job, event: Event) -> None:
-        """Queue an event about a job. A repetition counts up; when the queue is full the event is only logged."""
+        """Queue an event about a job. A repetition counts up; when the queue is full the event is dropped and counted."""
         key = (job.uid, event)
         now = time.monotonic()
         seen = self._seen.get(key)
@@ -61,8 +63,12 @@ class Recorder:
             seen.written_at = now
         try:
             self._queue.put_nowait((job, event, seen.name, seen.count))
+            metrics.EVENTS.labels("queued").inc()
         except asyncio.QueueFull:
-            log.warning("event dropped: too many wait", job=f"{job.namespace}/{job.name}", reason=event.reason)
+            metrics.EVENTS.labels("dropped").inc()
+            if now - self._warned_at > _REPEAT_S:
+                self._warned_at = now
+                log.warning("events are dropped: too many wait to be written", waiting=self._queue.qsize())
 
     async def run(self) -> None:
         """Write queued events for ever."""
