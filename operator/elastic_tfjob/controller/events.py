@@ -48,7 +48,7 @@ class Recorder:
         self._warned_at = -_REPEAT_S
 
     def record(self, job: Job, event: Event) -> None:
-        """Queue an event about a job. A repetition counts up; when the queue is full the event is dropped and counted."""
+        """Queue an event about a job. A repetition counts up; what does not fit into the queue is dropped."""
         key = (job.uid, event)
         now = time.monotonic()
         seen = self._seen.get(key)
