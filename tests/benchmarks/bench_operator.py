@@ -24,7 +24,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import click
-import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -511,7 +510,7 @@ def main(*, jobs: list[int], names: list[str], scale: list[int], floor: bool, li
                 scales.append(measured)
             write(output, floors, runs, scales)
 
-    uvloop.run(all_of_it())
+    asyncio.run(all_of_it())
     write(output, floors, runs, scales)
     report(floors, runs, scales)
     console.print(f"written: {output}")
