@@ -4,6 +4,8 @@
 `offline`: a fresh namespace of a control plane without an operator; the case starts its own, when and how it wants.
 `volcano`, `coscheduling`: a namespace whose operator was started with that gang scheduler's name, shared by its cases
 (the job is named after the case).
+
+The operators act as their ServiceAccounts, with the rights that their manifests give them.
 """
 
 import contextlib
@@ -93,7 +95,10 @@ def arena(share: Callable[..., Facts], operator_name: operators.Name) -> Place:
     def make(folder: Path) -> Iterator[Facts]:
         with ControlPlane(folder) as plane:
             operators.install(operator_name, plane.kubeconfig)
-            with operators.start(operator_name, plane.kubeconfig, folder / "operator", webhook=True) as operator:
+            identity = operators.service_account(operator_name, plane.kubeconfig)
+            with operators.start(
+                operator_name, plane.kubeconfig, folder / "operator", webhook=True, identity=identity
+            ) as operator:
                 yield {
                     "kubeconfig": str(plane.kubeconfig),
                     "log": str(operator.log),
@@ -123,7 +128,10 @@ def _gang_place(scheduler: str, share: Callable[..., Facts], kubeconfig: Path, n
         kubectl(kubeconfig, "apply", "--server-side", "-f", str(Path(__file__).with_name("podgroups.yaml")))
         kubectl(kubeconfig, "wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
         kubectl(kubeconfig, "create", "namespace", scheduler)
-        with operators.start(name, kubeconfig, folder, namespace=scheduler, gang_scheduler=scheduler) as operator:
+        identity = operators.service_account(name, kubeconfig)
+        with operators.start(
+            name, kubeconfig, folder, namespace=scheduler, gang_scheduler=scheduler, identity=identity
+        ) as operator:
             yield {"log": str(operator.log), "metrics_url": operator.metrics_url}
 
     facts = share(f"gang-{scheduler}", make)

@@ -26,6 +26,7 @@ DEVIATIONS = {
     "F10": CLEANED,
     "F17": CLEANED,
     # -- defects that we do not share
+    "C17": Deviation("Services are adopted.", "its ClusterRole lacks `patch` on services, so the adoption is refused."),
     "F12": Deviation(
         "activeDeadlineSeconds is a timer (trainer#3358).", "the job fails at the next change of a pod after it."
     ),
