@@ -2,7 +2,7 @@
 
 import asyncio
 
-from conformance.lab import Lab, case, cases
+from conformance.lab import Lab, case
 from conformance.manifest import Object, container, labels, names, owner, replica, tfjob
 from harness.api import pods, services
 
