@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -65,21 +64,10 @@ async def test_killed_at_random_moments(
             await settle(api, ledger, workload, within_s=90)
 
 
-@pytest.fixture
-async def own_plane(tmp_path: Path, operator_name: operators.Name) -> AsyncIterator[ControlPlane]:
-    """A control plane that a test may break."""
-    plane = ControlPlane(tmp_path / "plane")
-    try:
-        await asyncio.to_thread(plane.start)
-        await asyncio.to_thread(operators.install, operator_name, plane.kubeconfig)
-        yield plane
-    finally:
-        await asyncio.to_thread(plane.stop)
-
-
 @pytest.mark.timeout(180)
 async def test_api_server_restarted(own_plane: ControlPlane, operator_name: operators.Name, tmp_path: Path) -> None:
     workload = Workload(60, seed=4)
+    await asyncio.to_thread(operators.install, operator_name, own_plane.kubeconfig)
     async with Api(own_plane.kubeconfig) as api:
         namespace = await api.new_namespace()
         ledger = Ledger(namespace)
