@@ -20,7 +20,8 @@ __all__ = ["Recorder"]
 
 log = structlog.get_logger(__name__)
 
-_WRITERS: Final = 4
+# Few, so that events take a small share of what the API server can do.
+_WRITERS: Final = 2
 _QUEUE: Final = 100_000
 _REMEMBERED: Final = 20_000
 # The same event of the same job is written once and then at most so often, with a count: reconciling sees a pod that
