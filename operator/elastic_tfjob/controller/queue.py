@@ -16,8 +16,8 @@ _MAX_BACKOFF_S: Final = 60.0
 class KeyQueue:
     """Keys that wait, keys that are due later, and keys that are being handled.
 
-    Keys that had a time to wait for come before the others: they are jobs that have begun, whose next step is small, and
-    a thousand new jobs must not stand between a running pod and the status that says so.
+    Keys that had a time to wait for come before the others: they are jobs that have begun, whose next step is small, and a
+    thousand new jobs must not stand between a running pod and the status that says so.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class KeyQueue:
         self._handled.remove(key)
         if key in self._again:
             self._again.remove(key)
-            self.add(key)
+            self._add_now(key, self._begun)
         if not self._handled:
             self._idle.set()
 
