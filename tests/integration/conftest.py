@@ -10,9 +10,9 @@ from harness.controlplane import ControlPlane
 
 
 @pytest.fixture
-async def own_plane(tmp_path: Path) -> AsyncIterator[ControlPlane]:
-    """One of the test's own, without any CRD."""
-    plane = ControlPlane(tmp_path / "plane")
+async def own_plane(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ControlPlane]:
+    """One of the test's own, without any CRD; indirect parameters are those of ControlPlane."""
+    plane = ControlPlane(tmp_path / "plane", **getattr(request, "param", {}))
     try:
         await asyncio.to_thread(plane.start)
         yield plane
