@@ -19,7 +19,7 @@ demo: .venv ## from nothing to a trained model: cluster, operator, a real Tensor
 
 .PHONY: test
 test: .venv ## unit, integration and conformance tests on a real kube-apiserver and etcd
-	@$(RUN) python -m harness.binaries kube >/dev/null
+	@$(RUN) python -m harness.binaries kube training-operator >/dev/null
 	$(RUN) pytest -n 6 $(PYTEST)
 
 .PHONY: e2e
@@ -68,5 +68,5 @@ distclean: clean ## and the cache: built programs, Go
 	rm -rf $(CACHE)
 
 .venv: pyproject.toml uv.lock
-	@$(UV) sync --frozen
-	@touch .venv
+	@begin=$$(date +%s); echo "▸ making the Python environment (.venv)"; $(UV) sync --frozen --quiet && touch .venv \
+	  && echo "✓ making the Python environment: $$(($$(date +%s) - begin)) s"
