@@ -83,6 +83,7 @@ class ControlPlane:
     scheduler, controller_manager: run kube-scheduler, kube-controller-manager too. Without the second there are no
     ServiceAccounts `default`, so pods are then admitted without one, nothing is garbage-collected and no namespace
     can be deleted.
+    controllers: those that kube-controller-manager runs, as its flag of that name has them.
     scheduler_qps: requests a second that the scheduler may make (50 by default, which also bounds pods bound a second).
     """
 
@@ -93,6 +94,7 @@ class ControlPlane:
         scheduler: bool = False,
         controller_manager: bool = False,
         scheduler_qps: float | None = None,
+        controllers: str = "*",
     ) -> None:
         self.dir = Path(dir).resolve()
         self.kubeconfig = self.dir / "admin.kubeconfig"
@@ -100,6 +102,7 @@ class ControlPlane:
         self._scheduler = scheduler
         self._controller_manager = controller_manager
         self._scheduler_qps = scheduler_qps
+        self._controllers = controllers
         self._kube = binaries.path("kube")
         self._token = secrets.token_urlsafe(32)
         self._processes: dict[str, Process] = {}
@@ -146,6 +149,7 @@ class ControlPlane:
             self._spawn(
                 "kube-controller-manager",
                 *self._client_flags(),
+                f"--controllers={self._controllers}",
                 f"--service-account-private-key-file={self._key}",
                 f"--root-ca-file={self.certificate}",
                 "--kube-api-qps=200",

@@ -37,6 +37,9 @@ NODES = 100
 REPLICAS = {"ps": 1, "worker": 2}
 PODS_PER_JOB = sum(REPLICAS.values())
 SCHEDULER_QPS = 1000.0
+# Without those that write two objects for every service and change of its pods: they serve kube-proxy, of which there is
+# none, and where Kubernetes shares the machine with the operator they would be a large part of what is measured.
+CONTROLLERS = "*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"
 OPERATORS: dict[str, tuple[operators.Name, list[str]]] = {
     "ours": ("ours", []),
     "go": ("upstream", []),
@@ -252,7 +255,9 @@ class Display:
 @contextlib.asynccontextmanager
 async def cluster(directory: Path, crd: operators.Name) -> AsyncIterator[tuple[ControlPlane, Api]]:
     """A fresh control plane with the operator's CRD and the fake nodes on it."""
-    with ControlPlane(directory, scheduler=True, controller_manager=True, scheduler_qps=SCHEDULER_QPS) as plane:
+    with ControlPlane(
+        directory, scheduler=True, controller_manager=True, scheduler_qps=SCHEDULER_QPS, controllers=CONTROLLERS
+    ) as plane:
         operators.install(crd, plane.kubeconfig)
         async with Api(plane.kubeconfig) as api, kwok.nodes(api, plane.kubeconfig, directory, NODES):
             yield plane, api
@@ -312,7 +317,7 @@ def summary(name: str, jobs: int, took_s: float, observer: Observer, done: dict[
 async def bench_floor(jobs: int, limit_s: float) -> Run:
     """The same objects with no operator at all."""
     with _directory() as directory:
-        async with cluster(directory, "upstream") as (_, api):
+        async with cluster(directory, "ours") as (_, api):
             observer = Observer()
             async with observer.watching(api):
                 took = await load(api, jobs, observer, f"floor, {jobs} jobs", limit_s, floor=True)
