@@ -16,8 +16,8 @@ _MAX_BACKOFF_S: Final = 60.0
 class KeyQueue:
     """Keys that wait, keys that are due later, and keys that are being handled.
 
-    Keys that had a time to wait for come before the others: they are jobs that have begun, whose next step is small, and a
-    thousand new jobs must not stand between a running pod and the status that says so.
+    Keys that had a time to wait for come before the others: they are jobs that have begun, whose next step is small.
+    A thousand new jobs must not stand between a running pod and the status that says so.
     """
 
     def __init__(self) -> None:
