@@ -37,8 +37,8 @@ NODES = 100
 REPLICAS = {"ps": 1, "worker": 2}
 PODS_PER_JOB = sum(REPLICAS.values())
 SCHEDULER_QPS = 1000.0
-# Without those that write two objects for every service and change of its pods: they serve kube-proxy, of which there is
-# none, and where Kubernetes shares the machine with the operator they would be a large part of what is measured.
+# Without those that write two objects for every service and change of its pods: they serve kube-proxy, of which there
+# is none, and where Kubernetes shares the machine with the operator they would be a large part of what is measured.
 CONTROLLERS = "*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"
 OPERATORS: dict[str, tuple[operators.Name, list[str]]] = {
     "ours": ("ours", []),
