@@ -4,6 +4,7 @@ import asyncio
 import time
 import uuid
 from collections import OrderedDict
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -20,8 +21,9 @@ __all__ = ["Recorder"]
 
 log = structlog.get_logger(__name__)
 
-# Few, so that events take a small share of what the API server can do.
 _WRITERS: Final = 2
+# While jobs wait to be reconciled a writer pauses before each event: what the API server can do goes to pods first.
+_PAUSE_S: Final = 0.1
 _QUEUE: Final = 100_000
 _REMEMBERED: Final = 20_000
 # The same event of the same job is written once and then at most so often, with a count: reconciling sees a pod that
@@ -40,10 +42,11 @@ class _Seen:
 
 
 class Recorder:
-    """Writes events about jobs."""
+    """Writes events about jobs, slowly while `busy()`."""
 
-    def __init__(self, api: ApiClient) -> None:
+    def __init__(self, api: ApiClient, busy: Callable[[], bool]) -> None:
         self._api = api
+        self._busy = busy
         self._queue: asyncio.Queue[tuple[Job, Event, str, int]] = asyncio.Queue(_QUEUE)
         self._seen: OrderedDict[tuple[str, Event], _Seen] = OrderedDict()
         self._warned_at = -_REPEAT_S
@@ -88,6 +91,8 @@ class Recorder:
         while True:
             job, event, name, count = await self._queue.get()
             try:
+                if self._busy():
+                    await asyncio.sleep(_PAUSE_S)
                 await self._write(job, event, name, count)
             except ApiError as error:
                 # The namespace may be going away, and the job with it.

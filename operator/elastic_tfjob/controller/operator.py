@@ -120,7 +120,7 @@ class Operator:
             ),
             pod_groups=groups,
         )
-        self._recorder = Recorder(api)
+        self._recorder = Recorder(api, busy=lambda: len(self._queue) > 0)
         self._executor = Executor(api, self._caches, self._recorder, gang_scheduler=options.gang_scheduler)
 
     @property

@@ -31,6 +31,10 @@ class KeyQueue:
         self._wake = asyncio.Semaphore(0)
         self._idle = asyncio.Event()
 
+    def __len__(self) -> int:
+        """Keys that wait for a worker."""
+        return len(self._waiting)
+
     def add(self, key: Key, after_s: float = 0.0) -> None:
         """Have a key handled, now or after a while. Of several times the earliest holds."""
         if after_s <= 0:
