@@ -19,7 +19,7 @@ demo: .venv ## from nothing to a trained model: cluster, operator, a real Tensor
 
 .PHONY: test
 test: .venv ## unit, integration and conformance tests on a real kube-apiserver and etcd
-	@$(RUN) python -m harness.binaries kube training-operator >/dev/null
+	@$(RUN) python -m harness.binaries kube kwok training-operator >/dev/null
 	$(RUN) pytest -n 6 $(PYTEST)
 
 .PHONY: e2e
