@@ -95,11 +95,18 @@ def install(name: Name, kubeconfig: Path) -> None:
     """Install the operator's TFJob CRD and wait until it is served; a second call changes nothing."""
     crd = run([_command(), "crd"]) if name == "ours" else (_sources(name) / UPSTREAM_CRD).read_text()
     kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd)
-    # Not `kubectl wait`, which gives up on a CRD that has no conditions yet.
+    wait_served(kubeconfig, "/apis/kubeflow.org/v1/tfjobs")
+
+
+def wait_served(kubeconfig: Path, resource: str) -> None:
+    """Wait until the API server answers for a resource whose CRD was just applied.
+
+    Not by `kubectl wait`, which gives up on a CRD that has no conditions yet.
+    """
     deadline = time.monotonic() + READY_S
     while True:
         try:
-            kubectl(kubeconfig, "get", "--raw", "/apis/kubeflow.org/v1/tfjobs?limit=1")
+            kubectl(kubeconfig, "get", "--raw", f"{resource}?limit=1")
             return
         except CommandFailed:
             if time.monotonic() > deadline:
