@@ -15,7 +15,9 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import statistics
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -40,6 +42,8 @@ SCHEDULER_QPS = 1000.0
 # Without those that write two objects for every service and change of its pods: they serve kube-proxy, of which there
 # is none, and where Kubernetes shares the machine with the operator they would be a large part of what is measured.
 CONTROLLERS = "*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"
+# The control plane, not the operators, may trade memory for less garbage collection.
+ENVIRONMENT = {"GOGC": "400", "GOMEMLIMIT": "6GiB"}
 OPERATORS: dict[str, tuple[operators.Name, list[str]]] = {
     "ours": ("ours", []),
     "go": ("upstream", []),
@@ -256,7 +260,12 @@ class Display:
 async def cluster(directory: Path, crd: operators.Name) -> AsyncIterator[tuple[ControlPlane, Api]]:
     """A fresh control plane with the operator's CRD and the fake nodes on it."""
     with ControlPlane(
-        directory, scheduler=True, controller_manager=True, scheduler_qps=SCHEDULER_QPS, controllers=CONTROLLERS
+        directory,
+        scheduler=True,
+        controller_manager=True,
+        scheduler_qps=SCHEDULER_QPS,
+        controllers=CONTROLLERS,
+        environment=ENVIRONMENT,
     ) as plane:
         operators.install(crd, plane.kubeconfig)
         async with Api(plane.kubeconfig) as api, kwok.nodes(api, plane.kubeconfig, directory, NODES):
@@ -515,6 +524,7 @@ def main(*, jobs: list[int], names: list[str], scale: list[int], floor: bool, li
                 scales.append(measured)
             write(output, floors, runs, scales)
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that its processes end with it
     asyncio.run(all_of_it())
     write(output, floors, runs, scales)
     report(floors, runs, scales)
