@@ -1,11 +1,11 @@
 """Train a small network on handwritten digits with parameter servers: an example program for a TFJob.
 
-Every replica of the job runs this same file; TF_CONFIG, which the operator sets, says which one it is. The chief decides
-what the workers compute, the workers compute gradients, the parameter servers (PS) keep the weights. A job without a
-chief has its first worker for one, as the operator has too.
+Every replica of the job runs this same file; TF_CONFIG, which the operator sets, says which one it is. The chief
+decides what the workers compute, the workers compute gradients, the parameter servers (PS) keep the weights. A job
+without a chief has its first worker for one, as the operator has too.
 
 The data are scikit-learn's 1,797 real digits of 8x8 pixels; a fifth is held out and only used to measure accuracy.
-The chief prints one JSON object a line: {"step": ..., "steps": ..., "loss": ..., "accuracy": ..., "steps_per_second": ...}.
+The chief prints one JSON object a line: step, steps (in all), loss, accuracy, steps_per_second.
 """
 
 import argparse
