@@ -60,7 +60,7 @@ deploy: .venv ## the CRD and the operator on the kind cluster, by kustomize
 
 .PHONY: clean
 clean: ## delete the cluster, the images, build/ and .venv; the cache stays
-	@PYTHONPATH=e2e python3 -m harness.clean
+	@python=.venv/bin/python; [ -x $$python ] || python=python3; PYTHONPATH=e2e $$python -m harness.clean
 	rm -rf build .venv
 
 .PHONY: distclean
