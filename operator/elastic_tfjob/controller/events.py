@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import structlog
+from aiolimiter import AsyncLimiter
 
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, GROUP, KIND, VERSION
 from elastic_tfjob.controller import metrics
@@ -22,7 +23,8 @@ __all__ = ["Recorder"]
 log = structlog.get_logger(__name__)
 
 _WRITERS: Final = 2
-# While jobs wait to be reconciled a writer pauses before each event: what the API server can do goes to pods first.
+# What the API server can do goes to pods first: so many events a second, and a pause before each while jobs wait.
+_PER_S: Final = 50
 _PAUSE_S: Final = 0.1
 _QUEUE: Final = 100_000
 _REMEMBERED: Final = 20_000
@@ -49,6 +51,7 @@ class Recorder:
         self._busy = busy
         self._queue: asyncio.Queue[tuple[Job, Event, str, int]] = asyncio.Queue(_QUEUE)
         self._seen: OrderedDict[tuple[str, Event], _Seen] = OrderedDict()
+        self._limiter = AsyncLimiter(_PER_S, 1)
         self._warned_at = -_REPEAT_S
 
     def record(self, job: Job, event: Event) -> None:
@@ -91,6 +94,7 @@ class Recorder:
         while True:
             job, event, name, count = await self._queue.get()
             try:
+                await self._limiter.acquire()
                 if self._busy():
                     await asyncio.sleep(_PAUSE_S)
                 await self._write(job, event, name, count)
