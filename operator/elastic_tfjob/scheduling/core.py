@@ -1,0 +1,28 @@
+"""The decision: a pure function from what is to what shall be."""
+
+from dataclasses import replace
+
+from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import Snapshot
+
+
+def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
+    """Decide for every job in the Snapshot. No clock, no I/O, no randomness but the Snapshot's seed.
+
+    Lend first, so that borrowed nodes count at once and nodes given back no longer; then Allocate, which takes jobs
+    in the Order and nodes from Place; then Migrate on what came out.
+    """
+    loans = profile.lend.lend(snapshot)
+    considered = snapshot
+    if loans:
+        nodes = dict(snapshot.nodes)
+        for loan in loans:
+            state = "loaned" if loan.action == "borrow" else "reclaiming"
+            nodes[loan.node] = replace(nodes[loan.node], loan=state)
+        considered = Snapshot(snapshot.now, nodes, snapshot.jobs, snapshot.seed)
+    round_ = Round(considered, profile, loans)
+    profile.allocate.allocate(round_)
+    profile.migrate.migrate(round_)
+    return round_.plan()

@@ -1,0 +1,69 @@
+"""From a profile's parameters to its stages."""
+
+from elastic_tfjob.api.profiles import (
+    DrfParameters,
+    EdfParameters,
+    ElasticParameters,
+    FifoBackfillParameters,
+    FixedParameters,
+    LasParameters,
+    OptimusParameters,
+    PlaceName,
+    ProfileParameters,
+    SjfBackfillParameters,
+    SjfParameters,
+    SrtfParameters,
+    TetrisParameters,
+)
+from elastic_tfjob.scheduling.profile import Allocate, Order, Place, Profile
+from elastic_tfjob.scheduling.stages.allocate.fixed import FixedSize, Preemptive
+from elastic_tfjob.scheduling.stages.lend.none import NoLoans
+from elastic_tfjob.scheduling.stages.migrate.none import NoMigration
+from elastic_tfjob.scheduling.stages.order.edf import EarliestDeadlineFirst
+from elastic_tfjob.scheduling.stages.order.fifo import Fifo
+from elastic_tfjob.scheduling.stages.order.las import LeastAttainedService
+from elastic_tfjob.scheduling.stages.order.sjf import ShortestJobFirst
+from elastic_tfjob.scheduling.stages.order.srtf import ShortestRemainingTimeFirst
+from elastic_tfjob.scheduling.stages.place.consolidate import Consolidate
+from elastic_tfjob.scheduling.stages.place.count import CountOnly
+
+PLACES: dict[PlaceName, Place] = {
+    "count": CountOnly(),
+    "consolidate": Consolidate(),
+}
+
+
+def build(name: str, parameters: ProfileParameters) -> Profile:
+    """The profile `name` with these parameters."""
+    order, allocate = _stages(parameters)
+    elastic = parameters if isinstance(parameters, ElasticParameters) else ElasticParameters()
+    return Profile(
+        name=name,
+        lend=NoLoans(),
+        order=order,
+        allocate=allocate,
+        place=PLACES[parameters.place],
+        migrate=NoMigration(),
+        interval_s=parameters.interval_s,
+        on_change=parameters.on_change,
+        oracle=parameters.oracle,
+        cooldown_s=elastic.cooldown_s,
+        min_gain=elastic.min_gain,
+        repack=elastic.repack,
+    )
+
+
+def _stages(parameters: ProfileParameters) -> tuple[Order, Allocate]:
+    match parameters:
+        case SrtfParameters():
+            return ShortestRemainingTimeFirst(), Preemptive()
+        case LasParameters(thresholds=thresholds, running_first=running_first, promote_knob=knob):
+            return LeastAttainedService(thresholds, running_first, knob), Preemptive()
+        case SjfBackfillParameters():
+            return ShortestJobFirst(), FixedSize(backfill=True)
+        case SjfParameters():
+            return ShortestJobFirst(), FixedSize()
+        case FifoBackfillParameters() | FixedParameters():
+            return Fifo(), FixedSize(backfill=True)
+        case _:
+            return Fifo(), FixedSize()

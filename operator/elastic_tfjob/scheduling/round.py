@@ -1,0 +1,126 @@
+"""One round of decisions: the working state that the stages share, and how it becomes a Plan."""
+
+from collections.abc import Iterator, Mapping
+
+from elastic_tfjob.scheduling.plan import Loan, Plan, Target
+from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.queue import Entry, Merge, Running, Waiting, entry, running_view, waiting_view
+from elastic_tfjob.scheduling.room import Room, grown, room_view, shrunk
+from elastic_tfjob.scheduling.snapshot import UNPLACED, Counts, Job, Placement, Snapshot
+
+
+class Round:
+    """What stages act on. All changes stay here: the Room is rolled back when the round is over."""
+
+    def __init__(self, snapshot: Snapshot, profile: Profile, loans: tuple[Loan, ...] = ()) -> None:
+        self.snapshot = snapshot
+        self.profile = profile
+        self.now = snapshot.now
+        self.loans = loans
+        self.changes: dict[str, Target] = {}
+        self.refusals: dict[str, str] = {}
+        self.held_back = "does not fit beside the jobs before it"
+        place = profile.place
+        self.room = snapshot.view(("room", place.rank, place.totals_only), room_view(place.rank, place.totals_only))
+        self._waiting = snapshot.view(("waiting", profile.order), waiting_view(profile.order))
+        self._running = snapshot.view("running", running_view)
+
+    # ---- who
+
+    @property
+    def running(self) -> Mapping[str, Job]:
+        """Jobs that held something when the round began."""
+        return self._running.jobs
+
+    @property
+    def waiting_queue(self) -> Waiting:
+        if not self.profile.order.steady:
+            self._waiting.reorder(self.snapshot.jobs.__getitem__, self.now)
+        return self._waiting
+
+    def waiting(self) -> Merge:
+        """Waiting jobs, first to serve first."""
+        return Merge(self.waiting_queue)
+
+    def running_in_order(self) -> list[Entry]:
+        order, now = self.profile.order, self.now
+        return sorted(entry(order, job, now) for job in self._running.jobs.values() if job.phase != "rescaling")
+
+    def active(self) -> Iterator[Job]:
+        """All jobs that may change, in order: waiting and running together."""
+        merge, jobs = self.waiting(), self.snapshot.jobs
+        for e in self.running_in_order():
+            while (head := merge.peek()) is not None and head < e:
+                yield jobs[head[4]]
+                merge.advance()
+            yield jobs[e[4]]
+        for e in merge:
+            yield jobs[e[4]]
+
+    def job(self, key: str) -> Job:
+        return self.snapshot.jobs[key]
+
+    def placement(self, job: Job) -> Placement:
+        """What the job holds as this round stands."""
+        target = self.changes.get(job.spec.key)
+        return job.placement if target is None else target.nodes
+
+    # ---- what
+
+    def start(self, job: Job, counts: Counts, reason: str, *, promoted: bool = False) -> bool:
+        """Give a waiting job these replicas if the Place stage finds room for all of them."""
+        nodes = self.profile.place.place(job.spec, counts, self.room, UNPLACED)
+        if nodes is None:
+            return False
+        self._set(job, nodes, reason, promoted=promoted)
+        return True
+
+    def stop(self, job: Job, reason: str) -> None:
+        """Take everything from a job."""
+        held = self.placement(job)
+        if held:
+            self.room.give(job.spec, held)
+        self._set(job, UNPLACED, reason)
+
+    def resize(self, job: Job, counts: Counts, reason: str) -> bool:
+        """Change how many replicas a job has: the first ones stay, or with `repack` all are placed anew."""
+        held, room, place = self.placement(job), self.room, self.profile.place
+        mark = room.mark()
+        nodes: Placement | None
+        if self.profile.repack:
+            room.give(job.spec, held)
+            nodes = place.place(job.spec, counts, room, UNPLACED)
+        else:
+            kept = shrunk(held, counts)
+            dropped = {t: names[len(kept.get(t, ())) :] for t, names in held.items() if len(kept.get(t, ())) < len(names)}
+            room.give(job.spec, dropped)
+            add = {t: n - len(kept.get(t, ())) for t, n in counts.items() if n > len(kept.get(t, ()))}
+            added = place.place(job.spec, add, room, kept) if add else UNPLACED
+            nodes = None if added is None else grown(kept, added)
+        if nodes is None:
+            room.rollback(mark)
+            return False
+        self._set(job, nodes, reason)
+        return True
+
+    def move(self, job: Job, nodes: Placement, reason: str) -> None:
+        """Put the job's replicas on these nodes; the caller has checked that they fit."""
+        self.room.give(job.spec, self.placement(job))
+        self.room.take(job.spec, nodes)
+        self._set(job, nodes, reason)
+
+    def refuse(self, job: Job, reason: str) -> None:
+        self.refusals[job.spec.key] = reason
+
+    def _set(self, job: Job, nodes: Placement, reason: str, *, promoted: bool = False) -> None:
+        if nodes == job.placement and not promoted:
+            self.changes.pop(job.spec.key, None)
+        else:
+            self.changes[job.spec.key] = Target(nodes, reason, promoted=promoted)
+
+    def plan(self) -> Plan:
+        self.room.rollback(0)
+        return Plan(self.snapshot, self.changes, self.loans, self.refusals, self.held_back)
+
+
+__all__ = ["Round", "Running"]

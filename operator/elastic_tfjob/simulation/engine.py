@@ -1,0 +1,459 @@
+"""The simulated world: events in, a round of the decision core where something changed, its plan carried out.
+
+There is no ticking. Truth (the world's rates, the real durations) stays here; a policy sees the Snapshot only.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import inf
+
+from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.plan import Plan, Target
+from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, JobSpec, Node, Placement, Snapshot
+from elastic_tfjob.simulation.workload import WorkloadJob
+from elastic_tfjob.simulation.worlds.base import Truth, World
+from elastic_tfjob.speed.model import Speed
+
+FINISH, ARRIVE, JUMP, ROUND = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds that a job stands still, and what it loses. `restart_s` holds (up to so many accelerators, seconds)
+    rising; the last one goes for all larger jobs. `checkpoint_interval_s` 0: a preempted job loses nothing.
+    """
+
+    start_s: float = 0.0
+    restart_s: tuple[tuple[float, float], ...] = ((inf, 0.0),)
+    rescale_s: float = 0.0
+    migrate_s: float = 0.0
+    checkpoint_interval_s: float = 0.0
+
+    def restart(self, accelerators: int) -> float:
+        return next((seconds for limit, seconds in self.restart_s if accelerators <= limit), self.restart_s[-1][1])
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Standard deviations of the logarithm: of a job's real speed, and of the durations a policy is told."""
+
+    speed: float = 0.0
+    estimate: float = 0.0
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """One job's fate. Times in seconds on the workload's clock; `finish_s` None: it did not finish."""
+
+    key: str
+    submit_s: float
+    deadline_s: float | None
+    start_s: float | None = None
+    finish_s: float | None = None
+    queue_s: float = 0.0
+    executed_s: float = 0.0
+    preemptions: int = 0
+    rescales: int = 0
+    migrations: int = 0
+    lost_steps: float = 0.0
+
+    @property
+    def jct_s(self) -> float | None:
+        return None if self.finish_s is None else self.finish_s - self.submit_s
+
+
+@dataclass(slots=True)
+class Interval:
+    """A job on a node for a while, for the Gantt chart."""
+
+    node: str
+    key: str
+    start_s: float
+    end_s: float
+    replicas: int
+
+
+@dataclass(slots=True)
+class Sample:
+    """The cluster from `time_s` on: jobs waiting and running, and what they hold."""
+
+    time_s: float
+    waiting: int
+    running: int
+    accelerators: int
+    cpu: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one run gave. Areas are resource times seconds."""
+
+    profile: str
+    seed: int
+    oracle: bool
+    records: list[JobRecord]
+    first_s: float = 0.0
+    last_s: float = 0.0
+    accelerator_capacity: int = 0
+    cpu_capacity: int = 0
+    accelerator_area: float = 0.0
+    cpu_area: float = 0.0
+    rounds: int = 0
+    cpu_s: float = 0.0
+    partial: bool = False
+    samples: list[Sample] = field(default_factory=list)
+    intervals: list[Interval] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Live:
+    """A job in the simulation: the truth, and where it stands."""
+
+    work: WorkloadJob
+    spec: JobSpec
+    truth: Truth
+    record: JobRecord
+    factor: float
+    speed: Speed | None
+    placement: Placement = field(default_factory=dict)
+    steps: float = 0.0
+    observed_s: float = 0.0
+    rate: float = 0.0
+    since_s: float = 0.0
+    service: float = 0.0
+    rescaled_s: float = -inf
+    version: int = 0
+    held: int = 0
+    accelerators: int = 0
+    cpu: int = 0
+
+
+Progress = Callable[[float, int, int], None]
+"""Called with the simulated time, jobs done and jobs in all."""
+
+
+class Simulation:
+    """One profile on one workload. `run` returns the Outcome; after an exception `outcome` holds what is known."""
+
+    def __init__(
+        self,
+        jobs: Sequence[WorkloadJob],
+        nodes: Iterable[Node],
+        world: World,
+        profile: Profile,
+        *,
+        costs: Costs | None = None,
+        noise: Noise | None = None,
+        seed: int = 0,
+        trace: bool = False,
+        check: Callable[[Plan], None] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.world = world
+        self.profile = profile
+        self.costs = costs or Costs()
+        self.noise = noise or Noise()
+        self.trace = trace
+        self.check = check
+        self.progress = progress
+        self.random = random.Random(seed)
+        self.jobs = sorted(jobs, key=lambda job: job.submit_s)
+        cluster = {node.name: node for node in nodes}
+        start = self.jobs[0].submit_s if self.jobs else 0.0
+        self.snapshot = Snapshot(start, cluster, {}, seed)
+        self.outcome = Outcome(
+            profile.name,
+            seed,
+            profile.oracle,
+            [],
+            start,
+            start,
+            sum(node.free.accelerators for node in cluster.values()),
+            sum(node.free.cpu for node in cluster.values()),
+        )
+        self._live: dict[str, _Live] = {}
+        self._heap: list[tuple[float, int, int, int, str]] = []
+        self._counter = 0
+        self._used_accelerators = 0
+        self._used_cpu = 0
+        self._running = 0
+        self._accounted_s = start
+        self._round_at = inf
+        self._done = 0
+        self._open: dict[tuple[str, str], Interval] = {}
+
+    # ---- the loop
+
+    def run(self) -> Outcome:
+        """Simulate until every job has finished, or no event is left that could let one finish."""
+        begin = time.process_time()
+        try:
+            for k, work in enumerate(self.jobs):
+                heappush(self._heap, (work.submit_s, ARRIVE, k, 0, ""))
+            self._loop()
+        except KeyboardInterrupt:
+            self.outcome.partial = True
+            raise
+        finally:
+            self.outcome.cpu_s = time.process_time() - begin
+            self._close()
+        return self.outcome
+
+    def _loop(self) -> None:
+        heap, live = self._heap, self._live
+        interval, on_change, drifts = self.profile.interval_s, self.profile.on_change, self.profile.allocate.drifts
+        last_report = 0
+        while heap:
+            now = heap[0][0]
+            changed: list[Job] = []
+            removed: list[str] = []
+            round_due = False
+            touched: set[str] = set()
+            while heap and heap[0][0] == now:
+                _, kind, k, version, key = heappop(heap)
+                if kind == ARRIVE:
+                    changed.append(self._arrive(self.jobs[k], k, now))
+                elif kind == FINISH:
+                    if key in live and live[key].version == version:
+                        touched.update(*live[key].placement.values())
+                        self._finish(live.pop(key), now)
+                        removed.append(key)
+                elif kind == JUMP:
+                    if key in live and live[key].version == version:
+                        round_due = round_due or on_change
+                        self._wake(now, interval if not on_change else 0.0)
+                        self._push_jump(live[key], now)
+                elif now == self._round_at:
+                    round_due = True
+                    self._round_at = inf
+            news = bool(changed or removed)
+            if self.world.contended and touched:
+                changed += self._share(touched, now, {job.key for job in changed})
+            if changed or removed or round_due:
+                self.snapshot = self.snapshot.evolve(now, changed=changed, removed=removed)
+            if round_due or (news and on_change):
+                self._decide(now)
+            elif news:
+                self._wake(now, interval)
+            if interval and drifts and live and self._round_at == inf:
+                self._wake(now, interval)
+            if self.progress is not None and self.outcome.rounds - last_report >= 200:
+                last_report = self.outcome.rounds
+                self.progress(now, self._done, len(self.jobs))
+
+    def _wake(self, now: float, interval: float) -> None:
+        """Have a round at the next multiple of the interval, `now` excluded unless it is one and had none yet."""
+        if interval <= 0 or self._round_at != inf:
+            return
+        at = (now // interval) * interval
+        if at < now or (at == now and self.snapshot.now == now and self._last_round == now):
+            at += interval
+        self._round_at = at
+        heappush(self._heap, (at, ROUND, 0, 0, ""))
+
+    _last_round = -inf
+
+    def _decide(self, now: float) -> None:
+        self._last_round = now
+        plan = schedule(self.snapshot, self.profile)
+        self.outcome.rounds += 1
+        if self.check is not None:
+            self.check(plan)
+        if plan.changes:
+            changed = [self._carry_out(self._live[key], target, now) for key, target in plan.changes.items()]
+            if self.world.contended:
+                nodes = {
+                    name
+                    for key, target in plan.changes.items()
+                    for held in (self.snapshot.jobs[key].placement, target.nodes)
+                    for names in held.values()
+                    for name in names
+                }
+                fresh = {job.key: job for job in changed}
+                fresh.update((job.key, job) for job in self._share(nodes, now, set()))
+                changed = list(fresh.values())
+            self.snapshot = self.snapshot.evolve(now, changed=changed)
+        if self.trace:
+            self._sample(now)
+
+    # ---- what happens to a job
+
+    def _arrive(self, work: WorkloadJob, k: int, now: float) -> Job:
+        truth = self.world.truth(work)
+        total, oracle = truth.total_steps, self.profile.oracle
+        error = self._lognormal(self.noise.estimate)
+        duration = work.estimated_s
+        if oracle:
+            rate = truth.steps_per_s({group.type: group.count for group in work.groups})
+            duration = total / rate * error if rate else None
+        spec = JobSpec(
+            key=work.key,
+            arrival_s=work.submit_s,
+            groups=work.groups,
+            sequence=k,
+            priority=work.priority,
+            deadline_s=work.deadline_s,
+            total_steps=total,
+            duration_s=duration,
+            loanable=work.loanable,
+            model=work.model,
+        )
+        record = JobRecord(work.key, work.submit_s, work.deadline_s)
+        self.outcome.records.append(record)
+        live = _Live(work, spec, truth, record, self._lognormal(self.noise.speed), truth if oracle else None)
+        live.observed_s = live.since_s = now
+        self._live[work.key] = live
+        return self._job(live)
+
+    def _finish(self, live: _Live, now: float) -> None:
+        record = live.record
+        record.executed_s += now - live.since_s
+        record.finish_s = now
+        self._hold(live, UNPLACED, now)
+        self.outcome.last_s = now
+        self._done += 1
+
+    def _carry_out(self, live: _Live, target: Target, now: float) -> Job:
+        record, new, old = live.record, target.nodes, live.placement
+        if old:
+            live.steps += live.rate * max(0.0, now - live.observed_s)
+            live.service += live.held * (now - live.since_s)
+            record.executed_s += now - live.since_s
+        else:
+            record.queue_s += now - live.since_s
+        pause = 0.0
+        if not new:
+            record.preemptions += 1
+            interval = self.costs.checkpoint_interval_s
+            if interval > 0:
+                kept = interval * live.rate
+                lost = live.steps % kept if kept > 0 else 0.0
+                live.steps -= lost
+                record.lost_steps += lost
+        elif not old:
+            if record.start_s is None:
+                record.start_s = now
+                pause = self.costs.start_s
+            else:
+                pause = self.costs.restart(live.spec.demand({t: len(n) for t, n in new.items()}).accelerators)
+        elif {t: len(n) for t, n in old.items()} != {t: len(n) for t, n in new.items()}:
+            record.rescales += 1
+            live.rescaled_s = now
+            pause = self.costs.rescale_s
+        else:
+            record.migrations += 1
+            live.rescaled_s = now
+            pause = self.costs.migrate_s
+        if target.promoted:
+            live.service = 0.0
+        self._hold(live, new, now)
+        live.since_s = now
+        live.rate = live.truth.rate(new) * live.factor if new else 0.0
+        live.observed_s = now + pause
+        self._plan_finish(live)
+        if new:
+            self._push_jump(live, now)
+        return self._job(live)
+
+    def _plan_finish(self, live: _Live) -> None:
+        live.version += 1
+        if live.rate > 0:
+            at = live.observed_s + max(0.0, live.truth.total_steps - live.steps) / live.rate
+            heappush(self._heap, (at, FINISH, 0, live.version, live.spec.key))
+
+    def _push_jump(self, live: _Live, now: float) -> None:
+        at = self.profile.order.next_jump_s(self._job(live), now)
+        if at is not None:
+            heappush(self._heap, (max(at, now), JUMP, 0, live.version, live.spec.key))
+
+    def _job(self, live: _Live) -> Job:
+        return Job(
+            live.spec,
+            live.placement,
+            "running" if live.placement else "waiting",
+            live.steps,
+            live.observed_s,
+            live.rate,
+            live.since_s,
+            live.service,
+            live.record.executed_s,
+            live.rescaled_s,
+            live.record.migrations,
+            live.speed,
+        )
+
+    def _lognormal(self, sigma: float) -> float:
+        return self.random.lognormvariate(0.0, sigma) if sigma > 0 else 1.0
+
+    # ---- contention
+
+    def _share(self, nodes: set[str], now: float, skip: set[str]) -> list[Job]:
+        return []
+
+    # ---- accounts
+
+    def _hold(self, live: _Live, new: Placement, now: float) -> None:
+        self._account(now)
+        self._running += bool(new) - bool(live.placement)
+        self._used_accelerators -= live.accelerators
+        self._used_cpu -= live.cpu
+        if self.trace:
+            self._gantt(live, new, now)
+        live.placement = new
+        if new:
+            counts = {type_: len(names) for type_, names in new.items()}
+            demand = live.spec.demand(counts)
+            live.accelerators, live.cpu = demand.accelerators, demand.cpu
+            live.held = demand.accelerators or sum(counts.values())
+        else:
+            live.accelerators = live.cpu = live.held = 0
+        self._used_accelerators += live.accelerators
+        self._used_cpu += live.cpu
+
+    def _account(self, now: float) -> None:
+        passed = now - self._accounted_s
+        if passed > 0:
+            self.outcome.accelerator_area += passed * self._used_accelerators
+            self.outcome.cpu_area += passed * self._used_cpu
+            self._accounted_s = now
+
+    def _sample(self, now: float) -> None:
+        self.outcome.samples.append(
+            Sample(now, len(self._live) - self._running, self._running, self._used_accelerators, self._used_cpu)
+        )
+
+    def _gantt(self, live: _Live, new: Placement, now: float) -> None:
+        key = live.spec.key
+        before, after = _per_node(live.placement), _per_node(new)
+        for node in before.keys() | after.keys():
+            if before.get(node) == after.get(node):
+                continue
+            if node in before:
+                interval = self._open.pop((key, node))
+                interval.end_s = now
+                if now > interval.start_s:
+                    self.outcome.intervals.append(interval)
+            if node in after:
+                self._open[key, node] = Interval(node, key, now, now, after[node])
+
+    def _close(self) -> None:
+        """Account for what still runs when a run ends early."""
+        now = self._accounted_s
+        for interval in self._open.values():
+            interval.end_s = max(now, interval.start_s)
+            self.outcome.intervals.append(interval)
+        self.outcome.intervals.sort(key=lambda i: (i.node, i.start_s, i.key))
+        if self.outcome.partial:
+            self.outcome.last_s = max(self.outcome.last_s, now)
+
+
+def _per_node(placement: Placement) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for names in placement.values():
+        for name in names:
+            counts[name] = counts.get(name, 0) + 1
+    return counts
