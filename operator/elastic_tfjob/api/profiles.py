@@ -55,7 +55,9 @@ class LasParameters(ProfileParameters):
     thresholds: tuple[float, ...] = Field(
         (3250.0, 7200.0), description="accelerator-seconds at which a job sinks one queue, rising"
     )
-    running_first: bool = Field(True, description="within a queue, running jobs before waiting ones")
+    within: Literal["arrival", "turn"] = Field(
+        "turn", description="order in a queue: by arrival (Lucid), or running, preempted, entered (Tiresias)"
+    )
     promote_knob: float = Field(0.0, ge=0, description="back to the first queue after waiting this times its run; 0: off")
 
     @field_validator("thresholds")

@@ -25,12 +25,18 @@ class Order(Protocol):
     """Which job first. Implementations are frozen dataclasses: a queue is kept per equal Order."""
 
     @property
-    def steady(self) -> bool:
-        """Whether a waiting job's key stays as it is while the clock goes on."""
+    def drift(self) -> float:
+        """What a second adds to the first part of a waiting job's key, beside those of running jobs.
+
+        1 for keys that count from now when a job waits and are points in time when it runs; else 0.
+        """
         ...
 
     def key(self, job: Job, now: float) -> OrderKey:
-        """Smallest first. Priority goes before it; arrival, sequence and name break ties after it."""
+        """Smallest first. Priority goes before it; arrival, sequence and name break ties after it.
+
+        It may change with the job and at `next_jump_s`, not otherwise with the clock.
+        """
         ...
 
     def next_jump_s(self, job: Job, now: float) -> float | None:

@@ -57,8 +57,8 @@ def _stages(parameters: ProfileParameters) -> tuple[Order, Allocate]:
     match parameters:
         case SrtfParameters():
             return ShortestRemainingTimeFirst(), Preemptive()
-        case LasParameters(thresholds=thresholds, running_first=running_first, promote_knob=knob):
-            return LeastAttainedService(thresholds, running_first, knob), Preemptive()
+        case LasParameters(thresholds=thresholds, within=within, promote_knob=knob):
+            return LeastAttainedService(thresholds, within, knob), Preemptive()
         case SjfBackfillParameters():
             return ShortestJobFirst(), FixedSize(backfill=True)
         case SjfParameters():

@@ -2,7 +2,8 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterator
-from heapq import heapify, heappop, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
+from math import inf, nextafter
 
 from elastic_tfjob.scheduling.profile import Order, OrderKey
 from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Snapshot
@@ -21,43 +22,84 @@ def shape(spec: JobSpec) -> Hashable:
     return (spec.groups, spec.constraints, spec.constraints_by_type, spec.loanable)
 
 
-class Waiting:
-    """Waiting jobs, sorted within each shape. If one job of a shape does not fit, none behind it does."""
+class JobQueue:
+    """The waiting jobs, sorted within each shape (if one of a shape does not fit, none behind it does), or the
+    running ones in one list. Keys follow the jobs' changes and, through a heap of jumps, the clock.
+    """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, running: bool) -> None:
         self.order = order
-        self.by_shape: dict[Hashable, list[Entry]] = {}
-        self._entry: dict[str, tuple[Hashable, Entry]] = {}
-
-    def change(self, before: Job | None, after: Job | None) -> None:
-        if before is not None and before.spec.key in self._entry:
-            shape_, old = self._entry.pop(before.spec.key)
-            queue = self.by_shape[shape_]
-            del queue[bisect_left(queue, old)]
-            if not queue:
-                del self.by_shape[shape_]
-        if after is not None and not after.placement and after.phase == "waiting":
-            shape_, new = shape(after.spec), entry(self.order, after, after.observed_s)
-            self._entry[after.spec.key] = shape_, new
-            insort(self.by_shape.setdefault(shape_, []), new)
+        self.running = running
+        self.lists: dict[Hashable, list[Entry]] = {}
+        self._entries: dict[str, tuple[Hashable, Entry, Job]] = {}
+        self._jumps: list[tuple[float, str, int]] = []
 
     def __len__(self) -> int:
-        return len(self._entry)
+        return len(self._entries)
 
-    def reorder(self, jobs: Callable[[str], Job], now: float) -> None:
-        """For orders whose keys move with the clock."""
-        for shape_, queue in self.by_shape.items():
-            fresh = sorted(entry(self.order, jobs(e[4]), now) for e in queue)
-            self.by_shape[shape_] = fresh
-            for e in fresh:
-                self._entry[e[4]] = shape_, e
+    def change(self, before: Job | None, after: Job | None, now: float) -> None:
+        if before is not None and before.spec.key in self._entries:
+            self._remove(before.spec.key)
+        if after is not None and self._belongs(after):
+            self._insert(after, now)
+
+    def at(self, now: float) -> "JobQueue":
+        """Itself, with the keys that have jumped by now put right."""
+        while self._jumps and self._jumps[0][0] <= now:
+            at, key, identity = heappop(self._jumps)
+            found = self._entries.get(key)
+            if found is not None and id(found[2]) == identity:
+                self._remove(key)
+                self._insert(found[2], now)
+                if at == now:  # a key may hold for this instant only, such as that of a job that sinks just now
+                    heappush(self._jumps, (nextafter(now, inf), key, identity))
+        return self
+
+    def _belongs(self, job: Job) -> bool:
+        return job.phase != "rescaling" and bool(job.placement) == self.running
+
+    def _remove(self, key: str) -> None:
+        shape_, old, _ = self._entries.pop(key)
+        entries = self.lists[shape_]
+        del entries[bisect_left(entries, old)]
+        if not entries:
+            del self.lists[shape_]
+
+    def _insert(self, job: Job, now: float) -> None:
+        shape_ = None if self.running else shape(job.spec)
+        new = entry(self.order, job, now)
+        self._entries[job.spec.key] = shape_, new, job
+        insort(self.lists.setdefault(shape_, []), new)
+        self._push_jump(job, now)
+
+    def _push_jump(self, job: Job, now: float) -> None:
+        at = self.order.next_jump_s(job, now)
+        if at is not None and at > now:
+            heappush(self._jumps, (at, job.spec.key, id(job)))
+
+    def fill(self, snapshot: Snapshot) -> "JobQueue":
+        now = snapshot.now
+        for job in snapshot.jobs.values():
+            if self._belongs(job):
+                shape_ = None if self.running else shape(job.spec)
+                new = entry(self.order, job, now)
+                self._entries[job.spec.key] = shape_, new, job
+                self.lists.setdefault(shape_, []).append(new)
+                self._push_jump(job, now)
+        for entries in self.lists.values():
+            entries.sort()
+        return self
 
 
 class Merge:
-    """The waiting jobs of all shapes in one order; `drop` leaves out the rest of the shape last given."""
+    """The waiting jobs of all shapes in one order; `drop` leaves out the rest of the shape last given.
 
-    def __init__(self, waiting: Waiting) -> None:
-        self._heads = [(queue[0], 0, queue) for queue in waiting.by_shape.values()]
+    `lead` is added to the first part of their keys, to compare them with those of running jobs.
+    """
+
+    def __init__(self, waiting: JobQueue, lead: float = 0.0) -> None:
+        self.lead = lead
+        self._heads = [(entries[0], 0, entries) for entries in waiting.lists.values()]
         heapify(self._heads)
         self._dropped = False
 
@@ -65,14 +107,21 @@ class Merge:
         self._dropped = True
 
     def peek(self) -> Entry | None:
-        return self._heads[0][0] if self._heads else None
+        """The next one, with the lead."""
+        if not self._heads:
+            return None
+        head = self._heads[0][0]
+        if self.lead:
+            key = head[1]
+            return (head[0], (key[0] + self.lead, *key[1:]), *head[2:])
+        return head
 
     def advance(self) -> None:
-        _, k, queue = self._heads[0]
-        if self._dropped or k + 1 >= len(queue):
+        _, k, entries = self._heads[0]
+        if self._dropped or k + 1 >= len(entries):
             heappop(self._heads)
         else:
-            heapreplace(self._heads, (queue[k + 1], k + 1, queue))
+            heapreplace(self._heads, (entries[k + 1], k + 1, entries))
         self._dropped = False
 
     def __iter__(self) -> Iterator[Entry]:
@@ -81,37 +130,5 @@ class Merge:
             self.advance()
 
 
-class Running:
-    """Jobs that hold something."""
-
-    def __init__(self) -> None:
-        self.jobs: dict[str, Job] = {}
-
-    def change(self, before: Job | None, after: Job | None) -> None:
-        if before is not None:
-            self.jobs.pop(before.spec.key, None)
-        if after is not None and after.placement:
-            self.jobs[after.spec.key] = after
-
-
-def waiting_view(order: Order) -> Callable[[Snapshot], Waiting]:
-    def build(snapshot: Snapshot) -> Waiting:
-        waiting = Waiting(order)
-        batches: dict[Hashable, list[Entry]] = {}
-        for job in snapshot.jobs.values():
-            if not job.placement and job.phase == "waiting":
-                e, s = entry(order, job, snapshot.now), shape(job.spec)
-                waiting._entry[job.spec.key] = s, e
-                batches.setdefault(s, []).append(e)
-        for queue in batches.values():
-            queue.sort()
-        waiting.by_shape = batches
-        return waiting
-
-    return build
-
-
-def running_view(snapshot: Snapshot) -> Running:
-    running = Running()
-    running.jobs = {key: job for key, job in snapshot.jobs.items() if job.placement}
-    return running
+def queue_view(order: Order, running: bool) -> Callable[[Snapshot], JobQueue]:
+    return lambda snapshot: JobQueue(order, running).fill(snapshot)

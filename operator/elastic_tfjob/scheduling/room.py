@@ -48,7 +48,7 @@ class Room:
 
     # ---- following the Snapshot
 
-    def change(self, before: Job | None, after: Job | None) -> None:
+    def change(self, before: Job | None, after: Job | None, now: float) -> None:
         held, holds = before.placement if before else {}, after.placement if after else {}
         if held == holds:
             return

@@ -1,10 +1,10 @@
 """One round of decisions: the working state that the stages share, and how it becomes a Plan."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
 from elastic_tfjob.scheduling.plan import Loan, Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
-from elastic_tfjob.scheduling.queue import Entry, Merge, Running, Waiting, entry, running_view, waiting_view
+from elastic_tfjob.scheduling.queue import Entry, JobQueue, Merge, queue_view
 from elastic_tfjob.scheduling.room import Room, grown, room_view, shrunk
 from elastic_tfjob.scheduling.snapshot import UNPLACED, Counts, Job, Placement, Snapshot
 
@@ -22,29 +22,19 @@ class Round:
         self.held_back = "does not fit beside the jobs before it"
         place = profile.place
         self.room = snapshot.view(("room", place.rank, place.totals_only), room_view(place.rank, place.totals_only))
-        self._waiting = snapshot.view(("waiting", profile.order), waiting_view(profile.order))
-        self._running = snapshot.view("running", running_view)
+        order = profile.order
+        self.waiting_queue: JobQueue = snapshot.view(("waiting", order), queue_view(order, False)).at(self.now)
+        self._running: JobQueue = snapshot.view(("running", order), queue_view(order, True)).at(self.now)
 
     # ---- who
 
-    @property
-    def running(self) -> Mapping[str, Job]:
-        """Jobs that held something when the round began."""
-        return self._running.jobs
-
-    @property
-    def waiting_queue(self) -> Waiting:
-        if not self.profile.order.steady:
-            self._waiting.reorder(self.snapshot.jobs.__getitem__, self.now)
-        return self._waiting
-
     def waiting(self) -> Merge:
         """Waiting jobs, first to serve first."""
-        return Merge(self.waiting_queue)
+        return Merge(self.waiting_queue, self.profile.order.drift * self.now)
 
-    def running_in_order(self) -> list[Entry]:
-        order, now = self.profile.order, self.now
-        return sorted(entry(order, job, now) for job in self._running.jobs.values() if job.phase != "rescaling")
+    def running_in_order(self) -> Sequence[Entry]:
+        """Jobs that held something when the round began and may change, in order."""
+        return self._running.lists.get(None, ())
 
     def active(self) -> Iterator[Job]:
         """All jobs that may change, in order: waiting and running together."""
@@ -122,5 +112,3 @@ class Round:
         self.room.rollback(0)
         return Plan(self.snapshot, self.changes, self.loans, self.refusals, self.held_back)
 
-
-__all__ = ["Round", "Running"]

@@ -8,6 +8,7 @@ whenever they are not there. A plan never depends on whether they were.
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, Protocol, TypeVar, cast
 
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Taint
@@ -60,7 +61,7 @@ def fixed_group(type_: str, request: Resources, count: int) -> ReplicaGroup:
     return ReplicaGroup(type_, request, count, count, count)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JobSpec:
     """What the user asked for. Times are seconds on the Snapshot's clock.
 
@@ -83,13 +84,17 @@ class JobSpec:
     constraints_by_type: tuple[tuple[str, Constraints], ...] = ()
     model: str = ""
 
-    @property
-    def declared(self) -> dict[str, int]:
+    @cached_property
+    def declared(self) -> Counts:
         return {group.type: group.count for group in self.groups}
 
-    @property
-    def minimum(self) -> dict[str, int]:
+    @cached_property
+    def minimum(self) -> Counts:
         return {group.type: group.minimum for group in self.groups}
+
+    @cached_property
+    def declared_demand(self) -> Resources:
+        return self.demand(self.declared)
 
     def group(self, type_: str) -> ReplicaGroup | None:
         return next((group for group in self.groups if group.type == type_), None)
@@ -178,7 +183,7 @@ class Job:
 class View(Protocol):
     """A memo of a Snapshot's content that can follow a change of single jobs."""
 
-    def change(self, before: Job | None, after: Job | None) -> None: ...
+    def change(self, before: Job | None, after: Job | None, now: float) -> None: ...
 
 
 V = TypeVar("V", bound=View)
@@ -218,7 +223,7 @@ class Snapshot:
             views, self._views = self._views, {}
             for view in views.values():
                 for before, job_after in deltas:
-                    view.change(before, job_after)
+                    view.change(before, job_after, now)
             after._views = views
         return after
 

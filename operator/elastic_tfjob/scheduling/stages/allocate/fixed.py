@@ -1,10 +1,14 @@
 """Every job gets its declared size or waits."""
 
 from dataclasses import dataclass
+from math import inf
 
+from elastic_tfjob.scheduling.queue import Entry
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job
 from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
+
+END: Entry = (inf, (), inf, 0, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,49 +44,49 @@ class Preemptive:
     drifts: bool = False
 
     def allocate(self, round_: Round) -> None:
-        room, now, order = round_.room, round_.now, round_.profile.order
         if not len(round_.waiting_queue):
             return
-        cpu, memory, accelerators = room.total
-        for job in round_.running.values():
-            if job.phase == "rescaling":
-                demand = job.spec.demand(job.counts)
-                cpu, memory, accelerators = cpu - demand.cpu, memory - demand.memory, accelerators - demand.accelerators
+        jobs = round_.snapshot.jobs
+        # The totals that jobs may share: what is free, and what those hold that may be preempted.
+        cpu, memory, accelerators = round_.room.free_total
+        running = round_.running_in_order()
+        for entry in running:
+            demand = jobs[entry[4]].spec.declared_demand
+            cpu += demand[0]
+            memory += demand[1]
+            accelerators += demand[2]
         preempted: list[Job] = []
         starting: list[Job] = []
         queue = round_.waiting()
-        jobs = round_.snapshot.jobs
-        running = iter(round_.running_in_order())
-        run = next(running, None)
-        while True:
-            head = queue.peek()
-            waits = head is not None and (run is None or head < run)
-            if waits:
-                assert head is not None
+        head = queue.peek()
+        for entry in (*running, END):
+            while head is not None and head < entry:
                 job = jobs[head[4]]
-            elif run is not None:
-                job = jobs[run[4]]
-            else:
-                break
-            demand = job.spec.demand(job.spec.declared)
-            fits = demand.accelerators <= accelerators and demand.cpu <= cpu and demand.memory <= memory
-            if fits:
-                cpu, memory, accelerators = cpu - demand.cpu, memory - demand.memory, accelerators - demand.accelerators
-            if waits:
-                if fits:
+                demand = job.spec.declared_demand
+                if demand[2] <= accelerators and demand[0] <= cpu and demand[1] <= memory:
+                    cpu -= demand[0]
+                    memory -= demand[1]
+                    accelerators -= demand[2]
                     starting.append(job)
                 else:
                     round_.refuse(job, "jobs before it in the order take the whole cluster")
                     queue.drop()
                 queue.advance()
+                head = queue.peek()
+            if entry is END:
+                break
+            job = jobs[entry[4]]
+            demand = job.spec.declared_demand
+            if demand[2] <= accelerators and demand[0] <= cpu and demand[1] <= memory:
+                cpu -= demand[0]
+                memory -= demand[1]
+                accelerators -= demand[2]
             else:
-                if not fits:
-                    preempted.append(job)
-                run = next(running, None)
+                preempted.append(job)
         for job in preempted:
             round_.stop(job, "preempted: jobs before it in the order take the whole cluster")
-        promotes = getattr(order, "promotes", None)
+        promotes = getattr(round_.profile.order, "promotes", None)
         for job in starting:
-            promoted = promotes is not None and promotes(job, now)
+            promoted = promotes is not None and promotes(job, round_.now)
             if not round_.start(job, job.spec.declared, "among the first in order", promoted=promoted):
                 round_.refuse(job, lacks(job, round_))

@@ -11,7 +11,7 @@ from elastic_tfjob.scheduling.snapshot import Job
 class EarliestDeadlineFirst:
     """By absolute deadline (Liu and Layland, JACM 1973); jobs without one come last."""
 
-    steady: bool = True
+    drift: float = 0.0
 
     def key(self, job: Job, now: float) -> OrderKey:
         return (inf if job.spec.deadline_s is None else job.spec.deadline_s,)

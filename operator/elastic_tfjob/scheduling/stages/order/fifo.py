@@ -10,7 +10,7 @@ from elastic_tfjob.scheduling.snapshot import Job
 class Fifo:
     """By arrival; ties by submit order. Nothing needs to be known of a job."""
 
-    steady: bool = True
+    drift: float = 0.0
 
     def key(self, job: Job, now: float) -> OrderKey:
         return ()

@@ -11,7 +11,7 @@ from elastic_tfjob.scheduling.snapshot import Job
 class ShortestJobFirst:
     """By expected run time at the declared size; jobs of unknown length come last, by arrival."""
 
-    steady: bool = True
+    drift: float = 0.0
 
     def key(self, job: Job, now: float) -> OrderKey:
         duration = job.spec.duration_s

@@ -14,11 +14,13 @@ class ShortestRemainingTimeFirst:
     At equal time left a running job goes first, so that two equal jobs do not evict each other in turn.
     """
 
-    steady: bool = True
+    drift: float = 1.0
 
     def key(self, job: Job, now: float) -> OrderKey:
         left = job.remaining_s(now)
-        return (inf if left is None else left, 0.0 if job.placement else 1.0)
+        if left is None:
+            left = inf
+        return (now + left, 0.0) if job.placement else (left, 1.0)
 
     def next_jump_s(self, job: Job, now: float) -> float | None:
         return None
