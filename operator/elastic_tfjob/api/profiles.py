@@ -86,7 +86,6 @@ class ElasticParameters(ProfileParameters):
 class DrfParameters(ElasticParameters):
     """Dominant resource fairness by progressive filling."""
 
-    unit: Literal["bundle", "worker"] = Field("bundle", description="what one step gives: 1 PS and 1 worker, or either")
     on_full: Literal["next", "stop"] = Field("next", description="when a job's unit does not fit: try others, or stop")
 
 
@@ -101,9 +100,6 @@ class OptimusParameters(ElasticParameters):
 
     place: PlaceName = Field("even", description="which nodes replicas go to; count looks at totals only")
     per_resource: bool = Field(True, description="gain per amount of the unit's dominant resource (the paper)")
-    first_unit: Literal["minimum", "free-choice"] = Field(
-        "minimum", description="every job gets its minimum first, or starts from nothing with infinite gain (DL2)"
-    )
     on_full: Literal["next", "stop"] = Field("next", description="when the best unit does not fit: try others, or stop")
     sample_points: int = Field(8, ge=0, description="sizes measured before a job starts (simulation without oracle)")
     repack: bool = Field(True, description="a resized job is placed anew as a whole")

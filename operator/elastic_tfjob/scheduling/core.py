@@ -5,7 +5,7 @@ from dataclasses import replace
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Snapshot
+from elastic_tfjob.scheduling.snapshot import LoanState, Snapshot
 
 
 def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
@@ -19,7 +19,7 @@ def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
     if loans:
         nodes = dict(snapshot.nodes)
         for loan in loans:
-            state = "loaned" if loan.action == "borrow" else "reclaiming"
+            state: LoanState = "loaned" if loan.action == "borrow" else "reclaiming"
             nodes[loan.node] = replace(nodes[loan.node], loan=state)
         considered = Snapshot(snapshot.now, nodes, snapshot.jobs, snapshot.seed)
     round_ = Round(considered, profile, loans)

@@ -16,7 +16,11 @@ from elastic_tfjob.api.profiles import (
     TetrisParameters,
 )
 from elastic_tfjob.scheduling.profile import Allocate, Order, Place, Profile
+from elastic_tfjob.scheduling.stages.allocate.drf import DominantResourceFairness
+from elastic_tfjob.scheduling.stages.allocate.edf import GreedyInOrder
 from elastic_tfjob.scheduling.stages.allocate.fixed import FixedSize, Preemptive
+from elastic_tfjob.scheduling.stages.allocate.optimus import MarginalGain
+from elastic_tfjob.scheduling.stages.allocate.tetris import Tetris
 from elastic_tfjob.scheduling.stages.lend.none import NoLoans
 from elastic_tfjob.scheduling.stages.migrate.none import NoMigration
 from elastic_tfjob.scheduling.stages.order.edf import EarliestDeadlineFirst
@@ -24,12 +28,20 @@ from elastic_tfjob.scheduling.stages.order.fifo import Fifo
 from elastic_tfjob.scheduling.stages.order.las import LeastAttainedService
 from elastic_tfjob.scheduling.stages.order.sjf import ShortestJobFirst
 from elastic_tfjob.scheduling.stages.order.srtf import ShortestRemainingTimeFirst
+from elastic_tfjob.scheduling.stages.place.best_fit import BestFit
 from elastic_tfjob.scheduling.stages.place.consolidate import Consolidate
 from elastic_tfjob.scheduling.stages.place.count import CountOnly
+from elastic_tfjob.scheduling.stages.place.even import EvenSplit
+from elastic_tfjob.scheduling.stages.place.pack import Pack
+from elastic_tfjob.scheduling.stages.place.spread import Spread
 
 PLACES: dict[PlaceName, Place] = {
     "count": CountOnly(),
     "consolidate": Consolidate(),
+    "best-fit": BestFit(),
+    "spread": Spread(),
+    "even": EvenSplit(),
+    "pack": Pack(),
 }
 
 
@@ -55,6 +67,14 @@ def build(name: str, parameters: ProfileParameters) -> Profile:
 
 def _stages(parameters: ProfileParameters) -> tuple[Order, Allocate]:
     match parameters:
+        case EdfParameters():
+            return EarliestDeadlineFirst(), GreedyInOrder()
+        case DrfParameters(on_full=on_full):
+            return Fifo(), DominantResourceFairness(on_full)
+        case TetrisParameters(shortness_weight=weight):
+            return Fifo(), Tetris(weight)
+        case OptimusParameters(per_resource=per_resource, on_full=on_full):
+            return Fifo(), MarginalGain(per_resource, on_full)
         case SrtfParameters():
             return ShortestRemainingTimeFirst(), Preemptive()
         case LasParameters(thresholds=thresholds, within=within, promote_knob=knob):

@@ -10,14 +10,14 @@ from typing import Literal
 
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
-from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Node, Placement, Snapshot
+from elastic_tfjob.scheduling.snapshot import PS, Counts, Job, JobSpec, Node, Placement, ReplicaGroup, Snapshot
 
 ANY_NODE = "*"
 """The one node of a Room that looks at totals only."""
 
-Rank = Literal["least-free", "least-allocated"]
-"""How the index orders nodes: by their free accelerators, CPU, memory (ascending), or by their mean allocated share
-(ascending), which is kube-scheduler's LeastAllocated score."""
+Rank = Literal["least-free", "least-allocated", "fewest-ps"]
+"""How the index orders nodes: by free accelerators, CPU, memory; by mean allocated share, which is kube-scheduler's
+LeastAllocated score; or by parameter servers on them, the freest first among equals. All ascending."""
 
 MANY = 1 << 30
 Key = tuple[float, float, float, int]
@@ -64,13 +64,13 @@ class Room:
         for type_, i, n in self._per_node(placement):
             group = spec.group(type_)
             assert group is not None
-            self.take_on(i, group.request, n, ps=n if type_ == "PS" else 0)
+            self.take_replicas(i, group, n)
 
     def give(self, spec: JobSpec, placement: Placement) -> None:
         for type_, i, n in self._per_node(placement):
             group = spec.group(type_)
             assert group is not None
-            self.take_on(i, group.request, -n, ps=-n if type_ == "PS" else 0)
+            self.take_replicas(i, group, -n)
 
     def _per_node(self, placement: Placement) -> Iterator[tuple[str, int, int]]:
         """(type, node index, replicas there); a node the cluster has lost is passed over."""
@@ -91,9 +91,11 @@ class Room:
                     if i is not None:
                         yield type_, i, n
 
-    def take_on(self, i: int, request: Resources, n: int, ps: int = 0) -> None:
-        """Take `n` times `request` from node `i`; a negative `n` gives back. `ps` counts parameter servers."""
+    def take_replicas(self, i: int, group: ReplicaGroup, n: int) -> None:
+        """Take what `n` replicas ask for from node `i`; a negative `n` gives back."""
+        request = group.request
         cpu, memory, accelerators = request.cpu * n, request.memory * n, request.accelerators * n
+        ps = n if group.type == PS else 0
         self._shift(i, cpu, memory, accelerators, ps)
         self._log.append((i, cpu, memory, accelerators, ps))
 
@@ -123,6 +125,8 @@ class Room:
     def _key(self, i: int) -> Key:
         if self.rank == "least-free":
             return (self.accelerators[i], self.cpu[i], self.memory[i], i)
+        if self.rank == "fewest-ps":
+            return (self.ps[i], -self.accelerators[i], -self.cpu[i], i)
         capacity = self.capacity[i]
         shares = [
             1 - free / all_
@@ -198,6 +202,21 @@ class Room:
         for k in range(start, len(order)):
             i = order[k][3]
             if self.cpu[i] >= demand.cpu and self.memory[i] >= demand.memory and (allowed is None or i in allowed):
+                return i
+        return None
+
+    def first(self, demand: Resources, allowed: frozenset[int] | None) -> int | None:
+        """The first node in the order of `rank` that holds `demand`."""
+        cpu, memory, accelerators = self.cpu, self.memory, self.accelerators
+        want_cpu, want_memory, want_accelerators = demand
+        for key in self._order:
+            i = key[3]
+            if (
+                accelerators[i] >= want_accelerators
+                and cpu[i] >= want_cpu
+                and memory[i] >= want_memory
+                and (allowed is None or i in allowed)
+            ):
                 return i
         return None
 

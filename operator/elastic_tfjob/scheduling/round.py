@@ -67,10 +67,7 @@ class Round:
 
     def stop(self, job: Job, reason: str) -> None:
         """Take everything from a job."""
-        held = self.placement(job)
-        if held:
-            self.room.give(job.spec, held)
-        self._set(job, UNPLACED, reason)
+        self.assign(job, UNPLACED, reason)
 
     def resize(self, job: Job, counts: Counts, reason: str) -> bool:
         """Change how many replicas a job has: the first ones stay, or with `repack` all are placed anew."""
@@ -93,8 +90,8 @@ class Round:
         self._set(job, nodes, reason)
         return True
 
-    def move(self, job: Job, nodes: Placement, reason: str) -> None:
-        """Put the job's replicas on these nodes; the caller has checked that they fit."""
+    def assign(self, job: Job, nodes: Placement, reason: str) -> None:
+        """Put the job's replicas on these nodes, or with none take all away; the caller has checked that they fit."""
         self.room.give(job.spec, self.placement(job))
         self.room.take(job.spec, nodes)
         self._set(job, nodes, reason)

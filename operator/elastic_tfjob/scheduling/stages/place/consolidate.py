@@ -43,7 +43,7 @@ class Consolidate:
                 full = room.fit_empty(i, group.request)
                 if left < full or room.fit(i, group.request) < full:
                     break
-                room.take_on(i, group.request, full, ps=full if group.type == "PS" else 0)
+                room.take_replicas(i, group, full)
                 names += [room.nodes[i].name] * full
                 left -= full
             if left > 0:
@@ -51,7 +51,7 @@ class Consolidate:
                 if last is None:
                     room.rollback(mark)
                     return None
-                room.take_on(last, group.request, left, ps=left if group.type == "PS" else 0)
+                room.take_replicas(last, group, left)
                 names += [room.nodes[last].name] * left
             if names:
                 placement[group.type] = tuple(names)

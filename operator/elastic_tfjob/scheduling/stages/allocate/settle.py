@@ -1,0 +1,105 @@
+"""From sizes to nodes: what every elastic allocation does once it knows how many replicas each job gets."""
+
+from collections.abc import Iterator, Mapping
+
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import PS, UNPLACED, WORKER, Counts, Job
+from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
+
+Sizes = Mapping[str, Counts]
+
+
+def movable(job: Job, round_: Round) -> bool:
+    """Whether the job's size may change now. A waiting job may always start."""
+    if job.phase == "rescaling":
+        return False
+    if not job.placement:
+        return True
+    return job.spec.rescalable and round_.now - job.rescaled_s >= round_.profile.cooldown_s
+
+
+def candidates(round_: Round) -> tuple[list[Job], Resources]:
+    """The jobs whose size is open, in the profile's order, and the totals they share."""
+    free = round_.room.free_total
+    jobs = []
+    for job in round_.active():
+        if movable(job, round_):
+            jobs.append(job)
+            if job.placement:
+                free = free.plus(job.spec.demand(job.counts))
+    return jobs, free
+
+
+def settle(round_: Round, jobs: list[Job], sizes: Sizes, why: str) -> None:
+    """Give each of `jobs` its size; one that is not in `sizes` gets nothing. `why` is the reason shown for a change.
+
+    First whatever becomes free, then starts and growth, small jobs first (they fit anywhere, as in Optimus). A job
+    that finds no nodes for its size gets the largest size below it that fits; a running one at worst keeps what it has.
+    """
+    placing: list[tuple[int, int, Job]] = []
+    for k, job in enumerate(jobs):
+        counts = sizes.get(job.key)
+        if counts is None:
+            if job.placement:
+                round_.stop(job, f"{why}: nothing left for its minimum")
+            else:
+                round_.refuse(job, lacks(job, round_))
+        elif not job.placement:
+            placing.append((sum(counts.values()), k, job))
+        elif dict(counts) != job.counts:
+            if round_.profile.repack or all(n <= job.counts.get(type_, 0) for type_, n in counts.items()):
+                if round_.profile.repack:
+                    round_.assign(job, UNPLACED, why)
+                    placing.append((sum(counts.values()), k, job))
+                else:
+                    round_.resize(job, counts, f"{why}: {words(job.counts)} to {words(counts)}")
+            elif gains(job, counts, round_.profile.min_gain):
+                placing.append((sum(counts.values()), k, job))
+    for _, _, job in sorted(placing, key=lambda p: p[:2]):
+        _place(round_, job, sizes[job.key], why)
+
+
+def _place(round_: Round, job: Job, counts: Counts, why: str) -> None:
+    held = round_.placement(job)
+    for smaller in downward(job, counts):
+        if held and all(n <= len(held.get(type_, ())) for type_, n in smaller.items()):
+            return  # no growth fits: keeps what it has
+        if held:
+            done = round_.resize(job, smaller, f"{why}: {words(job.counts)} to {words(smaller)}")
+        else:
+            change = f"{words(job.counts)} to {words(smaller)}" if job.placement else words(smaller)
+            done = round_.start(job, smaller, f"{why}: {change}")
+        if done:
+            return
+    if not held and not job.placement:
+        round_.refuse(job, lacks(job, round_))
+
+
+def downward(job: Job, counts: Counts) -> Iterator[Counts]:
+    """This size, then ever smaller ones down to the minimum."""
+    current = dict(counts)
+    yield dict(current)
+    minimum = job.spec.minimum
+    while True:
+        shrunk = False
+        for type_ in (WORKER, PS):
+            if current.get(type_, 0) > minimum.get(type_, 0):
+                current[type_] -= 1
+                shrunk = True
+        if not shrunk:
+            return
+        yield dict(current)
+
+
+def gains(job: Job, counts: Counts, least: float) -> bool:
+    """Whether growing to `counts` is worth a rescale: predicted speed-up of at least `least`, or speed unknown."""
+    if least <= 0 or job.speed is None:
+        return True
+    now, then = job.speed.steps_per_s(job.counts), job.speed.steps_per_s(counts)
+    return now is None or then is None or then >= now * (1 + least)
+
+
+def words(counts: Counts) -> str:
+    """`2 PS + 4 Worker`."""
+    return " + ".join(f"{n} {type_}" for type_, n in counts.items() if n) or "nothing"
