@@ -17,6 +17,7 @@ class ProfileParameters(BaseModel):
     interval_s: Seconds = Field(0.0, description="longest time between two rounds; 0: only when something changes")
     on_change: bool = Field(True, description="false: a change waits for the next multiple of interval_s")
     oracle: bool = Field(False, description="the policy is told the true duration and speed (simulation only)")
+    lend: Literal["none", "offered"] = Field("none", description="borrow nodes that the inference pool offers")
 
 
 class FixedParameters(ProfileParameters):
@@ -71,8 +72,10 @@ class LasParameters(ProfileParameters):
 class EdfParameters(ProfileParameters):
     """Earliest deadline first; an elastic job takes as many replicas as help it and are free."""
 
-    interval_s: Seconds = Field(0.0, description="longest time between two rounds; 0: only when something changes")
     oracle: bool = Field(True, description="the policy is told the true duration and speed (simulation only)")
+    size: Literal["useful", "largest"] = Field(
+        "useful", description="largest size that is faster than all below it, or largest known (ElasticFlow)"
+    )
 
 
 class ElasticParameters(ProfileParameters):

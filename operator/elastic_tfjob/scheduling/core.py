@@ -23,6 +23,11 @@ def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
             nodes[loan.node] = replace(nodes[loan.node], loan=state)
         considered = Snapshot(snapshot.now, nodes, snapshot.jobs, snapshot.seed)
     round_ = Round(considered, profile, loans)
+    returned = {loan.node for loan in loans if loan.action == "return"}
+    if returned:
+        for job in considered.jobs.values():
+            if any(name in returned for names in job.placement.values() for name in names):
+                round_.stop(job, "preempted: a node it runs on goes back to its own pool")
     profile.allocate.allocate(round_)
     profile.migrate.migrate(round_)
     return round_.plan()

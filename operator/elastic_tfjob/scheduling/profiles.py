@@ -22,6 +22,7 @@ from elastic_tfjob.scheduling.stages.allocate.fixed import FixedSize, Preemptive
 from elastic_tfjob.scheduling.stages.allocate.optimus import MarginalGain
 from elastic_tfjob.scheduling.stages.allocate.tetris import Tetris
 from elastic_tfjob.scheduling.stages.lend.none import NoLoans
+from elastic_tfjob.scheduling.stages.lend.offered import BorrowOffered
 from elastic_tfjob.scheduling.stages.migrate.none import NoMigration
 from elastic_tfjob.scheduling.stages.order.edf import EarliestDeadlineFirst
 from elastic_tfjob.scheduling.stages.order.fifo import Fifo
@@ -51,7 +52,7 @@ def build(name: str, parameters: ProfileParameters) -> Profile:
     elastic = parameters if isinstance(parameters, ElasticParameters) else ElasticParameters()
     return Profile(
         name=name,
-        lend=NoLoans(),
+        lend=BorrowOffered() if parameters.lend == "offered" else NoLoans(),
         order=order,
         allocate=allocate,
         place=PLACES[parameters.place],
@@ -67,8 +68,8 @@ def build(name: str, parameters: ProfileParameters) -> Profile:
 
 def _stages(parameters: ProfileParameters) -> tuple[Order, Allocate]:
     match parameters:
-        case EdfParameters():
-            return EarliestDeadlineFirst(), GreedyInOrder()
+        case EdfParameters(size=size):
+            return EarliestDeadlineFirst(), GreedyInOrder(size)
         case DrfParameters(on_full=on_full):
             return Fifo(), DominantResourceFairness(on_full)
         case TetrisParameters(shortness_weight=weight):

@@ -28,8 +28,8 @@ UNPLACED: Placement = {}
 
 Phase = Literal["waiting", "running", "rescaling"]
 """`rescaling`: between two targets; a plan leaves such a job alone."""
-LoanState = Literal["own", "offered", "loaned", "reclaiming"]
-"""Of a node of another pool: its own, offered to us, lent to us, wanted back."""
+LoanState = Literal["own", "busy", "offered", "loaned", "reclaiming"]
+"""Ours; or of another pool: in use there, offered to us, lent to us, lent and wanted back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ There is no ticking. Truth (the world's rates, the real durations) stays here; a
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from math import inf
 
@@ -14,11 +14,12 @@ from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, JobSpec, Node, Placement, Snapshot
+from elastic_tfjob.simulation.inference import Demand, InferencePool
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.simulation.worlds.base import Truth, World
 from elastic_tfjob.speed.model import Speed
 
-FINISH, ARRIVE, JUMP, ROUND = range(4)
+FINISH, ARRIVE, JUMP, DEMAND, ROUND = range(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,7 @@ class Simulation:
         *,
         costs: Costs | None = None,
         noise: Noise | None = None,
+        inference: InferencePool | None = None,
         seed: int = 0,
         trace: bool = False,
         check: Callable[[Plan], None] | None = None,
@@ -162,7 +164,10 @@ class Simulation:
         self.progress = progress
         self.random = random.Random(seed)
         self.jobs = sorted(jobs, key=lambda job: job.submit_s)
-        cluster = {node.name: node for node in nodes}
+        cluster = {node.name: node for node in (*nodes, *(inference.build() if inference else ()))}
+        own = [node for node in cluster.values() if node.loan == "own"]
+        self._demand = Demand(inference, seed) if inference else None
+        self._uneven = any(node.accelerator_speed != 1 for node in cluster.values())
         start = self.jobs[0].submit_s if self.jobs else 0.0
         self.snapshot = Snapshot(start, cluster, {}, seed)
         self.outcome = Outcome(
@@ -172,8 +177,8 @@ class Simulation:
             [],
             start,
             start,
-            sum(node.free.accelerators for node in cluster.values()),
-            sum(node.free.cpu for node in cluster.values()),
+            sum(node.free.accelerators for node in own),
+            sum(node.free.cpu for node in own),
         )
         self._live: dict[str, _Live] = {}
         self._heap: list[tuple[float, int, int, int, str]] = []
@@ -185,6 +190,9 @@ class Simulation:
         self._round_at = inf
         self._done = 0
         self._open: dict[tuple[str, str], Interval] = {}
+        self._last_round = -inf
+        self._cpu_wanted: dict[str, float] = {}
+        self._on_node: dict[str, dict[str, None]] = {}
 
     # ---- the loop
 
@@ -194,6 +202,8 @@ class Simulation:
         try:
             for k, work in enumerate(self.jobs):
                 heappush(self._heap, (work.submit_s, ARRIVE, k, 0, ""))
+            if self._demand is not None and self.jobs:
+                heappush(self._heap, (self.jobs[0].submit_s, DEMAND, 0, 0, ""))
             self._loop()
         except KeyboardInterrupt:
             self.outcome.partial = True
@@ -212,6 +222,7 @@ class Simulation:
             changed: list[Job] = []
             removed: list[str] = []
             round_due = False
+            nodes: dict[str, Node] | None = None
             touched: set[str] = set()
             while heap and heap[0][0] == now:
                 _, kind, k, version, key = heappop(heap)
@@ -220,21 +231,29 @@ class Simulation:
                 elif kind == FINISH:
                     if key in live and live[key].version == version:
                         touched.update(*live[key].placement.values())
-                        self._finish(live.pop(key), now)
+                        self._finish(live[key], now)
+                        del live[key]
                         removed.append(key)
                 elif kind == JUMP:
                     if key in live and live[key].version == version:
                         round_due = round_due or on_change
                         self._wake(now, interval if not on_change else 0.0)
                         self._push_jump(live[key], now)
+                elif kind == DEMAND:
+                    assert self._demand is not None
+                    if live or self._done < len(self.jobs):
+                        nodes = self._demand.step(now, dict(self.snapshot.nodes))
+                        heappush(heap, (now + self._demand.pool.period_s, DEMAND, 0, 0, ""))
                 elif now == self._round_at:
                     round_due = True
                     self._round_at = inf
-            news = bool(changed or removed)
+            if nodes is not None and nodes == self.snapshot.nodes:
+                nodes = None
+            news = bool(changed or removed) or nodes is not None
             if self.world.contended and touched:
-                changed += self._share(touched, now, {job.key for job in changed})
-            if changed or removed or round_due:
-                self.snapshot = self.snapshot.evolve(now, changed=changed, removed=removed)
+                changed += self._share(touched, now)
+            if news or round_due:
+                self.snapshot = self.snapshot.evolve(now, changed=changed, removed=removed, nodes=nodes)
             if round_due or (news and on_change):
                 self._decide(now)
             elif news:
@@ -255,28 +274,25 @@ class Simulation:
         self._round_at = at
         heappush(self._heap, (at, ROUND, 0, 0, ""))
 
-    _last_round = -inf
-
     def _decide(self, now: float) -> None:
         self._last_round = now
         plan = schedule(self.snapshot, self.profile)
         self.outcome.rounds += 1
         if self.check is not None:
             self.check(plan)
-        if plan.changes:
-            changed = [self._carry_out(self._live[key], target, now) for key, target in plan.changes.items()]
+        nodes = self._lend(plan, now) if plan.loans else None
+        if plan.changes or nodes is not None:
+            changed = {key: self._carry_out(self._live[key], target, now) for key, target in plan.changes.items()}
             if self.world.contended:
-                nodes = {
+                held = (self.snapshot.jobs[key].placement for key in plan.changes)
+                touched = {
                     name
-                    for key, target in plan.changes.items()
-                    for held in (self.snapshot.jobs[key].placement, target.nodes)
-                    for names in held.values()
+                    for placement in (*held, *(target.nodes for target in plan.changes.values()))
+                    for names in placement.values()
                     for name in names
                 }
-                fresh = {job.key: job for job in changed}
-                fresh.update((job.key, job) for job in self._share(nodes, now, set()))
-                changed = list(fresh.values())
-            self.snapshot = self.snapshot.evolve(now, changed=changed)
+                changed.update((job.key, job) for job in self._share(touched, now))
+            self.snapshot = self.snapshot.evolve(now, changed=changed.values(), nodes=nodes)
         if self.trace:
             self._sample(now)
 
@@ -352,7 +368,7 @@ class Simulation:
             live.service = 0.0
         self._hold(live, new, now)
         live.since_s = now
-        live.rate = live.truth.rate(new) * live.factor if new else 0.0
+        live.rate = self._rate(live)
         live.observed_s = now + pause
         self._plan_finish(live)
         if new:
@@ -389,10 +405,63 @@ class Simulation:
     def _lognormal(self, sigma: float) -> float:
         return self.random.lognormvariate(0.0, sigma) if sigma > 0 else 1.0
 
+    def _lend(self, plan: Plan, now: float) -> dict[str, Node]:
+        """Carry out the loans; those preempted by a return get another round at once."""
+        nodes = dict(self.snapshot.nodes)
+        for loan in plan.loans:
+            node = nodes[loan.node]
+            if loan.action == "borrow":
+                nodes[loan.node] = replace(node, loan="loaned")
+            else:
+                nodes[loan.node] = replace(node, loan="offered" if node.loan == "loaned" else "busy")
+        if plan.changes:
+            heappush(self._heap, (now, ROUND, 0, 0, ""))
+            self._round_at = now
+        return nodes
+
     # ---- contention
 
-    def _share(self, nodes: set[str], now: float, skip: set[str]) -> list[Job]:
-        return []
+    def _share(self, nodes: set[str], now: float) -> list[Job]:
+        """New rates of the jobs on these nodes, from what their containers want of each node's CPUs."""
+        changed = []
+        for key in {key: None for name in sorted(nodes) for key in self._on_node.get(name, ())}:
+            live = self._live[key]
+            rate = self._rate(live)
+            if rate != live.rate:
+                live.steps += live.rate * max(0.0, now - live.observed_s)
+                live.observed_s = max(now, live.observed_s)
+                live.rate = rate
+                self._plan_finish(live)
+                changed.append(self._job(live))
+        return changed
+
+    def _rate(self, live: _Live) -> float:
+        """Steps per second where the job is now, in the company it has there."""
+        placement = live.placement
+        if not placement:
+            return 0.0
+        rate = live.truth.rate(placement) * live.factor
+        nodes = self.snapshot.nodes
+        if self._uneven:
+            rate *= min(nodes[name].accelerator_speed for names in placement.values() for name in names if name in nodes)
+        if self.world.contended:
+            rate *= min(
+                cpu_share(nodes[name].capacity.cpu / 1000, self._cpu_wanted[name])
+                for names in placement.values()
+                for name in names
+            )
+        return rate
+
+    def _crowd(self, live: _Live, sign: int) -> None:
+        """Count the job's containers in, or out, on the nodes where it runs."""
+        for group in live.spec.groups:
+            wanted = live.work.cpu_demand if live.work.cpu_demand is not None else group.request.cpu / 1000
+            for name in live.placement.get(group.type, ()):
+                self._cpu_wanted[name] = self._cpu_wanted.get(name, 0.0) + sign * wanted
+                if sign > 0:
+                    self._on_node.setdefault(name, {})[live.spec.key] = None
+                else:
+                    self._on_node.get(name, {}).pop(live.spec.key, None)
 
     # ---- accounts
 
@@ -403,6 +472,10 @@ class Simulation:
         self._used_cpu -= live.cpu
         if self.trace:
             self._gantt(live, new, now)
+        if self.world.contended:
+            self._crowd(live, -1)
+            live.placement = new
+            self._crowd(live, 1)
         live.placement = new
         if new:
             counts = {type_: len(names) for type_, names in new.items()}
@@ -449,6 +522,11 @@ class Simulation:
         self.outcome.intervals.sort(key=lambda i: (i.node, i.start_s, i.key))
         if self.outcome.partial:
             self.outcome.last_s = max(self.outcome.last_s, now)
+
+
+def cpu_share(cpus: float, wanted: float) -> float:
+    """The part of what it wants that each container gets on a node of `cpus` where all together want `wanted`."""
+    return 1.0 if wanted <= cpus else cpus / wanted
 
 
 def _per_node(placement: Placement) -> dict[str, int]:

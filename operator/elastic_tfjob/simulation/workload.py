@@ -1,7 +1,6 @@
 """Jobs as a workload file or a scenario describes them, before any world or policy."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from elastic_tfjob.scheduling.snapshot import ReplicaGroup
 
@@ -22,7 +21,8 @@ class LossCurve:
 class WorkloadJob:
     """`duration_s` is the run time at the declared size, `total_steps` the work; a world needs one of them.
 
-    `estimated_s` is what the user says the duration is, if anything. `line` is where the job stands in its file.
+    `estimated_s` is what the user says the duration is, if anything. `cpu_demand` is the CPUs that one replica would
+    use if it could (None: what it asks for). `line` is where the job stands in its file.
     """
 
     key: str
@@ -37,7 +37,7 @@ class WorkloadJob:
     batch_size: int = 0
     loanable: bool = False
     loss: LossCurve | None = None
-    extra: Mapping[str, float] = field(default_factory=dict)
+    cpu_demand: float | None = None
     line: int = 0
 
 

@@ -14,9 +14,6 @@ from elastic_tfjob.simulation.worlds.base import Truth
 Rates = Mapping[int, float]
 """Iterations per second by number of accelerators."""
 
-CAPS: dict[tuple[str, str], int] = {("T4", "ncf"): 1, ("T4", "bert"): 16}
-"""Where ElasticFlow allows fewer accelerators than the fastest measured number."""
-
 
 @cache
 def tables() -> dict[tuple[str, str, int], dict[int, float]]:
@@ -32,19 +29,18 @@ def tables() -> dict[tuple[str, str, int], dict[int, float]]:
 
 @dataclass(frozen=True, slots=True)
 class TabledTruth:
-    """A step is an iteration at the fixed global batch size. Accelerators beyond a measured number stand idle."""
+    """A step is an iteration at the fixed global batch size. Accelerators beyond a measured number stand idle, so a
+    job with more of them than is good for it is as slow as it was measured there.
+    """
 
     total_steps: float
     rates: Rates
-    cap: int
 
     def rate(self, placement: Placement) -> float:
-        held = len(placement.get(WORKER, ()))
-        return max((rate for n, rate in self.rates.items() if n <= held), default=0.0)
+        return rate_with(self.rates, len(placement.get(WORKER, ())))
 
     def steps_per_s(self, counts: Mapping[str, int]) -> float | None:
-        n = counts.get(WORKER, 0)
-        return self.rates.get(n) if n <= self.cap else None
+        return self.rates.get(counts.get(WORKER, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +64,14 @@ class ElasticFlowWorld:
                 f"there is {', '.join(known)}"
             )
         positive = {n: rate for n, rate in rates.items() if rate > 0}
-        fastest = max(positive, key=lambda n: positive[n])
-        cap = min(fastest, CAPS.get((type_, job.model), fastest))
         if job.total_steps is not None:
-            return TabledTruth(job.total_steps, positive, cap)
+            return TabledTruth(job.total_steps, positive)
         if job.duration_s is None:
             raise ValueError(f"job {job.key}: the elasticflow world needs iterations or a duration")
         held = sum(group.count for group in job.groups if group.type == WORKER)
-        return TabledTruth(job.duration_s * max(r for n, r in positive.items() if n <= max(held, 1)), positive, cap)
+        return TabledTruth(job.duration_s * rate_with(positive, max(held, 1)), positive)
+
+
+def rate_with(rates: Rates, held: int) -> float:
+    """At the largest measured number that is not above `held`; 0 below the smallest."""
+    return rates.get(max((n for n in rates if n <= held), default=0), 0.0)

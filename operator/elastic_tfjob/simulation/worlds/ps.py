@@ -12,11 +12,16 @@ from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.simulation.worlds.base import Truth
 
 
+MEASURED_TASKS = 24
+"""The most PSs and workers of one job in DL2's measurements."""
+
+
 @dataclass(frozen=True, slots=True)
 class PsModel:
     """`epoch` is samples per epoch in DL2's unit of work, `length` the model's epochs as a share of the longest.
 
-    `accelerator`: whether a worker uses one.
+    `accelerator`: whether a worker uses one. Sizes above MEASURED_TASKS were not measured: there the same ratio of PSs
+    to workers at MEASURED_TASKS stands for them, as the linear terms mean nothing so far out.
     """
 
     a: float
@@ -31,7 +36,9 @@ class PsModel:
     def samples_per_s(self, ps: int, workers: int) -> float:
         if ps < 1 or workers < 1:
             return 0.0
-        return 1 / (self.a / workers + self.b + self.c * workers / ps + self.d * workers + self.e * ps)
+        shrink = min(1.0, MEASURED_TASKS / (ps + workers))
+        p, w = ps * shrink, workers * shrink
+        return 1 / (self.a / w + self.b + self.c * w / p + self.d * w + self.e * p)
 
 
 MODELS: dict[str, PsModel] = {

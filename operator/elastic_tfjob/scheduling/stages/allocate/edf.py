@@ -1,6 +1,7 @@
 """Each job in order takes as much as helps it."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import WORKER, Counts, Job
@@ -9,18 +10,20 @@ from elastic_tfjob.scheduling.stages.allocate.settle import candidates, settle
 
 @dataclass(frozen=True, slots=True)
 class GreedyInOrder:
-    """In the profile's order each job gets the largest size that fits the totals and trains fastest up to there; a job
-    with no room for its minimum waits and those behind it go on. With EDF this is what ElasticFlow's paper compares
-    with (Gu et al., ASPLOS'23): elastic, deadline-ordered, preemptive, without admission control.
+    """In the profile's order each job gets the largest size that fits the totals; a job with no room for its minimum
+    waits and those behind it go on. With EDF this is the baseline of ElasticFlow (Gu et al., ASPLOS'23): elastic,
+    deadline-ordered, preemptive, without admission control. `size`: `useful` sizes only, each faster than all below
+    it; or the `largest` whose speed is known even if it is slower, as in ElasticFlow's simulator.
     """
 
+    size: Literal["useful", "largest"] = "useful"
     drifts: bool = False
 
     def allocate(self, round_: Round) -> None:
         jobs, free = candidates(round_)
         sizes: dict[str, Counts] = {}
         for job in jobs:
-            for counts in useful_sizes(job):
+            for counts in sizes_of(job, self.size == "useful"):
                 demand = job.spec.demand(counts)
                 if demand.within(free):
                     sizes[job.key] = counts
@@ -29,10 +32,10 @@ class GreedyInOrder:
         settle(round_, jobs, sizes, "earliest deadline")
 
 
-def useful_sizes(job: Job) -> list[Counts]:
-    """Sizes a job may run at, largest useful first: those that train faster than every smaller one, then its minimum.
+def sizes_of(job: Job, useful: bool) -> list[Counts]:
+    """Sizes a job may run at, the largest first; `useful`: only those that train faster than every smaller one.
 
-    A size whose speed is None (such as one a table does not have) is passed over; with no speed known at all, the
+    A size whose speed is None (one that a table does not have) is passed over; with no speed known at all, the
     declared size and the minimum are left.
     """
     spec = job.spec
@@ -44,7 +47,7 @@ def useful_sizes(job: Job) -> list[Counts]:
     for n in range(group.minimum, group.maximum + 1):
         counts = {**spec.minimum, WORKER: n}
         rate = job.speed.steps_per_s(counts)
-        if rate is not None and rate > fastest:
+        if rate is not None and (rate > fastest or not useful):
             fastest = rate
             sizes.append(counts)
     return sizes[::-1] or [spec.minimum]
