@@ -1,4 +1,8 @@
-"""The command line: `elastic-tfjob operator | crd | simulate | ...`. Each command imports what it needs when it runs."""
+"""The command line of elastic-tfjob. Each command imports what it needs when it runs, so that none pays for another."""
+
+import asyncio
+import os
+from typing import Any
 
 import click
 
@@ -7,3 +11,84 @@ import click
 @click.version_option(package_name="elastic-tfjob")
 def main() -> None:
     """Run TFJobs elastically: the operator, its CRD, and the simulator of the same decisions."""
+
+
+@main.command()
+def crd() -> None:
+    """Print the CustomResourceDefinition of TFJob as YAML.
+
+    It is larger than the annotation of client-side apply may be, so apply it on the server's side:
+
+    elastic-tfjob crd | kubectl apply --server-side -f -
+    """
+    import yaml  # noqa: PLC0415
+
+    from elastic_tfjob.api.crd import custom_resource_definition  # noqa: PLC0415
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: object) -> bool:
+            return True
+
+    click.echo(yaml.dump(custom_resource_definition(), Dumper=Dumper, sort_keys=False, width=120), nl=False)
+
+
+@main.command()
+@click.option("--kubeconfig", type=click.Path(exists=True, dir_okay=False), help="Default: as kubectl, or in-cluster.")
+@click.option("--namespace", envvar="KUBEFLOW_NAMESPACE", default="", help="Only this namespace. Default: all.")
+@click.option("--metrics-bind-address", default=":8080", show_default=True, help="Prometheus metrics; 0 for none.")
+@click.option("--health-probe-bind-address", default=":8081", show_default=True, help="/healthz, /readyz; 0 for none.")
+@click.option("--leader-elect/--no-leader-elect", help="Of several replicas only the leader acts.")
+@click.option("--leader-election-id", default="elastic-tfjob-operator", show_default=True, help="Name of the Lease.")
+@click.option("--leader-election-namespace", default="", help="Namespace of the Lease. Default: the operator's own.")
+@click.option("--gang-scheduler-name", default="", help="volcano, or the name of a scheduler with scheduler-plugins.")
+@click.option("--controller-threads", default=32, show_default=True, help="Jobs and API requests in flight.")
+@click.option("--kube-api-qps", default=0.0, help="API requests a second. Default: as many as the server admits.")
+@click.option("--kube-api-burst", default=100, show_default=True, help="Requests at once, where there is a QPS limit.")
+@click.option("--take-over", is_flag=True, help="Start although another controller of TFJobs was found.")
+@click.option("--log-format", type=click.Choice(["json", "console"]), default="json", show_default=True)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def operator(log_format: str, log_level: str, **arguments: Any) -> None:
+    """Run the operator: own the kubeflow.org/v1 TFJobs of a cluster.
+
+    Flags have the names of the training-operator's. Host names in TF_CONFIG end in
+    $CUSTOM_CLUSTER_DOMAIN if that is set.
+
+    Exit codes: 0 after a signal, 1 when leadership was lost, 2 for a wrong flag, 3 when another controller of TFJobs is
+    at work here (it is named, with what to do about it).
+    """
+    import logging  # noqa: PLC0415
+
+    import structlog  # noqa: PLC0415
+
+    from elastic_tfjob.controller.operator import Options, run  # noqa: PLC0415
+
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer() if log_format == "json" else structlog.dev.ConsoleRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, log_level.upper())),
+        cache_logger_on_first_use=True,
+    )
+    options = Options(
+        kubeconfig=arguments["kubeconfig"],
+        namespace=arguments["namespace"],
+        metrics_address=arguments["metrics_bind_address"],
+        health_address=arguments["health_probe_bind_address"],
+        leader_elect=arguments["leader_elect"],
+        leader_election_id=arguments["leader_election_id"],
+        leader_election_namespace=arguments["leader_election_namespace"],
+        gang_scheduler=arguments["gang_scheduler_name"],
+        cluster_domain=os.environ.get("CUSTOM_CLUSTER_DOMAIN", ""),
+        threads=arguments["controller_threads"],
+        qps=arguments["kube_api_qps"],
+        burst=arguments["kube_api_burst"],
+        take_over=arguments["take_over"],
+    )
+    # Not uvloop: with aiohttp it loses sockets whose connecting failed, as when the API server restarts (uvloop#653).
+    raise SystemExit(asyncio.run(run(options)))

@@ -1,0 +1,72 @@
+# Everything runs in the project's locked environment (.venv), which `uv` makes; nothing has to be installed by hand.
+# Two things are kept between runs: build/ here, and ~/.cache/elastic-tfjob with what takes long to build.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/elastic-tfjob
+
+# Found or installed when a target first needs it.
+UV = $(eval UV := $$(shell e2e/bootstrap))$(or $(UV),$(error no uv: see above))
+RUN = PYTHONPATH=e2e $(UV) run --frozen --quiet
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  \033[1m%-26s\033[0m %s\n", "make " $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: .venv ## from nothing to a trained model: cluster, operator, a real TensorFlow job, a table
+	@$(RUN) python -m harness.demo
+
+.PHONY: test
+test: .venv ## unit, integration and conformance tests on a real kube-apiserver and etcd
+	@$(RUN) python -m harness.binaries kube >/dev/null
+	$(RUN) pytest -n 6 $(PYTEST)
+
+.PHONY: e2e
+e2e: .venv ## scenarios on a real kind cluster
+	@$(RUN) python -m harness.deploy
+	$(RUN) pytest e2e $(PYTEST)
+
+.PHONY: conformance-upstream
+conformance-upstream: .venv ## the conformance suite against the Go training-operator: what proves the suite
+	@$(RUN) python -m harness.binaries kube training-operator >/dev/null
+	$(RUN) pytest tests/conformance -n 6 --operator=upstream $(PYTEST)
+
+.PHONY: bench-operator
+bench-operator: .venv ## speed of the operator beside the Go one: a table, and build/bench/operator.json
+	@$(RUN) python -m harness.binaries kube kwok training-operator >/dev/null
+	$(RUN) python tests/benchmarks/bench_operator.py
+
+.PHONY: lint
+lint: .venv ## format, style, types, import rules, and that the CRD is the generated one
+	$(RUN) ruff format --check .
+	$(RUN) ruff check .
+	$(RUN) mypy
+	$(RUN) lint-imports
+	@$(RUN) elastic-tfjob crd | diff -u manifests/base/crd.yaml - \
+	  || { echo "manifests/base/crd.yaml is old: elastic-tfjob crd > manifests/base/crd.yaml"; exit 1; }
+
+.PHONY: cluster
+cluster: .venv ## a kind cluster of three nodes (kubeconfig and kubectl in build/)
+	@$(RUN) python -m harness.cluster
+
+.PHONY: image
+image: .venv ## the images of operator and trainer
+	@$(RUN) python -m harness.images operator trainer
+
+.PHONY: deploy
+deploy: .venv ## the CRD and the operator on the kind cluster, by kustomize
+	@$(RUN) python -m harness.deploy
+
+.PHONY: clean
+clean: ## delete the cluster, the images, build/ and .venv; the cache stays
+	@PYTHONPATH=e2e python3 -m harness.clean
+	rm -rf build .venv
+
+.PHONY: distclean
+distclean: clean ## and the cache: built programs, Go
+	rm -rf $(CACHE)
+
+.venv: pyproject.toml uv.lock
+	@$(UV) sync --frozen
+	@touch .venv

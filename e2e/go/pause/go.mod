@@ -1,0 +1,3 @@
+module elastic-tfjob/pause
+
+go 1.24.0

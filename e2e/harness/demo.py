@@ -1,0 +1,146 @@
+"""From nothing to a trained model: cluster, operator, a TFJob of handwritten digits, followed to its end.
+
+PYTHONPATH=e2e python3 -m harness.demo
+"""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from harness import binaries, images
+from harness.cluster import BUILD, Cluster
+from harness.deploy import deploy
+from harness.progress import Problem, main
+
+SAMPLE = images.ROOT / "manifests" / "samples" / "digits.yaml"
+ACCURACY_AT_LEAST = 0.9
+PATIENCE_S = 600.0
+
+
+@dataclass(slots=True)
+class Followed:
+    """What is known of the job so far: its newest state, where its pods ran, the chief's reports."""
+
+    state: str = "submitted"
+    nodes: dict[str, str] = field(default_factory=dict)
+    running: int = 0
+    reports: list[dict[str, float]] = field(default_factory=list)
+
+    def line(self) -> str:
+        if not self.reports:
+            return f"{self.state}: {self.running} of {len(self.nodes) or '?'} pods running"
+        last = self.reports[-1]
+        return f"{self.state}: step {last['step']:.0f}, loss {last['loss']:.3f}, accuracy {last['accuracy']:.3f}"
+
+
+def run_job(cluster: Cluster, console: Console) -> tuple[dict[str, Any], Followed]:
+    """Submit the sample anew and follow it until it is finished: the job, and what was seen."""
+    manifest = yaml.safe_load(SAMPLE.read_text())
+    name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
+    cluster.kubectl("-n", namespace, "delete", "tfjob", name, "--ignore-not-found", "--cascade=foreground")
+    cluster.kubectl("apply", "-f", SAMPLE)
+    console.print(f"submitted {SAMPLE.relative_to(images.ROOT)}")
+    seen = Followed()
+    deadline = time.monotonic() + PATIENCE_S
+    with console.status(seen.line()) as status:
+        said = ""
+        for job in _changes(cluster, namespace, name, seen):
+            if (line := seen.line()) != said:
+                said = line
+                if console.is_terminal:
+                    status.update(line)
+                else:
+                    console.print(line)
+            if seen.state in ("Succeeded", "Failed"):
+                return job, seen
+            if time.monotonic() > deadline:
+                break
+    raise Problem(
+        f"the job is not finished after {PATIENCE_S:.0f} s ({seen.line()}). Its events:\n"
+        + cluster.kubectl("-n", namespace, "events", f"--for=tfjob/{name}")
+    )
+
+
+def _changes(cluster: Cluster, namespace: str, name: str, seen: Followed) -> Iterator[dict[str, Any]]:
+    """The job again and again, `seen` brought up to date each time."""
+    follower: threading.Thread | None = None
+    while True:
+        got = cluster.kubectl("-n", namespace, "get", f"tfjob/{name}", "-o", "json")
+        pods = cluster.kubectl(
+            "-n", namespace, "get", "pods", f"--selector=training.kubeflow.org/job-name={name}", "-o", "json"
+        )
+        job, items = json.loads(got), json.loads(pods)["items"]
+        conditions = [c["type"] for c in job.get("status", {}).get("conditions", []) if c["status"] == "True"]
+        seen.nodes |= {pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in items}
+        seen.running = sum(pod["status"].get("phase") == "Running" for pod in items)
+        chief = next((pod for pod in items if pod["metadata"]["name"].endswith("-chief-0")), None)
+        if chief and follower is None and chief["status"].get("phase") != "Pending":
+            follower = threading.Thread(
+                target=_follow_reports, args=(cluster, namespace, chief["metadata"]["name"], seen.reports), daemon=True
+            )
+            follower.start()
+        seen.state = conditions[-1] if conditions else seen.state
+        if seen.state in ("Succeeded", "Failed") and follower:
+            follower.join(timeout=15)  # to the last line of the log
+        yield job
+        time.sleep(1)
+
+
+def _follow_reports(cluster: Cluster, namespace: str, pod: str, reports: list[dict[str, float]]) -> None:
+    """Append what the training program prints (a JSON object a line) until its container ends."""
+    command = [
+        binaries.path("kube"),
+        "kubectl",
+        f"--kubeconfig={cluster.kubeconfig}",
+        "-n",
+        namespace,
+        "logs",
+        "-f",
+        pod,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        for line in process.stdout or ():
+            if line.startswith("{"):
+                reports.append(json.loads(line))
+
+
+def table(job: dict[str, Any], seen: Followed, seconds: float) -> Table:
+    """What was trained, where, and how well."""
+    last = seen.reports[-1] if seen.reports else {}
+    result = Table(title="A TFJob on a real cluster", show_header=False, title_justify="left")
+    result.add_row("job", f"{job['metadata']['namespace']}/{job['metadata']['name']}: {seen.state}")
+    for pod, node in sorted(seen.nodes.items()):
+        result.add_row("replica", f"{pod.removeprefix(job['metadata']['name'] + '-')} on {node}")
+    result.add_row("steps", f"{last.get('step', 0)} at {last.get('steps_per_second', 0)} a second")
+    result.add_row("accuracy", f"{last.get('accuracy', 0):.1%} of the held-out digits")
+    result.add_row("time", f"{seconds:.0f} s from submission to the end")
+    return result
+
+
+@main
+def _main() -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    cluster = deploy()
+    begin = time.monotonic()
+    job, seen = run_job(cluster, console)
+    console.print(table(job, seen, time.monotonic() - begin))
+    console.print(f"Look around: export KUBECONFIG={cluster.kubeconfig} PATH={BUILD / 'bin'}:$PATH; kubectl get tfjobs")
+    if seen.state != "Succeeded":
+        reasons = [f"{c['reason']}: {c['message']}" for c in job["status"]["conditions"] if c["type"] == "Failed"]
+        sys.exit("✗ the job failed: " + "; ".join(reasons))
+    accuracy = seen.reports[-1]["accuracy"] if seen.reports else 0.0
+    if accuracy < ACCURACY_AT_LEAST:
+        sys.exit(f"✗ accuracy {accuracy:.3f} is less than {ACCURACY_AT_LEAST}")
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,238 @@
+"""The kubeflow.org/v1 TFJob as users write it.
+
+The models describe `spec` alone: pod templates stay plain dictionaries because the operator passes them on unread, and
+status is the operator's own (controller/status.py). Defaults are applied in memory and never written back to the API
+object, as upstream does.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
+from pydantic.alias_generators import to_camel
+
+__all__ = [
+    "CONTAINER",
+    "CONTROLLER_NAME",
+    "GROUP",
+    "JOB_NAME_LABEL",
+    "JOB_ROLE_LABEL",
+    "KIND",
+    "OPERATOR_NAME_LABEL",
+    "PLURAL",
+    "PORT",
+    "PORT_NAME",
+    "REPLICA_INDEX_LABEL",
+    "REPLICA_TYPES",
+    "REPLICA_TYPE_LABEL",
+    "VERSION",
+    "InvalidTFJob",
+    "ReplicaSpec",
+    "RunPolicy",
+    "SchedulingPolicy",
+    "TFJobSpec",
+]
+
+GROUP: Final = "kubeflow.org"
+VERSION: Final = "v1"
+KIND: Final = "TFJob"
+PLURAL: Final = "tfjobs"
+
+# The container that trains, and the port its TensorFlow server listens on.
+CONTAINER: Final = "tensorflow"
+PORT_NAME: Final = "tfjob-port"
+PORT: Final = 2222
+
+# What downstream tools (Kueue, Katib, the Python SDK) select pods by: upstream's words, kept to the letter.
+CONTROLLER_NAME: Final = "tfjob-controller"
+OPERATOR_NAME_LABEL: Final = "training.kubeflow.org/operator-name"
+JOB_NAME_LABEL: Final = "training.kubeflow.org/job-name"
+REPLICA_TYPE_LABEL: Final = "training.kubeflow.org/replica-type"
+REPLICA_INDEX_LABEL: Final = "training.kubeflow.org/replica-index"
+JOB_ROLE_LABEL: Final = "training.kubeflow.org/job-role"
+
+# In the order in which upstream evaluates their state.
+REPLICA_TYPES: Final = ("Chief", "Evaluator", "Master", "PS", "Worker")
+
+# The one value of runPolicy.managedBy that means "this operator"; unset means it too.
+MANAGED_BY_OPERATOR: Final = "kubeflow.org/training-operator"
+MANAGED_BY_MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
+
+QUANTITY_PATTERN: Final = (
+    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
+)
+
+Int32 = Annotated[int, WithJsonSchema({"type": "integer", "format": "int32"})]
+Int64 = Annotated[int, WithJsonSchema({"type": "integer", "format": "int64"})]
+Quantity = Annotated[
+    int | str,
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "pattern": QUANTITY_PATTERN,
+            "x-kubernetes-int-or-string": True,
+        }
+    ),
+]
+
+
+class InvalidTFJob(ValueError):
+    """A spec that no TFJob may have; `problems` has a line each: field path, what is wrong, what was found."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class _Model(BaseModel):
+    # Unknown fields are ignored: the CRD has pruned them already, and an operator that is older than the CRD must not
+    # fail on a newer field.
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+
+
+class SchedulingPolicy(_Model):
+    """How a gang scheduler treats the job. Used only when the operator runs with `--gang-scheduler-name`."""
+
+    min_available: Int32 | None = Field(None, description="Pods that must be placed together; default: all of them.")
+    queue: str | None = Field(None, description="Queue of the gang scheduler. Immutable.")
+    min_resources: dict[str, Quantity] | None = Field(
+        None, description="Resources that must be free before the gang starts; default: computed from the templates."
+    )
+    priority_class: str | None = Field(None, description="PriorityClass of the PodGroup (not of the pods).")
+    schedule_timeout_seconds: Int32 | None = Field(
+        None, description="Seconds the gang may wait for its pods to be placed (scheduler-plugins only)."
+    )
+
+
+class RunPolicy(_Model):
+    """When the job ends and what happens to its pods then."""
+
+    clean_pod_policy: str | None = Field(
+        None,
+        description="Which pods and services to delete once the job has finished: None (the default), Running (pods "
+        "that are Running or Pending) or All.",
+    )
+    ttl_seconds_after_finished: Int32 | None = Field(
+        None, description="Delete the TFJob so many seconds after it finished. Default: never."
+    )
+    active_deadline_seconds: Int64 | None = Field(
+        None, description="Fail the job when it has been active for longer than this, in seconds from startTime."
+    )
+    backoff_limit: Int32 | None = Field(
+        None, description="Fail the job when the containers of its running pods were restarted so many times in all."
+    )
+    scheduling_policy: SchedulingPolicy | None = Field(None, description="Gang scheduling.")
+    suspend: bool = Field(
+        False,
+        description="true removes all pods and services and keeps the job; false again starts it anew.",
+    )
+    managed_by: str | None = Field(
+        None,
+        description="The controller that runs this job; others ignore it. Immutable.",
+        json_schema_extra={"enum": [MANAGED_BY_OPERATOR, MANAGED_BY_MULTIKUEUE]},
+    )
+
+
+class ReplicaSpec(_Model):
+    """One type of replica: how many, from which template, restarted when."""
+
+    replicas: Int32 | None = Field(None, description="Number of replicas; default 1.")
+    template: dict[str, Any] = Field(
+        default_factory=dict, description="Pod template; the container that trains is named `tensorflow`."
+    )
+    restart_policy: str | None = Field(
+        None,
+        description="Never (the default), OnFailure, Always, or ExitCode: exit codes from 128 up are retried, 1 to 127 "
+        "fail the job.",
+    )
+
+    @property
+    def count(self) -> int:
+        """Replicas with the default applied."""
+        return 1 if self.replicas is None else self.replicas
+
+    @property
+    def restart(self) -> str:
+        """Restart policy with the default applied."""
+        return self.restart_policy or "Never"
+
+    def containers(self) -> list[dict[str, Any]]:
+        """The template's containers; empty where the template has none."""
+        containers: list[dict[str, Any]] = (self.template.get("spec") or {}).get("containers") or []
+        return containers
+
+
+class TFJobSpec(_Model):
+    """`spec` of a TFJob, with the keys of `tfReplicaSpecs` in upstream's spelling whatever their case was."""
+
+    run_policy: RunPolicy = Field(default_factory=RunPolicy, description="When the job ends, and what is deleted then.")
+    success_policy: str | None = Field(
+        None,
+        description="When a job without a chief succeeds: empty (the default): worker 0 has; AllWorkers: all have.",
+    )
+    enable_dynamic_worker: bool = Field(
+        False,
+        description="Workers may come and go: TF_CONFIG is sparse, and a failed worker does not fail the job.",
+    )
+    tf_replica_specs: dict[str, ReplicaSpec] = Field(
+        description="Replica type (Chief, Master, Evaluator, PS, Worker) to its replicas.",
+    )
+
+    @field_validator("tf_replica_specs", mode="before")
+    @classmethod
+    def _canonical_types(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        canonical = {name.lower(): name for name in REPLICA_TYPES}
+        return {canonical.get(str(key).lower(), key): spec for key, spec in value.items()}
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> "TFJobSpec":
+        """Read `spec` as the API sends it. Raises InvalidTFJob for what admission refuses, in upstream's words, so that
+        a cluster whose CRD has no rules (upstream's has none) is as safe."""
+        try:
+            spec = cls.model_validate(raw)
+        except ValidationError as error:
+            raise InvalidTFJob(
+                [
+                    f"spec.{'.'.join(map(str, item['loc']))}: {item['msg']}, got {item['input']!r:.80}"
+                    for item in error.errors(include_url=False)
+                ]
+            ) from error
+        if problems := list(_problems(spec)):
+            raise InvalidTFJob(problems)
+        return spec
+
+    @property
+    def clean_pod_policy(self) -> str:
+        """cleanPodPolicy with the default applied."""
+        return self.run_policy.clean_pod_policy or "None"
+
+    @property
+    def has_chief(self) -> bool:
+        """True when a Chief or Master decides whether the job runs and succeeds."""
+        return "Chief" in self.tf_replica_specs or "Master" in self.tf_replica_specs
+
+    @property
+    def total_replicas(self) -> int:
+        """Replicas over all types."""
+        return sum(spec.count for spec in self.tf_replica_specs.values())
+
+    def managed_here(self) -> bool:
+        """False when another controller was named to run this job."""
+        return self.run_policy.managed_by in (None, MANAGED_BY_OPERATOR)
+
+
+def _problems(spec: TFJobSpec) -> Iterable[str]:
+    if "Chief" in spec.tf_replica_specs and "Master" in spec.tf_replica_specs:
+        yield "spec.tfReplicaSpecs: Forbidden: must not have more than 1 Chief or Master role"
+    for name, replica in spec.tf_replica_specs.items():
+        path = f"spec.tfReplicaSpecs[{name}].template.spec.containers"
+        containers = replica.containers()
+        if not containers:
+            yield f"{path}: Required value: must be specified"
+        if not any(container.get("name") == CONTAINER for container in containers):
+            yield f"{path}: Required value: must have at least one container with name {CONTAINER}"
+        for index, container in enumerate(containers):
+            if not container.get("image"):
+                yield f"{path}[{index}].image: Required value: must be required"

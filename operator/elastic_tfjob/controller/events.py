@@ -1,0 +1,124 @@
+"""Events for `kubectl describe`: written in the background, and never at the cost of the work itself."""
+
+import asyncio
+import time
+import uuid
+from collections import OrderedDict
+from datetime import UTC, datetime
+from typing import Final
+
+import structlog
+
+from elastic_tfjob.api.tfjob import CONTROLLER_NAME, GROUP, KIND, VERSION
+from elastic_tfjob.controller.client import ApiClient, ApiError, NotFound
+from elastic_tfjob.controller.observed import Job
+from elastic_tfjob.controller.reconcile import Event
+from elastic_tfjob.controller.status import format_time
+
+__all__ = ["Recorder"]
+
+log = structlog.get_logger(__name__)
+
+_WRITERS: Final = 4
+_QUEUE: Final = 20_000
+_REMEMBERED: Final = 20_000
+# The same event of the same job is written once and then at most so often, with a count: reconciling sees a pod that
+# cannot be scheduled many times a minute.
+_REPEAT_S: Final = 300.0
+_MESSAGE: Final = 1024
+
+
+class _Seen:
+    __slots__ = ("count", "name", "written_at")
+
+    def __init__(self, name: str, written_at: float) -> None:
+        self.name = name
+        self.count = 1
+        self.written_at = written_at
+
+
+class Recorder:
+    """Writes events about jobs."""
+
+    def __init__(self, api: ApiClient) -> None:
+        self._api = api
+        self._queue: asyncio.Queue[tuple[Job, Event, str, int]] = asyncio.Queue(_QUEUE)
+        self._seen: OrderedDict[tuple[str, Event], _Seen] = OrderedDict()
+
+    def record(self, job: Job, event: Event) -> None:
+        """Queue an event about a job. A repetition counts up; when the queue is full the event is only logged."""
+        key = (job.uid, event)
+        now = time.monotonic()
+        seen = self._seen.get(key)
+        if seen is None:
+            seen = self._seen[key] = _Seen(f"{job.name}.{uuid.uuid4().hex[:16]}", now)
+            if len(self._seen) > _REMEMBERED:
+                self._seen.popitem(last=False)
+        else:
+            seen.count += 1
+            if now - seen.written_at < _REPEAT_S:
+                return
+            seen.written_at = now
+        try:
+            self._queue.put_nowait((job, event, seen.name, seen.count))
+        except asyncio.QueueFull:
+            log.warning("event dropped: too many wait", job=f"{job.namespace}/{job.name}", reason=event.reason)
+
+    async def run(self) -> None:
+        """Write queued events for ever."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(_WRITERS):
+                group.create_task(self._write_all(), name=f"events-{number}")
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait until what is queued is written, at most so long."""
+        try:
+            await asyncio.wait_for(self._queue.join(), timeout_s)
+        except TimeoutError:
+            log.warning("events left unwritten", count=self._queue.qsize())
+
+    async def _write_all(self) -> None:
+        while True:
+            job, event, name, count = await self._queue.get()
+            try:
+                await self._write(job, event, name, count)
+            except ApiError as error:
+                # The namespace may be going away, and the job with it.
+                log.info("event not written", reason=event.reason, error=str(error))
+            finally:
+                self._queue.task_done()
+
+    async def _write(self, job: Job, event: Event, name: str, count: int) -> None:
+        path = f"/api/v1/namespaces/{job.namespace}/events"
+        now = format_time(datetime.now(UTC))
+        if count > 1:
+            try:
+                await self._api.patch(f"{path}/{name}", {"count": count, "lastTimestamp": now})
+                return
+            except NotFound:
+                pass  # events live for an hour; this one is told anew
+        await self._api.post(
+            path,
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"name": name, "namespace": job.namespace},
+                "involvedObject": {
+                    "apiVersion": f"{GROUP}/{VERSION}",
+                    "kind": KIND,
+                    "namespace": job.namespace,
+                    "name": job.name,
+                    "uid": job.uid,
+                    "resourceVersion": str(job.version),
+                },
+                "type": event.type,
+                "reason": event.reason,
+                "message": event.message[:_MESSAGE],
+                "source": {"component": CONTROLLER_NAME},
+                "reportingComponent": CONTROLLER_NAME,
+                "reportingInstance": "",
+                "firstTimestamp": now,
+                "lastTimestamp": now,
+                "count": count,
+            },
+        )

@@ -1,0 +1,222 @@
+"""Carries decisions out: the only place that writes pods, services, PodGroups and jobs."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import structlog
+
+from elastic_tfjob.api.tfjob import GROUP, KIND, PLURAL, VERSION
+from elastic_tfjob.controller import metrics
+from elastic_tfjob.controller.cache import Informer
+from elastic_tfjob.controller.client import ApiClient, ApiError, Conflict, NotFound, Unavailable
+from elastic_tfjob.controller.events import Recorder
+from elastic_tfjob.controller.gang import group_version
+from elastic_tfjob.controller.observed import COMMAND_ANNOTATION, STOP_COMMAND, Job, Pod, PodGroup, Service
+from elastic_tfjob.controller.pods import owner_reference
+from elastic_tfjob.controller.reconcile import (
+    Action,
+    AdoptService,
+    Create,
+    Decision,
+    DeleteJob,
+    DeletePod,
+    DeletePodGroup,
+    DeleteService,
+    Event,
+    UpdatePodGroup,
+)
+
+__all__ = ["Caches", "Executor", "jobs_path"]
+
+log = structlog.get_logger(__name__)
+
+# Of one job at a time, so that a job of hundreds of pods does not hold up the others.
+_WRITES_PER_JOB: Final = 16
+_WORDS: Final = {"Pod": "pod", "Service": "service", "PodGroup": "PodGroup"}
+
+
+def jobs_path(namespace: str = "") -> str:
+    """Collection of TFJobs of one namespace, or of all."""
+    return f"/apis/{GROUP}/{VERSION}" + (f"/namespaces/{namespace}" if namespace else "") + f"/{PLURAL}"
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """The informers that decisions are made from. `pod_groups` is None without a gang scheduler."""
+
+    jobs: Informer[Job]
+    pods: Informer[Pod]
+    services: Informer[Service]
+    pod_groups: Informer[PodGroup] | None = None
+
+
+class Executor:
+    """Turns actions into API calls, and their answers into cache entries."""
+
+    def __init__(self, api: ApiClient, caches: Caches, recorder: Recorder, *, gang_scheduler: str = "") -> None:
+        self._api = api
+        self._gang_scheduler = gang_scheduler
+        self._caches = caches
+        self._recorder = recorder
+
+    async def carry_out(self, job: Job, decision: Decision) -> None:
+        """Create what is to be created, store the status, then delete what is to be deleted.
+
+        Deletions come last, so that a crash never leaves a pod gone without the status that explains it. What fails to
+        be created or deleted does not keep the rest from being done: the first ApiError is raised at the end. Conflict
+        on the status, raised at once, means that the decision was made from an old view of the job.
+        """
+        slots = asyncio.Semaphore(_WRITES_PER_JOB)
+
+        async def bounded(action: Action) -> ApiError | None:
+            async with slots:
+                try:
+                    await self._act(job, action)
+                except ApiError as error:
+                    return error
+            return None
+
+        creations = [action for action in decision.actions if isinstance(action, Create)]
+        others = [action for action in decision.actions if not isinstance(action, Create)]
+        failures = await asyncio.gather(*map(bounded, creations))
+        for event in decision.events:
+            self._recorder.record(job, event)
+        if decision.status is not None:
+            await self._store_status(job, decision.status)
+        for count in decision.counts:
+            metrics.count_job(count.what, job.namespace)
+        failures += await asyncio.gather(*map(bounded, others))
+        for failure in failures:
+            if failure is not None:
+                raise failure
+
+    def _act(self, job: Job, action: Action) -> Coroutine[Any, Any, None]:
+        match action:
+            case Create(body):
+                return self._create(job, body)
+            case DeletePod():
+                return self._delete_pod(job, action)
+            case DeleteService(name, uid):
+                return self._delete(job, "Service", name, uid)
+            case AdoptService(name, uid):
+                return self._adopt(job, name, uid)
+            case UpdatePodGroup(name, spec):
+                return self._update_pod_group(job, name, spec)
+            case DeletePodGroup(name, uid):
+                return self._delete(job, "PodGroup", name, uid)
+            case DeleteJob():
+                return self._delete_job(job)
+
+    async def _store_status(self, job: Job, status: dict[str, Any]) -> None:
+        answer = await self._api.put(
+            f"{jobs_path(job.namespace)}/{job.name}/status",
+            {
+                "apiVersion": f"{GROUP}/{VERSION}",
+                "kind": KIND,
+                "metadata": {
+                    "name": job.name,
+                    "namespace": job.namespace,
+                    "uid": job.uid,
+                    "resourceVersion": str(job.version),
+                },
+                "status": status,
+            },
+        )
+        self._caches.jobs.written(answer)
+
+    async def _create(self, job: Job, body: dict[str, Any]) -> None:
+        kind, name = body["kind"], body["metadata"]["name"]
+        path = self._collection(job, kind)
+        try:
+            try:
+                answer = await self._api.post(path, body)
+            except Conflict as error:
+                # Ours if an answer got lost or the cache is behind; otherwise somebody has taken the name.
+                answer = await self._api.get(f"{path}/{name}")
+                owners = answer["metadata"].get("ownerReferences") or ()
+                if not any(owner["uid"] == job.uid for owner in owners):
+                    raise error from None
+            self._written(kind, answer)
+            self._tell(job, "Normal", f"SuccessfulCreate{kind}", f"Created {_WORDS[kind]}: {name}")
+            _count(kind, "create", "ok")
+        except ApiError as error:
+            _count(kind, "create", "failed")
+            if not isinstance(error, Unavailable):
+                self._tell(job, "Warning", f"FailedCreate{kind}", f"Error creating: {error.message}")
+            raise
+
+    async def _delete_pod(self, job: Job, action: DeletePod) -> None:
+        if action.mark:
+            path = f"{self._collection(job, 'Pod')}/{action.name}"
+            note = {"metadata": {"uid": action.uid, "annotations": {COMMAND_ANNOTATION: STOP_COMMAND}}}
+            try:
+                self._caches.pods.written(await self._api.patch(path, note))
+            except (Conflict, NotFound):
+                return
+        await self._delete(job, "Pod", action.name, action.uid)
+
+    async def _delete(self, job: Job, kind: str, name: str, uid: str) -> None:
+        try:
+            await self._api.delete(f"{self._collection(job, kind)}/{name}", uid=uid)
+        except (Conflict, NotFound):
+            # It is gone, or another one by now: the watch will say so.
+            return
+        except ApiError as error:
+            _count(kind, "delete", "failed")
+            self._tell(job, "Warning", f"FailedDelete{kind}", f"Error deleting: {error.message}")
+            raise
+        _count(kind, "delete", "ok")
+        self._tell(job, "Normal", f"SuccessfulDelete{kind}", f"Deleted {_WORDS[kind]}: {name}")
+        self._assume_terminating(job, kind, name)
+
+    def _assume_terminating(self, job: Job, kind: str, name: str) -> None:
+        if kind == "Pod":
+            for pod in self._caches.pods.of_job(job.key):
+                if pod.name == name:
+                    self._caches.pods.assume(replace(pod, terminating=True))
+        elif kind == "Service":
+            for service in self._caches.services.of_job(job.key):
+                if service.name == name:
+                    self._caches.services.assume(replace(service, terminating=True))
+
+    async def _adopt(self, job: Job, name: str, uid: str) -> None:
+        body = {"metadata": {"uid": uid, "ownerReferences": [owner_reference(job)]}}
+        answer = await self._api.patch(f"{self._collection(job, 'Service')}/{name}", body)
+        self._caches.services.written(answer)
+
+    async def _update_pod_group(self, job: Job, name: str, spec: dict[str, Any]) -> None:
+        path = f"{self._collection(job, 'PodGroup')}/{name}"
+        self._written("PodGroup", await self._api.patch(path, {"spec": spec}))
+
+    async def _delete_job(self, job: Job) -> None:
+        path = f"{jobs_path(job.namespace)}/{job.name}"
+        try:
+            await self._api.delete(path, uid=job.uid, propagationPolicy="Background")
+        except (Conflict, NotFound):
+            return
+        except ApiError as error:
+            self._tell(job, "Warning", "FailedDeleteJob", f"Error deleting: {error.message}")
+            raise
+        self._tell(job, "Normal", "SuccessfulDeleteJob", f"Deleted job: {job.name}")
+        metrics.count_job("deleted", job.namespace)
+
+    def _written(self, kind: str, answer: dict[str, Any]) -> None:
+        if kind == "Pod":
+            self._caches.pods.written(answer)
+        elif kind == "Service":
+            self._caches.services.written(answer)
+        elif self._caches.pod_groups is not None:
+            self._caches.pod_groups.written(answer)
+
+    def _collection(self, job: Job, kind: str) -> str:
+        root = f"/apis/{group_version(self._gang_scheduler)}" if kind == "PodGroup" else "/api/v1"
+        return f"{root}/namespaces/{job.namespace}/{kind.lower()}s"
+
+    def _tell(self, job: Job, type_: str, reason: str, message: str) -> None:
+        self._recorder.record(job, Event(type_, reason, message))
+
+
+def _count(kind: str, operation: str, result: str) -> None:
+    metrics.POD_OPERATIONS.labels(kind, operation, result).inc()

@@ -1,0 +1,113 @@
+"""PodGroups for gang schedulers: Volcano, and scheduler-plugins (coscheduling). Pure.
+
+Source: tfjob v1, section "gang scheduling" (common/job.go, podgroup_control.go of the training-operator).
+"""
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from elastic_tfjob.api.tfjob import SchedulingPolicy, TFJobSpec
+from elastic_tfjob.controller.observed import Job, PodGroup
+from elastic_tfjob.controller.pods import owner_reference
+
+__all__ = ["VOLCANO", "decorate", "group_version", "must_wait", "render_pod_group"]
+
+VOLCANO: Final = "volcano"
+_VOLCANO_VERSION: Final = "scheduling.volcano.sh/v1beta1"
+_PLUGINS_VERSION: Final = "scheduling.x-k8s.io/v1alpha1"
+
+
+def is_volcano(scheduler: str) -> bool:
+    """Any other name is a scheduler built with scheduler-plugins."""
+    return scheduler.lower() == VOLCANO
+
+
+def group_version(scheduler: str) -> str:
+    """API group and version of the PodGroup that this gang scheduler reads."""
+    return _VOLCANO_VERSION if is_volcano(scheduler) else _PLUGINS_VERSION
+
+
+def must_wait(scheduler: str, group: PodGroup | None) -> bool:
+    """Volcano admits a gang before its pods exist; scheduler-plugins gathers pods that do."""
+    return is_volcano(scheduler) and (group is None or group.phase in ("", "Pending"))
+
+
+def decorate(pod: dict[str, Any], job: str, replica_type: str, scheduler: str) -> None:
+    """Mark a rendered pod as a member of its gang. A scheduler that the user named stays."""
+    pod["spec"].setdefault("schedulerName", VOLCANO if is_volcano(scheduler) else scheduler)
+    if is_volcano(scheduler):
+        annotations = pod["metadata"].setdefault("annotations", {})
+        annotations["scheduling.k8s.io/group-name"] = job
+        annotations["volcano.sh/task-spec"] = replica_type.lower()
+    else:
+        pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] = job
+
+
+def has_other_scheduler(spec: TFJobSpec, scheduler: str) -> bool:
+    """True when a template names a scheduler that is not the gang's."""
+    own = VOLCANO if is_volcano(scheduler) else scheduler
+    named = ((replica.template.get("spec") or {}).get("schedulerName") for replica in spec.tf_replica_specs.values())
+    return any(name and name != own for name in named)
+
+
+def render_pod_group(
+    job: Job, spec: TFJobSpec, scheduler: str, priorities: Mapping[str, int], existing: PodGroup | None
+) -> dict[str, Any]:
+    """The PodGroup that the job should have. `priorities` are the values of PriorityClasses by name."""
+    policy = spec.run_policy.scheduling_policy or SchedulingPolicy.model_validate({})
+    members = policy.min_available if policy.min_available is not None else spec.total_replicas
+    resources = policy.min_resources
+    if resources is None:
+        resources = _min_resources(spec, members, priorities)
+    wanted: dict[str, Any] = {"minMember": members, "minResources": resources}
+    if is_volcano(scheduler):
+        # A queue that someone moved the group to wins over the job's.
+        wanted["queue"] = (existing.spec().get("queue") if existing else None) or policy.queue or "default"
+        if policy.priority_class:
+            wanted["priorityClassName"] = policy.priority_class
+    elif policy.schedule_timeout_seconds is not None:
+        wanted["scheduleTimeoutSeconds"] = policy.schedule_timeout_seconds
+    return {
+        "apiVersion": group_version(scheduler),
+        "kind": "PodGroup",
+        "metadata": {
+            "name": job.name,
+            "namespace": job.namespace,
+            "annotations": job.annotations,
+            "ownerReferences": [owner_reference(job)],
+        },
+        "spec": wanted,
+    }
+
+
+def _min_resources(spec: TFJobSpec, members: int, priorities: Mapping[str, int]) -> dict[str, int | str]:
+    """Requests (limits where a container has no requests) of the first `members` pods, highest priority first."""
+
+    def priority(name: str) -> int:
+        pod = spec.tf_replica_specs[name].template.get("spec") or {}
+        return priorities.get(pod.get("priorityClassName", ""), 0)
+
+    total: dict[str, Decimal] = {}
+    for name in sorted(spec.tf_replica_specs, key=lambda name: (-priority(name), name)):
+        replica = spec.tf_replica_specs[name]
+        count = min(replica.count, members)
+        members -= count
+        for container in replica.containers():
+            resources = container.get("resources") or {}
+            wanted = resources.get("requests") or resources.get("limits") or {}
+            for resource, quantity in wanted.items():
+                total[resource] = total.get(resource, Decimal(0)) + count * _parse(quantity)
+    return {resource: _format(quantity) for resource, quantity in sorted(total.items()) if quantity}
+
+
+def _parse(quantity: int | str) -> Decimal:
+    # Imported here: kubernetes.utils loads a client that only gang scheduling needs.
+    from kubernetes.utils.quantity import parse_quantity  # noqa: PLC0415
+
+    return Decimal(parse_quantity(quantity))
+
+
+def _format(quantity: Decimal) -> str:
+    whole = quantity == quantity.to_integral_value()
+    return f"{quantity:f}".split(".")[0] if whole else f"{(quantity * 1000).to_integral_value()}m"

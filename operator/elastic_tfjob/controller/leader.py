@@ -1,0 +1,116 @@
+"""Leader election with a Lease: of several replicas one acts, the others keep their caches warm.
+
+Our own and not the `kubernetes` package's, which ends on the first broken connection, trusts the wall clock, and does
+not give the lease back on a graceful stop.
+"""
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import structlog
+
+from elastic_tfjob.controller import metrics
+from elastic_tfjob.controller.client import ApiClient, ApiError, Conflict, NotFound
+
+__all__ = ["LeaderElection"]
+
+log = structlog.get_logger(__name__)
+
+# As controller-runtime: after a leader's death another one acts within LEASE_S + RETRY_S.
+LEASE_S: Final = 15.0
+RENEW_S: Final = 10.0
+RETRY_S: Final = 2.0
+
+
+class LeaderElection:
+    """One candidate for one Lease. All durations are measured on the monotonic clock of this process: a candidate takes
+    a lease over when it has seen it unchanged for its whole duration, whatever the clocks of others say."""
+
+    def __init__(self, api: ApiClient, *, namespace: str, name: str, identity: str) -> None:
+        self._api = api
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._seen: str | None = None
+        self._seen_at = 0.0
+        self._renewed_at = 0.0
+
+    async def acquire(self) -> None:
+        """Return once this candidate is the leader."""
+        while not await self._try():
+            await asyncio.sleep(RETRY_S)
+        metrics.LEADER.set(1)
+        log.info("leading", identity=self._identity)
+
+    async def keep(self) -> None:
+        """Renew the lease for ever; return when it is lost, and the caller must stop acting at once."""
+        while time.monotonic() - self._renewed_at < RENEW_S:
+            await asyncio.sleep(RETRY_S)
+            await self._try()
+        metrics.LEADER.set(0)
+        log.error("leadership lost", identity=self._identity)
+
+    async def release(self) -> None:
+        """Give the lease back, so that another candidate need not wait for it to run out."""
+        try:
+            lease = await self._api.once("GET", f"{self._path}/{self._name}")
+            if lease["spec"].get("holderIdentity") == self._identity:
+                lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+                await self._api.once("PUT", f"{self._path}/{self._name}", lease)
+                log.info("lease released", identity=self._identity)
+        except ApiError as error:
+            log.warning("lease not released", error=str(error))
+
+    async def _try(self) -> bool:
+        """Acquire or renew once; whether this candidate holds the lease after it."""
+        # From before the request: a renewal counts from when it was asked for, not from when the answer came.
+        asked_at = time.monotonic()
+        try:
+            held = await self._acquire_or_renew(asked_at)
+        except Conflict:
+            held = False
+        except ApiError as error:
+            log.warning("lease not renewed", error=str(error))
+            held = False
+        if held:
+            self._renewed_at = asked_at
+        return held
+
+    async def _acquire_or_renew(self, now: float) -> bool:
+        moment = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        wanted: dict[str, Any] = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": int(LEASE_S),
+            "renewTime": moment,
+        }
+        try:
+            lease = await self._api.once("GET", f"{self._path}/{self._name}")
+        except NotFound:
+            await self._api.once(
+                "POST",
+                self._path,
+                {
+                    "apiVersion": "coordination.k8s.io/v1",
+                    "kind": "Lease",
+                    "metadata": {"name": self._name, "namespace": self._namespace},
+                    "spec": {**wanted, "acquireTime": moment, "leaseTransitions": 0},
+                },
+            )
+            return True
+        spec = lease["spec"]
+        version = lease["metadata"]["resourceVersion"]
+        if version != self._seen:
+            self._seen, self._seen_at = version, now
+        holder = spec.get("holderIdentity") or ""
+        if holder not in ("", self._identity) and now < self._seen_at + spec.get("leaseDurationSeconds", LEASE_S):
+            return False
+        if holder != self._identity:
+            wanted["acquireTime"] = moment
+            wanted["leaseTransitions"] = spec.get("leaseTransitions", 0) + 1
+        # Refused with Conflict when another candidate was faster.
+        answer = await self._api.once("PUT", f"{self._path}/{self._name}", {**lease, "spec": {**spec, **wanted}})
+        self._seen, self._seen_at = answer["metadata"]["resourceVersion"], now
+        return True

@@ -1,0 +1,52 @@
+"""The operator's Prometheus metrics. The `training_operator_jobs_*` family has upstream's names and labels."""
+
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram
+
+__all__ = [
+    "API_REQUESTS",
+    "JOBS",
+    "LEADER",
+    "POD_OPERATIONS",
+    "QUEUE_DEPTH",
+    "RECONCILE_SECONDS",
+    "WATCH_RESTARTS",
+    "count_job",
+]
+
+_LABELS: Final = ("job_namespace", "framework")
+
+JOBS: Final = {
+    what: Counter(f"training_operator_jobs_{what}", text, _LABELS)
+    for what, text in (
+        ("created", "Jobs that were created"),
+        ("deleted", "Finished jobs that were deleted when their time to live was over"),
+        ("successful", "Jobs that succeeded"),
+        ("failed", "Jobs that failed"),
+        ("restarted", "Times that a job was restarted because replicas failed"),
+    )
+}
+POD_OPERATIONS: Final = Counter(
+    "elastic_tfjob_object_operations", "Pods, services and PodGroups written", ("kind", "operation", "result")
+)
+API_REQUESTS: Final = Counter(
+    "elastic_tfjob_api_requests",
+    "Requests to the API server by answer (an HTTP status or an error)",
+    ("method", "answer"),
+)
+WATCH_RESTARTS: Final = Counter(
+    "elastic_tfjob_watch_restarts", "Watches that were begun anew, by resource and cause", ("resource", "cause")
+)
+RECONCILE_SECONDS: Final = Histogram(
+    "elastic_tfjob_reconcile_seconds",
+    "Time from taking a job off the queue to the last answer of the API server",
+    buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30),
+)
+QUEUE_DEPTH: Final = Gauge("elastic_tfjob_queue_depth", "Jobs that wait to be reconciled")
+LEADER: Final = Gauge("elastic_tfjob_leader", "1 while this replica is the leader")
+
+
+def count_job(what: str, namespace: str) -> None:
+    """Count a job's transition: created, deleted, successful, failed or restarted."""
+    JOBS[what].labels(namespace, "tensorflow").inc()

@@ -1,0 +1,299 @@
+"""The operator's process: informers feed a queue of jobs, workers reconcile them while this replica leads."""
+
+import asyncio
+import os
+import signal
+import socket
+import uuid
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+import structlog
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
+from elastic_tfjob.controller import metrics
+from elastic_tfjob.controller.cache import Informer
+from elastic_tfjob.controller.client import (
+    METADATA_ONLY,
+    ApiClient,
+    ApiError,
+    Conflict,
+    NotFound,
+    Unavailable,
+    load_configuration,
+)
+from elastic_tfjob.controller.events import Recorder
+from elastic_tfjob.controller.executor import Caches, Executor, jobs_path
+from elastic_tfjob.controller.gang import group_version
+from elastic_tfjob.controller.guard import find_rivals
+from elastic_tfjob.controller.leader import LeaderElection
+from elastic_tfjob.controller.observed import Job, Key, Pod, PodGroup, Service
+from elastic_tfjob.controller.queue import KeyQueue
+from elastic_tfjob.controller.reconcile import Observed, Settings, reconcile
+
+__all__ = ["Operator", "Options", "run"]
+
+log = structlog.get_logger(__name__)
+
+# Pods of a job change state together: one look at all of them instead of one for each.
+_SETTLE_S: Final = 0.05
+_STOP_S: Final = 8.0
+_PRIORITIES_S: Final = 60.0
+_SELECTOR: Final = f"{OPERATOR_NAME_LABEL}={CONTROLLER_NAME}"
+_SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+EXIT_OK: Final = 0
+EXIT_LOST_LEADERSHIP: Final = 1
+EXIT_RIVAL: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line says. Addresses are `host:port`, `:port` for all interfaces, or `0` for no server."""
+
+    kubeconfig: str | None = None
+    namespace: str = ""
+    metrics_address: str = ":8080"
+    health_address: str = ":8081"
+    leader_elect: bool = False
+    leader_election_id: str = "elastic-tfjob-operator"
+    leader_election_namespace: str = ""
+    gang_scheduler: str = ""
+    cluster_domain: str = ""
+    threads: int = 32
+    qps: float = 0
+    burst: int = 0
+    take_over: bool = False
+
+
+async def run(options: Options) -> int:
+    """Run the operator until a signal or the loss of leadership; returns the process's exit code."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    configuration = await load_configuration(options.kubeconfig)
+    async with ApiClient(configuration, concurrency=options.threads, qps=options.qps, burst=options.burst) as api:
+        rivals = await find_rivals(api)
+        for rival in rivals:
+            log.warning("another controller of TFJobs", found=rival)
+        if rivals and not options.take_over:
+            log.error("not started: two controllers would fight over the same jobs; --take-over starts all the same")
+            return EXIT_RIVAL
+        return await Operator(api, options).run(stop)
+
+
+class Operator:
+    """One replica."""
+
+    def __init__(self, api: ApiClient, options: Options) -> None:
+        self._api = api
+        self._options = options
+        self._settings = Settings(options.gang_scheduler, options.cluster_domain)
+        self._queue = KeyQueue()
+        self._priorities: dict[str, int] = {}
+        self._leading = asyncio.Event()
+        self._stopping = False
+        place = f"/namespaces/{options.namespace}" if options.namespace else ""
+        settle = partial(self._queue.add, after_s=_SETTLE_S)
+        groups = None
+        if options.gang_scheduler:
+            path = f"/apis/{group_version(options.gang_scheduler)}{place}/podgroups"
+            groups = Informer(api, path, PodGroup.parse, self._queue.add)
+        self._caches = Caches(
+            jobs=Informer(api, jobs_path(options.namespace), Job.parse, self._queue.add),
+            pods=Informer(api, f"/api/v1{place}/pods", Pod.parse, settle, selector=_SELECTOR),
+            services=Informer(
+                api,
+                f"/api/v1{place}/services",
+                Service.parse,
+                settle,
+                selector=_SELECTOR,
+                accept=METADATA_ONLY.format("PartialObjectMetadata"),
+                list_accept=METADATA_ONLY.format("PartialObjectMetadataList"),
+            ),
+            pod_groups=groups,
+        )
+        self._recorder = Recorder(api)
+        self._executor = Executor(api, self._caches, self._recorder, gang_scheduler=options.gang_scheduler)
+
+    @property
+    def _informers(self) -> list[Informer[Job] | Informer[Pod] | Informer[Service] | Informer[PodGroup]]:
+        caches = self._caches
+        found: list[Informer[Job] | Informer[Pod] | Informer[Service] | Informer[PodGroup]]
+        found = [caches.jobs, caches.pods, caches.services]
+        return [*found, caches.pod_groups] if caches.pod_groups is not None else found
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Serve until `stop` is set (0) or leadership is lost (1)."""
+        async with self._servers():
+            background: list[asyncio.Task[None]] = [asyncio.create_task(informer.run()) for informer in self._informers]
+            background.append(asyncio.create_task(self._recorder.run()))
+            if self._options.gang_scheduler:
+                background.append(asyncio.create_task(self._follow_priorities()))
+            lead = asyncio.create_task(self._lead())
+            stopped = asyncio.create_task(stop.wait())
+            try:
+                # Background tasks never end by themselves: one that does has a bug, and the process must not go on
+                # half alive.
+                await asyncio.wait([lead, stopped, *background], return_when=asyncio.FIRST_COMPLETED)
+                for task in background:
+                    if task.done():
+                        task.result()
+                return EXIT_OK if stop.is_set() else lead.result()
+            finally:
+                running = (lead, stopped, *background)
+                for each in running:
+                    each.cancel()
+                await asyncio.gather(*running, return_exceptions=True)
+                log.info("stopped")
+
+    async def _lead(self) -> int:
+        """Act as long as this replica leads. Cancellation is the graceful stop."""
+        election = None
+        if self._options.leader_elect:
+            election = LeaderElection(
+                self._api,
+                namespace=self._options.leader_election_namespace or _own_namespace(),
+                name=self._options.leader_election_id,
+                identity=f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}",
+            )
+        for informer in self._informers:
+            await informer.synced.wait()
+        if election is not None:
+            await election.acquire()
+        workers: list[asyncio.Task[None]] = [
+            asyncio.create_task(self._work(), name=f"worker-{i}") for i in range(self._options.threads)
+        ]
+        forever: Coroutine[Any, Any, object] = election.keep() if election else asyncio.Event().wait()
+        keep = asyncio.create_task(forever)
+        try:
+            await asyncio.wait([keep, *workers], return_when=asyncio.FIRST_COMPLETED)
+            for worker in workers:
+                if worker.done():
+                    worker.result()
+            return EXIT_LOST_LEADERSHIP
+        except asyncio.CancelledError:
+            # What is being done is finished, nothing new is begun, and the lease is held till then.
+            self._stopping = True
+            busy = asyncio.create_task(self._queue.idle())
+            await asyncio.wait([busy], timeout=_STOP_S)
+            busy.cancel()
+            await self._recorder.drain(1.0)
+            raise
+        finally:
+            for task in (keep, *workers):
+                task.cancel()
+            await asyncio.gather(keep, *workers, return_exceptions=True)
+            if election is not None and self._stopping:
+                await election.release()
+
+    async def _work(self) -> None:
+        while not self._stopping:
+            key = await self._queue.take()
+            try:
+                if not self._stopping:
+                    with metrics.RECONCILE_SECONDS.time():
+                        await self._handle(key)
+            finally:
+                self._queue.done(key)
+
+    async def _handle(self, key: Key) -> None:
+        """Reconcile one job. Whatever goes wrong with it is reported and tried again, and touches no other job."""
+        job = next(iter(self._caches.jobs.of_job(key)), None)
+        if job is None:
+            self._queue.succeeded(key)
+            return
+        where = {"namespace": job.namespace, "job": job.name}
+        try:
+            await self._reconcile(job)
+            self._queue.succeeded(key)
+        except Conflict as error:
+            # The watch brings the newer version; this is for the case that it did so already.
+            again_s = self._queue.retry(key)
+            log.info("conflict", **where, error=str(error), again_in_s=again_s)
+        except (Unavailable, NotFound) as error:
+            again_s = self._queue.retry(key)
+            log.warning("reconcile failed", **where, error=str(error), again_in_s=again_s)
+        except ApiError as error:
+            again_s = self._queue.retry(key)
+            log.error("refused by the API server", **where, error=str(error), again_in_s=again_s)
+        except Exception:
+            again_s = self._queue.retry(key)
+            log.exception("bug: reconcile failed", **where, again_in_s=again_s)
+
+    async def _reconcile(self, job: Job) -> None:
+        key = job.key
+        now = datetime.now(UTC)
+        groups = self._caches.pod_groups
+        decision = reconcile(
+            Observed(
+                job=job,
+                now=now,
+                pods=self._caches.pods.of_job(key),
+                services=self._caches.services.of_job(key),
+                pod_group=next(iter(groups.of_job(key)), None) if groups is not None else None,
+                priorities=self._priorities,
+            ),
+            self._settings,
+        )
+        await self._executor.carry_out(job, decision)
+        if decision.again_at is not None:
+            self._queue.add(key, (decision.again_at - now).total_seconds())
+
+    async def _follow_priorities(self) -> None:
+        while True:
+            try:
+                answer = await self._api.get("/apis/scheduling.k8s.io/v1/priorityclasses")
+                self._priorities = {item["metadata"]["name"]: int(item["value"]) for item in answer["items"]}
+            except ApiError as error:
+                log.warning("priority classes not read", error=str(error))
+            await asyncio.sleep(_PRIORITIES_S)
+
+    @asynccontextmanager
+    async def _servers(self) -> AsyncIterator[None]:
+        async def show_metrics(_: web.Request) -> web.Response:
+            return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+        async def alive(_: web.Request) -> web.Response:
+            return web.Response(text="ok")
+
+        async def ready(_: web.Request) -> web.Response:
+            missing = [informer.resource for informer in self._informers if not informer.synced.is_set()]
+            return web.Response(status=503, text=f"not yet read: {', '.join(missing)}") if missing else await alive(_)
+
+        metrics_routes = [web.get("/metrics", show_metrics)]
+        health_routes = [web.get("/healthz", alive), web.get("/readyz", ready)]
+        runners = []
+        for address, routes in (
+            (self._options.metrics_address, metrics_routes),
+            (self._options.health_address, health_routes),
+        ):
+            host, _, port = address.rpartition(":")
+            if int(port):
+                app = web.Application()
+                app.add_routes(routes)
+                runner = web.AppRunner(app, access_log=None)
+                await runner.setup()
+                runners.append(runner)
+                await web.TCPSite(runner, host or None, int(port)).start()
+        try:
+            yield
+        finally:
+            for runner in runners:
+                await runner.cleanup()
+
+
+def _own_namespace() -> str:
+    if namespace := os.environ.get("POD_NAMESPACE"):
+        return namespace
+    if os.path.exists(_SERVICE_ACCOUNT_NAMESPACE):
+        with open(_SERVICE_ACCOUNT_NAMESPACE) as file:
+            return file.read().strip()
+    return "default"

@@ -1,0 +1,521 @@
+"""Benchmark: how soon TFJobs run, and what the operator costs, beside the Go training-operator (make bench-operator).
+
+Every run has its own control plane (etcd, kube-apiserver, kube-controller-manager, kube-scheduler with its client
+limits raised, all real) and fake KWOK nodes, so pods are scheduled and become Running but nothing trains. The benchmark
+creates all TFJobs (1 PS + 2 workers) at once and watches. Times are taken here, when a watch event arrives, because
+timestamps inside objects have a resolution of one second.
+
+The *floor* is the same load with no operator: the benchmark itself creates the pods and services of each job. No
+operator can be sooner than that on the same machine; what is left over it is the operator's own delay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import click
+import uvloop
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from harness import kwok, operators
+from harness.api import Api, Object, pods, services, tfjobs
+from harness.controlplane import ControlPlane
+
+NAMESPACE = "default"
+NODES = 100
+REPLICAS = {"ps": 1, "worker": 2}
+PODS_PER_JOB = sum(REPLICAS.values())
+SCHEDULER_QPS = 1000.0
+OPERATORS: dict[str, tuple[operators.Name, list[str]]] = {
+    "ours": ("ours", []),
+    "go": ("upstream", []),
+    "go-8": ("upstream", ["--controller-threads=8"]),
+}
+SAY_EVERY_S = 15.0  # where lines cannot be rewritten
+
+# Columns must not be squeezed where the width is unknown (CI, a file).
+console = Console(width=None if Console().is_terminal else 140)
+
+
+@dataclass(slots=True)
+class Run:
+    """One operator under one load. Seconds, and MB of 10^6 bytes; see the table's caption for what each is."""
+
+    operator: str
+    jobs: int
+    all_running_s: float
+    p50_s: float
+    p99_s: float
+    cpu_s: float
+    peak_rss_mb: float
+    timed_out: bool = False  # then the times are lower bounds
+    running: int = 0
+    p99_by_stage_s: dict[str, float] = field(default_factory=dict)
+    machine_cpu_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Scale:
+    """What a loaded operator costs when nothing happens, and how soon it is back after kill -9."""
+
+    jobs: int
+    rss_mb: float
+    idle_cpu_percent: float  # of one core
+    restart_ready_s: float = 0.0  # start of the process to /readyz 200
+    restart_new_job_s: float = 0.0  # start of the process to a job submitted meanwhile having its pods
+    restart_peak_rss_mb: float = 0.0
+
+
+# -- what a process cost
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mb(pid: int, line: str) -> float:
+    """`VmHWM` (peak) or `VmRSS` (now) of a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(row.split()[1]) for row in status.splitlines() if row.startswith(f"{line}:")) * 1024 / 1e6
+
+
+# -- the load
+
+
+def tfjob(name: str) -> Object:
+    replica = {"template": kwok.pod_template()}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "runPolicy": {"cleanPodPolicy": "None"},
+            "tfReplicaSpecs": {
+                "PS": {"replicas": REPLICAS["ps"], **replica},
+                "Worker": {"replicas": REPLICAS["worker"], **replica},
+            },
+        },
+    }
+
+
+def _labels(job: str, kind: str, index: int) -> dict[str, str]:
+    prefix = "training.kubeflow.org"
+    return {f"{prefix}/job-name": job, f"{prefix}/replica-type": kind, f"{prefix}/replica-index": str(index)}
+
+
+async def create_replicas(api: Api, job: str) -> None:
+    """What an operator would create for a job: the floor's part."""
+    for kind, count in REPLICAS.items():
+        for index in range(count):
+            labels = _labels(job, kind, index)
+            meta = {"name": f"{job}-{kind}-{index}", "labels": labels}
+            await api.create(pods(NAMESPACE), {"metadata": meta, **kwok.pod_template()})
+            ports = [{"name": "tfjob-port", "port": 2222}]
+            await api.create(
+                services(NAMESPACE),
+                {"metadata": meta, "spec": {"clusterIP": "None", "selector": labels, "ports": ports}},
+            )
+
+
+# -- what is seen
+
+
+class Observer:
+    """First times (of the monotonic clock) at which each job and pod was seen in each state."""
+
+    def __init__(self) -> None:
+        self.created: dict[str, float] = {}
+        self.running: dict[str, float] = {}
+        self.pod_job: dict[str, str] = {}
+        self.pod_added: dict[str, float] = {}
+        self.pod_bound: dict[str, float] = {}
+        self.pod_running: dict[str, float] = {}
+        self.worker_running: dict[str, float] = {}  # by job: its first worker
+
+    def see_job(self, item: Object) -> None:
+        name = item["metadata"]["name"]
+        if name not in self.running:
+            for condition in item.get("status", {}).get("conditions", ()):
+                if condition["type"] == "Running" and condition["status"] == "True":
+                    self.running[name] = time.monotonic()
+
+    def see_pod(self, item: Object) -> None:
+        now, name, labels = time.monotonic(), item["metadata"]["name"], item["metadata"].get("labels", {})
+        job = labels.get("training.kubeflow.org/job-name")
+        if job is None:
+            return
+        self.pod_job[name] = job
+        self.pod_added.setdefault(name, now)
+        if item["spec"].get("nodeName"):
+            self.pod_bound.setdefault(name, now)
+        if item.get("status", {}).get("phase") == "Running":
+            self.pod_running.setdefault(name, now)
+            if labels["training.kubeflow.org/replica-type"] == "worker":
+                self.worker_running.setdefault(job, now)
+
+    @contextlib.asynccontextmanager
+    async def watching(self, api: Api) -> AsyncIterator[None]:
+        async def follow(collection: str, see: Callable[[Object], None]) -> None:
+            async for kind, item in api.watch(collection):
+                if kind != "DELETED":
+                    see(item)
+
+        tasks = [
+            asyncio.create_task(follow(tfjobs(NAMESPACE), self.see_job)),
+            asyncio.create_task(follow(pods(NAMESPACE), self.see_pod)),
+        ]
+        try:
+            yield
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def stages(self) -> dict[str, float]:
+        """p99 seconds of each step from a job's creation to its Running condition, in their order.
+
+        pods: job created -> each of its pods seen (the operator); bound: -> on a node (kube-scheduler); started: ->
+        phase Running (KWOK); status: the job's first worker Running -> its condition Running (the operator).
+        """
+        return {
+            "pods": _p99([t - self.created[self.pod_job[p]] for p, t in self.pod_added.items()]),
+            "bound": _p99([t - self.pod_added[p] for p, t in self.pod_bound.items()]),
+            "started": _p99([t - self.pod_bound[p] for p, t in self.pod_running.items()]),
+            "status": _p99([t - self.worker_running[j] for j, t in self.running.items() if j in self.worker_running]),
+        }
+
+
+def _p99(values: list[float]) -> float:
+    return _percentile(values, 99)
+
+
+def _percentile(values: list[float], percent: int) -> float:
+    if len(values) < 2:
+        return round(values[0], 3) if values else 0.0
+    return round(statistics.quantiles(values, n=100, method="inclusive")[percent - 1], 3)
+
+
+# -- progress
+
+
+class Display:
+    """A moving bar on a terminal; a line every so often elsewhere."""
+
+    def __init__(self, title: str, total: int) -> None:
+        self.title, self.total = title, total
+        self._said = self._begin = time.monotonic()
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+        )
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        self._task = self._progress.add_task(self.title, total=self.total, note="")
+        if not console.is_terminal:
+            console.print(f"{self.title} …")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, done: int, note: str) -> None:
+        self._progress.update(self._task, completed=done, note=note)
+        now = time.monotonic()
+        if not console.is_terminal and now - self._said >= SAY_EVERY_S:
+            self._said = now
+            console.print(f"  {self.title}: {done}/{self.total} Running, {note}, {now - self._begin:.0f} s")
+
+
+# -- one run
+
+
+@contextlib.asynccontextmanager
+async def cluster(directory: Path, crd: operators.Name) -> AsyncIterator[tuple[ControlPlane, Api]]:
+    """A fresh control plane with the operator's CRD and the fake nodes on it."""
+    with ControlPlane(directory, scheduler=True, controller_manager=True, scheduler_qps=SCHEDULER_QPS) as plane:
+        operators.install(crd, plane.kubeconfig)
+        async with Api(plane.kubeconfig) as api, kwok.nodes(api, plane.kubeconfig, directory, NODES):
+            yield plane, api
+
+
+async def load(api: Api, jobs: int, observer: Observer, title: str, limit_s: float, *, floor: bool = False) -> float:
+    """Create the jobs, wait until all are Running or the limit has passed; returns the seconds that took."""
+    begin = time.monotonic()
+    names = iter([f"job-{i:05d}" for i in range(jobs)])
+    submitted: asyncio.Queue[str] = asyncio.Queue()
+    done = observer.worker_running if floor else observer.running
+
+    async def submit() -> None:
+        for name in names:
+            observer.created[name] = time.monotonic()
+            await api.create(tfjobs(NAMESPACE), tfjob(name))
+            submitted.put_nowait(name)
+
+    async def operate() -> None:
+        while True:
+            await create_replicas(api, await submitted.get())
+
+    tasks = [asyncio.create_task(submit()) for _ in range(16)]
+    if floor:
+        tasks += [asyncio.create_task(operate()) for _ in range(16)]
+    with Display(title, jobs) as display:
+        while len(done) < jobs and time.monotonic() - begin < limit_s:
+            await asyncio.sleep(0.25)
+            display.show(len(done), f"{len(observer.pod_bound)}/{jobs * PODS_PER_JOB} pods bound")
+            for task in tasks:
+                if task.done():
+                    task.result()
+    for task in tasks:
+        task.cancel()
+    last = max(done.values(), default=begin) if len(done) == jobs else time.monotonic()
+    return last - begin
+
+
+def summary(name: str, jobs: int, took_s: float, observer: Observer, done: dict[str, float]) -> Run:
+    """A Run without its costs. Jobs that never ran count with the time they had waited: a lower bound."""
+    end = max([*done.values(), *observer.created.values()]) if len(done) == jobs else time.monotonic()
+    waits = [done.get(job, end) - created for job, created in observer.created.items()]
+    return Run(
+        operator=name,
+        jobs=jobs,
+        all_running_s=round(took_s, 2),
+        p50_s=_percentile(waits, 50),
+        p99_s=_percentile(waits, 99),
+        cpu_s=0.0,
+        peak_rss_mb=0.0,
+        timed_out=len(done) < jobs,
+        running=len(done),
+        p99_by_stage_s=observer.stages(),
+    )
+
+
+async def bench_floor(jobs: int, limit_s: float) -> Run:
+    """The same objects with no operator at all."""
+    with _directory() as directory:
+        async with cluster(directory, "upstream") as (_, api):
+            observer = Observer()
+            async with observer.watching(api):
+                took = await load(api, jobs, observer, f"floor, {jobs} jobs", limit_s, floor=True)
+            return summary("floor", jobs, took, observer, observer.worker_running)
+
+
+async def bench(name: str, jobs: int, limit_s: float, *, scale: bool = False) -> tuple[Run, Scale | None]:
+    """One operator, one load; with `scale` also what follows once all jobs run."""
+    program, arguments = OPERATORS[name]
+    with _directory() as directory:
+        async with cluster(directory, program) as (plane, api):
+            with operators.start(program, plane.kubeconfig, directory, arguments=arguments) as operator:
+                observer = Observer()
+                before = Counter({part: cpu_s(pid) for part, pid in plane.pids().items()})
+                async with observer.watching(api):
+                    took = await load(api, jobs, observer, f"{name}, {jobs} jobs", limit_s)
+                run = summary(name, jobs, took, observer, observer.running)
+                run.cpu_s, run.peak_rss_mb = round(cpu_s(operator.pid), 1), round(memory_mb(operator.pid, "VmHWM"), 1)
+                run.machine_cpu_s = {part: round(cpu_s(pid) - before[part], 1) for part, pid in plane.pids().items()}
+                if not scale:
+                    return run, None
+                rss, idle = await idle_costs(operator.pid)
+                operator.kill()
+            return run, await measure_restart(api, plane.kubeconfig, directory, Scale(jobs, rss, idle))
+
+
+async def idle_costs(pid: int) -> tuple[float, float]:
+    """Memory in MB, and per cent of a core over a minute in which nothing happens."""
+    with console.status("settling for 15 s, then idle for 60 s"):
+        await asyncio.sleep(15)
+        cpu, begin = cpu_s(pid), time.monotonic()
+        await asyncio.sleep(60)
+        return round(memory_mb(pid, "VmRSS"), 1), round(100 * (cpu_s(pid) - cpu) / (time.monotonic() - begin), 2)
+
+
+async def measure_restart(api: Api, kubeconfig: Path, directory: Path, scale: Scale) -> Scale:
+    """Start ours again after its kill -9, one new job waiting: seconds to ready, and to that job's pods."""
+    name = "after-restart"
+    await api.create(tfjobs(NAMESPACE), tfjob(name))
+
+    async def last_pod() -> float:
+        seen: set[str] = set()
+        async for _, pod in api.watch(pods(NAMESPACE), labelSelector=f"training.kubeflow.org/job-name={name}"):
+            seen.add(pod["metadata"]["name"])
+            if len(seen) == PODS_PER_JOB:
+                break
+        return time.monotonic()
+
+    with console.status("kill -9, start again, one new job"):
+        pods_at = asyncio.create_task(last_pod())
+        begin = time.monotonic()
+        with await asyncio.to_thread(operators.start, "ours", kubeconfig, directory) as operator:
+            scale.restart_ready_s = round(time.monotonic() - begin, 2)
+            scale.restart_new_job_s = round(await asyncio.wait_for(pods_at, 300) - begin, 2)
+            scale.restart_peak_rss_mb = round(memory_mb(operator.pid, "VmHWM"), 1)
+    return scale
+
+
+@contextlib.contextmanager
+def _directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="bench-operator-") as name:
+        yield Path(name)
+
+
+# -- the report
+
+
+def sooner(run: Run, runs: list[Run]) -> str:
+    """How many times sooner than Go with its defaults all jobs ran; a bound where Go ran out of time."""
+    go = next((r for r in runs if r.operator == "go" and r.jobs == run.jobs), None)
+    if go is None or run.operator.startswith("go") or run.timed_out:
+        return ""
+    return f"{'>' if go.timed_out else ''}{go.all_running_s / run.all_running_s:.1f}x"
+
+
+def report(floors: list[Run], runs: list[Run], scale: list[Scale]) -> None:
+    table = Table(
+        title="TFJobs (1 PS + 2 workers) on 100 KWOK nodes, created at once",
+        caption="p50, p99: from a job's creation to its Running condition. CPU, RSS: of the operator's process, from "
+        "its start. Last four: where p99 comes from: pods and status are the operator's, bound the scheduler's, "
+        "started KWOK's. > is a lower bound: the run reached its time limit. floor: no operator, the benchmark "
+        "creates the pods.",
+    )
+    for column in ("jobs", "operator", "all Running s", "sooner than go", "p50 s", "p99 s", "CPU s", "peak RSS MB"):
+        table.add_column(column, justify="left" if column == "operator" else "right")
+    stages = ("pods", "bound", "started", "status")
+    for stage in stages:
+        table.add_column(f"p99 {stage}", justify="right")
+    for run in sorted([*floors, *runs], key=lambda r: (r.jobs, r.operator != "floor")):
+        bound = ">" if run.timed_out else ""
+        costs = ("", "") if run.operator == "floor" else (f"{run.cpu_s:.1f}", f"{run.peak_rss_mb:.0f}")
+        table.add_row(
+            f"{run.jobs:,}",
+            run.operator + (f" ({run.running:,} Running)" if run.timed_out else ""),
+            *(f"{bound}{seconds:.1f}" for seconds in (run.all_running_s,)),
+            sooner(run, runs),
+            *(f"{bound}{seconds:.1f}" for seconds in (run.p50_s, run.p99_s)),
+            *costs,
+            *(f"{run.p99_by_stage_s[stage]:.1f}" for stage in stages),
+        )
+    console.print(table)
+    if scale:
+        table = Table(
+            title="Ours, all jobs Running", caption="new job: it has all its pods; both from the process's start"
+        )
+        for column in (
+            "jobs",
+            "RSS MB",
+            "idle CPU % of a core",
+            "ready after kill -9, s",
+            "new job after kill -9, s",
+            "peak RSS after it, MB",
+        ):
+            table.add_column(column, justify="right")
+        for row in scale:
+            table.add_row(
+                f"{row.jobs:,}",
+                f"{row.rss_mb:.0f}",
+                f"{row.idle_cpu_percent:.2f}",
+                f"{row.restart_ready_s:.1f}",
+                f"{row.restart_new_job_s:.1f}",
+                f"{row.restart_peak_rss_mb:.0f}",
+            )
+        console.print(table)
+
+
+def write(output: Path, floors: list[Run], runs: list[Run], scale: list[Scale]) -> None:
+    """After every run, so that an interrupted benchmark leaves what it has measured."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    results = {"runs": runs, "floors": floors, "scale": scale}
+    text = json.dumps({name: [asdict(row) for row in rows] for name, rows in results.items()}, indent=1)
+    output.write_text(text + "\n")
+
+
+# -- the command
+
+
+def _numbers(_: click.Context, __: click.Parameter, value: str) -> list[int]:
+    try:
+        return [int(number) for number in value.replace("_", "").split(",") if number]
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not a list of whole numbers such as 500,2000") from error
+
+
+def _names(_: click.Context, __: click.Parameter, value: str) -> list[str]:
+    names = [name for name in value.split(",") if name]
+    if unknown := [name for name in names if name not in OPERATORS]:
+        raise click.BadParameter(f"unknown operator {', '.join(unknown)}: choose from {', '.join(OPERATORS)}")
+    return names
+
+
+@click.command()
+@click.option(
+    "--jobs", default="500,2000", show_default=True, callback=_numbers, help="Loads, in TFJobs; empty for none."
+)
+@click.option(
+    "--operators",
+    "names",
+    default="ours,go,go-8",
+    show_default=True,
+    callback=_names,
+    help="ours; go: the Go training-operator v1.8.1 with its defaults; go-8: the same with --controller-threads 8.",
+)
+@click.option("--scale", default="10000", show_default=True, callback=_numbers, help="Loads for ours alone.")
+@click.option("--floor/--no-floor", default=True, show_default=True, help="Also measure each load with no operator.")
+@click.option("--limit", default=1200.0, show_default=True, help="Seconds after which a run of --jobs is given up.")
+@click.option("--output", type=click.Path(path_type=Path), default=Path("build/bench/operator.json"), show_default=True)
+def main(*, jobs: list[int], names: list[str], scale: list[int], floor: bool, limit: float, output: Path) -> None:
+    """Measure how soon TFJobs run and what the operator costs, beside the Go training-operator.
+
+    Runs take turns, each on its own control plane with 100 fake nodes, so run it on an idle machine: all of Kubernetes
+    shares the cores with the operator. The defaults take about 45 minutes on two cores, most of it the Go operator at
+    2,000 jobs. Results go to --output after every run, and to a table at the end.
+
+    \b
+    Examples:
+      bench_operator.py --jobs 500 --operators ours,go --scale ''     about 5 minutes
+      bench_operator.py --jobs '' --scale 10000                       ours with 10,000 jobs, 30,000 pods
+    """
+    floors: list[Run] = []
+    runs: list[Run] = []
+    scales: list[Scale] = []
+
+    async def all_of_it() -> None:
+        for count in jobs:
+            if floor:
+                floors.append(await bench_floor(count, limit))
+            for name in names:
+                runs.append((await bench(name, count, limit))[0])
+                write(output, floors, runs, scales)
+        for count in scale:
+            run, measured = await bench("ours", count, max(limit, count * 0.2), scale=True)
+            runs.append(run)
+            if measured:
+                scales.append(measured)
+            write(output, floors, runs, scales)
+
+    uvloop.run(all_of_it())
+    write(output, floors, runs, scales)
+    report(floors, runs, scales)
+    console.print(f"written: {output}")
+
+
+if __name__ == "__main__":
+    main()

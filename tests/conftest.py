@@ -1,0 +1,71 @@
+"""A control plane for tests: a real kube-apiserver and etcd without nodes, shared by all processes of a run.
+
+`kubeconfig` (session), `api` (a client) and `namespace` (a fresh one) are what most tests need. The TFJob CRD is
+installed and no operator runs: a test starts its own with `operators.start(..., namespace=namespace)`, which keeps to
+that namespace. Tests that stop the API server, or whose operator sees all namespaces, make their own control plane with
+`ControlPlane(tmp_path)`.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from harness import operators
+from harness.api import Api
+from harness.controlplane import ControlPlane
+from harness.shared import Facts, shared
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--operator",
+        choices=get_args(operators.Name),
+        default="ours",
+        help="the operator that tests/conformance runs against: ours, or upstream (the Go training-operator v1.8.1)",
+    )
+
+
+@pytest.fixture(scope="session")
+def operator_name(request: pytest.FixtureRequest) -> operators.Name:
+    """The operator under test, as --operator says."""
+    name: operators.Name = request.config.getoption("--operator")
+    return name
+
+
+@pytest.fixture(scope="session")
+def share(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Facts]]:
+    """`share(name, make)`: what `make(folder)` yields, made once for all processes of this run (harness.shared)."""
+    run = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):
+        run = run.parent
+    with contextlib.ExitStack() as kept:
+        yield lambda name, make: kept.enter_context(shared(run / name, make))
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(share: Callable[..., Facts], operator_name: operators.Name) -> Path:
+    """An administrator's kubeconfig for the control plane on which every test starts its own operator."""
+
+    @contextlib.contextmanager
+    def make(folder: Path) -> Iterator[Facts]:
+        with ControlPlane(folder) as plane:
+            operators.install(operator_name, plane.kubeconfig)
+            yield {"kubeconfig": str(plane.kubeconfig)}
+
+    return Path(share("control-plane", make)["kubeconfig"])
+
+
+@pytest.fixture
+async def api(kubeconfig: Path) -> AsyncIterator[Api]:
+    """A client of the control plane, as administrator."""
+    async with Api(kubeconfig) as client:
+        yield client
+
+
+@pytest.fixture
+async def namespace(api: Api) -> str:
+    """The name of a new namespace."""
+    return await api.new_namespace()

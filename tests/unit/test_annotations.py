@@ -1,0 +1,106 @@
+"""The annotations users write: what is read, and what is said of what cannot be read."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from elastic_tfjob.api.annotations import Elasticity, duration
+from unit.build import decide, job
+
+
+def read(annotations: dict[str, str], workers: int = 2, ps: int = 1) -> Elasticity:
+    spec = job({"Worker": workers, "PS": ps}).spec()
+    return Elasticity.parse({f"elastic.kubeflow.org/{name}": text for name, text in annotations.items()}, spec)
+
+
+def test_all_of_them() -> None:
+    """Each value in its type; annotations of others and of the operator are no concern."""
+    found = read(
+        {
+            "min-workers": "1",
+            "max-workers": "8",
+            "target-workers": "4",
+            "deadline": "90m",
+            "total-steps": "1000",
+            "checkpoint-dir": "gs://bucket/run",
+            "rescale": "overlap",
+            "placement": "pack",
+            "loanable": "true",
+            "estimated-duration": "1d2h3m4s",
+            "inject": "none",
+            "state": "{}",
+        }
+    )
+    assert found == Elasticity(
+        min_workers=1,
+        max_workers=8,
+        target_workers=4,
+        deadline=timedelta(minutes=90),
+        total_steps=1000,
+        checkpoint_dir="gs://bucket/run",
+        rescale="overlap",
+        placement="pack",
+        loanable=True,
+        estimated_duration=timedelta(days=1, hours=2, minutes=3, seconds=4),
+        inject="none",
+    )
+    assert found.problems == ()
+    assert read({"deadline": "2026-01-31T18:00:00Z"}).deadline == datetime(2026, 1, 31, 18, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("max-workers", "many", "allowed is a whole number from 1 up"),
+        ("max-workers", "0", "allowed is a whole number from 1 up"),
+        ("min-ps", "-1", "allowed is a whole number from 0 up"),
+        ("deadline", "tomorrow", "allowed is a time with its zone"),
+        ("deadline", "2026-01-31T18:00:00", "allowed is a time with its zone"),
+        ("rescale", "Overlap", "allowed is overlap or spare or recreate or never"),
+        ("loanable", "yes", "allowed is true or false"),
+        ("checkpoint-dir", " ", "allowed is a path or URL"),
+        ("estimated-duration", "", "allowed is a duration"),
+        ("max-worker", "3", "is not known; there are checkpoint-dir,"),
+    ],
+)
+def test_wrong_values(name: str, value: str, says: str) -> None:
+    """Named with the value and what is allowed, and otherwise as if not there."""
+    found = read({name: value})
+    assert found == Elasticity()
+    (problem,) = found.problems
+    assert f"elastic.kubeflow.org/{name}" in problem
+    assert says in problem
+
+
+@pytest.mark.parametrize(
+    ("annotations", "kept", "says"),
+    [
+        ({"min-workers": "5", "max-workers": "3"}, {}, "min-workers 5 is above max-workers 3"),
+        ({"max-workers": "1"}, {}, "min-workers 2 is above max-workers 1 (default: 2)"),
+        (
+            {"min-workers": "1", "target-workers": "3"},
+            {"min_workers": 1},
+            "target-workers: 3 is ignored: allowed is 1 to 2",
+        ),
+        ({"target-ps": "2"}, {}, "target-ps: 2 is ignored: allowed is 1 to 1"),
+    ],
+)
+def test_values_that_do_not_fit_together(annotations: dict[str, str], kept: dict[str, int], says: str) -> None:
+    """Bounds that are not given are the spec's replicas."""
+    found = read(annotations)
+    assert found == Elasticity(**kept)
+    assert says in found.problems[0]
+
+
+@pytest.mark.parametrize("text", ["", "5", "1h 2m", "-1m", "1.5h", "2m1h"])
+def test_not_durations(text: str) -> None:
+    """Units are required, in order, and whole."""
+    with pytest.raises(ValueError):
+        duration(text)
+
+
+def test_the_operator_warns() -> None:
+    """A wrong annotation is a Warning event on a job that runs all the same."""
+    decision = decide(job(annotations={"elastic.kubeflow.org/max-workers": "x"}))
+    assert [(event.type, event.reason) for event in decision.events] == [("Warning", "InvalidAnnotation")]
+    assert len(decision.actions) == 2

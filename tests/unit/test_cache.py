@@ -1,0 +1,159 @@
+"""The informer against a scripted API server: what is listed, watched and written, in every order that can happen."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from elastic_tfjob.controller.cache import Informer
+from elastic_tfjob.controller.client import Expired, Unavailable
+from elastic_tfjob.controller.observed import Key, Pod
+
+
+def raw(name: str, version: int, *, uid: str = "", phase: str = "Pending") -> dict[str, Any]:
+    """A pod of job ns/j as the API sends it."""
+    return {
+        "metadata": {
+            "namespace": "ns",
+            "name": name,
+            "uid": uid or f"{name}-uid",
+            "resourceVersion": str(version),
+            "labels": {"training.kubeflow.org/job-name": "j"},
+        },
+        "status": {"phase": phase},
+    }
+
+
+class Script:
+    """An API server that plays lists and watches in turn and then stays silent."""
+
+    def __init__(self, lists: Iterable[Any], watches: Iterable[Any] = ()) -> None:
+        self.lists = list(lists)
+        self.watches = list(watches)
+        self.watched_from: list[str] = []
+        self.finished = asyncio.Event()
+
+    async def get(self, path: str, *, accept: str, **params: str) -> dict[str, Any]:
+        if not self.lists:
+            self.finished.set()
+            await asyncio.Event().wait()
+        found = self.lists.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def watch(self, path: str, *, version: str, accept: str, **params: str) -> AsyncIterator[dict[str, Any]]:
+        self.watched_from.append(version)
+        if not self.watches:
+            self.finished.set()
+            await asyncio.Event().wait()
+        for event in self.watches.pop(0):
+            if isinstance(event, Exception):
+                raise event
+            yield event
+
+
+def listed(version: int, *items: dict[str, Any], more: str = "") -> dict[str, Any]:
+    """One page of a list."""
+    return {"items": list(items), "metadata": {"resourceVersion": str(version), "continue": more}}
+
+
+def event(kind: str, item: dict[str, Any]) -> dict[str, Any]:
+    """One event of a watch."""
+    return {"type": kind, "object": item}
+
+
+async def play(script: Script, prepare: Any = None) -> tuple[dict[str, tuple[int, str]], list[Key]]:
+    """Run an informer to the end of the script: what it holds then, and the keys it called out."""
+    changed: list[Key] = []
+    informer: Informer[Pod] = Informer(script, "/api/v1/pods", Pod.parse, changed.append)  # type: ignore[arg-type]
+    if prepare:
+        prepare(informer)
+    task = asyncio.create_task(informer.run())
+    await asyncio.wait_for(script.finished.wait(), 10)
+    task.cancel()
+    return {pod.name: (pod.version, pod.phase) for pod in informer.of_job(("ns", "j"))}, changed
+
+
+async def test_list_in_pages_then_watch() -> None:
+    """Pages are joined, and the watch begins at the list's version."""
+    script = Script(
+        [listed(5, raw("a", 1), more="next"), listed(5, raw("b", 2))],
+        [[event("MODIFIED", raw("a", 6, phase="Running")), event("DELETED", raw("b", 7))]],
+    )
+    held, changed = await play(script)
+    assert held == {"a": (6, "Running")}
+    assert changed == [("ns", "j")] * 4
+    assert script.watched_from == ["5", "7"]
+
+
+async def test_bookmarks_move_on() -> None:
+    """A bookmark is only a place to resume from."""
+    bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "40"}}}
+    script = Script([listed(5)], [[bookmark]])
+    held, changed = await play(script)
+    assert (held, changed, script.watched_from) == ({}, [], ["5", "40"])
+
+
+@pytest.mark.parametrize("error", [Expired("WATCH", 410, "Expired", ""), Expired("WATCH", 410, "Gone", "")])
+async def test_an_expired_watch_lists_again(error: Exception) -> None:
+    """What vanished meanwhile is noticed, what came too."""
+    script = Script([listed(5, raw("a", 1), raw("b", 2)), listed(9, raw("b", 2), raw("c", 8))], [[error]])
+    held, changed = await play(script)
+    assert held == {"b": (2, "Pending"), "c": (8, "Pending")}
+    assert len(changed) == 4  # a, b; then c is new and a is gone
+
+
+async def test_broken_connections_resume() -> None:
+    """A broken watch goes on from the last version seen; a failed list is tried again."""
+    broken = Unavailable("WATCH", 0, "ClientPayloadError", "")
+    script = Script(
+        [Unavailable("LIST", 503, "", ""), listed(5)],
+        [[event("ADDED", raw("a", 6)), broken], [event("ADDED", raw("b", 7))]],
+    )
+    held, _ = await play(script)
+    assert sorted(held) == ["a", "b"]
+    assert script.watched_from == ["5", "6", "7"]
+
+
+async def test_a_write_is_seen_at_once_and_its_echo_is_no_news() -> None:
+    """The answer to our own write is held; the watch event of the same version calls nobody."""
+    script = Script([listed(5)], [[event("ADDED", raw("a", 6))]])
+    held, changed = await play(script, lambda informer: informer.written(raw("a", 6)))
+    assert held == {"a": (6, "Pending")}
+    assert changed == []
+
+
+async def test_an_old_list_does_not_forget_a_newer_write() -> None:
+    """What was created while the list was being read is not taken for deleted."""
+    held, _ = await play(Script([listed(5)]), lambda informer: informer.written(raw("a", 6)))
+    assert held == {"a": (6, "Pending")}
+
+
+async def test_a_late_answer_does_not_raise_the_dead() -> None:
+    """The watch told of the deletion before the answer to the creation arrived."""
+    script = Script([listed(5)], [[event("ADDED", raw("a", 6)), event("DELETED", raw("a", 7))]])
+    changed: list[Key] = []
+    informer: Informer[Pod] = Informer(script, "/api/v1/pods", Pod.parse, changed.append)  # type: ignore[arg-type]
+    task = asyncio.create_task(informer.run())
+    await asyncio.wait_for(script.finished.wait(), 10)
+    task.cancel()
+    informer.written(raw("a", 6))
+    assert informer.of_job(("ns", "j")) == ()
+    informer.written(raw("a", 8, uid="another"))
+    assert [pod.uid for pod in informer.of_job(("ns", "j"))] == ["another"]
+
+
+async def test_assumptions_last_until_the_next_version() -> None:
+    """A deletion we asked for counts as begun, and gives way to what the API server says."""
+    informer: Informer[Pod] = Informer(Script([]), "/api/v1/pods", Pod.parse, lambda key: None)  # type: ignore[arg-type]
+    informer.written(raw("a", 6))
+    (pod,) = informer.of_job(("ns", "j"))
+    informer.assume(replace(pod, terminating=True))
+    assert informer.of_job(("ns", "j"))[0].terminating
+    informer.written(raw("a", 7))
+    assert not informer.of_job(("ns", "j"))[0].terminating
+    informer.assume(replace(pod, terminating=True))  # made from an old view
+    assert not informer.of_job(("ns", "j"))[0].terminating

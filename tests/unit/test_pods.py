@@ -1,0 +1,187 @@
+"""What is created for a replica. TF_CONFIG strings are upstream's own test cases."""
+
+import pytest
+
+from elastic_tfjob.controller.pods import render_pod, render_service, tf_config
+from unit.build import job, replicas
+
+DOMAIN = "tf.training.org"
+
+
+@pytest.mark.parametrize(
+    ("types", "options", "replica", "expected"),
+    [
+        pytest.param(
+            {"Worker": 1, "PS": 1},
+            {"domain": DOMAIN},
+            ("Worker", 0),
+            '{"cluster":{"ps":["j-ps-0.ns.svc.tf.training.org:2222"],"worker":["j-worker-0.ns.svc.tf.training.org:2222"]},'
+            '"task":{"type":"worker","index":0},"environment":"cloud"}',
+            id="custom-domain",
+        ),
+        pytest.param(
+            {"Worker": 1, "PS": 1, "Evaluator": 1},
+            {},
+            ("PS", 0),
+            '{"cluster":{"evaluator":["j-evaluator-0.ns.svc:2222"],"ps":["j-ps-0.ns.svc:2222"],'
+            '"worker":["j-worker-0.ns.svc:2222"]},"task":{"type":"ps","index":0},"environment":"cloud"}',
+            id="evaluator",
+        ),
+        pytest.param(
+            {
+                "Worker": replicas(
+                    1,
+                    containers=[
+                        {"name": "tensorflow", "image": "t", "ports": [{"name": "tfjob-port", "containerPort": 5000}]}
+                    ],
+                ),
+                "Master": 1,
+            },
+            {},
+            ("Worker", 0),
+            '{"cluster":{"master":["j-master-0.ns.svc:2222"],"worker":["j-worker-0.ns.svc:5000"]},'
+            '"task":{"type":"worker","index":0},"environment":"cloud"}',
+            id="port-per-type",
+        ),
+        pytest.param(
+            {"Worker": 2, "PS": 2},
+            {"enableDynamicWorker": True},
+            ("Worker", 1),
+            '{"cluster":{"worker":{"1":"j-worker-1.ns.svc:2222"},"ps":["j-ps-0.ns.svc:2222","j-ps-1.ns.svc:2222"]},'
+            '"task":{"type":"worker","index":1}}',
+            id="sparse-worker",
+        ),
+        pytest.param(
+            {"Worker": 2, "PS": 2},
+            {"enableDynamicWorker": True},
+            ("PS", 1),
+            '{"cluster":{"worker":{},"ps":["j-ps-1.ns.svc:2222"]},"task":{"type":"ps","index":1}}',
+            id="sparse-ps",
+        ),
+        pytest.param(
+            {"Worker": 2, "Chief": 1},
+            {"enableDynamicWorker": True},
+            ("Chief", 0),
+            '{"cluster":{"worker":{},"ps":[]},"task":{"type":"chief","index":0}}',
+            id="sparse-chief",
+        ),
+        pytest.param(
+            {"Worker": 2},
+            {"enableDynamicWorker": True},
+            ("Worker", 0),
+            '{"cluster":{"worker":{"0":"j-worker-0.ns.svc:2222"},"ps":null},"task":{"type":"worker","index":0}}',
+            id="sparse-without-ps",
+        ),
+    ],
+)
+def test_tf_config(types: dict, options: dict, replica: tuple[str, int], expected: str) -> None:
+    """TF_CONFIG byte for byte."""
+    domain = options.pop("domain", "")
+    found = job(types, **options)
+    assert tf_config(found, found.spec(), *replica, domain=domain) == expected
+
+
+@pytest.mark.parametrize(
+    ("types", "distributed"),
+    [
+        pytest.param({"Worker": 1}, False, id="one-worker"),
+        pytest.param({"PS": 1}, False, id="one-ps"),
+        pytest.param({"Worker": 1, "Chief": 1}, True, id="chief-and-worker"),
+        pytest.param({"Worker": 2}, True, id="two-workers"),
+        pytest.param({"Worker": 1, "PS": 0}, False, id="no-ps"),
+    ],
+)
+def test_only_distributed_jobs_have_tf_config(types: dict, distributed: bool) -> None:
+    """A job of one replica in all trains locally."""
+    found = job(types)
+    name = next(iter(types))
+    env = render_pod(found, found.spec(), name, 0)["spec"]["containers"][0].get("env", [])
+    assert [item["name"] for item in env] == (["TF_CONFIG"] if distributed else [])
+
+
+def test_pod() -> None:
+    """The template is kept, the operator's labels win, and the port is added to the container that trains."""
+    worker = replicas(
+        2,
+        "ExitCode",
+        metadata={"labels": {"a": "b", "training.kubeflow.org/job-name": "x"}, "annotations": {"c": "d"}},
+        containers=[
+            {"name": "sidecar", "image": "s"},
+            {
+                "name": "tensorflow",
+                "image": "t",
+                "env": [{"name": "A", "value": "1"}],
+                "ports": [{"containerPort": 8000}],
+            },
+        ],
+    )
+    found = job({"Worker": worker})
+    pod = render_pod(found, found.spec(), "Worker", 0)
+    assert pod["metadata"] == {
+        "name": "j-worker-0",
+        "namespace": "ns",
+        "labels": {
+            "a": "b",
+            "training.kubeflow.org/job-name": "j",
+            "training.kubeflow.org/operator-name": "tfjob-controller",
+            "training.kubeflow.org/replica-type": "worker",
+            "training.kubeflow.org/replica-index": "0",
+            "training.kubeflow.org/job-role": "master",
+        },
+        "annotations": {"c": "d"},
+        "ownerReferences": [
+            {
+                "apiVersion": "kubeflow.org/v1",
+                "kind": "TFJob",
+                "name": "j",
+                "uid": "job-uid",
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ],
+    }
+    sidecar, trainer = pod["spec"]["containers"]
+    assert sidecar == {"name": "sidecar", "image": "s"}
+    assert [item["name"] for item in trainer["env"]] == ["A", "TF_CONFIG"]
+    assert trainer["ports"] == [{"containerPort": 8000}, {"name": "tfjob-port", "containerPort": 2222}]
+    assert pod["spec"]["restartPolicy"] == "Never"
+
+
+def test_rendering_leaves_the_template_alone() -> None:
+    """Two renderings of one spec are equal: nothing leaks from one into the next."""
+    found = job({"Worker": 2})
+    spec = found.spec()
+    first = render_pod(found, spec, "Worker", 1)
+    assert render_pod(found, spec, "Worker", 1) == first
+
+
+@pytest.mark.parametrize(
+    ("types", "masters"),
+    [
+        ({"Worker": 2, "PS": 1}, ["j-worker-0"]),
+        ({"Worker": 2, "Chief": 1}, ["j-chief-0"]),
+        ({"Worker": 1, "Master": 1}, ["j-master-0"]),
+    ],
+)
+def test_master_role(types: dict, masters: list[str]) -> None:
+    """The chief is the master; without one, worker 0 is."""
+    found = job(types)
+    spec = found.spec()
+    pods = [render_pod(found, spec, name, index) for name, count in types.items() for index in range(count)]
+    marked = [pod["metadata"]["name"] for pod in pods if "training.kubeflow.org/job-role" in pod["metadata"]["labels"]]
+    assert marked == masters
+
+
+def test_service() -> None:
+    """Headless, with all ports of the container that trains, selecting exactly its replica."""
+    ports = [{"name": "tfjob-port", "containerPort": 5000}, {"name": "board", "containerPort": 6006}]
+    found = job({"PS": replicas(1, containers=[{"name": "tensorflow", "image": "t", "ports": ports}]), "Worker": 1})
+    spec = render_service(found, found.spec(), "PS", 0)["spec"]
+    assert spec["clusterIP"] == "None"
+    assert spec["ports"] == [{"name": "tfjob-port", "port": 5000}, {"name": "board", "port": 6006}]
+    assert spec["selector"] == {
+        "training.kubeflow.org/job-name": "j",
+        "training.kubeflow.org/operator-name": "tfjob-controller",
+        "training.kubeflow.org/replica-type": "ps",
+        "training.kubeflow.org/replica-index": "0",
+    }

@@ -1,0 +1,523 @@
+"""One decision at a time: an observation in, actions, status and events out.
+
+The behaviour that upstream also has is proven against both operators in tests/conformance; here are the cases that need
+no API server, the order of things, and what holds for every observation.
+"""
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_tfjob.controller.observed import COMMAND_ANNOTATION, STOP_COMMAND, Job
+from elastic_tfjob.controller.reconcile import (
+    AdoptService,
+    Count,
+    Create,
+    Decision,
+    DeleteJob,
+    DeletePod,
+    DeletePodGroup,
+    DeleteService,
+    Event,
+    Settings,
+    UpdatePodGroup,
+)
+from unit.build import NOW, condition, decide, job, pod, pod_group, replicas, service, services, shown
+
+STOPPED = {"annotations": {COMMAND_ANNOTATION: STOP_COMMAND}}
+RUNNING = [condition("Created"), condition("Running")]
+
+
+def created(decision: Decision) -> list[str]:
+    return [
+        f"{action.body['kind']}/{action.body['metadata']['name']}"
+        for action in decision.actions
+        if isinstance(action, Create)
+    ]
+
+
+def test_a_new_job() -> None:
+    """Everything is created in one pass, and the first status says so."""
+    decision = decide(job({"PS": 1, "Worker": 2}))
+    assert sorted(created(decision)) == [
+        *(f"Pod/j-{name}" for name in ("ps-0", "worker-0", "worker-1")),
+        *(f"Service/j-{name}" for name in ("ps-0", "worker-0", "worker-1")),
+    ]
+    assert decision.status == {
+        "conditions": [{**condition("Created"), "message": "TFJob j is created."}],
+        "replicaStatuses": {"PS": {}, "Worker": {}},
+        "startTime": "2026-01-02T03:04:05Z",
+    }
+    assert decision.counts == (Count("created"),)
+
+
+def test_nothing_to_do() -> None:
+    """An unchanged world gives an empty decision."""
+    seen = {"pods": (pod("Worker", 0),), "services": services({"Worker": 1})}
+    first = decide(job(), **seen)
+    settled = decide(job(status=first.status), later_s=60, **seen)
+    assert settled == Decision()
+
+
+@pytest.mark.parametrize("managed_by", ["kueue.x-k8s.io/multikueue", ""])
+def test_managed_by_another(managed_by: str) -> None:
+    """Not even a status is written."""
+    assert decide(job(runPolicy={"managedBy": managed_by})) == Decision()
+
+
+def test_invalid_without_admission() -> None:
+    """Where the CRD has no rules, an event says what admission would have, and nothing is created."""
+    worker = {"replicas": 1, "template": {"spec": {"containers": [{"name": "main", "image": ""}]}}}
+    decision = decide(job({"Worker": worker}))
+    path = "spec.tfReplicaSpecs[Worker].template.spec.containers"
+    assert decision == Decision(
+        events=(
+            Event(
+                "Warning",
+                "TFJobFailedValidation",
+                f"{path}: Required value: must have at least one container with name tensorflow; "
+                f"{path}[0].image: Required value: must be required",
+            ),
+        )
+    )
+
+
+class TestFinishing:
+    """The verdict is stored first, then pods are deleted."""
+
+    def test_verdict_before_deletion(self) -> None:
+        """Worker 0 is done: the status says so, running PS count as succeeded, and nothing is deleted yet."""
+        found = job({"PS": 1, "Worker": 1}, runPolicy={"cleanPodPolicy": "All"}, status={"conditions": RUNNING})
+        decision = decide(
+            found,
+            pods=(pod("PS", 0), pod("Worker", 0, "Succeeded", exit_code=0)),
+            services=services({"PS": 1, "Worker": 1}),
+        )
+        assert decision.actions == ()
+        assert decision.status is not None
+        assert shown(decision.status)[-2:] == [
+            ("Running", "False", "TFJobRunning"),
+            ("Succeeded", "True", "TFJobSucceeded"),
+        ]
+        assert decision.status["replicaStatuses"] == {"PS": {"succeeded": 1}, "Worker": {"succeeded": 1}}
+        assert decision.status["completionTime"] == "2026-01-02T03:04:05Z"
+        assert decision.again_at == NOW
+
+    @pytest.mark.parametrize(
+        ("policy", "deleted"),
+        [
+            (None, []),
+            ("None", []),
+            ("Running", ["j-ps-0", "j-worker-1"]),
+            ("All", ["j-ps-0", "j-worker-0", "j-worker-1"]),
+        ],
+    )
+    def test_clean_pod_policy(self, policy: str | None, deleted: list[str]) -> None:
+        """Running means Running or Pending; services go with their pods."""
+        found = job(
+            {"PS": 1, "Worker": 2},
+            runPolicy={"cleanPodPolicy": policy} if policy else {},
+            status={"conditions": [*RUNNING[:1], condition("Succeeded")]},
+        )
+        decision = decide(
+            found,
+            pods=(pod("PS", 0), pod("Worker", 0, "Succeeded", exit_code=0), pod("Worker", 1, "Pending")),
+            services=services({"PS": 1, "Worker": 2}),
+        )
+        assert [action.name for action in decision.actions if isinstance(action, DeletePod)] == deleted
+        assert [action.name for action in decision.actions if isinstance(action, DeleteService)] == deleted
+
+    def test_deleted_pods_stay_deleted(self) -> None:
+        """A finished job is frozen."""
+        found = job(status={"conditions": [condition("Created"), condition("Failed")]})
+        assert decide(found) == Decision()
+
+    @pytest.mark.parametrize(("later_s", "gone"), [(0, False), (2.9, False), (3, True)])
+    def test_time_to_live(self, later_s: float, gone: bool) -> None:
+        """The job is deleted when its time is over, and looked at again exactly then."""
+        found = job(
+            runPolicy={"ttlSecondsAfterFinished": 3},
+            status={
+                "conditions": [condition("Created"), condition("Succeeded")],
+                "completionTime": "2026-01-02T03:04:05Z",
+            },
+        )
+        decision = decide(found, later_s=later_s)
+        assert decision.actions == ((DeleteJob(),) if gone else ())
+        assert (decision.again_at is None) == gone
+
+
+class TestLimits:
+    """Reasons to fail that are not a pod's failure."""
+
+    def test_deadline_is_a_timer(self) -> None:
+        """The pass before the deadline names the moment of the next one: no other event is needed (trainer#3358)."""
+        found = job(
+            runPolicy={"activeDeadlineSeconds": 10},
+            status={"conditions": RUNNING, "startTime": "2026-01-02T03:04:00Z"},
+        )
+        seen = {"pods": (pod("Worker", 0),), "services": services({"Worker": 1})}
+        early = decide(found, **seen)
+        assert early.again_at is not None
+        assert (early.again_at - NOW).total_seconds() == 5
+        late = decide(found, later_s=5, **seen)
+        assert late.status is not None
+        assert shown(late.status)[-1] == ("Failed", "True", "TFJobFailed")
+        assert "longer than specified deadline" in late.status["conditions"][-1]["message"]
+
+    def test_the_deadline_starts_with_the_job(self) -> None:
+        """A deadline of 0 fails a job on its second pass, not before it has started."""
+        found = job(runPolicy={"activeDeadlineSeconds": 0})
+        first = decide(found)
+        assert first.status is not None
+        assert shown(first.status) == [("Created", "True", "TFJobCreated")]
+        assert first.again_at == NOW
+
+    @pytest.mark.parametrize(
+        ("policy", "phase", "restarts", "limit", "failed"),
+        [
+            pytest.param("OnFailure", "Running", 3, 3, True, id="reached"),
+            pytest.param("OnFailure", "Running", 2, 3, False, id="below"),
+            pytest.param("OnFailure", "Running", 0, 0, False, id="zero-and-none"),
+            pytest.param("OnFailure", "Running", 1, 0, True, id="zero-and-one"),
+            pytest.param("OnFailure", "Pending", 3, 3, False, id="only-running-pods"),
+            pytest.param("Never", "Running", 3, 3, False, id="never-is-not-counted"),
+        ],
+    )
+    def test_backoff_limit(self, policy: str, phase: str, restarts: int, limit: int, failed: bool) -> None:
+        """Restarts of the containers of running pods, over all types whose policy restarts."""
+        found = job({"Worker": replicas(1, policy)}, runPolicy={"backoffLimit": limit})
+        decision = decide(found, pods=(pod("Worker", 0, phase, restarts=restarts),), services=services({"Worker": 1}))
+        assert decision.status is not None
+        assert (("Failed", "True", "TFJobFailed") in shown(decision.status)) == failed
+
+
+class TestRestart:
+    """Failed pods that get another try."""
+
+    @pytest.mark.parametrize(
+        ("policy", "exit_code", "verdict"),
+        [
+            ("OnFailure", 1, "Restarting"),
+            ("Always", 1, "Restarting"),
+            ("ExitCode", 130, "Restarting"),
+            ("ExitCode", None, "Restarting"),
+            ("ExitCode", 1, "Failed"),
+            ("ExitCode", 127, "Failed"),
+            ("ExitCode", 0, "Failed"),
+            ("Never", 130, "Failed"),
+        ],
+    )
+    def test_policy(self, policy: str, exit_code: int | None, verdict: str) -> None:
+        """A retried pod is deleted, to be created anew by the next pass."""
+        found = job({"Worker": replicas(1, policy)}, status={"conditions": RUNNING})
+        failed = pod("Worker", 0, "Failed", exit_code=exit_code)
+        decision = decide(found, pods=(failed,), services=services({"Worker": 1}))
+        assert decision.status is not None
+        assert shown(decision.status)[-1] == (verdict, "True", f"TFJob{verdict}")
+        restarts = verdict == "Restarting"
+        assert decision.actions == ((DeletePod(failed.name, failed.uid),) if restarts else ())
+        assert decision.counts == ((Count("restarted"),) if restarts else (Count("failed"),))
+
+    def test_counted_once(self) -> None:
+        """While the failed pod is still there, being deleted, the restart is neither repeated nor counted again."""
+        found = job(
+            {"Worker": replicas(1, "OnFailure")}, status={"conditions": [condition("Created"), condition("Restarting")]}
+        )
+        decision = decide(found, pods=(pod("Worker", 0, "Failed", terminating=True),), services=services({"Worker": 1}))
+        assert (decision.actions, decision.counts) == ((), ())
+        assert decision.status is not None
+        assert shown(decision.status)[-1] == ("Restarting", "True", "TFJobRestarting")
+
+    def test_dynamic_workers_may_fail(self) -> None:
+        """A failed worker does not fail a job with dynamic workers; a failed PS does."""
+        found = job({"PS": 1, "Worker": 2}, enableDynamicWorker=True)
+        seen = {"services": services({"PS": 1, "Worker": 2})}
+        workers = (pod("Worker", 0), pod("Worker", 1, "Failed", exit_code=1))
+        lives = decide(found, pods=(pod("PS", 0), *workers), **seen)
+        assert lives.status is not None
+        assert shown(lives.status)[-1][0] == "Running"
+        dies = decide(found, pods=(pod("PS", 0, "Failed", exit_code=1), *workers), **seen)
+        assert dies.status is not None
+        assert shown(dies.status)[-1][0] == "Failed"
+
+
+class TestTerminating:
+    """Running pods that are being deleted."""
+
+    def test_by_somebody_else(self) -> None:
+        """Upstream's rule: a pod that is drained away has failed."""
+        decision = decide(job(), pods=(pod("Worker", 0, terminating=True),), services=services({"Worker": 1}))
+        assert decision.status is not None
+        assert decision.status["replicaStatuses"] == {"Worker": {"failed": 1}}
+        assert shown(decision.status)[-1][0] == "Failed"
+
+    def test_by_us(self) -> None:
+        """A pod with our note on it has not failed, and its place is not filled before it is gone."""
+        leaving = pod("Worker", 0, terminating=True, **STOPPED)
+        decision = decide(job(), pods=(leaving,), services=services({"Worker": 1}))
+        assert decision.actions == ()
+        assert decision.status is not None
+        assert shown(decision.status) == [("Created", "True", "TFJobCreated")]
+
+    def test_scale_down(self) -> None:
+        """Replicas out of range are removed with a note, and their end does not fail the job."""
+        found = job({"Worker": 1}, status={"conditions": RUNNING})
+        extra = pod("Worker", 1)
+        decision = decide(found, pods=(pod("Worker", 0), extra), services=services({"Worker": 2}))
+        assert decision.actions == (
+            DeletePod(extra.name, extra.uid, mark=True),
+            DeleteService("j-worker-1", "j-worker-1-svc-uid"),
+        )
+        leaving = pod("Worker", 1, terminating=True, **STOPPED)
+        after = decide(found, pods=(pod("Worker", 0), leaving), services=services({"Worker": 1}))
+        assert after.status is not None
+        assert after.status["replicaStatuses"] == {"Worker": {"active": 1}}
+
+
+class TestSuspend:
+    """Suspend removes everything, resume starts anew."""
+
+    def test_suspend(self) -> None:
+        """All pods and services go, whatever cleanPodPolicy says; the start time stays."""
+        found = job(
+            runPolicy={"suspend": True},
+            status={"conditions": RUNNING, "replicaStatuses": {"Worker": {"active": 1}}, "startTime": "then"},
+        )
+        decision = decide(found, pods=(pod("Worker", 0),), services=services({"Worker": 1}))
+        assert decision.actions == (
+            DeletePod("j-worker-0", "j-worker-0-uid", mark=True),
+            DeleteService("j-worker-0", "j-worker-0-svc-uid"),
+        )
+        assert decision.status is not None
+        assert shown(decision.status) == [
+            ("Created", "True", "TFJobCreated"),
+            ("Running", "False", "TFJobSuspended"),
+            ("Suspended", "True", "TFJobSuspended"),
+        ]
+        assert decision.status["replicaStatuses"] == {"Worker": {}}
+        assert decision.status["startTime"] == "then"
+
+    def test_resume_while_old_pods_end(self) -> None:
+        """A quick resume waits for the old pods, and does not take their end for a failure."""
+        found = job(status={"conditions": [condition("Created"), condition("Suspended")], "startTime": "then"})
+        leaving = pod("Worker", 0, terminating=True, **STOPPED)
+        decision = decide(found, pods=(leaving,))
+        assert created(decision) == ["Service/j-worker-0"]
+        assert decision.status is not None
+        assert shown(decision.status) == [("Created", "True", "TFJobCreated"), ("Suspended", "False", "TFJobResumed")]
+        assert decision.status["startTime"] == "2026-01-02T03:04:05Z"
+
+
+class TestOwnership:
+    """Names are not enough: the owner's uid decides."""
+
+    def test_what_an_earlier_job_of_the_same_name_left(self) -> None:
+        """Its pods are no replicas of this job, and their names are waited for."""
+        left = pod("Worker", 0, owner="earlier", terminating=True)
+        decision = decide(job({"Worker": 2}), pods=(left,), services=(service("Worker", 1, owner="earlier"),))
+        assert created(decision) == ["Pod/j-worker-1", "Service/j-worker-0"]
+        assert decision.status is not None
+        assert decision.status["replicaStatuses"] == {"Worker": {}}
+
+    def test_orphan_service(self) -> None:
+        """A service with the right labels and no controller is adopted, not doubled."""
+        decision = decide(job(), pods=(pod("Worker", 0),), services=(service("Worker", 0, owner=""),))
+        assert decision.actions == (AdoptService("j-worker-0", "j-worker-0-svc-uid"),)
+
+
+class TestGang:
+    """PodGroups."""
+
+    VOLCANO = Settings(gang_scheduler="Volcano")
+    PLUGINS = Settings(gang_scheduler="my-scheduler")
+
+    def test_volcano_first_the_group(self) -> None:
+        """No pod is created before Volcano has admitted the gang."""
+        worker = replicas(
+            2, containers=[{"name": "tensorflow", "image": "t", "resources": {"requests": {"cpu": "500m"}}}]
+        )
+        decision = decide(job({"Worker": worker, "PS": 1}), settings=self.VOLCANO)
+        (action,) = decision.actions
+        assert isinstance(action, Create)
+        assert action.body["apiVersion"] == "scheduling.volcano.sh/v1beta1"
+        assert action.body["spec"] == {"minMember": 3, "queue": "default", "minResources": {"cpu": "1"}}
+        assert decision.status is not None
+        assert decision.status["lastReconcileTime"] == "2026-01-02T03:04:05Z"
+
+    def test_volcano_admitted(self) -> None:
+        """Then the pods are its members."""
+        group = pod_group(phase="Inqueue", minMember=1, queue="moved-here", minResources={})
+        decision = decide(job(), settings=self.VOLCANO, pod_group=group)
+        body = decision.actions[0].body  # type: ignore[union-attr]
+        assert body["spec"]["schedulerName"] == "volcano"
+        assert body["metadata"]["annotations"] == {
+            "scheduling.k8s.io/group-name": "j",
+            "volcano.sh/task-spec": "worker",
+        }
+
+    def test_scheduler_plugins(self) -> None:
+        """Group and pods are created together; a scheduler that the user named stays, with a warning."""
+        decision = decide(job({"Worker": replicas(1, schedulerName="mine")}), settings=self.PLUGINS)
+        group, worker, _ = (action.body for action in decision.actions)  # type: ignore[union-attr]
+        assert group["spec"] == {"minMember": 1, "minResources": {}}
+        assert worker["spec"]["schedulerName"] == "mine"
+        assert worker["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == "j"
+        assert [event.reason for event in decision.events] == ["SetPodTemplateSchedulerName"]
+
+    def test_changed_and_removed(self) -> None:
+        """A changed job changes its group; a finished one deletes it."""
+        policy = {"schedulingPolicy": {"minAvailable": 2, "queue": "q", "scheduleTimeoutSeconds": 9}}
+        group = pod_group(minMember=1, minResources={})
+        running = decide(job({"Worker": 3}, runPolicy=policy), settings=self.PLUGINS, pod_group=group)
+        assert running.actions[0] == UpdatePodGroup(
+            "j", {"minMember": 2, "minResources": {}, "scheduleTimeoutSeconds": 9}
+        )
+        finished = job(status={"conditions": [condition("Created"), condition("Failed")]})
+        assert decide(finished, settings=self.PLUGINS, pod_group=group).actions == (DeletePodGroup("j", "group-uid"),)
+
+    def test_min_resources_of_the_first_members(self) -> None:
+        """The first `minAvailable` pods by priority; limits stand in for requests that are not given."""
+
+        def with_resources(count: int, resources: dict, priority: str) -> dict:
+            container = {"name": "tensorflow", "image": "t", "resources": resources}
+            return replicas(count, containers=[container], priorityClassName=priority)
+
+        found = job(
+            {
+                "PS": with_resources(2, {"requests": {"cpu": "1500m", "memory": "1Gi"}}, "high"),
+                "Worker": with_resources(4, {"limits": {"cpu": 2}}, "low"),
+            },
+            runPolicy={"schedulingPolicy": {"minAvailable": 3}},
+        )
+        decision = decide(found, settings=self.PLUGINS, priorities={"high": 10, "low": 1})
+        assert decision.actions[0].body["spec"]["minResources"] == {  # type: ignore[union-attr]
+            "cpu": "5",
+            "memory": "2147483648",
+        }
+
+
+def test_troubles_are_told() -> None:
+    """Why a pod does not run shows on the job: its container's state, else its newest condition."""
+    waiting = pod(
+        "Worker",
+        0,
+        "Pending",
+        status={
+            "containerStatuses": [
+                {"name": "tensorflow", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+            ]
+        },
+    )
+    unplaced = pod(
+        "Worker",
+        1,
+        "Pending",
+        status={
+            "containerStatuses": [],
+            "conditions": [
+                {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "Unschedulable",
+                    "message": "0/3 nodes",
+                    "lastTransitionTime": "2026-01-02T03:04:05Z",
+                }
+            ],
+        },
+    )
+    decision = decide(job({"Worker": 2}), pods=(waiting, unplaced), services=services({"Worker": 2}))
+    assert decision.events == (
+        Event(
+            "Warning", "ImagePullBackOff", "Error pod j-worker-0 container tensorflow waiting message: no such image"
+        ),
+        Event("Warning", "Unschedulable", "Error pod j-worker-1 condition message: 0/3 nodes"),
+    )
+
+
+# What holds for every observation.
+
+PODS = st.lists(
+    st.builds(
+        pod,
+        st.sampled_from(["Chief", "PS", "Worker"]),
+        st.integers(0, 3),
+        st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown"]),
+        exit_code=st.sampled_from([None, 0, 1, 137]),
+        terminating=st.booleans(),
+        restarts=st.integers(0, 3),
+    ),
+    max_size=6,
+    unique_by=lambda found: found.name,
+)
+JOBS = st.builds(
+    job,
+    st.dictionaries(
+        st.sampled_from(["Chief", "PS", "Worker", "Evaluator"]),
+        st.builds(replicas, st.integers(0, 3), st.sampled_from([None, "Never", "OnFailure", "Always", "ExitCode"])),
+    ),
+    runPolicy=st.fixed_dictionaries(
+        {},
+        optional={
+            "suspend": st.booleans(),
+            "cleanPodPolicy": st.sampled_from(["None", "Running", "All"]),
+            "backoffLimit": st.integers(0, 3),
+            "activeDeadlineSeconds": st.integers(0, 100),
+            "ttlSecondsAfterFinished": st.integers(0, 100),
+        },
+    ),
+    enableDynamicWorker=st.booleans(),
+    successPolicy=st.sampled_from(["", "AllWorkers"]),
+)
+
+
+def stored(found: Job, decision: Decision) -> Job:
+    """The job once the decision's status is stored."""
+    if decision.status is None:
+        return found
+    return Job(
+        found.namespace,
+        found.name,
+        found.uid,
+        found.version + 1,
+        found.deleting,
+        found.annotations,
+        found.raw_spec,
+        orjson.dumps(decision.status),
+    )
+
+
+@given(JOBS, PODS)
+def test_every_decision(found: Job, pods: list) -> None:
+    """Each replica is created at most once and only in range; deleted only if there, once; a verdict settles."""
+    spec = found.spec()
+    decision = decide(found, pods=tuple(pods))
+    names = created(decision)
+    assert len(names) == len(set(names))
+    ranges = {f"j-{name.lower()}-{i}" for name, entry in spec.tf_replica_specs.items() for i in range(entry.count)}
+    present = {item.name for item in pods}
+    for name in names:
+        kind, _, replica = name.partition("/")
+        assert replica in ranges
+        assert kind == "Service" or replica not in present
+    deleted = [action.name for action in decision.actions if isinstance(action, DeletePod)]
+    assert len(deleted) == len(set(deleted))
+    assert set(deleted) <= {item.name for item in pods if not item.terminating}
+    # The world as it is, the status stored: after at most two more passes nothing is left to write.
+    for _ in range(3):
+        found = stored(found, decision)
+        decision = decide(found, pods=tuple(pods))
+    assert decision.status is None
+
+
+@given(JOBS, PODS, PODS)
+def test_a_finished_job_stays_finished(found: Job, before: list, after: list) -> None:
+    """Whatever its pods do later, no pod is created and the verdict stands."""
+    found = stored(found, decide(found, pods=tuple(before)))
+    if not found.status().finished:
+        return
+    decision = decide(found, pods=tuple(after), later_s=1000)
+    assert created(decision) == []
+    verdicts = {"Succeeded", "Failed"}
+    assert {item.type for item in stored(found, decision).status().conditions if item.status == "True"} & verdicts

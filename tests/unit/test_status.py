@@ -1,0 +1,72 @@
+"""The rules by which conditions change, and the API's form of a status."""
+
+import pytest
+
+from elastic_tfjob.controller.status import JobStatus
+from unit.build import condition
+
+THEN, NOW = "2026-01-02T03:04:05Z", "2026-01-02T03:05:00Z"
+
+
+def status(*conditions: dict[str, str]) -> JobStatus:
+    return JobStatus.parse({"conditions": list(conditions)})
+
+
+def types(found: JobStatus) -> list[str]:
+    return [f"{item.type}={item.status}" for item in found.conditions]
+
+
+@pytest.mark.parametrize(
+    ("before", "new", "after"),
+    [
+        pytest.param([], "Created", ["Created=True"], id="first"),
+        pytest.param(["Created"], "Running", ["Created=True", "Running=True"], id="order-is-recency"),
+        pytest.param(
+            ["Created", "Running"], "Restarting", ["Created=True", "Restarting=True"], id="restarting-replaces"
+        ),
+        pytest.param(["Created", "Restarting"], "Running", ["Created=True", "Running=True"], id="running-replaces"),
+        pytest.param(
+            ["Created", "Running"], "Succeeded", ["Created=True", "Running=False", "Succeeded=True"], id="not-running"
+        ),
+        pytest.param(["Created", "Running"], "Failed", ["Created=True", "Running=False", "Failed=True"], id="failed"),
+        pytest.param(["Created", "Failed"], "Succeeded", ["Created=True", "Failed=True"], id="failed-is-final"),
+        pytest.param(
+            ["Created", "Succeeded"], "Failed", ["Created=True", "Succeeded=True", "Failed=True"], id="both-true"
+        ),
+    ],
+)
+def test_set(before: list[str], new: str, after: list[str]) -> None:
+    """Setting a condition moves it to the end and changes what contradicts it."""
+    found = status(*map(condition, before))
+    found.set(new, f"TFJob{new}", "because", NOW)
+    assert types(found) == after
+
+
+def test_the_same_condition_changes_nothing() -> None:
+    """Type, status and reason decide: a new message alone is no change."""
+    found = status(condition("Running"))
+    assert not found.set("Running", "TFJobRunning", "another message", NOW)
+    assert found.conditions[0].lastUpdateTime == THEN
+
+
+def test_a_new_reason_keeps_the_transition_time() -> None:
+    """The transition time is of the status, not of the reason."""
+    found = status(condition("Restarting"))
+    assert found.set("Restarting", "TFJobRescaling", "", NOW)
+    assert (found.conditions[0].lastTransitionTime, found.conditions[0].lastUpdateTime) == (THEN, NOW)
+
+
+def test_round_trip() -> None:
+    """Parsing and writing a status of upstream's gives the same object, zeros left out."""
+    raw = {
+        "conditions": [condition("Created"), condition("Running", "False")],
+        "replicaStatuses": {"PS": {}, "Worker": {"active": 1, "failed": 2}},
+        "startTime": THEN,
+        "completionTime": NOW,
+    }
+    assert JobStatus.parse(raw).to_dict() == raw
+
+
+def test_nothing_stored_yet() -> None:
+    """A new job has no status at all."""
+    assert JobStatus.parse({}).to_dict() == {"conditions": [], "replicaStatuses": {}}
