@@ -1,8 +1,11 @@
 """The parameters of every scheduling profile: what a line of YAML, or `--set PROFILE.PARAM=VALUE`, may say."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from elastic_tfjob.api.scenario import wrong_places
 
 PlaceName = Literal["count", "consolidate", "best-fit", "spread", "even", "pack"]
 Seconds = Annotated[float, Field(ge=0)]
@@ -59,7 +62,15 @@ class LasParameters(ProfileParameters):
     within: Literal["arrival", "turn"] = Field(
         "turn", description="order in a queue: by arrival (Lucid), or running, preempted, entered (Tiresias)"
     )
-    promote_knob: float = Field(0.0, ge=0, description="back to the first queue after waiting this times its run; 0: off")
+    promote_knob: float = Field(
+        0.0, ge=0, description="back to the first queue after waiting this times its run; 0: off"
+    )
+
+    @field_validator("thresholds", mode="before")
+    @classmethod
+    def commas(cls, value: object) -> object:
+        """`3250,7200` as a command line gives it."""
+        return value.split(",") if isinstance(value, str) else value
 
     @field_validator("thresholds")
     @classmethod
@@ -84,6 +95,7 @@ class ElasticParameters(ProfileParameters):
     cooldown_s: Seconds = Field(0.0, description="least time between two rescales of one job")
     min_gain: float = Field(0.0, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
     repack: bool = Field(False, description="a resized job is placed anew as a whole")
+    sample_points: int = Field(8, ge=0, description="sizes measured before a job starts (simulation without oracle)")
 
 
 class DrfParameters(ElasticParameters):
@@ -104,7 +116,6 @@ class OptimusParameters(ElasticParameters):
     place: PlaceName = Field("even", description="which nodes replicas go to; count looks at totals only")
     per_resource: bool = Field(True, description="gain per amount of the unit's dominant resource (the paper)")
     on_full: Literal["next", "stop"] = Field("next", description="when the best unit does not fit: try others, or stop")
-    sample_points: int = Field(8, ge=0, description="sizes measured before a job starts (simulation without oracle)")
     repack: bool = Field(True, description="a resized job is placed anew as a whole")
 
 
@@ -122,3 +133,15 @@ PROFILES: dict[str, type[ProfileParameters]] = {
     "optimus": OptimusParameters,
 }
 """Profile names and what may be set for each."""
+
+
+def parse_profile(name: str, settings: Mapping[str, Any]) -> ProfileParameters:
+    """The parameters of profile `name` with these settings. Raises ValueError that names each wrong one, what was found
+    and what there is.
+    """
+    model = PROFILES[name]
+    try:
+        return model.model_validate(settings)
+    except ValidationError as e:
+        problems = "; ".join(f"{name}.{place}" for place in wrong_places(e))
+        raise ValueError(f"{problems}. Parameters of {name}: {', '.join(model.model_fields)}") from e

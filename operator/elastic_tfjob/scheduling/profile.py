@@ -80,7 +80,10 @@ class Migrate(Protocol):
 @dataclass(frozen=True, slots=True)
 class Profile:
     """`interval_s` is the longest time between two rounds (0: only when something changes); with `on_change` false a
-    change waits for the next multiple of it. `oracle` tells that the policy is given the true duration and speed.
+    change waits for the next multiple of it. `oracle` tells that the policy is given the true duration and speed;
+    without it a simulated job's speed is measured at `sample_points` sizes before it starts, as Optimus does on a test
+    slot. A job is rescaled at most every `cooldown_s`, and grows only if its speed is predicted to gain `min_gain`.
+    `repack`: a job whose size changes is placed anew as a whole.
     """
 
     name: str
@@ -95,3 +98,4 @@ class Profile:
     cooldown_s: float = 0.0
     min_gain: float = 0.0
     repack: bool = False
+    sample_points: int = 0

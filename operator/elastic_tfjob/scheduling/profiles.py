@@ -49,7 +49,7 @@ PLACES: dict[PlaceName, Place] = {
 def build(name: str, parameters: ProfileParameters) -> Profile:
     """The profile `name` with these parameters."""
     order, allocate = _stages(parameters)
-    elastic = parameters if isinstance(parameters, ElasticParameters) else ElasticParameters()
+    elastic = parameters if isinstance(parameters, ElasticParameters) else ElasticParameters(sample_points=0)
     return Profile(
         name=name,
         lend=BorrowOffered() if parameters.lend == "offered" else NoLoans(),
@@ -63,6 +63,7 @@ def build(name: str, parameters: ProfileParameters) -> Profile:
         cooldown_s=elastic.cooldown_s,
         min_gain=elastic.min_gain,
         repack=elastic.repack,
+        sample_points=elastic.sample_points,
     )
 
 

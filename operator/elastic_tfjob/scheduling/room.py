@@ -130,7 +130,11 @@ class Room:
         capacity = self.capacity[i]
         shares = [
             1 - free / all_
-            for free, all_ in ((self.cpu[i], capacity.cpu), (self.memory[i], capacity.memory), (self.accelerators[i], capacity.accelerators))
+            for free, all_ in (
+                (self.cpu[i], capacity.cpu),
+                (self.memory[i], capacity.memory),
+                (self.accelerators[i], capacity.accelerators),
+            )
             if all_ > 0
         ]
         return (round(sum(shares) / len(shares), 9) if shares else 0.0, 0, 0, i)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from elastic_tfjob.scheduling.plan import Loan, Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.queue import Entry, JobQueue, Merge, queue_view
-from elastic_tfjob.scheduling.room import Room, grown, room_view, shrunk
+from elastic_tfjob.scheduling.room import grown, room_view, shrunk
 from elastic_tfjob.scheduling.snapshot import UNPLACED, Counts, Job, Placement, Snapshot
 
 
@@ -79,7 +79,9 @@ class Round:
             nodes = place.place(job.spec, counts, room, UNPLACED)
         else:
             kept = shrunk(held, counts)
-            dropped = {t: names[len(kept.get(t, ())) :] for t, names in held.items() if len(kept.get(t, ())) < len(names)}
+            dropped = {
+                t: names[len(kept.get(t, ())) :] for t, names in held.items() if len(kept.get(t, ())) < len(names)
+            }
             room.give(job.spec, dropped)
             add = {t: n - len(kept.get(t, ())) for t, n in counts.items() if n > len(kept.get(t, ()))}
             added = place.place(job.spec, add, room, kept) if add else UNPLACED
@@ -108,4 +110,3 @@ class Round:
     def plan(self) -> Plan:
         self.room.rollback(0)
         return Plan(self.snapshot, self.changes, self.loans, self.refusals, self.held_back)
-

@@ -48,7 +48,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaGroup:
-    """One replica type of a job: what one replica asks for, how many the user declared, and how few and many may run."""
+    """One replica type of a job: what one replica asks for, how many the user declared, how few and many may run."""
 
     type: str
     request: Resources

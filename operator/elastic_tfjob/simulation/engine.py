@@ -13,11 +13,12 @@ from math import inf
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
-from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, JobSpec, Node, Placement, Snapshot
+from elastic_tfjob.scheduling.snapshot import PS, UNPLACED, WORKER, Job, JobSpec, Node, Placement, Snapshot
 from elastic_tfjob.simulation.inference import Demand, InferencePool
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.simulation.worlds.base import Truth, World
 from elastic_tfjob.speed.model import Speed
+from elastic_tfjob.speed.optimus import believe
 
 FINISH, ARRIVE, JUMP, DEMAND, ROUND = range(5)
 
@@ -131,6 +132,8 @@ class _Live:
     held: int = 0
     accelerators: int = 0
     cpu: int = 0
+    seen: dict[tuple[int, int], float] = field(default_factory=dict)
+    """Measured steps per second by (PSs, workers), where the policy has to learn them."""
 
 
 Progress = Callable[[float, int, int], None]
@@ -191,6 +194,7 @@ class Simulation:
         self._done = 0
         self._open: dict[tuple[str, str], Interval] = {}
         self._last_round = -inf
+        self._losses = any(job.loss for job in self.jobs)
         self._cpu_wanted: dict[str, float] = {}
         self._on_node: dict[str, dict[str, None]] = {}
 
@@ -252,6 +256,9 @@ class Simulation:
             news = bool(changed or removed) or nodes is not None
             if self.world.contended and touched:
                 changed += self._share(touched, now)
+            if round_due and self._losses:
+                known = {job.key for job in changed}
+                changed += [self._job(job) for key, job in live.items() if job.work.loss and key not in known]
             if news or round_due:
                 self.snapshot = self.snapshot.evolve(now, changed=changed, removed=removed, nodes=nodes)
             if round_due or (news and on_change):
@@ -321,9 +328,33 @@ class Simulation:
         record = JobRecord(work.key, work.submit_s, work.deadline_s)
         self.outcome.records.append(record)
         live = _Live(work, spec, truth, record, self._lognormal(self.noise.speed), truth if oracle else None)
+        if not oracle and self.profile.sample_points and spec.elastic:
+            self._measure(live)
         live.observed_s = live.since_s = now
         self._live[work.key] = live
         return self._job(live)
+
+    def _measure(self, live: _Live) -> None:
+        """Run the job briefly at a few sizes, smallest first, as Optimus does before it schedules a job."""
+        spec, sizes = live.spec, {tuple(live.spec.minimum.items()): None}
+        for _ in range(4 * self.profile.sample_points):
+            if len(sizes) >= self.profile.sample_points:
+                break
+            size = {g.type: self.random.randint(g.minimum, g.maximum) for g in spec.groups}
+            sizes[tuple(size.items())] = None
+        for items in sizes:
+            counts = dict(items)
+            rate = live.truth.steps_per_s(counts)
+            if rate:
+                live.seen[counts.get(PS, 0), counts.get(WORKER, 0)] = rate * live.factor
+        live.speed = believe(live.seen)
+
+    def _observe(self, live: _Live) -> None:
+        """What running at its present size tells about the job's speed."""
+        size = (len(live.placement.get(PS, ())), len(live.placement.get(WORKER, ())))
+        if live.seen.get(size) != live.rate:
+            live.seen[size] = live.rate
+            live.speed = believe(live.seen)
 
     def _finish(self, live: _Live, now: float) -> None:
         record = live.record
@@ -369,6 +400,8 @@ class Simulation:
         self._hold(live, new, now)
         live.since_s = now
         live.rate = self._rate(live)
+        if live.seen and live.rate:
+            self._observe(live)
         live.observed_s = now + pause
         self._plan_finish(live)
         if new:
@@ -400,7 +433,16 @@ class Simulation:
             live.rescaled_s,
             live.record.migrations,
             live.speed,
+            self._loss_growth(live),
         )
+
+    def _loss_growth(self, live: _Live) -> float | None:
+        """How fast the loss falls where the job is, per second."""
+        curve, rate = live.work.loss, live.rate
+        if curve is None:
+            return None
+        steps = live.steps + rate * max(0.0, self.snapshot.now - live.observed_s)
+        return curve.at(steps) - curve.at(steps + rate)
 
     def _lognormal(self, sigma: float) -> float:
         return self.random.lognormvariate(0.0, sigma) if sigma > 0 else 1.0
@@ -443,7 +485,9 @@ class Simulation:
         rate = live.truth.rate(placement) * live.factor
         nodes = self.snapshot.nodes
         if self._uneven:
-            rate *= min(nodes[name].accelerator_speed for names in placement.values() for name in names if name in nodes)
+            rate *= min(
+                nodes[name].accelerator_speed for names in placement.values() for name in names if name in nodes
+            )
         if self.world.contended:
             rate *= min(
                 cpu_share(nodes[name].capacity.cpu / 1000, self._cpu_wanted[name])

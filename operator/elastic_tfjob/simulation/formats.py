@@ -6,6 +6,8 @@ A bad row is named by file, line, column and value. By default nothing is simula
 import csv
 import gzip
 import io
+import math
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -87,7 +89,7 @@ class Row:
             value = float(text)
         except ValueError:
             raise _Bad(column, text, "is not a number") from None
-        if value != value or value in (float("inf"), float("-inf")):
+        if not math.isfinite(value):
             raise _Bad(column, text, "is not a finite number")
         if least is not None and value < least:
             raise _Bad(column, text, f"must be at least {least:g}")
@@ -283,10 +285,9 @@ def read_csv(path: Path, format_name: str = "auto", *, skip_bad: bool = False) -
     Raises WorkloadError when the file cannot be read or its format is not known, and for bad rows unless `skip_bad`.
     """
     try:
-        with path.open("rb") as raw:
-            packed = gzip.open(raw) if path.suffix == ".gz" else raw
-            text = io.TextIOWrapper(packed, encoding="utf-8-sig", newline="").read()
-    except (OSError, UnicodeDecodeError, EOFError) as e:
+        content = path.read_bytes()
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as e:
         raise WorkloadError(f"{path}: cannot be read: {e}") from e
     return parse_csv(text, str(path), format_name, skip_bad=skip_bad)
 
@@ -306,7 +307,9 @@ def parse_csv(
             bad.append(job_or_bad)
         elif job_or_bad.key in seen:
             first = seen[job_or_bad.key]
-            bad.append(BadRow(file, job_or_bad.line, format_.required[0], job_or_bad.key, f"is already in line {first}"))
+            bad.append(
+                BadRow(file, job_or_bad.line, format_.required[0], job_or_bad.key, f"is already in line {first}")
+            )
         else:
             seen[job_or_bad.key] = job_or_bad.line
             jobs.append(job_or_bad)
@@ -314,7 +317,9 @@ def parse_csv(
         shown = "\n".join(f"  {row}" for row in bad[:20])
         more = f"\n  ... and {len(bad) - 20} more" if len(bad) > 20 else ""
         raise WorkloadError(
-            f"{len(bad)} bad row(s), nothing was simulated (mend them, or leave them out with --skip-bad):\n{shown}{more}"
+            f"{len(bad)} bad row(s), nothing was simulated (mend them, or leave them out with --skip-bad):\n"
+            + shown
+            + more
         )
     if not jobs:
         raise WorkloadError(f"{file}: no jobs in it")
@@ -328,7 +333,9 @@ def _rows(reader: "csv.DictReader[str]", format_: Format, file: str) -> Iterator
         line = reader.line_num
         if "(more)" in values:
             extra: object = values.pop("(more)")
-            yield BadRow(file, line, "(beyond the last)", str(extra), f"comes after the {columns} columns of the header")
+            yield BadRow(
+                file, line, "(beyond the last)", str(extra), f"comes after the {columns} columns of the header"
+            )
             continue
         try:
             yield format_.parse(Row(values, line, shared))
@@ -349,5 +356,6 @@ def _format(header: list[str], name: str, file: str) -> Format:
         if matches(format_, header):
             return format_
     known = "\n".join(f"  {f.name}: {', '.join(f.required)}" for f in FORMATS.values())
-    raise WorkloadError(f"{file}:1: no known format has this header: {', '.join(header)}\nFormats and their columns:\n{known}")
-
+    raise WorkloadError(
+        f"{file}:1: no known format has this header: {', '.join(header)}\nFormats and their columns:\n{known}"
+    )

@@ -110,6 +110,8 @@ def table(summaries: Sequence[Summary], names: Sequence[object]) -> str:
             *(f"{s.rescales:,}", f"{s.preemptions:,}", f"{s.migrations:,}", f"{s.rounds:,}"),
         )
         rows.append(
-            f'<tr><th scope="row">{html.escape(str(name))}{marks}</th>' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>"
+            f'<tr><th scope="row">{html.escape(str(name))}{marks}</th>'
+            + "".join(f"<td>{c}</td>" for c in cells)
+            + "</tr>"
         )
     return "\n".join(rows)

@@ -9,9 +9,8 @@ from multiprocessing import get_context
 from multiprocessing.managers import SyncManager
 from multiprocessing.synchronize import Event
 from queue import Empty, Queue
-from typing import Any
 
-from elastic_tfjob.api.profiles import PROFILES, ProfileParameters
+from elastic_tfjob.api.profiles import ProfileParameters
 from elastic_tfjob.scheduling.profiles import build
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Node
@@ -122,8 +121,3 @@ def _result(future: "Future[Outcome | None]") -> Outcome | None:
 def _ignore_interrupts() -> None:
     """Ctrl-C reaches every process of the terminal; the parent alone acts on it and tells the others."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def parameters_for(profile: str, settings: dict[str, Any]) -> ProfileParameters:
-    """Raises pydantic's ValidationError for a wrong name or value."""
-    return PROFILES[profile].model_validate(settings)

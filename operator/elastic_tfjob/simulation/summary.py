@@ -91,7 +91,17 @@ def job_rows(outcome: Outcome) -> Sequence[tuple[object, ...]]:
     """One row per job in the order of COLUMNS."""
     return [
         (
-            *(outcome.profile, outcome.seed, r.key, r.submit_s, r.start_s, r.finish_s, r.jct_s, r.queue_s, r.executed_s),
+            *(
+                outcome.profile,
+                outcome.seed,
+                r.key,
+                r.submit_s,
+                r.start_s,
+                r.finish_s,
+                r.jct_s,
+                r.queue_s,
+                r.executed_s,
+            ),
             *(r.preemptions, r.rescales, r.migrations, r.deadline_s, None if r.deadline_s is None else met(r)),
         )
         for r in outcome.records

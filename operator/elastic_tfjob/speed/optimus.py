@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 POINTS_NEEDED: dict[Mode, int] = {"sync": 5, "async": 4}
 """Different sizes that must have been seen before a fit is trusted: as many as coefficients."""
 RESIDUAL_TRUSTED = 0.25
-"""Largest root mean square relative error of a fit that is trusted; the best fits in Optimus' own data have 0.05 to 0.2."""
+"""Largest root mean square relative error of a fit that is trusted; good fits have 0.05 to 0.2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,12 @@ class OnlineSpeed:
 
 def learn(observations: Sequence[Observation], mode: Mode = "sync") -> OnlineSpeed:
     """The belief after these observations; later ones of the same size replace earlier ones."""
-    measured = {(o.ps, o.workers): o.steps_per_s for o in observations if o.steps_per_s > 0 and o.workers > 0}
+    return believe({(o.ps, o.workers): o.steps_per_s for o in observations}, mode)
+
+
+def believe(seen: Mapping[tuple[int, int], float], mode: Mode = "sync") -> OnlineSpeed:
+    """The belief after these steps per second by (PSs, workers); sizes without workers or speed say nothing."""
+    measured = {size: rate for size, rate in seen.items() if rate > 0 and size[1] > 0}
     return OnlineSpeed(measured, fit(measured, mode) if measured else None)
 
 

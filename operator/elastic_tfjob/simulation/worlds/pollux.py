@@ -34,7 +34,7 @@ Times = tuple[float, float]
 
 @dataclass(slots=True)
 class Application:
-    """What was measured of one application; `validation` by batch size holds (progress, grad_sqr, grad_var) per epoch."""
+    """What was measured of one application. `validation` by batch size: (progress, grad_sqr, grad_var) per epoch."""
 
     name: str
     validation: dict[int, list[tuple[float, float, float]]]
@@ -82,7 +82,7 @@ class Application:
         return 0.0 if epoch == 0 else min(rows[epoch - 1][0] for rows in self.validation.values())
 
     def gain(self, batch: float, epoch: int) -> float:
-        """Progress per step relative to the smallest batch size (equation 7 of Pollux: statistical efficiency x scale)."""
+        """Progress per step relative to the smallest batch size: statistical efficiency times scale."""
         sizes = sorted(self.validation)
         upper = sizes[min(bisect_left(sizes, batch), len(sizes) - 1)]
         lower = max((size for size in sizes if size <= batch), default=sizes[0])
@@ -126,7 +126,13 @@ def application(name: str) -> Application:
         for (nodes, replicas, local), times in sorted(grouped.items())
     ]
     points += [
-        (int(r["num_nodes"]), int(r["num_replicas"]), float(r["local_bsz"]), float(r["step_time"]), float(r["sync_time"]))
+        (
+            int(r["num_nodes"]),
+            int(r["num_replicas"]),
+            float(r["local_bsz"]),
+            float(r["step_time"]),
+            float(r["sync_time"]),
+        )
         for r in _rows(f"pollux_{name}_scalability.csv.gz")
     ]
     validation: dict[int, list[tuple[float, float, float]]] = {}
@@ -206,10 +212,13 @@ class PolluxWorld:
 
     def truth(self, job: WorkloadJob) -> Truth:
         if job.model not in APPLICATIONS:
-            raise ValueError(f"job {job.key}: the pollux world knows no application {job.model!r}, only {', '.join(APPLICATIONS)}")
+            raise ValueError(
+                f"job {job.key}: the pollux world knows no application {job.model!r}, only {', '.join(APPLICATIONS)}"
+            )
         app = application(job.model)
         if not app.init_batch <= job.batch_size <= app.max_batch:
             raise ValueError(
-                f"job {job.key}: {job.model} was measured at batch sizes {app.init_batch} to {app.max_batch}, not {job.batch_size}"
+                f"job {job.key}: {job.model} was measured at batch sizes "
+                f"{app.init_batch} to {app.max_batch}, not {job.batch_size}"
             )
         return PolluxTruth(app, job.batch_size, app.steps(job.batch_size))

@@ -11,7 +11,6 @@ from elastic_tfjob.scheduling.snapshot import PS, WORKER, Placement
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.simulation.worlds.base import Truth
 
-
 MEASURED_TASKS = 24
 """The most PSs and workers of one job in DL2's measurements."""
 

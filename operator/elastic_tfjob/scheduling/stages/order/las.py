@@ -7,7 +7,6 @@ from typing import Literal
 from elastic_tfjob.scheduling.profile import OrderKey
 from elastic_tfjob.scheduling.snapshot import Job
 
-
 Within = Literal["arrival", "turn"]
 
 EPSILON = 1e-6
