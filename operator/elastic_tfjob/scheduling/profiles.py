@@ -74,7 +74,7 @@ def _stages(parameters: ProfileParameters) -> tuple[Order, Allocate]:
         case DrfParameters(on_full=on_full):
             return Fifo(), DominantResourceFairness(on_full)
         case TetrisParameters(shortness_weight=weight):
-            return Fifo(), Tetris(weight)
+            return ShortestRemainingTimeFirst(), Tetris(weight)
         case OptimusParameters(per_resource=per_resource, on_full=on_full):
             return Fifo(), MarginalGain(per_resource, on_full)
         case SrtfParameters():

@@ -1,10 +1,10 @@
 """One round of decisions: the working state that the stages share, and how it becomes a Plan."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from elastic_tfjob.scheduling.plan import Loan, Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
-from elastic_tfjob.scheduling.queue import Entry, JobQueue, Merge, queue_view
+from elastic_tfjob.scheduling.queue import Entry, JobQueue, Merge, queue_view, shape
 from elastic_tfjob.scheduling.room import grown, room_view, shrunk
 from elastic_tfjob.scheduling.snapshot import UNPLACED, Counts, Job, Placement, Snapshot
 
@@ -19,6 +19,8 @@ class Round:
         self.loans = loans
         self.changes: dict[str, Target] = {}
         self.refusals: dict[str, str] = {}
+        self._failed: set[Hashable] = set()
+        """Starts that found no nodes since room was last given back: the same again would not either."""
         self.held_back = "does not fit beside the jobs before it"
         place = profile.place
         self.room = snapshot.view(("room", place.rank, place.totals_only), room_view(place.rank, place.totals_only))
@@ -39,6 +41,13 @@ class Round:
     def active(self) -> Iterator[Job]:
         """All jobs that may change, in order: waiting and running together."""
         merge, jobs = self.waiting(), self.snapshot.jobs
+        if not merge.lead:
+            entries = [*self.running_in_order()]
+            for waiting in self.waiting_queue.lists.values():
+                entries += waiting
+            for e in sorted(entries):
+                yield jobs[e[4]]
+            return
         for e in self.running_in_order():
             while (head := merge.peek()) is not None and head < e:
                 yield jobs[head[4]]
@@ -59,8 +68,12 @@ class Round:
 
     def start(self, job: Job, counts: Counts, reason: str, *, promoted: bool = False) -> bool:
         """Give a waiting job these replicas if the Place stage finds room for all of them."""
+        attempt = (shape(job.spec), tuple(counts.items()))
+        if attempt in self._failed:
+            return False
         nodes = self.profile.place.place(job.spec, counts, self.room, UNPLACED)
         if nodes is None:
+            self._failed.add(attempt)
             return False
         self._set(job, nodes, reason, promoted=promoted)
         return True
@@ -73,6 +86,7 @@ class Round:
         """Change how many replicas a job has: the first ones stay, or with `repack` all are placed anew."""
         held, room, place = self.placement(job), self.room, self.profile.place
         mark = room.mark()
+        self._failed.clear()
         nodes: Placement | None
         if self.profile.repack:
             room.give(job.spec, held)
@@ -94,6 +108,7 @@ class Round:
 
     def assign(self, job: Job, nodes: Placement, reason: str) -> None:
         """Put the job's replicas on these nodes, or with none take all away; the caller has checked that they fit."""
+        self._failed.clear()
         self.room.give(job.spec, self.placement(job))
         self.room.take(job.spec, nodes)
         self._set(job, nodes, reason)

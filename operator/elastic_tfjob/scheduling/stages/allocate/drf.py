@@ -1,11 +1,13 @@
 """Dominant resource fairness."""
 
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from typing import Literal
 
+import numpy as np
+
+from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
+from elastic_tfjob.scheduling.stages.allocate.ladder import Ladder, OnFull, fill, ladders_view
 from elastic_tfjob.scheduling.stages.allocate.settle import candidates, settle
 
 
@@ -17,33 +19,35 @@ class DominantResourceFairness:
     the job leaves (`next`) or all filling ends (`stop`, as in DL2's simulator).
     """
 
-    on_full: Literal["next", "stop"] = "next"
+    on_full: OnFull = "next"
     drifts: bool = False
 
     def allocate(self, round_: Round) -> None:
         jobs, free = candidates(round_)
         total = round_.room.total
-        sizes: dict[str, Counts] = {}
-        heap = [(0.0, k) for k in range(len(jobs))]
-        heapify(heap)
-        while heap:
-            _, k = heappop(heap)
-            job = jobs[k]
-            size = sizes.get(job.key)
-            following = job.spec.minimum if size is None else bundle_more(job, size)
-            if following is None:
-                continue
-            step = job.spec.demand(following)
-            if size is not None:
-                step = step.minus(job.spec.demand(size))
-            if not step.within(free):
-                if self.on_full == "stop":
-                    break
-                continue
-            free = free.minus(step)
-            sizes[job.key] = following
-            heappush(heap, (job.spec.demand(following).dominant_share(total), k))
+        ladders = round_.snapshot.view(("ladders", self, total), ladders_view(shares, total))
+        climbs = [ladders.of(job) for job in jobs]
+        keys = np.concatenate([ladder.keys for ladder in climbs]) if climbs else np.zeros(0)
+        granted = fill(climbs, keys, free, self.on_full)
+        sizes = [ladder.sizes[n - 1] if n else None for ladder, n in zip(climbs, granted.tolist(), strict=True)]
         settle(round_, jobs, sizes, "dominant share")
+
+
+def shares(job: Job, total: Resources) -> Ladder:
+    """Rungs of a bundle each; the key of a rung is the dominant share held before it."""
+    sizes: list[Counts] = []
+    keys: list[float] = []
+    demand: list[Resources] = []
+    held, size = Resources(), None
+    following: Counts | None = job.spec.minimum
+    while following is not None:
+        now = job.spec.demand(following)
+        keys.append(held.dominant_share(total) if size is not None else 0.0)
+        demand.append(now.minus(held))
+        sizes.append(following)
+        held, size = now, following
+        following = bundle_more(job, following)
+    return Ladder(sizes, np.array(keys), np.array(demand, dtype=np.int64))
 
 
 def bundle_more(job: Job, counts: Counts) -> Counts | None:
@@ -53,4 +57,4 @@ def bundle_more(job: Job, counts: Counts) -> Counts | None:
         group = job.spec.group(type_)
         if group is not None and grown.get(type_, 0) < group.maximum:
             grown[type_] = grown.get(type_, 0) + 1
-    return None if grown == dict(counts) else grown
+    return None if grown == counts else grown

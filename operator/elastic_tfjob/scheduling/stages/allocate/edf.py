@@ -1,11 +1,22 @@
 """Each job in order takes as much as helps it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import WORKER, Counts, Job
+from elastic_tfjob.scheduling.stages.allocate.ladder import ladders_view
 from elastic_tfjob.scheduling.stages.allocate.settle import candidates, settle
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """A job's sizes, the largest first, and what each asks for."""
+
+    sizes: Sequence[Counts]
+    wants: Sequence[Resources]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +32,24 @@ class GreedyInOrder:
 
     def allocate(self, round_: Round) -> None:
         jobs, free = candidates(round_)
-        sizes: dict[str, Counts] = {}
+        total = round_.room.total
+        ladders = round_.snapshot.view(("ladders", self, total), ladders_view(self.climb, total))
+        sizes: list[Counts | None] = []
+        cpu, memory, accelerators = free
         for job in jobs:
-            for counts in sizes_of(job, self.size == "useful"):
-                demand = job.spec.demand(counts)
-                if demand.within(free):
-                    sizes[job.key] = counts
-                    free = free.minus(demand)
+            chosen = None
+            ladder = ladders.of(job)
+            for counts, (want_cpu, want_memory, want_accelerators) in zip(ladder.sizes, ladder.wants, strict=True):
+                if want_accelerators <= accelerators and want_cpu <= cpu and want_memory <= memory:
+                    chosen = counts
+                    cpu, memory, accelerators = cpu - want_cpu, memory - want_memory, accelerators - want_accelerators
                     break
+            sizes.append(chosen)
         settle(round_, jobs, sizes, "earliest deadline")
+
+    def climb(self, job: Job, total: Resources) -> Choices:
+        sizes = sizes_of(job, self.size == "useful")
+        return Choices(sizes, [job.spec.demand(counts) for counts in sizes])
 
 
 def sizes_of(job: Job, useful: bool) -> list[Counts]:

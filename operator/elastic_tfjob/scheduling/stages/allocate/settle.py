@@ -1,13 +1,11 @@
 """From sizes to nodes: what every elastic allocation does once it knows how many replicas each job gets."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import PS, UNPLACED, WORKER, Counts, Job
 from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
-
-Sizes = Mapping[str, Counts]
 
 
 def movable(job: Job, round_: Round) -> bool:
@@ -21,43 +19,38 @@ def movable(job: Job, round_: Round) -> bool:
 
 def candidates(round_: Round) -> tuple[list[Job], Resources]:
     """The jobs whose size is open, in the profile's order, and the totals they share."""
-    free = round_.room.free_total
-    jobs = []
-    for job in round_.active():
-        if movable(job, round_):
-            jobs.append(job)
-            if job.placement:
-                free = free.plus(job.spec.demand(job.counts))
-    return jobs, free
+    free = round_.room.total
+    for job in round_.snapshot.jobs.values():
+        if job.placement and not movable(job, round_):
+            free = free.minus(job.spec.demand(job.counts))
+    return [job for job in round_.active() if movable(job, round_)], free
 
 
-def settle(round_: Round, jobs: list[Job], sizes: Sizes, why: str) -> None:
-    """Give each of `jobs` its size; one that is not in `sizes` gets nothing. `why` is the reason shown for a change.
+def settle(round_: Round, jobs: Sequence[Job], sizes: Sequence[Counts | None], why: str) -> None:
+    """Give each of `jobs` its size, or nothing where that is None. `why` is the reason shown for a change.
 
     First whatever becomes free, then starts and growth, small jobs first (they fit anywhere, as in Optimus). A job
     that finds no nodes for its size gets the largest size below it that fits; a running one at worst keeps what it has.
     """
-    placing: list[tuple[int, int, Job]] = []
-    for k, job in enumerate(jobs):
-        counts = sizes.get(job.key)
+    repack = round_.profile.repack
+    placing: list[tuple[int, int, Job, Counts]] = []
+    for k, (job, counts) in enumerate(zip(jobs, sizes, strict=True)):
         if counts is None:
             if job.placement:
                 round_.stop(job, f"{why}: nothing left for its minimum")
-            else:
-                round_.refuse(job, lacks(job, round_))
         elif not job.placement:
-            placing.append((sum(counts.values()), k, job))
-        elif dict(counts) != job.counts:
-            if round_.profile.repack or all(n <= job.counts.get(type_, 0) for type_, n in counts.items()):
-                if round_.profile.repack:
-                    round_.assign(job, UNPLACED, why)
-                    placing.append((sum(counts.values()), k, job))
-                else:
-                    round_.resize(job, counts, f"{why}: {words(job.counts)} to {words(counts)}")
+            placing.append((sum(counts.values()), k, job, counts))
+        elif counts != (held := job.counts):
+            if repack:
+                round_.stop(job, f"{why}: {words(counts)} fits on no nodes")
+                placing.append((sum(counts.values()), k, job, counts))
+            elif all(n <= held.get(type_, 0) for type_, n in counts.items()):
+                round_.resize(job, counts, f"{why}: {words(held)} to {words(counts)}")
             elif gains(job, counts, round_.profile.min_gain):
-                placing.append((sum(counts.values()), k, job))
-    for _, _, job in sorted(placing, key=lambda p: p[:2]):
-        _place(round_, job, sizes[job.key], why)
+                placing.append((sum(counts.values()), k, job, counts))
+    for _, _, job, counts in sorted(placing, key=lambda p: p[:2]):
+        _place(round_, job, counts, why)
+    round_.held_back = f"{why}: nothing left for its minimum"
 
 
 def _place(round_: Round, job: Job, counts: Counts, why: str) -> None:

@@ -1,77 +1,78 @@
 """Tetris: packing and shortness in one score."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
+from elastic_tfjob.scheduling.queue import shape
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job
 from elastic_tfjob.scheduling.stages.allocate.drf import bundle_more
-from elastic_tfjob.scheduling.stages.allocate.settle import candidates, settle
+from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
+from elastic_tfjob.scheduling.stages.allocate.settle import movable
 
 
 @dataclass(frozen=True, slots=True)
 class Tetris:
-    """Grandl et al., SIGCOMM'14: the next unit goes to the job with the highest alignment (dot product of the unit's
-    demand and what is free, both as shares of the cluster) plus `shortness_weight` times shortness, 1 / (remaining
-    work), each scaled by its mean over jobs as in section 3.3. The first unit is a job's minimum. Running jobs keep
-    their minimum: Tetris does not preempt. Shortness is taken from work left, so a longer job never scores higher
-    for it (DL2's simulator has that the other way round).
+    """Grandl et al., SIGCOMM'14: what is free goes, one unit after the other, to the job with the highest alignment
+    (dot product of the unit's demand and what is free, both as shares of the cluster) plus `shortness_weight` times
+    shortness, 1 / (remaining work), scaled by the ratio of their means as in section 3.3. A waiting job's unit is its
+    minimum, a running one's a worker and a PS. Nothing is taken from a running job: Tetris does not preempt.
+    (DL2's simulator has shortness the other way round: it prefers the job with more left.)
+
+    Units of one demand are aligned alike, so of each only the job with the least work left can be next: with the
+    order by remaining time that is the first of its shape.
     """
 
     shortness_weight: float = 1.0
-    drifts: bool = True
+    drifts: bool = False
 
     def allocate(self, round_: Round) -> None:
-        jobs, free = candidates(round_)
-        total = round_.room.total
-        sizes: dict[str, Counts] = {}
-        for job in jobs:
-            if job.placement:
-                sizes[job.key] = job.spec.minimum
-                free = free.minus(job.spec.demand(job.spec.minimum))
-        short = {job.key: shortness(job, round_.now) for job in jobs}
-        units = {job.key: next_unit(job, sizes.get(job.key)) for job in jobs}
-        open_ = [job for job in jobs if units[job.key] is not None]
-        if open_:
-            mean_short = sum(short.values()) / len(short) or 1.0
-            mean_aligned = sum(alignment(unit_demand(job, units), free, total) for job in open_) / len(open_)
-            weight = self.shortness_weight * mean_aligned / mean_short
-            while open_:
-                best, best_score = None, -1.0
-                fitting = []
-                for job in open_:
-                    demand = unit_demand(job, units)
-                    if demand.within(free):
-                        fitting.append(job)
-                        score = alignment(demand, free, total) + weight * short[job.key]
-                        if score > best_score:
-                            best, best_score = job, score
-                if best is None:
-                    break
-                free = free.minus(unit_demand(best, units))
-                following = units[best.key]
-                assert following is not None
-                sizes[best.key] = following[1]
-                units[best.key] = next_unit(best, following[1])
-                open_ = [job for job in fitting if units[job.key] is not None]
-        settle(round_, jobs, sizes, "packing and shortness")
+        room, total, jobs = round_.room, round_.room.total, round_.snapshot.jobs
+        queues: dict[Hashable, list[tuple[Job, Counts]]] = {}
+        for key, entries in round_.waiting_queue.lists.items():
+            first = jobs[entries[0][4]]
+            if first.spec.demand(first.spec.minimum).within(room.free_total):
+                queues[key] = [(jobs[e[4]], first.spec.minimum) for e in reversed(entries)]
+            else:
+                round_.refuse(first, lacks(first, round_))
+        growing: dict[Hashable, list[tuple[Job, Counts]]] = {}
+        for e in round_.running_in_order():
+            job = jobs[e[4]]
+            following = bundle_more(job, job.counts) if job.spec.elastic and movable(job, round_) else None
+            if following is not None and step(job, following).within(room.free_total):
+                growing.setdefault(("grow", shape(job.spec), tuple(following.items())), []).append((job, following))
+        queues.update((key, units[::-1]) for key, units in growing.items())
+        short = [shortness(units[-1][0], round_.now) for units in queues.values()]
+        aligned = [alignment(step(*units[-1]), room.free_total, total) for units in queues.values()]
+        weight = self.shortness_weight * sum(aligned) / sum(short) if sum(short) > 0 else 0.0
+        while queues:
+            free = room.free_total
+            best, best_score = None, -1.0
+            for key, units in queues.items():
+                job, following = units[-1]
+                score = alignment(step(job, following), free, total) + weight * shortness(job, round_.now)
+                if score > best_score:
+                    best, best_score = key, score
+            units = queues[best]
+            job, following = units[-1]
+            if step(job, following).within(free) and self._give(round_, job, following):
+                units.pop()
+            else:
+                units.clear()  # none of this demand fits any more
+            if not units:
+                del queues[best]
+
+    def _give(self, round_: Round, job: Job, counts: Counts) -> bool:
+        if job.placement:
+            return round_.resize(job, counts, "packing and shortness: what was free suits it best")
+        return round_.start(job, counts, "packing and shortness: it suits what was free best")
 
 
-Unit = tuple[Resources, Counts]
-"""What the next step costs, and the size it leads to."""
-
-
-def next_unit(job: Job, size: Counts | None) -> Unit | None:
-    if size is None:
-        return job.spec.demand(job.spec.minimum), job.spec.minimum
-    following = bundle_more(job, size)
-    return None if following is None else (job.spec.demand(following).minus(job.spec.demand(size)), following)
-
-
-def unit_demand(job: Job, units: dict[str, Unit | None]) -> Resources:
-    unit = units[job.key]
-    assert unit is not None
-    return unit[0]
+def step(job: Job, following: Counts) -> Resources:
+    """What the unit adds to what the job holds."""
+    demand = job.spec.demand(following)
+    return demand.minus(job.spec.demand(job.counts)) if job.placement else demand
 
 
 def alignment(demand: Resources, free: Resources, total: Resources) -> float:
