@@ -38,6 +38,12 @@ class Round:
         """Jobs that held something when the round began and may change, in order."""
         return self._running.lists.get(None, ())
 
+    def rescaling(self) -> list[Job]:
+        """Jobs between two targets: they hold what they hold and are left alone."""
+        if len(self.waiting_queue) + len(self._running) == len(self.snapshot.jobs):
+            return []
+        return [job for job in self.snapshot.jobs.values() if job.phase == "rescaling"]
+
     def active(self) -> Iterator[Job]:
         """All jobs that may change, in order: waiting and running together."""
         merge, jobs = self.waiting(), self.snapshot.jobs

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Literal, Protocol, TypeVar, cast
 
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Taint
-from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.speed.model import Speed
 
 PS = "PS"
@@ -96,18 +96,25 @@ class JobSpec:
     def declared_demand(self) -> Resources:
         return self.demand(self.declared)
 
+    @cached_property
+    def _by_type(self) -> Mapping[str, ReplicaGroup]:
+        return {group.type: group for group in self.groups}
+
     def group(self, type_: str) -> ReplicaGroup | None:
-        return next((group for group in self.groups if group.type == type_), None)
+        return self._by_type.get(type_)
 
     def demand(self, counts: Counts) -> Resources:
         """The sum over replicas."""
         if len(self.groups) == 1:
             group = self.groups[0]
             return group.request.times(counts.get(group.type, 0))
-        total = NOTHING
+        cpu = memory = accelerators = 0
         for group in self.groups:
-            total = total.plus(group.request.times(counts.get(group.type, 0)))
-        return total
+            n, request = counts.get(group.type, 0), group.request
+            cpu += n * request[0]
+            memory += n * request[1]
+            accelerators += n * request[2]
+        return Resources(cpu, memory, accelerators)
 
     def constraints_of(self, type_: str) -> Constraints:
         return next((c for t, c in self.constraints_by_type if t == type_), self.constraints)

@@ -1,12 +1,13 @@
 """Dominant resource fairness."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, ReplicaGroup
 from elastic_tfjob.scheduling.stages.allocate.ladder import Ladder, OnFull, fill, ladders_view
 from elastic_tfjob.scheduling.stages.allocate.settle import candidates, settle
 
@@ -35,26 +36,33 @@ class DominantResourceFairness:
 
 def shares(job: Job, total: Resources) -> Ladder:
     """Rungs of a bundle each; the key of a rung is the dominant share held before it."""
+    return _shares(job.spec.groups, total)
+
+
+@lru_cache(maxsize=4096)
+def _shares(groups: tuple[ReplicaGroup, ...], total: Resources) -> Ladder:
+    """Jobs of equal groups share one ladder."""
+    spec = JobSpec("", 0.0, groups)
     sizes: list[Counts] = []
     keys: list[float] = []
     demand: list[Resources] = []
-    held, size = Resources(), None
-    following: Counts | None = job.spec.minimum
+    held = Resources()
+    following: Counts | None = spec.minimum
     while following is not None:
-        now = job.spec.demand(following)
-        keys.append(held.dominant_share(total) if size is not None else 0.0)
+        now = spec.demand(following)
+        keys.append(held.dominant_share(total) if sizes else 0.0)
         demand.append(now.minus(held))
         sizes.append(following)
-        held, size = now, following
-        following = bundle_more(job, following)
+        held = now
+        following = bundle_more(spec, following)
     return Ladder(sizes, np.array(keys), np.array(demand, dtype=np.int64))
 
 
-def bundle_more(job: Job, counts: Counts) -> Counts | None:
+def bundle_more(spec: JobSpec, counts: Counts) -> Counts | None:
     """One worker and one PS more, as far as their maxima allow; None at the maximum."""
     grown = dict(counts)
     for type_ in (PS, WORKER):
-        group = job.spec.group(type_)
+        group = spec.group(type_)
         if group is not None and grown.get(type_, 0) < group.maximum:
             grown[type_] = grown.get(type_, 0) + 1
     return None if grown == counts else grown

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import PS, UNPLACED, WORKER, Counts, Job
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
 from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
 
 
@@ -20,10 +20,15 @@ def movable(job: Job, round_: Round) -> bool:
 def candidates(round_: Round) -> tuple[list[Job], Resources]:
     """The jobs whose size is open, in the profile's order, and the totals they share."""
     free = round_.room.total
-    for job in round_.snapshot.jobs.values():
-        if job.placement and not movable(job, round_):
+    jobs: list[Job] = []
+    for job in round_.active():
+        if movable(job, round_):
+            jobs.append(job)
+        else:
             free = free.minus(job.spec.demand(job.counts))
-    return [job for job in round_.active() if movable(job, round_)], free
+    for job in round_.rescaling():
+        free = free.minus(job.spec.demand(job.counts))
+    return jobs, free
 
 
 def settle(round_: Round, jobs: Sequence[Job], sizes: Sequence[Counts | None], why: str) -> None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 
-from elastic_tfjob.scheduling.queue import shape
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Counts, Job
+from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, ReplicaGroup
 from elastic_tfjob.scheduling.stages.allocate.drf import bundle_more
 from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
 from elastic_tfjob.scheduling.stages.allocate.settle import movable
@@ -37,11 +37,14 @@ class Tetris:
             else:
                 round_.refuse(first, lacks(first, round_))
         growing: dict[Hashable, list[tuple[Job, Counts]]] = {}
+        free = room.free_total
         for e in round_.running_in_order():
             job = jobs[e[4]]
-            following = bundle_more(job, job.counts) if job.spec.elastic and movable(job, round_) else None
-            if following is not None and step(job, following).within(room.free_total):
-                growing.setdefault(("grow", shape(job.spec), tuple(following.items())), []).append((job, following))
+            if job.spec.elastic and movable(job, round_):
+                kind = (job.spec.groups, tuple(job.counts.items()))
+                bundle = next_bundle(*kind)
+                if bundle is not None and bundle[1].within(free):
+                    growing.setdefault((kind, job.spec.constraints), []).append((job, bundle[0]))
         queues.update((key, units[::-1]) for key, units in growing.items())
         short = [shortness(units[-1][0], round_.now) for units in queues.values()]
         aligned = [alignment(step(*units[-1]), room.free_total, total) for units in queues.values()]
@@ -67,6 +70,14 @@ class Tetris:
         if job.placement:
             return round_.resize(job, counts, "packing and shortness: what was free suits it best")
         return round_.start(job, counts, "packing and shortness: it suits what was free best")
+
+
+@lru_cache(maxsize=4096)
+def next_bundle(groups: tuple[ReplicaGroup, ...], held: tuple[tuple[str, int], ...]) -> tuple[Counts, Resources] | None:
+    """The size after this one, and what it adds; None at the maximum."""
+    spec, counts = JobSpec("", 0.0, groups), dict(held)
+    following = bundle_more(spec, counts)
+    return None if following is None else (following, spec.demand(following).minus(spec.demand(counts)))
 
 
 def step(job: Job, following: Counts) -> Resources:
