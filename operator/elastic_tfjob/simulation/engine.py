@@ -14,7 +14,7 @@ from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.snapshot import PS, UNPLACED, WORKER, Job, JobSpec, Node, Placement, Snapshot
-from elastic_tfjob.simulation.inference import Demand, InferencePool
+from elastic_tfjob.simulation.inference import DAY_S, Demand, InferencePool
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.simulation.worlds.base import Truth, World
 from elastic_tfjob.speed.model import Speed
@@ -194,6 +194,8 @@ class Simulation:
         self._done = 0
         self._open: dict[tuple[str, str], Interval] = {}
         self._last_round = -inf
+        self._moved_s = -inf
+        self._arrived = 0
         self._losses = any(job.loss for job in self.jobs)
         self._cpu_wanted: dict[str, float] = {}
         self._on_node: dict[str, dict[str, None]] = {}
@@ -245,7 +247,7 @@ class Simulation:
                         self._push_jump(live[key], now)
                 elif kind == DEMAND:
                     assert self._demand is not None
-                    if live or self._done < len(self.jobs):
+                    if not self._stuck(now):
                         nodes = self._demand.step(now, dict(self.snapshot.nodes))
                         heappush(heap, (now + self._demand.pool.period_s, DEMAND, 0, 0, ""))
                 elif now == self._round_at:
@@ -265,11 +267,22 @@ class Simulation:
                 self._decide(now)
             elif news:
                 self._wake(now, interval)
-            if interval and drifts and live and self._round_at == inf:
+            if interval and drifts and live and self._round_at == inf and not self._stuck(now):
                 self._wake(now, interval)
             if self.progress is not None and self.outcome.rounds - last_report >= 200:
                 last_report = self.outcome.rounds
                 self.progress(now, self._done, len(self.jobs))
+
+    def _stuck(self, now: float) -> bool:
+        """Whether no job will ever run again: all have come, none runs, and no round changed that for long enough.
+
+        Long enough is over a week where the inference pool's demand may still let a node go, else a few rounds.
+        """
+        if self._running or self._arrived < len(self.jobs):
+            return False
+        return now - max(self._moved_s, self.jobs[-1].submit_s) > (
+            8 * DAY_S if self._demand else 3 * self.profile.interval_s
+        )
 
     def _wake(self, now: float, interval: float) -> None:
         """Have a round at the next multiple of the interval, `now` excluded unless it is one and had none yet."""
@@ -288,6 +301,8 @@ class Simulation:
         if self.check is not None:
             self.check(plan)
         nodes = self._lend(plan, now) if plan.loans else None
+        if plan.changes:
+            self._moved_s = now
         if plan.changes or nodes is not None:
             changed = {key: self._carry_out(self._live[key], target, now) for key, target in plan.changes.items()}
             if self.world.contended:
@@ -306,6 +321,7 @@ class Simulation:
     # ---- what happens to a job
 
     def _arrive(self, work: WorkloadJob, k: int, now: float) -> Job:
+        self._arrived += 1
         truth = self.world.truth(work)
         total, oracle = truth.total_steps, self.profile.oracle
         error = self._lognormal(self.noise.estimate)

@@ -128,7 +128,7 @@ def _range(row: Row, kind: str, count: int) -> tuple[int, int]:
 
 
 def parse_jobs(row: Row) -> WorkloadJob:
-    gpus_column = "num_gpus" if row.has("num_gpus") else "num_gpu"
+    gpus_column = "num_gpus" if "num_gpus" in row.values else "num_gpu"
     gpus = row.whole(gpus_column)
     workers = row.maybe("num_workers", lambda c: row.whole(c, least=1), gpus)
     if workers < 1:

@@ -38,7 +38,7 @@ class InferencePool:
             Node(
                 f"inference-{i:0{width}}",
                 self.each,
-                Resources(),
+                self.each,
                 pool="inference",
                 accelerator_speed=self.accelerator_speed,
                 loan="busy",
