@@ -290,7 +290,7 @@ def _run(specs: Sequence[RunSpec], processes: int | None) -> list[Outcome]:
 def _print(summaries: Sequence[Summary], seeds: bool) -> None:
     """One row per run, or one column where the terminal is too narrow for that."""
     headings = (
-        *("finished", "JCT mean s", "median s", "p99 s", "queue s", "makespan s", "GPU", "CPU", "deadlines"),
+        *("finished", "JCT s", "median s", "p99 s", "queue s", "makespan s", "GPU", "CPU", "in time"),
         *("rescales", "preempted", "migrated", "jobs/CPU-s"),
     )
     rows = [(_name(s, seeds), *_numbers(s)) for s in summaries]
@@ -299,7 +299,7 @@ def _print(summaries: Sequence[Summary], seeds: bool) -> None:
     cells = [("profile", *headings), *rows]
     if not across:
         cells = list(zip(*cells, strict=True))
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for k, heading in enumerate(cells[0]):
         table.add_column(heading, justify="right" if k else "left")
     for row in cells[1:]:

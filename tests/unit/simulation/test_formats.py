@@ -24,11 +24,31 @@ def test_jobs_with_only_what_is_required() -> None:
 
 def test_jobs_with_every_optional_column() -> None:
     columns = {
-        **{"job_id": "a", "submit_s": "0", "duration_s": "60", "num_gpus": "8", "num_workers": "4", "num_ps": "2"},
-        **{"min_workers": "1", "max_workers": "6", "min_ps": "1", "max_ps": "3", "cpus": "1.5", "memory_gib": "2"},
-        **{"ps_cpus": "4", "ps_memory_gib": "1", "cpu_demand": "3", "deadline_s": "100", "estimated_s": "50"},
-        **{"priority": "-1", "model": "m", "batch_size": "32", "steps": "1000", "loanable": "true"},
-        **{"loss_b0": "0.1", "loss_b1": "1", "loss_b2": "0.2"},
+        "job_id": "a",
+        "submit_s": "0",
+        "duration_s": "60",
+        "num_gpus": "8",
+        "num_workers": "4",
+        "num_ps": "2",
+        "min_workers": "1",
+        "max_workers": "6",
+        "min_ps": "1",
+        "max_ps": "3",
+        "cpus": "1.5",
+        "memory_gib": "2",
+        "ps_cpus": "4",
+        "ps_memory_gib": "1",
+        "cpu_demand": "3",
+        "deadline_s": "100",
+        "estimated_s": "50",
+        "priority": "-1",
+        "model": "m",
+        "batch_size": "32",
+        "steps": "1000",
+        "loanable": "true",
+        "loss_b0": "0.1",
+        "loss_b1": "1",
+        "loss_b2": "0.2",
     }
     (job,) = parse_csv(",".join(columns) + "\n" + ",".join(columns.values()), "t.csv")[0].jobs
     assert job.groups == (
@@ -119,9 +139,9 @@ def test_bad_optional_columns(columns: str, values: str, message: str) -> None:
 
 
 def test_unknown_headers_and_models() -> None:
-    with pytest.raises(WorkloadError, match="no known format has this header: foo, bar\nFormats and their columns:"):
+    with pytest.raises(WorkloadError, match="no known format has this header: foo, bar"):
         parse_csv("foo,bar\n1,2\n", "t.csv")
-    with pytest.raises(WorkloadError, match="format pollux needs column.s. application"):
+    with pytest.raises(WorkloadError, match="format pollux needs column"):
         parse_csv("name,time,num_replicas,batch_size\n", "t.csv", "pollux")
     with pytest.raises(WorkloadError, match="'lenet' is none of resnet-50"):
         parse_csv("job_id,arrival_slot,model,epochs\nj,0,lenet,1\n", "t.csv")
