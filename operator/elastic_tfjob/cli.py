@@ -1,13 +1,30 @@
 """The command line of elastic-tfjob. Each command imports what it needs when it runs, so that none pays for another."""
 
 import asyncio
+import importlib
 import os
 from typing import Any
 
 import click
 
+LAZY = {"simulate": "elastic_tfjob.simulation.command"}
+"""Commands that live with what they run, and the modules that hold them under the same name."""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class LazyGroup(click.Group):
+    """Knows the names of all commands, but imports one only when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *LAZY])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in LAZY:
+            command: click.Command = getattr(importlib.import_module(LAZY[cmd_name]), cmd_name)
+            return command
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="elastic-tfjob")
 def main() -> None:
     """Run TFJobs elastically: the operator, its CRD, and the simulator of the same decisions."""

@@ -1,0 +1,133 @@
+"""The words of a scenario file: what jobs to make, instead of a trace that lists them."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Lognormal(_Model):
+    median: Positive
+    sigma: Positive
+
+
+class Distribution(_Model):
+    """A number drawn anew for each job: exactly one of these."""
+
+    uniform: tuple[float, float] | None = None
+    exponential: Positive | None = Field(None, description="its mean")
+    lognormal: Lognormal | None = None
+    choice: tuple[float, ...] | None = Field(None, min_length=1)
+
+    @model_validator(mode="after")
+    def one(self) -> "Distribution":
+        if sum(v is not None for v in (self.uniform, self.exponential, self.lognormal, self.choice)) != 1:
+            raise ValueError("give exactly one of uniform, exponential, lognormal, choice")
+        return self
+
+
+Number = float | Distribution
+
+
+class Arrivals(_Model):
+    """When jobs come: `fixed` one every `every_s`; `uniform` in [0, window_s]; `poisson` at `per_hour`; `burst` all at
+    once; `diurnal` Poisson whose rate swings between 0 and twice `per_hour` with its peak at 15:00."""
+
+    kind: Literal["fixed", "uniform", "poisson", "burst", "diurnal"] = "poisson"
+    every_s: Positive = 30.0
+    window_s: Positive = 200.0
+    per_hour: Positive = 30.0
+
+
+class Replicas(_Model):
+    """`count` replicas, elastic between `min` and `max` (the count itself where not given), each asking for this."""
+
+    count: Number = 1
+    min: int | None = Field(None, ge=1)
+    max: int | None = Field(None, ge=1)
+    cpus: float = Field(0.0, ge=0)
+    memory_gib: float = Field(0.0, ge=0)
+    gpus: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def ordered(self) -> "Replicas":
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min, {self.min}, is above max, {self.max}")
+        return self
+
+
+class Loss(_Model):
+    """l(k) = 1 / (b0 k + b1) + b2 after k steps."""
+
+    b0: Positive
+    b1: Positive
+    b2: float = Field(0.0, ge=0)
+
+
+class JobClass(_Model):
+    """One kind of job. Its length is `duration_s` at the declared size, or `steps`. `deadline_factor` sets a deadline
+    at arrival plus this times the duration."""
+
+    name: str
+    weight: Positive = 1.0
+    model: str = ""
+    batch_size: int = Field(0, ge=0)
+    workers: Replicas
+    ps: Replicas | None = None
+    duration_s: Number | None = None
+    steps: Number | None = None
+    deadline_factor: Number | None = None
+    priority: int = 0
+    loanable: bool = False
+    cpu_demand: Positive | None = Field(None, description="CPUs one replica uses if it can; default: its request")
+    loss: Loss | None = None
+
+    @model_validator(mode="after")
+    def length(self) -> "JobClass":
+        if self.duration_s is None and self.steps is None:
+            raise ValueError("give duration_s or steps")
+        if self.deadline_factor is not None and self.duration_s is None:
+            raise ValueError("deadline_factor needs duration_s")
+        return self
+
+
+class Inference(_Model):
+    """The second pool of nodes, with a daily swing of its own demand."""
+
+    nodes: int = Field(ge=1)
+    gpus_per_node: int = Field(8, ge=0)
+    cpus_per_node: float = Field(64.0, ge=0)
+    memory_gib_per_node: float = Field(512.0, ge=0)
+    accelerator_speed: Positive = 1.0
+    headroom: float = Field(0.02, ge=0, lt=1)
+
+
+class Scenario(_Model):
+    """A whole scenario file."""
+
+    jobs: int = Field(ge=1)
+    arrivals: Arrivals = Arrivals()
+    mix: tuple[JobClass, ...] = Field(min_length=1)
+    world: str | None = None
+    inference: Inference | None = None
+
+
+def parse_scenario(content: object) -> Scenario:
+    """Raises ValueError whose lines name each place, what is wrong there and what was found."""
+    try:
+        return Scenario.model_validate(content)
+    except ValidationError as e:
+        raise ValueError("\n".join(wrong_places(e))) from e
+
+
+def wrong_places(e: ValidationError) -> list[str]:
+    """One line per error: where, what, and the value found."""
+    return [
+        f"{'.'.join(map(str, error['loc'])) or '(whole)'}: {error['msg']} (found {error['input']!r})"
+        for error in e.errors()
+    ]

@@ -1,0 +1,83 @@
+"""Where a pod may run at all: nodeSelector, required node affinity and taints, as Kubernetes defines them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+HARD_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """An empty key with `Exists` tolerates everything; an empty effect matches all effects."""
+
+    key: str = ""
+    operator: Literal["Exists", "Equal"] = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.operator == "Exists":
+            return not self.key or self.key == taint.key
+        return self.key == taint.key and self.value == taint.value
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One matchExpression over node labels."""
+
+    key: str
+    operator: Operator
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        value = labels.get(self.key)
+        match self.operator:
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "In":
+                return value in self.values
+            case "NotIn":
+                return value not in self.values
+            case "Gt" | "Lt":
+                try:
+                    have, limit = int(value or ""), int(self.values[0])
+                except (ValueError, IndexError):
+                    return False
+                return have > limit if self.operator == "Gt" else have < limit
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """`affinity` is requiredDuringScheduling: any one term must match, a term needs all of its requirements."""
+
+    selector: tuple[tuple[str, str], ...] = ()
+    affinity: tuple[tuple[Requirement, ...], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+
+    def admit(self, labels: Mapping[str, str], taints: tuple[Taint, ...]) -> bool:
+        """Whether a pod with these constraints may be bound to a node with these labels and taints."""
+        if any(labels.get(key) != value for key, value in self.selector):
+            return False
+        if self.affinity and not any(term and all(r.matches(labels) for r in term) for term in self.affinity):
+            return False
+        return all(
+            any(toleration.tolerates(taint) for toleration in self.tolerations)
+            for taint in taints
+            if taint.effect in HARD_EFFECTS
+        )
+
+
+ANYWHERE = Constraints()

@@ -1,0 +1,69 @@
+"""What the core decided: a target per job with its reason, loans of nodes, and why the others wait."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from elastic_tfjob.scheduling.snapshot import Placement, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a job shall hold: the node of every replica, in the order of the replicas' indices. No nodes: nothing.
+
+    `cpu` is the CPU in millicores per replica type where it shall differ from the request. `promoted` tells that the
+    job goes back to the first queue of LAS: its attained service counts from zero again.
+    """
+
+    nodes: Placement
+    reason: str
+    cpu: Mapping[str, int] = field(default_factory=dict)
+    promoted: bool = False
+
+    @property
+    def replicas(self) -> dict[str, int]:
+        return {type_: len(names) for type_, names in self.nodes.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """Borrow a node of another pool, or give it back."""
+
+    node: str
+    action: Literal["borrow", "return"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`changes` has every job whose target differs from what it holds. `refusals` says why a job that was looked at
+    waits, `held_back` why those behind them were not looked at.
+    """
+
+    snapshot: Snapshot = field(compare=False, repr=False)
+    changes: Mapping[str, Target]
+    loans: tuple[Loan, ...] = ()
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    held_back: str = "does not fit beside the jobs before it"
+
+    @property
+    def targets(self) -> dict[str, Target]:
+        """Of every job that holds or shall hold something."""
+        unchanged = {
+            key: Target(job.placement, "keeps what it has")
+            for key, job in self.snapshot.jobs.items()
+            if job.placement and key not in self.changes
+        }
+        return {**unchanged, **{key: target for key, target in self.changes.items() if target.nodes}}
+
+    @property
+    def waiting(self) -> dict[str, str]:
+        """Every job that shall hold nothing, and why."""
+        why: dict[str, str] = {}
+        for key, job in self.snapshot.jobs.items():
+            target = self.changes.get(key)
+            if target is not None and not target.nodes:
+                why[key] = self.refusals.get(key, target.reason)
+            elif target is None and not job.placement:
+                why[key] = self.refusals.get(key, self.held_back)
+        return why

@@ -1,0 +1,288 @@
+"""Free resources per node while a plan is made, with an ordered index and undo.
+
+A Room is a view of a Snapshot: it follows the jobs' placements from one Snapshot to the next. A round takes from it
+and gives back to it freely and rolls everything back at its end.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.scheduling.snapshot import PS, Counts, Job, JobSpec, Node, Placement, ReplicaGroup, Snapshot
+
+ANY_NODE = "*"
+"""The one node of a Room that looks at totals only."""
+
+Rank = Literal["least-free", "least-allocated", "fewest-ps"]
+"""How the index orders nodes: by free accelerators, CPU, memory; by mean allocated share, which is kube-scheduler's
+LeastAllocated score; or by parameter servers on them, the freest first among equals. All ascending."""
+
+MANY = 1 << 30
+Key = tuple[float, float, float, int]
+
+
+class Room:
+    def __init__(self, nodes: Sequence[Node], rank: Rank) -> None:
+        self.nodes = nodes
+        self.rank = rank
+        self.index = {node.name: i for i, node in enumerate(nodes)}
+        self.capacity = [node.capacity for node in nodes]
+        self.usable = [node.free for node in nodes]
+        self.cpu = [node.free.cpu for node in nodes]
+        self.memory = [node.free.memory for node in nodes]
+        self.accelerators = [node.free.accelerators for node in nodes]
+        total = NOTHING
+        for node in nodes:
+            total = total.plus(node.free)
+        self.total = total
+        self.free_cpu, self.free_memory, self.free_accelerators = total
+        self.ps = [0] * len(nodes)
+        """Parameter servers of our jobs per node, for placements that keep them apart."""
+        self._order: list[Key] = sorted(self._key(i) for i in range(len(nodes)))
+        self._largest = maximal(self.usable)
+        self._log: list[tuple[int, int, int, int, int]] = []
+        self._allowed: dict[tuple[Constraints, bool], frozenset[int] | None] = {}
+        self._plain = all(not node.taints and node.loan == "own" for node in nodes)
+
+    # ---- following the Snapshot
+
+    def change(self, before: Job | None, after: Job | None, now: float) -> None:
+        held, holds = before.placement if before else {}, after.placement if after else {}
+        if held == holds:
+            return
+        if before and held:
+            self.give(before.spec, held)
+        if after and holds:
+            self.take(after.spec, holds)
+        self._log.clear()
+
+    # ---- taking, giving back, undoing
+
+    def take(self, spec: JobSpec, placement: Placement) -> None:
+        for type_, i, n in self._per_node(placement):
+            group = spec.group(type_)
+            assert group is not None
+            self.take_replicas(i, group, n)
+
+    def give(self, spec: JobSpec, placement: Placement) -> None:
+        for type_, i, n in self._per_node(placement):
+            group = spec.group(type_)
+            assert group is not None
+            self.take_replicas(i, group, -n)
+
+    def _per_node(self, placement: Placement) -> Iterator[tuple[str, int, int]]:
+        """(type, node index, replicas there); a node the cluster has lost is passed over."""
+        for type_, names in placement.items():
+            if not names:
+                continue
+            first = names[0]
+            if names[-1] == first and names.count(first) == len(names):
+                i = self.index.get(first)
+                if i is not None:
+                    yield type_, i, len(names)
+            else:
+                per_node: dict[str, int] = {}
+                for name in names:
+                    per_node[name] = per_node.get(name, 0) + 1
+                for name, n in per_node.items():
+                    i = self.index.get(name)
+                    if i is not None:
+                        yield type_, i, n
+
+    def take_replicas(self, i: int, group: ReplicaGroup, n: int) -> None:
+        """Take what `n` replicas ask for from node `i`; a negative `n` gives back."""
+        request = group.request
+        cpu, memory, accelerators = request.cpu * n, request.memory * n, request.accelerators * n
+        ps = n if group.type == PS else 0
+        self._shift(i, cpu, memory, accelerators, ps)
+        self._log.append((i, cpu, memory, accelerators, ps))
+
+    def _shift(self, i: int, cpu: int, memory: int, accelerators: int, ps: int) -> None:
+        order = self._order
+        del order[bisect_left(order, self._key(i))]
+        self.cpu[i] -= cpu
+        self.memory[i] -= memory
+        self.accelerators[i] -= accelerators
+        self.ps[i] += ps
+        self.free_cpu -= cpu
+        self.free_memory -= memory
+        self.free_accelerators -= accelerators
+        insort(order, self._key(i))
+
+    def mark(self) -> int:
+        return len(self._log)
+
+    def rollback(self, mark: int) -> None:
+        log = self._log
+        while len(log) > mark:
+            i, cpu, memory, accelerators, ps = log.pop()
+            self._shift(i, -cpu, -memory, -accelerators, -ps)
+
+    # ---- looking
+
+    def _key(self, i: int) -> Key:
+        if self.rank == "least-free":
+            return (self.accelerators[i], self.cpu[i], self.memory[i], i)
+        if self.rank == "fewest-ps":
+            return (self.ps[i], -self.accelerators[i], -self.cpu[i], i)
+        capacity = self.capacity[i]
+        shares = [
+            1 - free / all_
+            for free, all_ in (
+                (self.cpu[i], capacity.cpu),
+                (self.memory[i], capacity.memory),
+                (self.accelerators[i], capacity.accelerators),
+            )
+            if all_ > 0
+        ]
+        return (round(sum(shares) / len(shares), 9) if shares else 0.0, 0, 0, i)
+
+    @property
+    def free_total(self) -> Resources:
+        return Resources(self.free_cpu, self.free_memory, self.free_accelerators)
+
+    def fits_total(self, demand: Resources) -> bool:
+        return (
+            demand.accelerators <= self.free_accelerators
+            and demand.cpu <= self.free_cpu
+            and demand.memory <= self.free_memory
+        )
+
+    def free(self, i: int) -> Resources:
+        return Resources(self.cpu[i], self.memory[i], self.accelerators[i])
+
+    def fit(self, i: int, request: Resources) -> int:
+        """How many such requests node `i` still holds."""
+        n = MANY
+        if request.accelerators:
+            n = self.accelerators[i] // request.accelerators
+        if request.cpu:
+            n = min(n, self.cpu[i] // request.cpu)
+        if request.memory:
+            n = min(n, self.memory[i] // request.memory)
+        return max(n, 0)
+
+    def fit_empty(self, i: int, request: Resources) -> int:
+        """How many such requests node `i` would hold without any of our jobs."""
+        usable = self.usable[i]
+        return min((have // want for have, want in zip(usable, request, strict=True) if want), default=MANY)
+
+    def holds(self, i: int, demand: Resources) -> bool:
+        return (
+            demand.accelerators <= self.accelerators[i]
+            and demand.cpu <= self.cpu[i]
+            and demand.memory <= self.memory[i]
+        )
+
+    def allowed(self, spec: JobSpec, type_: str | None = None) -> frozenset[int] | None:
+        """Indices of the nodes where replicas of this type may run; None: all of them.
+
+        With no type, the nodes where every type may run.
+        """
+        if type_ is None and spec.constraints_by_type:
+            sets = [self.allowed(spec, group.type) for group in spec.groups]
+            restricted = [s for s in sets if s is not None]
+            return frozenset.intersection(*restricted) if restricted else None
+        constraints = spec.constraints if type_ is None else spec.constraints_of(type_)
+        if self._plain and constraints is ANYWHERE:
+            return None
+        key = (constraints, spec.loanable)
+        if key not in self._allowed:
+            chosen = frozenset(
+                i
+                for i, node in enumerate(self.nodes)
+                if (node.loan == "own" or (node.loan == "loaned" and spec.loanable))
+                and constraints.admit(node.labels, node.taints)
+            )
+            self._allowed[key] = None if len(chosen) == len(self.nodes) else chosen
+        return self._allowed[key]
+
+    def best_fit(self, demand: Resources, allowed: frozenset[int] | None) -> int | None:
+        """The node with least left free that holds `demand`; ties to the first node. Needs rank `least-free`."""
+        order = self._order
+        start = bisect_left(order, (demand.accelerators, demand.cpu, demand.memory, -1))
+        for k in range(start, len(order)):
+            i = order[k][3]
+            if self.cpu[i] >= demand.cpu and self.memory[i] >= demand.memory and (allowed is None or i in allowed):
+                return i
+        return None
+
+    def first(self, demand: Resources, allowed: frozenset[int] | None) -> int | None:
+        """The first node in the order of `rank` that holds `demand`."""
+        cpu, memory, accelerators = self.cpu, self.memory, self.accelerators
+        want_cpu, want_memory, want_accelerators = demand
+        for key in self._order:
+            i = key[3]
+            if (
+                accelerators[i] >= want_accelerators
+                and cpu[i] >= want_cpu
+                and memory[i] >= want_memory
+                and (allowed is None or i in allowed)
+            ):
+                return i
+        return None
+
+    def largest_empty_fit(self, demand: Resources) -> bool:
+        """Whether some node without any of our jobs would hold `demand`."""
+        return any(demand.within(usable) for usable in self._largest)
+
+    def ascending(self) -> Iterator[int]:
+        """Nodes in the order of `rank`. Taking while iterating moves nodes: take a list first."""
+        return (key[3] for key in self._order)
+
+    def descending(self) -> Iterator[int]:
+        """Freest first under `least-free`; ties still to the first node."""
+        order = self._order
+        k = len(order)
+        while k:
+            head = order[k - 1][:3]
+            start = bisect_left(order, (*head, -1))
+            for j in range(start, k):
+                yield order[j][3]
+            k = start
+
+
+def room_view(rank: Rank, totals_only: bool) -> Callable[[Snapshot], Room]:
+    """The builder of a Room with the free resources that the jobs' placements leave."""
+
+    def build(snapshot: Snapshot) -> Room:
+        nodes = usable_nodes(snapshot.nodes)
+        room = Room([merged(nodes)] if totals_only else nodes, rank)
+        for job in snapshot.jobs.values():
+            if job.placement:
+                room.take(job.spec, job.placement)
+        room._log.clear()
+        return room
+
+    return build
+
+
+def usable_nodes(nodes: Mapping[str, Node]) -> list[Node]:
+    """Ours and those lent to us, by name order of the Snapshot."""
+    return [node for node in nodes.values() if node.loan in ("own", "loaned")]
+
+
+def maximal(vectors: Sequence[Resources]) -> list[Resources]:
+    """Those that no other dominates: what fits any fits one of these."""
+    distinct = sorted(set(vectors), reverse=True)
+    return [v for v in distinct if not any(v != w and v.within(w) for w in distinct)]
+
+
+def merged(nodes: Sequence[Node]) -> Node:
+    """All nodes as one, for placements that look at totals only."""
+    capacity = free = NOTHING
+    for node in nodes:
+        capacity, free = capacity.plus(node.capacity), free.plus(node.free)
+    return Node(ANY_NODE, capacity, free)
+
+
+def grown(placement: Placement, added: Placement) -> dict[str, tuple[str, ...]]:
+    """The placement with the added replicas after those it has."""
+    return {**placement, **{type_: placement.get(type_, ()) + names for type_, names in added.items() if names}}
+
+
+def shrunk(placement: Placement, counts: Counts) -> dict[str, tuple[str, ...]]:
+    """The placement with only the first replicas of each type, as TFJobs remove the highest indices first."""
+    return {type_: names[: counts.get(type_, 0)] for type_, names in placement.items() if counts.get(type_, 0)}

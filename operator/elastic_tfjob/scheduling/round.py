@@ -1,0 +1,133 @@
+"""One round of decisions: the working state that the stages share, and how it becomes a Plan."""
+
+from collections.abc import Hashable, Iterator, Sequence
+
+from elastic_tfjob.scheduling.plan import Loan, Plan, Target
+from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.queue import Entry, JobQueue, Merge, queue_view, shape
+from elastic_tfjob.scheduling.room import grown, room_view, shrunk
+from elastic_tfjob.scheduling.snapshot import UNPLACED, Counts, Job, Placement, Snapshot
+
+
+class Round:
+    """What stages act on. All changes stay here: the Room is rolled back when the round is over."""
+
+    def __init__(self, snapshot: Snapshot, profile: Profile, loans: tuple[Loan, ...] = ()) -> None:
+        self.snapshot = snapshot
+        self.profile = profile
+        self.now = snapshot.now
+        self.loans = loans
+        self.changes: dict[str, Target] = {}
+        self.refusals: dict[str, str] = {}
+        self._failed: set[Hashable] = set()
+        """Starts that found no nodes since room was last given back: the same again would not either."""
+        self.held_back = "does not fit beside the jobs before it"
+        place = profile.place
+        self.room = snapshot.view(("room", place.rank, place.totals_only), room_view(place.rank, place.totals_only))
+        order = profile.order
+        self.waiting_queue: JobQueue = snapshot.view(("waiting", order), queue_view(order, False)).at(self.now)
+        self._running: JobQueue = snapshot.view(("running", order), queue_view(order, True)).at(self.now)
+
+    # ---- who
+
+    def waiting(self) -> Merge:
+        """Waiting jobs, first to serve first."""
+        return Merge(self.waiting_queue, self.profile.order.drift * self.now)
+
+    def running_in_order(self) -> Sequence[Entry]:
+        """Jobs that held something when the round began and may change, in order."""
+        return self._running.lists.get(None, ())
+
+    def rescaling(self) -> list[Job]:
+        """Jobs between two targets: they hold what they hold and are left alone."""
+        if len(self.waiting_queue) + len(self._running) == len(self.snapshot.jobs):
+            return []
+        return [job for job in self.snapshot.jobs.values() if job.phase == "rescaling"]
+
+    def active(self) -> Iterator[Job]:
+        """All jobs that may change, in order: waiting and running together."""
+        merge, jobs = self.waiting(), self.snapshot.jobs
+        if not merge.lead:
+            entries = [*self.running_in_order()]
+            for waiting in self.waiting_queue.lists.values():
+                entries += waiting
+            for e in sorted(entries):
+                yield jobs[e[4]]
+            return
+        for e in self.running_in_order():
+            while (head := merge.peek()) is not None and head < e:
+                yield jobs[head[4]]
+                merge.advance()
+            yield jobs[e[4]]
+        for e in merge:
+            yield jobs[e[4]]
+
+    def job(self, key: str) -> Job:
+        return self.snapshot.jobs[key]
+
+    def placement(self, job: Job) -> Placement:
+        """What the job holds as this round stands."""
+        target = self.changes.get(job.spec.key)
+        return job.placement if target is None else target.nodes
+
+    # ---- what
+
+    def start(self, job: Job, counts: Counts, reason: str, *, promoted: bool = False) -> bool:
+        """Give a waiting job these replicas if the Place stage finds room for all of them."""
+        attempt = (shape(job.spec), tuple(counts.items()))
+        if attempt in self._failed:
+            return False
+        nodes = self.profile.place.place(job.spec, counts, self.room, UNPLACED)
+        if nodes is None:
+            self._failed.add(attempt)
+            return False
+        self._set(job, nodes, reason, promoted=promoted)
+        return True
+
+    def stop(self, job: Job, reason: str) -> None:
+        """Take everything from a job."""
+        self.assign(job, UNPLACED, reason)
+
+    def resize(self, job: Job, counts: Counts, reason: str) -> bool:
+        """Change how many replicas a job has: the first ones stay, or with `repack` all are placed anew."""
+        held, room, place = self.placement(job), self.room, self.profile.place
+        mark = room.mark()
+        self._failed.clear()
+        nodes: Placement | None
+        if self.profile.repack:
+            room.give(job.spec, held)
+            nodes = place.place(job.spec, counts, room, UNPLACED)
+        else:
+            kept = shrunk(held, counts)
+            dropped = {
+                t: names[len(kept.get(t, ())) :] for t, names in held.items() if len(kept.get(t, ())) < len(names)
+            }
+            room.give(job.spec, dropped)
+            add = {t: n - len(kept.get(t, ())) for t, n in counts.items() if n > len(kept.get(t, ()))}
+            added = place.place(job.spec, add, room, kept) if add else UNPLACED
+            nodes = None if added is None else grown(kept, added)
+        if nodes is None:
+            room.rollback(mark)
+            return False
+        self._set(job, nodes, reason)
+        return True
+
+    def assign(self, job: Job, nodes: Placement, reason: str) -> None:
+        """Put the job's replicas on these nodes, or with none take all away; the caller has checked that they fit."""
+        self._failed.clear()
+        self.room.give(job.spec, self.placement(job))
+        self.room.take(job.spec, nodes)
+        self._set(job, nodes, reason)
+
+    def refuse(self, job: Job, reason: str) -> None:
+        self.refusals[job.spec.key] = reason
+
+    def _set(self, job: Job, nodes: Placement, reason: str, *, promoted: bool = False) -> None:
+        if nodes == job.placement and not promoted:
+            self.changes.pop(job.spec.key, None)
+        else:
+            self.changes[job.spec.key] = Target(nodes, reason, promoted=promoted)
+
+    def plan(self) -> Plan:
+        self.room.rollback(0)
+        return Plan(self.snapshot, self.changes, self.loans, self.refusals, self.held_back)

@@ -1,0 +1,242 @@
+"""What the core decides on: the cluster and its jobs at one moment.
+
+The controller builds a Snapshot from its caches, the simulator from its own state. A Snapshot never changes; `evolve`
+gives the next one. Views (ordered queues, free room per node) are a memo of the content: they pass from a Snapshot
+to the one evolved from it, so that a round where one job changed does not pay for all the others, and are rebuilt
+whenever they are not there. A plan never depends on whether they were.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, Protocol, TypeVar, cast
+
+from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Taint
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.speed.model import Speed
+
+PS = "PS"
+WORKER = "Worker"
+CHIEF = "Chief"
+EVALUATOR = "Evaluator"
+
+Counts = Mapping[str, int]
+"""Replicas per type."""
+Placement = Mapping[str, tuple[str, ...]]
+"""Node names per replica type, in the order of the replicas' indices. Empty: the job holds nothing."""
+UNPLACED: Placement = {}
+
+Phase = Literal["waiting", "running", "rescaling"]
+"""`rescaling`: between two targets; a plan leaves such a job alone."""
+LoanState = Literal["own", "busy", "offered", "loaned", "reclaiming"]
+"""Ours; or of another pool: in use there, offered to us, lent to us, lent and wanted back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`free` is what pods that are not ours leave of `capacity`; our own replicas are not yet deducted from it."""
+
+    name: str
+    capacity: Resources
+    free: Resources
+    pool: str = "training"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    accelerator_speed: float = 1.0
+    loan: LoanState = "own"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaGroup:
+    """One replica type of a job: what one replica asks for, how many the user declared, how few and many may run."""
+
+    type: str
+    request: Resources
+    count: int
+    minimum: int
+    maximum: int
+
+
+def fixed_group(type_: str, request: Resources, count: int) -> ReplicaGroup:
+    return ReplicaGroup(type_, request, count, count, count)
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What the user asked for. Times are seconds on the Snapshot's clock.
+
+    `sequence` breaks ties of arrival. `total_steps` is the work, in the program's own steps. `duration_s` is the
+    expected run time at the declared size: from an annotation, learned, or in a simulation the truth if a profile
+    asks for the oracle.
+    """
+
+    key: str
+    arrival_s: float
+    groups: tuple[ReplicaGroup, ...]
+    sequence: int = 0
+    priority: int = 0
+    deadline_s: float | None = None
+    total_steps: float | None = None
+    duration_s: float | None = None
+    loanable: bool = False
+    rescalable: bool = True
+    constraints: Constraints = ANYWHERE
+    constraints_by_type: tuple[tuple[str, Constraints], ...] = ()
+    model: str = ""
+
+    @cached_property
+    def declared(self) -> Counts:
+        return {group.type: group.count for group in self.groups}
+
+    @cached_property
+    def minimum(self) -> Counts:
+        return {group.type: group.minimum for group in self.groups}
+
+    @cached_property
+    def declared_demand(self) -> Resources:
+        return self.demand(self.declared)
+
+    @cached_property
+    def _by_type(self) -> Mapping[str, ReplicaGroup]:
+        return {group.type: group for group in self.groups}
+
+    def group(self, type_: str) -> ReplicaGroup | None:
+        return self._by_type.get(type_)
+
+    def demand(self, counts: Counts) -> Resources:
+        """The sum over replicas."""
+        if len(self.groups) == 1:
+            group = self.groups[0]
+            return group.request.times(counts.get(group.type, 0))
+        cpu = memory = accelerators = 0
+        for group in self.groups:
+            n, request = counts.get(group.type, 0), group.request
+            cpu += n * request[0]
+            memory += n * request[1]
+            accelerators += n * request[2]
+        return Resources(cpu, memory, accelerators)
+
+    def constraints_of(self, type_: str) -> Constraints:
+        return next((c for t, c in self.constraints_by_type if t == type_), self.constraints)
+
+    @property
+    def elastic(self) -> bool:
+        return self.rescalable and any(group.minimum < group.maximum for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as it stands. Progress is linear between observations: `steps` were done at `observed_s`, which lies in
+    the future while a start or rescale pauses it, and `steps_per_s` come after. `service` counts what the job held of
+    its dominant resource (accelerators, else replicas) times seconds up to `since_s`, the time of its last placement.
+    """
+
+    spec: JobSpec
+    placement: Placement = field(default_factory=dict)
+    phase: Phase = "waiting"
+    steps: float = 0.0
+    observed_s: float = 0.0
+    steps_per_s: float = 0.0
+    since_s: float = 0.0
+    service: float = 0.0
+    executed_s: float = 0.0
+    rescaled_s: float = float("-inf")
+    migrations: int = 0
+    speed: Speed | None = None
+    loss_growth: float | None = None
+
+    @property
+    def key(self) -> str:
+        return self.spec.key
+
+    @property
+    def running(self) -> bool:
+        return bool(self.placement)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {type_: len(nodes) for type_, nodes in self.placement.items()}
+
+    @property
+    def held(self) -> int:
+        """What `service` grows by each second: accelerators, or replicas of a job that uses none."""
+        counts = self.counts
+        return self.spec.demand(counts).accelerators or sum(counts.values())
+
+    def steps_at(self, now: float) -> float:
+        return self.steps + self.steps_per_s * max(0.0, now - self.observed_s)
+
+    def service_at(self, now: float) -> float:
+        return self.service + self.held * max(0.0, now - self.since_s) if self.placement else self.service
+
+    def remaining_s(self, now: float, counts: Counts | None = None) -> float | None:
+        """Seconds left: at `counts`, else at its present speed, else at its declared size. None: nothing is known."""
+        spec = self.spec
+        total = spec.total_steps
+        if total is not None:
+            left = total - self.steps_at(now)
+            if counts is None and self.placement and self.steps_per_s > 0:
+                return left / self.steps_per_s + max(0.0, self.observed_s - now)
+            if self.speed is not None:
+                rate = self.speed.steps_per_s(counts or self.counts or spec.declared)
+                if rate is not None and rate > 0:
+                    return left / rate
+            if spec.duration_s is not None:
+                return spec.duration_s * left / total
+            return None
+        return spec.duration_s
+
+
+class View(Protocol):
+    """A memo of a Snapshot's content that can follow a change of single jobs."""
+
+    def change(self, before: Job | None, after: Job | None, now: float) -> None: ...
+
+
+V = TypeVar("V", bound=View)
+
+
+class Snapshot:
+    """The cluster at `now`. `seed` is the only randomness a policy may use."""
+
+    __slots__ = ("_views", "jobs", "nodes", "now", "seed")
+
+    def __init__(self, now: float, nodes: Mapping[str, Node], jobs: Mapping[str, Job], seed: int = 0) -> None:
+        self.now = now
+        self.nodes = nodes
+        self.jobs = jobs
+        self.seed = seed
+        self._views: dict[Hashable, View] = {}
+
+    def evolve(
+        self,
+        now: float,
+        *,
+        changed: Iterable[Job] = (),
+        removed: Iterable[str] = (),
+        nodes: Mapping[str, Node] | None = None,
+    ) -> "Snapshot":
+        """The Snapshot after these jobs came or changed, those went, and (if given) the nodes became `nodes`."""
+        jobs = dict(self.jobs)
+        deltas: list[tuple[Job | None, Job | None]] = []
+        for key in removed:
+            deltas.append((jobs.pop(key), None))
+        for job in changed:
+            key = job.spec.key
+            deltas.append((jobs.get(key), job))
+            jobs[key] = job
+        after = Snapshot(now, self.nodes if nodes is None else nodes, jobs, self.seed)
+        if nodes is None:
+            views, self._views = self._views, {}
+            for view in views.values():
+                for before, job_after in deltas:
+                    view.change(before, job_after, now)
+            after._views = views
+        return after
+
+    def view(self, key: Hashable, build: Callable[["Snapshot"], V]) -> V:
+        """The view under `key`, built on first use. The same key must always mean the same `build`."""
+        view = self._views.get(key)
+        if view is None:
+            view = self._views[key] = build(self)
+        return cast("V", view)

@@ -1,0 +1,1 @@
+"""Policies, one file each, by the stage they are for."""

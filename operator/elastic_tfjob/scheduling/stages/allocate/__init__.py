@@ -1,0 +1,1 @@
+"""Allocate: how many replicas each job gets."""

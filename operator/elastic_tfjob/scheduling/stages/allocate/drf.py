@@ -1,0 +1,68 @@
+"""Dominant resource fairness."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, ReplicaGroup
+from elastic_tfjob.scheduling.stages.allocate.ladder import Ladder, OnFull, fill, ladders_view
+from elastic_tfjob.scheduling.stages.allocate.settle import candidates, settle
+
+
+@dataclass(frozen=True, slots=True)
+class DominantResourceFairness:
+    """Progressive filling (Ghodsi et al., NSDI'11, algorithm 1): the next unit goes to the job with the smallest
+    dominant share, ties in the profile's order. The first unit is the job's minimum, each next one a worker and a PS
+    (of which the job has both and neither is at its maximum). A job leaves at its maximum; when a unit does not fit,
+    the job leaves (`next`) or all filling ends (`stop`, as in DL2's simulator).
+    """
+
+    on_full: OnFull = "next"
+    drifts: bool = False
+
+    def allocate(self, round_: Round) -> None:
+        jobs, free = candidates(round_)
+        total = round_.room.total
+        ladders = round_.snapshot.view(("ladders", self, total), ladders_view(shares, total))
+        climbs = [ladders.of(job) for job in jobs]
+        keys = np.concatenate([ladder.keys for ladder in climbs]) if climbs else np.zeros(0)
+        granted = fill(climbs, keys, free, self.on_full)
+        sizes = [ladder.sizes[n - 1] if n else None for ladder, n in zip(climbs, granted.tolist(), strict=True)]
+        settle(round_, jobs, sizes, "dominant share")
+
+
+def shares(job: Job, total: Resources) -> Ladder:
+    """Rungs of a bundle each; the key of a rung is the dominant share held before it."""
+    return _shares(job.spec.groups, total)
+
+
+@lru_cache(maxsize=4096)
+def _shares(groups: tuple[ReplicaGroup, ...], total: Resources) -> Ladder:
+    """Jobs of equal groups share one ladder."""
+    spec = JobSpec("", 0.0, groups)
+    sizes: list[Counts] = []
+    keys: list[float] = []
+    demand: list[Resources] = []
+    held = Resources()
+    following: Counts | None = spec.minimum
+    while following is not None:
+        now = spec.demand(following)
+        keys.append(held.dominant_share(total) if sizes else 0.0)
+        demand.append(now.minus(held))
+        sizes.append(following)
+        held = now
+        following = bundle_more(spec, following)
+    return Ladder(sizes, np.array(keys), np.array(demand, dtype=np.int64))
+
+
+def bundle_more(spec: JobSpec, counts: Counts) -> Counts | None:
+    """One worker and one PS more, as far as their maxima allow; None at the maximum."""
+    grown = dict(counts)
+    for type_ in (PS, WORKER):
+        group = spec.group(type_)
+        if group is not None and grown.get(type_, 0) < group.maximum:
+            grown[type_] = grown.get(type_, 0) + 1
+    return None if grown == counts else grown

@@ -1,0 +1,73 @@
+"""Each job in order takes as much as helps it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import WORKER, Counts, Job
+from elastic_tfjob.scheduling.stages.allocate.ladder import ladders_view
+from elastic_tfjob.scheduling.stages.allocate.settle import candidates, settle
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """A job's sizes, the largest first, and what each asks for."""
+
+    sizes: Sequence[Counts]
+    wants: Sequence[Resources]
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyInOrder:
+    """In the profile's order each job gets the largest size that fits the totals; a job with no room for its minimum
+    waits and those behind it go on. With EDF this is the baseline of ElasticFlow (Gu et al., ASPLOS'23): elastic,
+    deadline-ordered, preemptive, without admission control. `size`: `useful` sizes only, each faster than all below
+    it; or the `largest` whose speed is known even if it is slower, as in ElasticFlow's simulator.
+    """
+
+    size: Literal["useful", "largest"] = "useful"
+    drifts: bool = False
+
+    def allocate(self, round_: Round) -> None:
+        jobs, free = candidates(round_)
+        total = round_.room.total
+        ladders = round_.snapshot.view(("ladders", self, total), ladders_view(self.climb, total))
+        sizes: list[Counts | None] = []
+        cpu, memory, accelerators = free
+        for job in jobs:
+            chosen = None
+            ladder = ladders.of(job)
+            for counts, (want_cpu, want_memory, want_accelerators) in zip(ladder.sizes, ladder.wants, strict=True):
+                if want_accelerators <= accelerators and want_cpu <= cpu and want_memory <= memory:
+                    chosen = counts
+                    cpu, memory, accelerators = cpu - want_cpu, memory - want_memory, accelerators - want_accelerators
+                    break
+            sizes.append(chosen)
+        settle(round_, jobs, sizes, "earliest deadline")
+
+    def climb(self, job: Job, total: Resources) -> Choices:
+        sizes = sizes_of(job, self.size == "useful")
+        return Choices(sizes, [job.spec.demand(counts) for counts in sizes])
+
+
+def sizes_of(job: Job, useful: bool) -> list[Counts]:
+    """Sizes a job may run at, the largest first; `useful`: only those that train faster than every smaller one.
+
+    A size whose speed is None (one that a table does not have) is passed over; with no speed known at all, the
+    declared size and the minimum are left.
+    """
+    spec = job.spec
+    group = spec.group(WORKER)
+    if not spec.elastic or group is None or job.speed is None:
+        return [spec.declared] if spec.declared == spec.minimum else [spec.declared, spec.minimum]
+    sizes: list[Counts] = []
+    fastest = 0.0
+    for n in range(group.minimum, group.maximum + 1):
+        counts = {**spec.minimum, WORKER: n}
+        rate = job.speed.steps_per_s(counts)
+        if rate is not None and (rate > fastest or not useful):
+            fastest = rate
+            sizes.append(counts)
+    return sizes[::-1] or [spec.minimum]

@@ -1,0 +1,92 @@
+"""Every job gets its declared size or waits."""
+
+from dataclasses import dataclass
+from math import inf
+
+from elastic_tfjob.scheduling.queue import Entry
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import Job
+from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
+
+END: Entry = (inf, (), inf, 0, "")
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSize:
+    """In order, as long as they fit. Head-of-line: the first that does not fit holds back all behind it;
+    with `backfill` those behind it start if they fit (without reservation: a wide job can starve).
+    """
+
+    backfill: bool = False
+    drifts: bool = False
+
+    def allocate(self, round_: Round) -> None:
+        queue = round_.waiting()
+        for entry in queue:
+            job = round_.job(entry[4])
+            if round_.start(job, job.spec.declared, "next in order and it fits"):
+                continue
+            round_.refuse(job, lacks(job, round_))
+            if not self.backfill:
+                round_.held_back = f"waits behind {job.key}, which does not fit yet"
+                return
+            queue.drop()
+
+
+@dataclass(frozen=True, slots=True)
+class Preemptive:
+    """The first jobs in order that fit the cluster's totals run; a running job that is not among them is preempted.
+
+    Jobs that run stay where they are. A job within the totals that finds no nodes waits and keeps its claim, as in
+    Lucid's and Tiresias' simulators.
+    """
+
+    drifts: bool = False
+
+    def allocate(self, round_: Round) -> None:
+        if not len(round_.waiting_queue):
+            return
+        jobs = round_.snapshot.jobs
+        # The totals that jobs may share: what is free, and what those hold that may be preempted.
+        cpu, memory, accelerators = round_.room.free_total
+        running = round_.running_in_order()
+        for entry in running:
+            demand = jobs[entry[4]].spec.declared_demand
+            cpu += demand[0]
+            memory += demand[1]
+            accelerators += demand[2]
+        preempted: list[Job] = []
+        starting: list[Job] = []
+        queue = round_.waiting()
+        head = queue.peek()
+        for entry in (*running, END):
+            while head is not None and head < entry:
+                job = jobs[head[4]]
+                demand = job.spec.declared_demand
+                if demand[2] <= accelerators and demand[0] <= cpu and demand[1] <= memory:
+                    cpu -= demand[0]
+                    memory -= demand[1]
+                    accelerators -= demand[2]
+                    starting.append(job)
+                else:
+                    round_.refuse(job, "jobs before it in the order take the whole cluster")
+                    queue.drop()
+                queue.advance()
+                head = queue.peek()
+            if entry is END:
+                break
+            job = jobs[entry[4]]
+            demand = job.spec.declared_demand
+            if demand[2] <= accelerators and demand[0] <= cpu and demand[1] <= memory:
+                cpu -= demand[0]
+                memory -= demand[1]
+                accelerators -= demand[2]
+            else:
+                preempted.append(job)
+        for job in preempted:
+            round_.stop(job, "preempted: jobs before it in the order take the whole cluster")
+        promotes = getattr(round_.profile.order, "promotes", None)
+        for job in starting:
+            promoted = promotes is not None and promotes(job, round_.now)
+            if not round_.start(job, job.spec.declared, "among the first in order", promoted=promoted):
+                round_.refuse(job, lacks(job, round_))

@@ -1,0 +1,84 @@
+"""Optimus: marginal gain of one more PS or worker."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
+from elastic_tfjob.scheduling.stages.allocate.ladder import Ladder, OnFull, fill, ladders_view
+from elastic_tfjob.scheduling.stages.allocate.settle import candidates, settle
+
+
+@dataclass(frozen=True, slots=True)
+class MarginalGain:
+    """Optimus' allocation (Peng et al., EuroSys'18, section 4.1). Every job gets its minimum in the profile's order;
+    then the PS or worker goes, one at a time, to the job whose finish it brings nearest: (Q/f(p,w) - Q/f(p',w')) with
+    Q remaining steps and f steps per second, `per_resource` divided by the unit's dominant share. A job stops where
+    its gain is not above 0. When a unit does not fit, the job leaves (`next`) or all ends (`stop`, DL2's simulator).
+    A job of unknown speed or work stays at its minimum.
+    """
+
+    per_resource: bool = True
+    on_full: OnFull = "next"
+    drifts: bool = True
+
+    def allocate(self, round_: Round) -> None:
+        jobs, free = candidates(round_)
+        total, now = round_.room.total, round_.now
+        ladders = round_.snapshot.view(("ladders", self, total), ladders_view(self.climb, total))
+        climbs = [ladders.of(job) for job in jobs]
+        if climbs:
+            left = np.array(
+                [max(0.0, job.spec.total_steps - job.steps_at(now)) if job.spec.total_steps else 1.0 for job in jobs]
+            )
+            # Minima are worth the same to all: their keys come first, whatever is left.
+            keys = np.concatenate([ladder.keys for ladder in climbs])
+            keys = keys * np.repeat(left, [len(ladder.keys) for ladder in climbs])
+            keys[np.cumsum([0] + [len(ladder.keys) for ladder in climbs[:-1]])] = -np.inf
+        else:
+            keys = np.zeros(0)
+        granted = fill(climbs, keys, free, self.on_full)
+        sizes = [ladder.sizes[n - 1] if n else None for ladder, n in zip(climbs, granted.tolist(), strict=True)]
+        settle(round_, jobs, sizes, "marginal gain")
+
+    def climb(self, job: Job, total: Resources) -> Ladder:
+        """Rungs of one PS or worker each; the key is minus the gain per remaining step, never below the rung before:
+        a better rung behind a worse one is reached right after it.
+        """
+        spec, size = job.spec, job.spec.minimum
+        sizes, keys, demand = [size], [0.0], [spec.demand(size)]
+        while (unit := self.best_unit(job, size, total)) is not None:
+            gain, type_ = unit
+            group = spec.group(type_)
+            assert group is not None
+            size = {**size, type_: size.get(type_, 0) + 1}
+            sizes.append(size)
+            keys.append(-gain if len(keys) == 1 else max(-gain, keys[-1]))
+            demand.append(group.request)
+        return Ladder(sizes, np.array(keys), np.array(demand, dtype=np.int64))
+
+    def best_unit(self, job: Job, counts: Counts, total: Resources) -> tuple[float, str] | None:
+        """(gain per remaining step, type) of the better of one more PS or worker, if above 0."""
+        spec, speed = job.spec, job.speed
+        if speed is None or spec.total_steps is None or not spec.elastic:
+            return None
+        rate = speed.steps_per_s(counts)
+        if not rate:
+            return None
+        best: tuple[float, str] | None = None
+        for type_ in (WORKER, PS):
+            group = spec.group(type_)
+            if group is None or counts.get(type_, 0) >= group.maximum:
+                continue
+            more = speed.steps_per_s({**counts, type_: counts.get(type_, 0) + 1})
+            if not more:
+                continue
+            gain = 1 / rate - 1 / more
+            if self.per_resource:
+                share = group.request.dominant_share(total)
+                gain = gain / share if share else gain
+            if gain > 0 and (best is None or gain > best[0]):
+                best = gain, type_
+        return best

@@ -1,0 +1,103 @@
+"""From sizes to nodes: what every elastic allocation does once it knows how many replicas each job gets."""
+
+from collections.abc import Iterator, Sequence
+
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
+from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
+
+
+def movable(job: Job, round_: Round) -> bool:
+    """Whether the job's size may change now. A waiting job may always start."""
+    if job.phase == "rescaling":
+        return False
+    if not job.placement:
+        return True
+    return job.spec.rescalable and round_.now - job.rescaled_s >= round_.profile.cooldown_s
+
+
+def candidates(round_: Round) -> tuple[list[Job], Resources]:
+    """The jobs whose size is open, in the profile's order, and the totals they share."""
+    free = round_.room.total
+    jobs: list[Job] = []
+    for job in round_.active():
+        if movable(job, round_):
+            jobs.append(job)
+        else:
+            free = free.minus(job.spec.demand(job.counts))
+    for job in round_.rescaling():
+        free = free.minus(job.spec.demand(job.counts))
+    return jobs, free
+
+
+def settle(round_: Round, jobs: Sequence[Job], sizes: Sequence[Counts | None], why: str) -> None:
+    """Give each of `jobs` its size, or nothing where that is None. `why` is the reason shown for a change.
+
+    First whatever becomes free, then starts and growth, small jobs first (they fit anywhere, as in Optimus). A job
+    that finds no nodes for its size gets the largest size below it that fits; a running one at worst keeps what it has.
+    """
+    repack = round_.profile.repack
+    placing: list[tuple[int, int, Job, Counts]] = []
+    for k, (job, counts) in enumerate(zip(jobs, sizes, strict=True)):
+        if counts is None:
+            if job.placement:
+                round_.stop(job, f"{why}: nothing left for its minimum")
+        elif not job.placement:
+            placing.append((sum(counts.values()), k, job, counts))
+        elif counts != (held := job.counts):
+            if repack:
+                round_.stop(job, f"{why}: {words(counts)} fits on no nodes")
+                placing.append((sum(counts.values()), k, job, counts))
+            elif all(n <= held.get(type_, 0) for type_, n in counts.items()):
+                round_.resize(job, counts, f"{why}: {words(held)} to {words(counts)}")
+            elif gains(job, counts, round_.profile.min_gain):
+                placing.append((sum(counts.values()), k, job, counts))
+    for _, _, job, counts in sorted(placing, key=lambda p: p[:2]):
+        _place(round_, job, counts, why)
+    round_.held_back = f"{why}: nothing left for its minimum"
+
+
+def _place(round_: Round, job: Job, counts: Counts, why: str) -> None:
+    held = round_.placement(job)
+    for smaller in downward(job, counts):
+        if held and all(n <= len(held.get(type_, ())) for type_, n in smaller.items()):
+            return  # no growth fits: keeps what it has
+        if held:
+            done = round_.resize(job, smaller, f"{why}: {words(job.counts)} to {words(smaller)}")
+        else:
+            change = f"{words(job.counts)} to {words(smaller)}" if job.placement else words(smaller)
+            done = round_.start(job, smaller, f"{why}: {change}")
+        if done:
+            return
+    if not held and not job.placement:
+        round_.refuse(job, lacks(job, round_))
+
+
+def downward(job: Job, counts: Counts) -> Iterator[Counts]:
+    """This size, then ever smaller ones down to the minimum."""
+    current = dict(counts)
+    yield dict(current)
+    minimum = job.spec.minimum
+    while True:
+        shrunk = False
+        for type_ in (WORKER, PS):
+            if current.get(type_, 0) > minimum.get(type_, 0):
+                current[type_] -= 1
+                shrunk = True
+        if not shrunk:
+            return
+        yield dict(current)
+
+
+def gains(job: Job, counts: Counts, least: float) -> bool:
+    """Whether growing to `counts` is worth a rescale: predicted speed-up of at least `least`, or speed unknown."""
+    if least <= 0 or job.speed is None:
+        return True
+    now, then = job.speed.steps_per_s(job.counts), job.speed.steps_per_s(counts)
+    return now is None or then is None or then >= now * (1 + least)
+
+
+def words(counts: Counts) -> str:
+    """`2 PS + 4 Worker`."""
+    return " + ".join(f"{n} {type_}" for type_, n in counts.items() if n) or "nothing"

@@ -1,0 +1,95 @@
+"""Tetris: packing and shortness in one score."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, ReplicaGroup
+from elastic_tfjob.scheduling.stages.allocate.drf import bundle_more
+from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
+from elastic_tfjob.scheduling.stages.allocate.settle import movable
+
+
+@dataclass(frozen=True, slots=True)
+class Tetris:
+    """Grandl et al., SIGCOMM'14: what is free goes, one unit after the other, to the job with the highest alignment
+    (dot product of the unit's demand and what is free, both as shares of the cluster) plus `shortness_weight` times
+    shortness, 1 / (remaining work), scaled by the ratio of their means as in section 3.3. A waiting job's unit is its
+    minimum, a running one's a worker and a PS. Nothing is taken from a running job: Tetris does not preempt.
+    (DL2's simulator has shortness the other way round: it prefers the job with more left.)
+
+    Units of one demand are aligned alike, so of each only the job with the least work left can be next: with the
+    order by remaining time that is the first of its shape.
+    """
+
+    shortness_weight: float = 1.0
+    drifts: bool = False
+
+    def allocate(self, round_: Round) -> None:
+        room, total, jobs = round_.room, round_.room.total, round_.snapshot.jobs
+        queues: dict[Hashable, list[tuple[Job, Counts]]] = {}
+        for key, entries in round_.waiting_queue.lists.items():
+            first = jobs[entries[0][4]]
+            if first.spec.demand(first.spec.minimum).within(room.free_total):
+                queues[key] = [(jobs[e[4]], first.spec.minimum) for e in reversed(entries)]
+            else:
+                round_.refuse(first, lacks(first, round_))
+        growing: dict[Hashable, list[tuple[Job, Counts]]] = {}
+        free = room.free_total
+        for e in round_.running_in_order():
+            job = jobs[e[4]]
+            if job.spec.elastic and movable(job, round_):
+                kind = (job.spec.groups, tuple(job.counts.items()))
+                bundle = next_bundle(*kind)
+                if bundle is not None and bundle[1].within(free):
+                    growing.setdefault((kind, job.spec.constraints), []).append((job, bundle[0]))
+        queues.update((key, units[::-1]) for key, units in growing.items())
+        short = [shortness(units[-1][0], round_.now) for units in queues.values()]
+        aligned = [alignment(step(*units[-1]), room.free_total, total) for units in queues.values()]
+        weight = self.shortness_weight * sum(aligned) / sum(short) if sum(short) > 0 else 0.0
+        while queues:
+            free = room.free_total
+            best, best_score = None, -1.0
+            for key, units in queues.items():
+                job, following = units[-1]
+                score = alignment(step(job, following), free, total) + weight * shortness(job, round_.now)
+                if score > best_score:
+                    best, best_score = key, score
+            units = queues[best]
+            job, following = units[-1]
+            if step(job, following).within(free) and self._give(round_, job, following):
+                units.pop()
+            else:
+                units.clear()  # none of this demand fits any more
+            if not units:
+                del queues[best]
+
+    def _give(self, round_: Round, job: Job, counts: Counts) -> bool:
+        if job.placement:
+            return round_.resize(job, counts, "packing and shortness: what was free suits it best")
+        return round_.start(job, counts, "packing and shortness: it suits what was free best")
+
+
+@lru_cache(maxsize=4096)
+def next_bundle(groups: tuple[ReplicaGroup, ...], held: tuple[tuple[str, int], ...]) -> tuple[Counts, Resources] | None:
+    """The size after this one, and what it adds; None at the maximum."""
+    spec, counts = JobSpec("", 0.0, groups), dict(held)
+    following = bundle_more(spec, counts)
+    return None if following is None else (following, spec.demand(following).minus(spec.demand(counts)))
+
+
+def step(job: Job, following: Counts) -> Resources:
+    """What the unit adds to what the job holds."""
+    demand = job.spec.demand(following)
+    return demand.minus(job.spec.demand(job.counts)) if job.placement else demand
+
+
+def alignment(demand: Resources, free: Resources, total: Resources) -> float:
+    return sum((d / t) * (f / t) for d, f, t in zip(demand, free, total, strict=True) if t > 0)
+
+
+def shortness(job: Job, now: float) -> float:
+    left = job.remaining_s(now, job.spec.declared)
+    return 0.0 if left is None else 1 / max(left, 1.0)

@@ -1,0 +1,1 @@
+"""Lend: which nodes of the other pool to borrow or give back."""

@@ -1,0 +1,1 @@
+"""Migrate: what to move although its size stays."""

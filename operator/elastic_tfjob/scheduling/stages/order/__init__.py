@@ -1,0 +1,1 @@
+"""Order: which job first."""

@@ -1,0 +1,1 @@
+"""Place: which node each replica runs on."""

@@ -1,0 +1,341 @@
+"""`elastic-tfjob simulate`."""
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from elastic_tfjob.api.profiles import PROFILES, PlaceName, ProfileParameters, parse_profile
+from elastic_tfjob.api.scenario import Scenario
+from elastic_tfjob.simulation.engine import Costs, Noise, Outcome
+from elastic_tfjob.simulation.formats import FORMATS, BadRow, WorkloadError, read_csv
+from elastic_tfjob.simulation.report import write_report
+from elastic_tfjob.simulation.runner import RunSpec, run_all, uniform_cluster
+from elastic_tfjob.simulation.scenario import generate, inference_pool, read_scenario
+from elastic_tfjob.simulation.summary import COLUMNS, Summary, job_rows, summarise
+from elastic_tfjob.simulation.workload import WorkloadJob
+from elastic_tfjob.simulation.worlds.catalogue import DEFAULT_WORLD, WORLDS, world_named
+
+INTERRUPTED = 130
+"""The shell's exit status for a program that SIGINT ended."""
+ROW_WIDTH = 150
+"""Columns that a table of one row per run needs."""
+
+
+def _list_profiles(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    common = ProfileParameters.model_fields
+    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    table = Table(title="What --set PROFILE.PARAM=VALUE may say", title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("profile")
+    table.add_column("parameter", no_wrap=True)
+    table.add_column("default")
+    table.add_column("meaning")
+    for parameter, info in common.items():
+        table.add_row("(every one)", parameter, _default(info.default), info.description)
+    for name, model in PROFILES.items():
+        table.add_section()
+        table.add_row(name, "", "", (model.__doc__ or "").strip())
+        for parameter, info in model.model_fields.items():
+            if parameter not in common or info.default != common[parameter].default:
+                table.add_row("", parameter, _default(info.default), info.description)
+    console.print(table)
+    console.print(f"Worlds: {', '.join(WORLDS)}.  Placements: {', '.join(get_args(PlaceName))}.")
+    for format_ in FORMATS.values():
+        optional = f"; optional {', '.join(format_.optional)}" if format_.optional else ""
+        console.print(f"Format {format_.name}: {', '.join(format_.required)}{optional}", soft_wrap=True)
+    ctx.exit()
+
+
+def _default(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case tuple():
+            return ",".join(f"{v:g}" for v in value)
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)
+
+
+def _restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[tuple[float, float], ...]:
+    """`60`, or `1:7,8:30,60`: 7 s up to 1 accelerator, 30 s up to 8, 60 s above."""
+    tiers = []
+    try:
+        for part in value.split(","):
+            limit, _, seconds = part.rpartition(":")
+            tiers.append((float(limit) if limit else math.inf, float(seconds)))
+    except ValueError:
+        raise click.BadParameter(f"{value!r}: give seconds, or tiers such as 1:7,8:30,60") from None
+    if any(seconds < 0 for _, seconds in tiers) or [t[0] for t in tiers] != sorted({t[0] for t in tiers}):
+        raise click.BadParameter(f"{value!r}: limits must rise, and seconds be at least 0")
+    return tuple(tiers)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.argument("workload", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["auto", *FORMATS, "scenario"]),
+    default="auto",
+    show_default=True,
+    help="How WORKLOAD is written; auto looks at its header, or its ending .yaml.",
+)
+@click.option("--nodes", type=click.IntRange(1), required=True, help="Nodes of the training cluster.")
+@click.option("--gpus-per-node", type=click.IntRange(0), default=8, show_default=True)
+@click.option("--cpus-per-node", type=click.FloatRange(0), default=64, show_default=True)
+@click.option("--memory-per-node", type=click.FloatRange(0), default=512, show_default=True, help="GiB.")
+@click.option(
+    "--world", "world_name", type=click.Choice(list(WORLDS)), help="How fast jobs really are; default by format."
+)
+@click.option(
+    "--profile",
+    "profiles",
+    multiple=True,
+    required=True,
+    type=click.Choice(list(PROFILES)),
+    help="A policy to run; repeat to compare.",
+)
+@click.option("--set", "settings", multiple=True, metavar="P.param=value", help="A parameter of a profile; see --list.")
+@click.option("--place", type=click.Choice(get_args(PlaceName)), help="Instead of each profile's placement.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of scenarios and noise.")
+@click.option(
+    "--replications", type=click.IntRange(1), default=1, show_default=True, help="Runs with seeds from --seed on."
+)
+@click.option("--start-pause", type=click.FloatRange(0), default=0, help="Seconds before a job's first step.")
+@click.option(
+    "--restart-pause",
+    callback=_restart_tiers,
+    default="0",
+    help="Seconds after a preemption, or LIMIT:SECONDS,... by accelerators, such as 1:7,8:30,60.",
+)
+@click.option("--rescale-pause", type=click.FloatRange(0), default=0, help="Seconds a change of size takes.")
+@click.option("--migrate-pause", type=click.FloatRange(0), default=0, help="Seconds a move takes.")
+@click.option(
+    "--checkpoint-interval",
+    type=click.FloatRange(0),
+    default=0,
+    help="Seconds between checkpoints: a preempted job loses what came after. 0: it loses nothing.",
+)
+@click.option(
+    "--speed-noise", type=click.FloatRange(0), default=0, help="Sigma of the lognormal factor on real speeds."
+)
+@click.option("--estimate-noise", type=click.FloatRange(0), default=0, help="Sigma of the factor on durations told.")
+@click.option("--skip-bad", is_flag=True, help="Leave out bad rows, count and list them.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the numbers here.")
+@click.option("--html", "html_file", type=click.Path(path_type=Path), help="Write a report page here.")
+@click.option("--jobs-csv", "csv_file", type=click.Path(path_type=Path), help="Write one row per job here.")
+@click.option("--jobs", "processes", type=click.IntRange(1), help="Processes; default: one per core.")
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_profiles,
+    help="Print profiles, their parameters, worlds and formats.",
+)
+def simulate(
+    *,
+    workload: Path,
+    format_: str,
+    nodes: int,
+    gpus_per_node: int,
+    cpus_per_node: float,
+    memory_per_node: float,
+    world_name: str | None,
+    profiles: tuple[str, ...],
+    settings: tuple[str, ...],
+    place: PlaceName | None,
+    seed: int,
+    replications: int,
+    start_pause: float,
+    restart_pause: tuple[tuple[float, float], ...],
+    rescale_pause: float,
+    migrate_pause: float,
+    checkpoint_interval: float,
+    speed_noise: float,
+    estimate_noise: float,
+    skip_bad: bool,
+    json_file: Path | None,
+    html_file: Path | None,
+    csv_file: Path | None,
+    processes: int | None,
+) -> None:
+    """Simulate scheduling policies on WORKLOAD: a trace (CSV, also .gz) or a scenario (YAML).
+
+    \b
+    Example:
+      elastic-tfjob simulate trace.csv --nodes 48 --profile fifo --profile srtf --place consolidate --html report.html
+    """
+    parameters = {name: _parameters(name, settings, place) for name in dict.fromkeys(profiles)}
+    _known_profiles(settings, parameters)
+    try:
+        scenario, trace, bad, kind = _load(workload, format_, skip_bad)
+        world = world_named(world_name or (scenario.world if scenario else None) or DEFAULT_WORLD[kind])
+        cluster = uniform_cluster(nodes, gpus_per_node, cpus_per_node, memory_per_node)
+        specs = []
+        for k in range(replications):
+            jobs = generate(scenario, seed + k) if scenario else trace
+            for job in jobs:
+                world.truth(job)  # so that what this world cannot run is said before the first run
+            specs += [
+                RunSpec(
+                    name,
+                    parameters[name],
+                    seed + k,
+                    jobs,
+                    cluster,
+                    world,
+                    Costs(start_pause, restart_pause, rescale_pause, migrate_pause, checkpoint_interval),
+                    Noise(speed_noise, estimate_noise),
+                    inference_pool(scenario) if scenario else None,
+                    trace=html_file is not None,
+                )
+                for name in parameters
+            ]
+    except (WorkloadError, ValueError) as e:
+        raise click.ClickException(str(e)) from e
+    if bad:
+        click.echo(f"{len(bad)} bad row(s) left out:\n" + "\n".join(f"  {row}" for row in bad), err=True)
+    outcomes = _run(specs, processes)
+    summaries = [summarise(outcome, len(spec.jobs)) for outcome, spec in zip(outcomes, specs, strict=False)]
+    never = [s for s in summaries if not s.partial and s.finished < s.jobs]
+    _print(summaries, replications > 1)
+    for summary in never:
+        click.echo(f"{summary.profile}: {summary.jobs - summary.finished} job(s) never fit this cluster", err=True)
+    if json_file:
+        json_file.write_text(json.dumps({"runs": [s.as_dict() for s in summaries]}, indent=2) + "\n")
+    if csv_file:
+        _write_jobs(csv_file, outcomes)
+    if html_file:
+        write_report(html_file, f"{workload.name} on {nodes} nodes", specs, outcomes, summaries)
+    if len(outcomes) < len(specs) or any(s.partial for s in summaries):
+        click.echo("Interrupted: the numbers are partial.", err=True)
+        raise SystemExit(INTERRUPTED)
+
+
+def _load(
+    path: Path, format_: str, skip_bad: bool
+) -> tuple[Scenario | None, tuple[WorkloadJob, ...], list[BadRow], str]:
+    if format_ == "scenario" or (format_ == "auto" and path.suffix in (".yaml", ".yml")):
+        return read_scenario(path), (), [], "scenario"
+    workload, bad = read_csv(path, format_, skip_bad=skip_bad)
+    return None, workload.jobs, bad, workload.format
+
+
+def _parameters(name: str, settings: Sequence[str], place: str | None) -> ProfileParameters:
+    chosen: dict[str, Any] = {"place": place} if place else {}
+    for setting in settings:
+        target, equals, value = setting.partition("=")
+        profile, dot, parameter = target.rpartition(".")
+        if not (equals and dot):
+            raise click.BadParameter(
+                f"{setting!r}: write PROFILE.PARAM=VALUE, such as las.promote_knob=2", param_hint="--set"
+            )
+        if profile == name:
+            chosen[parameter] = value
+    try:
+        return parse_profile(name, chosen)
+    except ValueError as e:
+        raise click.BadParameter(str(e), param_hint="--set") from e
+
+
+def _known_profiles(settings: Sequence[str], parameters: dict[str, ProfileParameters]) -> None:
+    for setting in settings:
+        profile = setting.partition("=")[0].rpartition(".")[0]
+        if profile not in parameters:
+            raise click.BadParameter(
+                f"{setting!r}: no profile {profile!r} in this run, only {', '.join(parameters)}", param_hint="--set"
+            )
+
+
+def _run(specs: Sequence[RunSpec], processes: int | None) -> list[Outcome]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks = [
+            bar.add_task(f"{spec.profile} seed {spec.seed}", total=len(spec.jobs), state="waits", start=False)
+            for spec in specs
+        ]
+
+        def report(k: int, now: float, done: int, total: int) -> None:
+            task = bar.tasks[k]
+            if not task.started:
+                bar.start_task(tasks[k])
+            speed = f"{done / task.elapsed:,.0f} jobs/s" if task.elapsed else ""
+            bar.update(
+                tasks[k], completed=done, state=f"{done:,}/{total:,} jobs  {now / 86400:.1f} days simulated  {speed}"
+            )
+
+        return run_all(specs, report, processes)
+
+
+def _print(summaries: Sequence[Summary], seeds: bool) -> None:
+    """One row per run, or one column where the terminal is too narrow for that."""
+    headings = (
+        *("finished", "JCT s", "median s", "p99 s", "queue s", "makespan s", "GPU", "CPU", "in time"),
+        *("rescales", "preempted", "migrated", "jobs/CPU-s"),
+    )
+    rows = [(_name(s, seeds), *_numbers(s)) for s in summaries]
+    console = Console(width=None if sys.stdout.isatty() else ROW_WIDTH, highlight=False)
+    across = console.width >= ROW_WIDTH
+    cells = [("profile", *headings), *rows]
+    if not across:
+        cells = list(zip(*cells, strict=True))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for k, heading in enumerate(cells[0]):
+        table.add_column(heading, justify="right" if k else "left")
+    for row in cells[1:]:
+        table.add_row(*row)
+    console.print(table)
+    if any(s.oracle for s in summaries):
+        click.echo("* with the oracle: the policy was told true durations and speeds")
+
+
+def _name(s: Summary, seeds: bool) -> str:
+    return (
+        s.profile + (f" #{s.seed}" if seeds else "") + (" *" if s.oracle else "") + (" (partial)" if s.partial else "")
+    )
+
+
+def _numbers(s: Summary) -> tuple[str, ...]:
+    return (
+        f"{s.finished:,}/{s.jobs:,}",
+        *(_seconds(v) for v in (s.avg_jct_s, s.median_jct_s, s.p99_jct_s, s.avg_queue_s, s.makespan_s)),
+        *(_percent(v) for v in (s.gpu_utilisation, s.cpu_utilisation, s.deadline_met)),
+        *(f"{v:,}" for v in (s.rescales, s.preemptions, s.migrations)),
+        f"{s.finished / s.cpu_s:,.0f}" if s.cpu_s else "-",
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _write_jobs(path: Path, outcomes: Sequence[Outcome]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for outcome in outcomes:
+            writer.writerows(job_rows(outcome))

@@ -1,0 +1,597 @@
+"""The simulated world: events in, a round of the decision core where something changed, its plan carried out.
+
+There is no ticking. Truth (the world's rates, the real durations) stays here; a policy sees the Snapshot only.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from math import inf
+
+from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.plan import Plan, Target
+from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.snapshot import PS, UNPLACED, WORKER, Job, JobSpec, Node, Placement, Snapshot
+from elastic_tfjob.simulation.inference import DAY_S, Demand, InferencePool
+from elastic_tfjob.simulation.workload import WorkloadJob
+from elastic_tfjob.simulation.worlds.base import Truth, World
+from elastic_tfjob.speed.model import Speed
+from elastic_tfjob.speed.optimus import believe
+
+FINISH, ARRIVE, JUMP, DEMAND, ROUND = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds that a job stands still, and what it loses. `restart_s` holds (up to so many accelerators, seconds)
+    rising; the last one goes for all larger jobs. `checkpoint_interval_s` 0: a preempted job loses nothing.
+    """
+
+    start_s: float = 0.0
+    restart_s: tuple[tuple[float, float], ...] = ((inf, 0.0),)
+    rescale_s: float = 0.0
+    migrate_s: float = 0.0
+    checkpoint_interval_s: float = 0.0
+
+    def restart(self, accelerators: int) -> float:
+        return next((seconds for limit, seconds in self.restart_s if accelerators <= limit), self.restart_s[-1][1])
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Standard deviations of the logarithm: of a job's real speed, and of the durations a policy is told."""
+
+    speed: float = 0.0
+    estimate: float = 0.0
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """One job's fate. Times in seconds on the workload's clock; `finish_s` None: it did not finish."""
+
+    key: str
+    submit_s: float
+    deadline_s: float | None
+    start_s: float | None = None
+    finish_s: float | None = None
+    queue_s: float = 0.0
+    executed_s: float = 0.0
+    preemptions: int = 0
+    rescales: int = 0
+    migrations: int = 0
+    lost_steps: float = 0.0
+
+    @property
+    def jct_s(self) -> float | None:
+        return None if self.finish_s is None else self.finish_s - self.submit_s
+
+
+@dataclass(slots=True)
+class Interval:
+    """A job on a node for a while, for the Gantt chart."""
+
+    node: str
+    key: str
+    start_s: float
+    end_s: float
+    replicas: int
+
+
+@dataclass(slots=True)
+class Sample:
+    """The cluster from `time_s` on: jobs waiting and running, and what they hold."""
+
+    time_s: float
+    waiting: int
+    running: int
+    accelerators: int
+    cpu: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one run gave. Areas are resource times seconds."""
+
+    profile: str
+    seed: int
+    oracle: bool
+    records: list[JobRecord]
+    first_s: float = 0.0
+    last_s: float = 0.0
+    accelerator_capacity: int = 0
+    cpu_capacity: int = 0
+    accelerator_area: float = 0.0
+    cpu_area: float = 0.0
+    rounds: int = 0
+    cpu_s: float = 0.0
+    partial: bool = False
+    samples: list[Sample] = field(default_factory=list)
+    intervals: list[Interval] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Live:
+    """A job in the simulation: the truth, and where it stands."""
+
+    work: WorkloadJob
+    spec: JobSpec
+    truth: Truth
+    record: JobRecord
+    factor: float
+    speed: Speed | None
+    placement: Placement = field(default_factory=dict)
+    steps: float = 0.0
+    observed_s: float = 0.0
+    rate: float = 0.0
+    since_s: float = 0.0
+    service: float = 0.0
+    rescaled_s: float = -inf
+    version: int = 0
+    held: int = 0
+    accelerators: int = 0
+    cpu: int = 0
+    seen: dict[tuple[int, int], float] = field(default_factory=dict)
+    """Measured steps per second by (PSs, workers), where the policy has to learn them."""
+
+
+Progress = Callable[[float, int, int], None]
+"""Called with the simulated time, jobs done and jobs in all."""
+
+
+class Simulation:
+    """One profile on one workload. `run` returns the Outcome; after an exception `outcome` holds what is known."""
+
+    def __init__(
+        self,
+        jobs: Sequence[WorkloadJob],
+        nodes: Iterable[Node],
+        world: World,
+        profile: Profile,
+        *,
+        costs: Costs | None = None,
+        noise: Noise | None = None,
+        inference: InferencePool | None = None,
+        seed: int = 0,
+        trace: bool = False,
+        check: Callable[[Plan], None] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.world = world
+        self.profile = profile
+        self.costs = costs or Costs()
+        self.noise = noise or Noise()
+        self.trace = trace
+        self.check = check
+        self.progress = progress
+        self.random = random.Random(seed)
+        self.jobs = sorted(jobs, key=lambda job: job.submit_s)
+        cluster = {node.name: node for node in (*nodes, *(inference.build() if inference else ()))}
+        own = [node for node in cluster.values() if node.loan == "own"]
+        self._demand = Demand(inference, seed) if inference else None
+        self._uneven = any(node.accelerator_speed != 1 for node in cluster.values())
+        start = self.jobs[0].submit_s if self.jobs else 0.0
+        self.snapshot = Snapshot(start, cluster, {}, seed)
+        self.outcome = Outcome(
+            profile.name,
+            seed,
+            profile.oracle,
+            [],
+            start,
+            start,
+            sum(node.free.accelerators for node in own),
+            sum(node.free.cpu for node in own),
+        )
+        self._live: dict[str, _Live] = {}
+        self._heap: list[tuple[float, int, int, int, str]] = []
+        self._counter = 0
+        self._used_accelerators = 0
+        self._used_cpu = 0
+        self._running = 0
+        self._accounted_s = start
+        self._round_at = inf
+        self._done = 0
+        self._open: dict[tuple[str, str], Interval] = {}
+        self._last_round = -inf
+        self._moved_s = -inf
+        self._arrived = 0
+        self._losses = any(job.loss for job in self.jobs)
+        self._cpu_wanted: dict[str, float] = {}
+        self._on_node: dict[str, dict[str, None]] = {}
+
+    # ---- the loop
+
+    def run(self) -> Outcome:
+        """Simulate until every job has finished, or no event is left that could let one finish."""
+        begin = time.process_time()
+        try:
+            for k, work in enumerate(self.jobs):
+                heappush(self._heap, (work.submit_s, ARRIVE, k, 0, ""))
+            if self._demand is not None and self.jobs:
+                heappush(self._heap, (self.jobs[0].submit_s, DEMAND, 0, 0, ""))
+            self._loop()
+        except KeyboardInterrupt:
+            self.outcome.partial = True
+            raise
+        finally:
+            self.outcome.cpu_s = time.process_time() - begin
+            self._close()
+        return self.outcome
+
+    def _loop(self) -> None:
+        heap, live = self._heap, self._live
+        interval, on_change, drifts = self.profile.interval_s, self.profile.on_change, self.profile.allocate.drifts
+        last_report = 0
+        while heap:
+            now = heap[0][0]
+            changed: list[Job] = []
+            removed: list[str] = []
+            round_due = False
+            nodes: dict[str, Node] | None = None
+            touched: set[str] = set()
+            while heap and heap[0][0] == now:
+                _, kind, k, version, key = heappop(heap)
+                if kind == ARRIVE:
+                    changed.append(self._arrive(self.jobs[k], k, now))
+                elif kind == FINISH:
+                    if key in live and live[key].version == version:
+                        touched.update(*live[key].placement.values())
+                        self._finish(live[key], now)
+                        del live[key]
+                        removed.append(key)
+                elif kind == JUMP:
+                    if key in live and live[key].version == version:
+                        round_due = round_due or on_change
+                        self._wake(now, interval if not on_change else 0.0)
+                        self._push_jump(live[key], now)
+                elif kind == DEMAND:
+                    assert self._demand is not None
+                    if not self._stuck(now):
+                        nodes = self._demand.step(now, dict(self.snapshot.nodes))
+                        heappush(heap, (now + self._demand.pool.period_s, DEMAND, 0, 0, ""))
+                elif now == self._round_at:
+                    round_due = True
+                    self._round_at = inf
+            if nodes is not None and nodes == self.snapshot.nodes:
+                nodes = None
+            news = bool(changed or removed) or nodes is not None
+            if self.world.contended and touched:
+                changed += self._share(touched, now)
+            if round_due and self._losses:
+                known = {job.key for job in changed}
+                changed += [self._job(job) for key, job in live.items() if job.work.loss and key not in known]
+            if news or round_due:
+                self.snapshot = self.snapshot.evolve(now, changed=changed, removed=removed, nodes=nodes)
+            if round_due or (news and on_change):
+                self._decide(now)
+            elif news:
+                self._wake(now, interval)
+            if interval and drifts and live and self._round_at == inf and not self._stuck(now):
+                self._wake(now, interval)
+            if self.progress is not None and self.outcome.rounds - last_report >= 200:
+                last_report = self.outcome.rounds
+                self.progress(now, self._done, len(self.jobs))
+
+    def _stuck(self, now: float) -> bool:
+        """Whether no job will ever run again: all have come, none runs, and no round changed that for long enough.
+
+        Long enough is over a week where the inference pool's demand may still let a node go, else a few rounds.
+        """
+        if self._running or self._arrived < len(self.jobs):
+            return False
+        return now - max(self._moved_s, self.jobs[-1].submit_s) > (
+            8 * DAY_S if self._demand else 3 * self.profile.interval_s
+        )
+
+    def _wake(self, now: float, interval: float) -> None:
+        """Have a round at the next multiple of the interval, `now` excluded unless it is one and had none yet."""
+        if interval <= 0 or self._round_at != inf:
+            return
+        at = (now // interval) * interval
+        if at < now or (at == now and self.snapshot.now == now and self._last_round == now):
+            at += interval
+        self._round_at = at
+        heappush(self._heap, (at, ROUND, 0, 0, ""))
+
+    def _decide(self, now: float) -> None:
+        self._last_round = now
+        plan = schedule(self.snapshot, self.profile)
+        self.outcome.rounds += 1
+        if self.check is not None:
+            self.check(plan)
+        nodes = self._lend(plan, now) if plan.loans else None
+        if plan.changes:
+            self._moved_s = now
+        if plan.changes or nodes is not None:
+            changed = {key: self._carry_out(self._live[key], target, now) for key, target in plan.changes.items()}
+            if self.world.contended:
+                held = (self.snapshot.jobs[key].placement for key in plan.changes)
+                touched = {
+                    name
+                    for placement in (*held, *(target.nodes for target in plan.changes.values()))
+                    for names in placement.values()
+                    for name in names
+                }
+                changed.update((job.key, job) for job in self._share(touched, now))
+            self.snapshot = self.snapshot.evolve(now, changed=changed.values(), nodes=nodes)
+        if self.trace:
+            self._sample(now)
+
+    # ---- what happens to a job
+
+    def _arrive(self, work: WorkloadJob, k: int, now: float) -> Job:
+        self._arrived += 1
+        truth = self.world.truth(work)
+        total, oracle = truth.total_steps, self.profile.oracle
+        error = self._lognormal(self.noise.estimate)
+        duration = work.estimated_s
+        if oracle:
+            rate = truth.steps_per_s({group.type: group.count for group in work.groups})
+            duration = total / rate * error if rate else None
+        spec = JobSpec(
+            key=work.key,
+            arrival_s=work.submit_s,
+            groups=work.groups,
+            sequence=k,
+            priority=work.priority,
+            deadline_s=work.deadline_s,
+            total_steps=total,
+            duration_s=duration,
+            loanable=work.loanable,
+            model=work.model,
+        )
+        record = JobRecord(work.key, work.submit_s, work.deadline_s)
+        self.outcome.records.append(record)
+        live = _Live(work, spec, truth, record, self._lognormal(self.noise.speed), truth if oracle else None)
+        if not oracle and self.profile.sample_points and spec.elastic:
+            self._measure(live)
+        live.observed_s = live.since_s = now
+        self._live[work.key] = live
+        return self._job(live)
+
+    def _measure(self, live: _Live) -> None:
+        """Run the job briefly at a few sizes, smallest first, as Optimus does before it schedules a job."""
+        spec, sizes = live.spec, {tuple(live.spec.minimum.items()): None}
+        for _ in range(4 * self.profile.sample_points):
+            if len(sizes) >= self.profile.sample_points:
+                break
+            size = {g.type: self.random.randint(g.minimum, g.maximum) for g in spec.groups}
+            sizes[tuple(size.items())] = None
+        for items in sizes:
+            counts = dict(items)
+            rate = live.truth.steps_per_s(counts)
+            if rate:
+                live.seen[counts.get(PS, 0), counts.get(WORKER, 0)] = rate * live.factor
+        live.speed = believe(live.seen)
+
+    def _observe(self, live: _Live) -> None:
+        """What running at its present size tells about the job's speed."""
+        size = (len(live.placement.get(PS, ())), len(live.placement.get(WORKER, ())))
+        if live.seen.get(size) != live.rate:
+            live.seen[size] = live.rate
+            live.speed = believe(live.seen)
+
+    def _finish(self, live: _Live, now: float) -> None:
+        record = live.record
+        record.executed_s += now - live.since_s
+        record.finish_s = now
+        self._hold(live, UNPLACED, now)
+        self.outcome.last_s = now
+        self._done += 1
+
+    def _carry_out(self, live: _Live, target: Target, now: float) -> Job:
+        record, new, old = live.record, target.nodes, live.placement
+        if old:
+            live.steps += live.rate * max(0.0, now - live.observed_s)
+            live.service += live.held * (now - live.since_s)
+            record.executed_s += now - live.since_s
+        else:
+            record.queue_s += now - live.since_s
+        pause = 0.0
+        if not new:
+            record.preemptions += 1
+            interval = self.costs.checkpoint_interval_s
+            if interval > 0:
+                kept = interval * live.rate
+                lost = live.steps % kept if kept > 0 else 0.0
+                live.steps -= lost
+                record.lost_steps += lost
+        elif not old:
+            if record.start_s is None:
+                record.start_s = now
+                pause = self.costs.start_s
+            else:
+                pause = self.costs.restart(live.spec.demand({t: len(n) for t, n in new.items()}).accelerators)
+        elif {t: len(n) for t, n in old.items()} != {t: len(n) for t, n in new.items()}:
+            record.rescales += 1
+            live.rescaled_s = now
+            pause = self.costs.rescale_s
+        else:
+            record.migrations += 1
+            live.rescaled_s = now
+            pause = self.costs.migrate_s
+        if target.promoted:
+            live.service = 0.0
+        self._hold(live, new, now)
+        live.since_s = now
+        live.rate = self._rate(live)
+        if live.seen and live.rate:
+            self._observe(live)
+        live.observed_s = now + pause
+        self._plan_finish(live)
+        if new:
+            self._push_jump(live, now)
+        return self._job(live)
+
+    def _plan_finish(self, live: _Live) -> None:
+        live.version += 1
+        if live.rate > 0:
+            at = live.observed_s + max(0.0, live.truth.total_steps - live.steps) / live.rate
+            heappush(self._heap, (at, FINISH, 0, live.version, live.spec.key))
+
+    def _push_jump(self, live: _Live, now: float) -> None:
+        at = self.profile.order.next_jump_s(self._job(live), now)
+        if at is not None:
+            heappush(self._heap, (max(at, now), JUMP, 0, live.version, live.spec.key))
+
+    def _job(self, live: _Live) -> Job:
+        return Job(
+            live.spec,
+            live.placement,
+            "running" if live.placement else "waiting",
+            live.steps,
+            live.observed_s,
+            live.rate,
+            live.since_s,
+            live.service,
+            live.record.executed_s,
+            live.rescaled_s,
+            live.record.migrations,
+            live.speed,
+            self._loss_growth(live),
+        )
+
+    def _loss_growth(self, live: _Live) -> float | None:
+        """How fast the loss falls where the job is, per second."""
+        curve, rate = live.work.loss, live.rate
+        if curve is None:
+            return None
+        steps = live.steps + rate * max(0.0, self.snapshot.now - live.observed_s)
+        return curve.at(steps) - curve.at(steps + rate)
+
+    def _lognormal(self, sigma: float) -> float:
+        return self.random.lognormvariate(0.0, sigma) if sigma > 0 else 1.0
+
+    def _lend(self, plan: Plan, now: float) -> dict[str, Node]:
+        """Carry out the loans; those preempted by a return get another round at once."""
+        nodes = dict(self.snapshot.nodes)
+        for loan in plan.loans:
+            node = nodes[loan.node]
+            if loan.action == "borrow":
+                nodes[loan.node] = replace(node, loan="loaned")
+            else:
+                nodes[loan.node] = replace(node, loan="offered" if node.loan == "loaned" else "busy")
+        if plan.changes:
+            heappush(self._heap, (now, ROUND, 0, 0, ""))
+            self._round_at = now
+        return nodes
+
+    # ---- contention
+
+    def _share(self, nodes: set[str], now: float) -> list[Job]:
+        """New rates of the jobs on these nodes, from what their containers want of each node's CPUs."""
+        changed = []
+        for key in {key: None for name in sorted(nodes) for key in self._on_node.get(name, ())}:
+            live = self._live[key]
+            rate = self._rate(live)
+            if rate != live.rate:
+                live.steps += live.rate * max(0.0, now - live.observed_s)
+                live.observed_s = max(now, live.observed_s)
+                live.rate = rate
+                self._plan_finish(live)
+                changed.append(self._job(live))
+        return changed
+
+    def _rate(self, live: _Live) -> float:
+        """Steps per second where the job is now, in the company it has there."""
+        placement = live.placement
+        if not placement:
+            return 0.0
+        rate = live.truth.rate(placement) * live.factor
+        nodes = self.snapshot.nodes
+        if self._uneven:
+            rate *= min(
+                nodes[name].accelerator_speed for names in placement.values() for name in names if name in nodes
+            )
+        if self.world.contended:
+            rate *= min(
+                cpu_share(nodes[name].capacity.cpu / 1000, self._cpu_wanted[name])
+                for names in placement.values()
+                for name in names
+            )
+        return rate
+
+    def _crowd(self, live: _Live, sign: int) -> None:
+        """Count the job's containers in, or out, on the nodes where it runs."""
+        for group in live.spec.groups:
+            wanted = live.work.cpu_demand if live.work.cpu_demand is not None else group.request.cpu / 1000
+            for name in live.placement.get(group.type, ()):
+                self._cpu_wanted[name] = self._cpu_wanted.get(name, 0.0) + sign * wanted
+                if sign > 0:
+                    self._on_node.setdefault(name, {})[live.spec.key] = None
+                else:
+                    self._on_node.get(name, {}).pop(live.spec.key, None)
+
+    # ---- accounts
+
+    def _hold(self, live: _Live, new: Placement, now: float) -> None:
+        self._account(now)
+        self._running += bool(new) - bool(live.placement)
+        self._used_accelerators -= live.accelerators
+        self._used_cpu -= live.cpu
+        if self.trace:
+            self._gantt(live, new, now)
+        if self.world.contended:
+            self._crowd(live, -1)
+            live.placement = new
+            self._crowd(live, 1)
+        live.placement = new
+        if new:
+            counts = {type_: len(names) for type_, names in new.items()}
+            demand = live.spec.demand(counts)
+            live.accelerators, live.cpu = demand.accelerators, demand.cpu
+            live.held = demand.accelerators or sum(counts.values())
+        else:
+            live.accelerators = live.cpu = live.held = 0
+        self._used_accelerators += live.accelerators
+        self._used_cpu += live.cpu
+
+    def _account(self, now: float) -> None:
+        passed = now - self._accounted_s
+        if passed > 0:
+            self.outcome.accelerator_area += passed * self._used_accelerators
+            self.outcome.cpu_area += passed * self._used_cpu
+            self._accounted_s = now
+
+    def _sample(self, now: float) -> None:
+        self.outcome.samples.append(
+            Sample(now, len(self._live) - self._running, self._running, self._used_accelerators, self._used_cpu)
+        )
+
+    def _gantt(self, live: _Live, new: Placement, now: float) -> None:
+        key = live.spec.key
+        before, after = _per_node(live.placement), _per_node(new)
+        for node in before.keys() | after.keys():
+            if before.get(node) == after.get(node):
+                continue
+            if node in before:
+                interval = self._open.pop((key, node))
+                interval.end_s = now
+                if now > interval.start_s:
+                    self.outcome.intervals.append(interval)
+            if node in after:
+                self._open[key, node] = Interval(node, key, now, now, after[node])
+
+    def _close(self) -> None:
+        """Account for what still runs when a run ends early."""
+        now = self._accounted_s
+        for interval in self._open.values():
+            interval.end_s = max(now, interval.start_s)
+            self.outcome.intervals.append(interval)
+        self.outcome.intervals.sort(key=lambda i: (i.node, i.start_s, i.key))
+        if self.outcome.partial:
+            self.outcome.last_s = max(self.outcome.last_s, now)
+
+
+def cpu_share(cpus: float, wanted: float) -> float:
+    """The part of what it wants that each container gets on a node of `cpus` where all together want `wanted`."""
+    return 1.0 if wanted <= cpus else cpus / wanted
+
+
+def _per_node(placement: Placement) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for names in placement.values():
+        for name in names:
+            counts[name] = counts.get(name, 0) + 1
+    return counts

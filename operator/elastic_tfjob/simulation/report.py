@@ -1,0 +1,117 @@
+"""One self-contained page: the table, JCT distributions, queue and utilisation over time, and who was on which node."""
+
+import html
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from elastic_tfjob.scheduling.room import ANY_NODE
+from elastic_tfjob.simulation.engine import Outcome, Sample
+from elastic_tfjob.simulation.runner import RunSpec
+from elastic_tfjob.simulation.summary import Summary
+
+CDF_POINTS = 300
+TIME_BINS = 500
+GANTT_INTERVALS = 12_000
+"""The most bars drawn per run: the longest ones. More would only slow the page down."""
+
+Series = list[tuple[float, float]]
+
+
+def write_report(
+    path: Path, title: str, specs: Sequence[RunSpec], outcomes: Sequence[Outcome], summaries: Sequence[Summary]
+) -> None:
+    """Write the page. The same runs give the same bytes: what the machine took for them is left out."""
+    template = (files("elastic_tfjob.simulation") / "report.html").read_text()
+    several = len({s.seed for s in summaries}) > 1
+    runs = [
+        run_data(spec, outcome, f"{outcome.profile} seed {outcome.seed}" if several else outcome.profile)
+        for spec, outcome in zip(specs, outcomes, strict=False)
+    ]
+    data = json.dumps({"runs": runs}, separators=(",", ":")).replace("</", "<\\/")
+    page = (
+        template.replace("{{title}}", html.escape(title))
+        .replace("{{table}}", table(summaries, [run["name"] for run in runs]))
+        .replace("{{data}}", data)
+    )
+    path.write_text(page)
+
+
+def run_data(spec: RunSpec, outcome: Outcome, name: str) -> dict[str, object]:
+    """What the page draws of one run. Times are hours since the first submission."""
+    first = outcome.first_s
+    jcts = np.array(sorted(r.jct_s for r in outcome.records if r.jct_s is not None))
+    cdf: Series = []
+    if len(jcts):
+        shares = np.linspace(0, 1, min(CDF_POINTS, len(jcts)))
+        cdf = [(round(float(np.quantile(jcts, q)), 1), round(float(q), 4)) for q in shares]
+    accelerators = outcome.accelerator_capacity or 1
+    cpu = outcome.cpu_capacity or 1
+    samples, end = outcome.samples, outcome.last_s
+    nodes = [node.name for node in spec.nodes]
+    if spec.inference is not None:
+        nodes += [node.name for node in spec.inference.build()]
+    position = {node: i for i, node in enumerate(nodes)}
+    placed = [i for i in outcome.intervals if i.node in position]
+    longest = sorted(placed, key=lambda i: (i.start_s - i.end_s, i.node, i.start_s))[:GANTT_INTERVALS]
+    return {
+        "name": name,
+        "cdf": cdf,
+        "waiting": binned(samples, first, end, [float(s.waiting) for s in samples]),
+        "running": binned(samples, first, end, [float(s.running) for s in samples]),
+        "gpu": binned(samples, first, end, [100 * s.accelerators / accelerators for s in samples]),
+        "cpu": binned(samples, first, end, [100 * s.cpu / cpu for s in samples]),
+        "nodes": nodes,
+        "gantt": [
+            (position[i.node], hours(i.start_s - first), hours(i.end_s - first), i.key, i.replicas)
+            for i in sorted(longest, key=lambda i: (i.node, i.start_s, i.key))
+        ],
+        "left_out": len(placed) - len(longest),
+        "count_only": any(i.node == ANY_NODE for i in outcome.intervals),
+    }
+
+
+def hours(seconds: float) -> float:
+    return round(seconds / 3600, 4)
+
+
+def binned(samples: Sequence[Sample], first: float, end: float, values: Sequence[float]) -> Series:
+    """Mean value per bin of time of a step function, weighted by how long each value held."""
+    if not samples or end <= first:
+        return []
+    edges = np.linspace(first, end, TIME_BINS + 1)
+    times = np.array([s.time_s for s in samples] + [end])
+    area = np.concatenate([[0.0], np.cumsum(np.array(values) * np.diff(times))])
+    at_edges = np.interp(edges, times, area)
+    means = np.diff(at_edges) / np.diff(edges)
+    return [(hours(float(t - first)), round(float(v), 3)) for t, v in zip(edges[:-1], means, strict=True)]
+
+
+def table(summaries: Sequence[Summary], names: Sequence[object]) -> str:
+    """The rows of the table, as HTML."""
+
+    def seconds(value: float | None) -> str:
+        return "–" if value is None else f"{value:,.0f}"
+
+    def percent(value: float | None) -> str:
+        return "–" if value is None else f"{100 * value:.1f}&nbsp;%"
+
+    rows = []
+    for name, s in zip(names, summaries, strict=True):
+        notes = [note for note, said in (("oracle", s.oracle), ("partial", s.partial)) if said]
+        marks = "".join(f" <small>{note}</small>" for note in notes)
+        cells = (
+            *(f"{s.finished:,} of {s.jobs:,}", seconds(s.avg_jct_s), seconds(s.median_jct_s), seconds(s.p99_jct_s)),
+            *(seconds(s.avg_queue_s), seconds(s.makespan_s)),
+            *(percent(s.gpu_utilisation), percent(s.cpu_utilisation), percent(s.deadline_met)),
+            *(f"{s.rescales:,}", f"{s.preemptions:,}", f"{s.migrations:,}", f"{s.rounds:,}"),
+        )
+        rows.append(
+            f'<tr><th scope="row">{html.escape(str(name))}{marks}</th>'
+            + "".join(f"<td>{c}</td>" for c in cells)
+            + "</tr>"
+        )
+    return "\n".join(rows)

@@ -1,0 +1,1 @@
+"""Worlds: how fast jobs really train. The policy sees only what the engine tells it."""

@@ -1,0 +1,125 @@
+"""Optimus' speed model of PS training, fitted to what was seen.
+
+f(p, w) in steps per second with p parameter servers and w workers (Peng et al., EuroSys'18, section 3.2):
+
+    synchronous   1/f = a/w + b + c w/p + d w + e p     (a holds the total batch, which is the same at every size)
+    asynchronous  w/f = a + b w/p + c w + d p
+
+All coefficients are at least 0. Inverted like this both are linear in them: a non-negative least squares fit of
+relative errors. Jobs without PSs lose the terms in p.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Mode = Literal["sync", "async"]
+Array = NDArray[np.float64]
+
+POINTS_NEEDED: dict[Mode, int] = {"sync": 5, "async": 4}
+"""Different sizes that must have been seen before a fit is trusted: as many as coefficients."""
+RESIDUAL_TRUSTED = 0.25
+"""Largest root mean square relative error of a fit that is trusted; good fits have 0.05 to 0.2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A measured speed at one size."""
+
+    ps: int
+    workers: int
+    steps_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OptimusFit:
+    """Coefficients, the number of different sizes they rest on, and the root mean square relative error there."""
+
+    mode: Mode
+    coefficients: tuple[float, ...]
+    points: int
+    residual: float
+
+    @property
+    def confident(self) -> bool:
+        return self.points >= POINTS_NEEDED[self.mode] and self.residual <= RESIDUAL_TRUSTED
+
+    def predict(self, ps: int, workers: int) -> float:
+        """Steps per second. 0 without workers, or where nothing is known of the size's cost."""
+        if workers <= 0:
+            return 0.0
+        cost = float(np.dot(basis(self.mode, ps, workers), self.coefficients))
+        if cost <= 0:
+            return 0.0
+        return (1 if self.mode == "sync" else workers) / cost
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineSpeed:
+    """What a policy believes: a measured size overrides the fit; a fit without confidence is not used, then the
+    nearest measured size speaks (so no gain is expected where nothing is known); None before any measurement.
+    """
+
+    measured: Mapping[tuple[int, int], float]
+    fit: OptimusFit | None = None
+
+    def steps_per_s(self, counts: Mapping[str, int]) -> float | None:
+        size = (counts.get("PS", 0), counts.get("Worker", 0))
+        if size in self.measured:
+            return self.measured[size]
+        if self.fit is not None and self.fit.confident:
+            return self.fit.predict(*size)
+        if not self.measured:
+            return None
+        nearest = min(self.measured, key=lambda s: (abs(s[0] - size[0]) + abs(s[1] - size[1]), s))
+        return self.measured[nearest]
+
+
+def learn(observations: Sequence[Observation], mode: Mode = "sync") -> OnlineSpeed:
+    """The belief after these observations; later ones of the same size replace earlier ones."""
+    return believe({(o.ps, o.workers): o.steps_per_s for o in observations}, mode)
+
+
+def believe(seen: Mapping[tuple[int, int], float], mode: Mode = "sync") -> OnlineSpeed:
+    """The belief after these steps per second by (PSs, workers); sizes without workers or speed say nothing."""
+    measured = {size: rate for size, rate in seen.items() if rate > 0 and size[1] > 0}
+    return OnlineSpeed(measured, fit(measured, mode) if measured else None)
+
+
+def fit(measured: Mapping[tuple[int, int], float], mode: Mode = "sync") -> OptimusFit:
+    """Least squares of relative errors over sizes (PSs, workers) and their steps per second, coefficients >= 0."""
+    cost = np.array([(1 if mode == "sync" else w) / rate for (_, w), rate in measured.items()])
+    rows = np.array([basis(mode, p, w) for p, w in measured]) / cost[:, None]
+    coefficients = nnls(rows, np.ones(len(cost)))
+    residual = float(np.sqrt(np.mean((rows @ coefficients - 1) ** 2)))
+    return OptimusFit(mode, tuple(float(c) for c in coefficients), len(measured), residual)
+
+
+def basis(mode: Mode, ps: int, workers: int) -> Array:
+    per_ps = workers / ps if ps else 0.0
+    if mode == "sync":
+        return np.array([1 / workers, 1.0, per_ps, workers, ps], dtype=np.float64)
+    return np.array([1.0, per_ps, workers, ps], dtype=np.float64)
+
+
+def nnls(a: Array, b: Array) -> Array:
+    """min |a x - b| over x >= 0, exact for the few columns here: the best of all least squares solutions on a subset
+    of columns that come out non-negative (the optimum is one of them).
+    """
+    columns = a.shape[1]
+    best, best_error = np.zeros(columns), float(np.sum(b**2))
+    for size in range(1, columns + 1):
+        for subset in combinations(range(columns), size):
+            part = a[:, subset]
+            x, _, rank, _ = np.linalg.lstsq(part, b, rcond=None)
+            if rank < size or np.any(x < 0):
+                continue
+            error = float(np.sum((part @ x - b) ** 2))
+            if error < best_error - 1e-12:
+                best, best_error = np.zeros(columns), error
+                best[list(subset)] = x
+    return best

@@ -1,0 +1,54 @@
+"""What no plan of any profile may break. Functions, so that tests, simulator and fault tests share them."""
+
+from collections import Counter
+
+from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.room import ANY_NODE, usable_nodes
+
+
+def violations(plan: Plan) -> list[str]:
+    """Every broken invariant of a plan, in words; what the Snapshot itself breaks is not held against it."""
+    return [*over_capacity(plan), *outside_bounds(plan), *forbidden_nodes(plan)]
+
+
+def over_capacity(plan: Plan) -> list[str]:
+    jobs, nodes = plan.snapshot.jobs, {n.name: n for n in usable_nodes(plan.snapshot.nodes)}
+    borrowed = {loan.node for loan in plan.loans if loan.action == "borrow"}
+    nodes |= {name: plan.snapshot.nodes[name] for name in borrowed}
+    used: dict[str, Resources] = {}
+    for key, target in plan.targets.items():
+        for type_, names in target.nodes.items():
+            group = jobs[key].spec.group(type_)
+            assert group is not None
+            for name, n in Counter(names).items():
+                used[name] = used.get(name, Resources()).plus(group.request.times(n))
+    total = Resources()
+    for node in nodes.values():
+        total = total.plus(node.free)
+    free = {name: node.free for name, node in nodes.items()} | {ANY_NODE: total}
+    return [f"{name}: {want} of {free[name]}" for name, want in used.items() if not want.within(free[name])]
+
+
+def outside_bounds(plan: Plan) -> list[str]:
+    """A gang is complete or nothing, and no type is below its minimum or above its maximum."""
+    broken = []
+    for key, target in plan.changes.items():
+        counts = target.replicas
+        for group in plan.snapshot.jobs[key].spec.groups:
+            n = counts.get(group.type, 0)
+            if counts and not group.minimum <= n <= group.maximum:
+                broken.append(f"{key}: {n} {group.type}, allowed {group.minimum} to {group.maximum}")
+    return broken
+
+
+def forbidden_nodes(plan: Plan) -> list[str]:
+    broken = []
+    for key, target in plan.changes.items():
+        spec = plan.snapshot.jobs[key].spec
+        for type_, names in target.nodes.items():
+            for name in set(names) - {ANY_NODE}:
+                node = plan.snapshot.nodes[name]
+                if not spec.constraints_of(type_).admit(node.labels, node.taints):
+                    broken.append(f"{key}: {type_} on {name}, which its constraints forbid")
+    return broken

@@ -1,0 +1,178 @@
+"""How many replicas: each Allocate on cases worked out by hand."""
+
+import pytest
+
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
+from elastic_tfjob.speed.table import Table
+
+from .build import GIB, job, node, plan, rates, servers, sizes, workers
+
+
+def group(cpus: int, memory_gib: int, high: int) -> ReplicaGroup:
+    return ReplicaGroup(WORKER, Resources(cpus * 1000, memory_gib * GIB), 1, 1, high)
+
+
+class TestDrf:
+    def test_the_example_of_the_paper(self) -> None:
+        """9 CPUs and 18 GB; A asks <1 CPU, 4 GB>, B <3 CPU, 1 GB>: A gets 3 tasks, B 2 (NSDI'11, section 4.1)."""
+        jobs = [job("A", group(1, 4, 10)), job("B", group(3, 1, 10))]
+        assert sizes(plan("drf", [node("n", cpus=9, memory_gib=18)], jobs)) == {"A": 3, "B": 2}
+
+    def test_a_bundle_is_a_ps_and_a_worker_until_one_is_at_its_maximum(self) -> None:
+        j = job("j", servers(1, 1, 2), workers(1, 1, 4, gpus=0, cpus=1))
+        assert plan("drf", [node("n", cpus=100)], [j]).changes["j"].replicas == {PS: 2, WORKER: 4}
+
+    def test_next_lets_others_go_on_where_stop_ends(self) -> None:
+        """Of 10 CPUs each job has its minimum (4 + 1); then wide, with share 0.4, does not fit its second unit."""
+        jobs = [job("wide", group(4, 0, 9)), job("thin", group(1, 0, 9), at=1)]
+        one = [node("n", cpus=7)]
+        assert sizes(plan("drf", one, jobs)) == {"wide": 1, "thin": 3}
+        assert sizes(plan("drf", [node("n", cpus=6)], [jobs[0], job("x", group(4, 0, 9), at=1), jobs[1]])) == {
+            "wide": 1,
+            "thin": 2,
+        }
+        assert sizes(
+            plan(
+                "drf",
+                [node("n", cpus=6)],
+                [jobs[0], job("x", group(4, 0, 9), at=1), job("thin", group(1, 0, 9), at=2)],
+                on_full="stop",
+            )
+        ) == {"wide": 1}
+
+    def test_jobs_without_room_for_their_minimum_wait(self) -> None:
+        jobs = [job(f"j{k}", workers(2, 2, 4), at=k) for k in range(3)]
+        decided = plan("drf", [node("n", gpus=5)], jobs)
+        assert sizes(decided) == {"j0": 3, "j1": 2}
+        assert set(decided.waiting) == {"j2"}
+
+    def test_a_newcomer_shrinks_those_that_have_more(self) -> None:
+        big = job("big", workers(1, 1, 4), on={"Worker": ("n",) * 4})
+        decided = plan("drf", [node("n", gpus=4)], [big, job("new", workers(1, 1, 4), at=1)])
+        assert sizes(decided) == {"big": 2, "new": 2}
+        assert decided.changes["big"].reason == "dominant share: 4 Worker to 2 Worker"
+        assert decided.changes["big"].nodes == {"Worker": ("n", "n")}
+
+    def test_a_job_that_cannot_be_rescaled_keeps_its_size(self) -> None:
+        from dataclasses import replace  # noqa: PLC0415
+
+        big = job("big", workers(1, 1, 4), on={"Worker": ("n",) * 4})
+        stiff = replace(big, spec=replace(big.spec, rescalable=False))
+        assert sizes(plan("drf", [node("n", gpus=4)], [stiff, job("new", at=1)])) == {"big": 4}
+
+    def test_cooldown_and_a_rescale_under_way_leave_a_job_alone(self) -> None:
+        new = job("new", at=1)
+        for state in ({"rescaled_s": 50.0}, {"phase": "rescaling"}):
+            big = job("big", workers(1, 1, 4), on={"Worker": ("n",) * 4})
+            from dataclasses import replace  # noqa: PLC0415
+
+            busy = replace(big, **state)  # type: ignore[arg-type]
+            decided = plan("drf", [node("n", gpus=4)], [busy, new], now=100, cooldown_s=60)
+            assert sizes(decided) == {"big": 4}, state
+        assert sizes(
+            plan("drf", [node("n", gpus=4)], [job("big", workers(1, 1, 4), on={"Worker": ("n",) * 4}), new])
+        ) == {
+            "big": 3,
+            "new": 1,
+        }
+
+    def test_growth_below_the_least_gain_is_left(self) -> None:
+        j = job("j", workers(1, 1, 2), on={"Worker": ("n",)}, speed=rates(1.0, 1.05))
+        assert plan("drf", [node("n", gpus=2)], [j], min_gain=0.1).changes == {}
+        assert sizes(plan("drf", [node("n", gpus=2)], [j], min_gain=0.04)) == {"j": 2}
+
+
+class TestOptimus:
+    def test_the_unit_goes_to_the_largest_gain(self) -> None:
+        """600 steps each. a: 1/1 - 1/2 saves 300 s, then 100 s; b: 1/1 - 1/1.2 saves 100 s. 4 GPUs: a 3, b 1
+        (the tie at 100 s goes to the earlier job)."""
+        jobs = [
+            job("a", workers(1, 1, 4), steps=600, speed=rates(1.0, 2.0, 3.0, 3.1)),
+            job("b", workers(1, 1, 4), steps=600, speed=rates(1.0, 1.2, 1.3, 1.4), at=1),
+        ]
+        assert sizes(plan("optimus", [node("n", gpus=4)], jobs)) == {"a": 3, "b": 1}
+
+    def test_more_work_left_weighs_more(self) -> None:
+        jobs = [
+            job("a", workers(1, 1, 2), steps=100, speed=rates(1.0, 2.0)),
+            job("b", workers(1, 1, 2), steps=1000, speed=rates(1.0, 1.5), at=1),
+        ]
+        assert sizes(plan("optimus", [node("n", gpus=3)], jobs)) == {"a": 1, "b": 2}
+
+    def test_it_stops_where_another_worker_slows_the_job_down(self) -> None:
+        j = job("j", workers(1, 1, 4), steps=100, speed=rates(1.0, 1.5, 1.2, 9.0))
+        assert sizes(plan("optimus", [node("n", gpus=8)], [j])) == {"j": 2}
+
+    def test_ps_or_worker_whichever_helps_more(self) -> None:
+        speed = Table({(1, 1): 1.0, (1, 2): 1.1, (2, 1): 1.5, (2, 2): 2.0})
+        j = job("j", servers(1, 1, 2), workers(1, 1, 2, gpus=0, cpus=1), steps=100, speed=speed)
+        assert plan("optimus", [node("n", cpus=3)], [j]).changes["j"].replicas == {PS: 2, WORKER: 1}
+
+    def test_gain_counts_per_dominant_share_unless_told_otherwise(self) -> None:
+        """A worker saves 50 s for 8 of 16 CPUs, a PS 34 s for 1 of 16."""
+        speed = Table({(1, 1): 1.0, (1, 2): 2.0, (2, 1): 1.5})
+        j = job("j", servers(1, 1, 2), workers(1, 1, 2, gpus=0, cpus=6), steps=100, speed=speed)
+        nodes = [node("n", cpus=13.5)]
+        assert plan("optimus", nodes, [j]).changes["j"].replicas == {PS: 2, WORKER: 1}
+        assert plan("optimus", nodes, [j], per_resource=False).changes["j"].replicas == {PS: 1, WORKER: 2}
+
+    def test_unknown_speed_stays_at_the_minimum(self) -> None:
+        assert sizes(plan("optimus", [node("n", gpus=8)], [job("j", workers(1, 1, 4), steps=100)])) == {"j": 1}
+
+
+class TestTetris:
+    def test_alignment_prefers_the_demand_that_matches_what_is_free(self) -> None:
+        """Free 16 CPUs but of memory only 2 of 64 GB: the CPU-heavy job aligns better although it came later."""
+        busy = job("busy", group(0, 62, 1), on={"Worker": ("n",)})
+        jobs = [busy, job("memory", group(9, 2, 1), at=1), job("cpu", group(10, 0, 1), at=2)]
+        assert "cpu" in plan("tetris", [node("n", cpus=16, memory_gib=64)], jobs, now=3, shortness_weight=0).changes
+
+    def test_shortness_decides_between_equal_demands(self) -> None:
+        jobs = [job("long", duration=1000), job("short", duration=10, at=1)]
+        assert sizes(plan("tetris", [node("n", gpus=1)], jobs, now=1)) == {"short": 1}
+
+    def test_nothing_is_taken_from_a_running_job(self) -> None:
+        running = job("r", workers(1, 1, 4), duration=1000, on={"Worker": ("n",) * 4}, steps_per_s=1.0)
+        assert plan("tetris", [node("n", gpus=4)], [running, job("short", duration=1, at=1)], now=1).changes == {}
+
+    def test_what_is_left_lets_running_jobs_grow(self) -> None:
+        running = job("r", workers(1, 1, 3), duration=1000, on={"Worker": ("n",)}, steps_per_s=1.0)
+        assert sizes(plan("tetris", [node("n", gpus=4)], [running])) == {"r": 2}
+
+
+class TestEdfSizes:
+    """A job whose fourth worker slows it down, on 4 GPUs."""
+
+    jobs = (
+        job("soon", workers(1, 1, 4), deadline=10, speed=rates(1.0, 1.8, 2.2, 2.0)),
+        job("later", workers(1, 1, 4), deadline=20, speed=rates(1.0, 1.8, 2.2, 2.0)),
+    )
+
+    @pytest.mark.parametrize(("size", "expected"), [("useful", {"soon": 3, "later": 1}), ("largest", {"soon": 4})])
+    def test_size(self, size: str, expected: dict[str, int]) -> None:
+        assert sizes(plan("edf", [node("n", gpus=4)], list(self.jobs), size=size)) == expected
+
+    def test_sizes_without_a_measured_speed_are_passed_over(self) -> None:
+        j = job("j", workers(1, 1, 4), speed=Table({(0, 1): 1.0, (0, 2): 2.0}))
+        assert sizes(plan("edf", [node("n", gpus=4)], [j])) == {"j": 2}
+
+    def test_a_job_of_fixed_size_gets_it_or_waits_and_the_next_goes_on(self) -> None:
+        jobs = [job("wide", workers(8), deadline=1), job("thin", deadline=2)]
+        assert sizes(plan("edf", [node("n", gpus=4)], jobs)) == {"thin": 1}
+
+
+def test_repack_places_a_resized_job_anew() -> None:
+    """Grown from 2 to 4 it fits one node, where it was split over two."""
+    split = job("j", workers(1, 1, 4), steps=100, on={"Worker": ("a", "b")}, speed=rates(1, 2, 3, 4))
+    nodes = [node("a", gpus=4), node("b", gpus=4)]
+    assert plan("optimus", nodes, [split], place="pack").changes["j"].nodes == {"Worker": ("a",) * 4}
+    kept = plan("optimus", nodes, [split], place="pack", repack=False).changes["j"].nodes["Worker"]
+    assert kept[:2] == ("a", "b")
+
+
+def test_a_size_that_fits_no_nodes_gives_way_to_the_largest_that_does() -> None:
+    """5 GPUs are free in total, but whole replicas of 2 GPUs fit only 1 + 1."""
+    j = job("j", workers(1, 1, 3, gpus=2))
+    nodes = [node("a", gpus=3), node("b", gpus=3)]
+    assert plan("drf", nodes, [j]).changes["j"].replicas == {WORKER: 2}

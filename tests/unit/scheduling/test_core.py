@@ -1,0 +1,90 @@
+"""The round as a whole: loans, reasons, views, and what a Snapshot keeps."""
+
+from elastic_tfjob.api.profiles import parse_profile
+from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.plan import Loan
+from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.snapshot import Node
+
+from .build import job, node, plan, sizes, snapshot, workers
+
+FIFO = build("fifo", parse_profile("fifo", {}))
+
+
+def foreign(name: str, loan: str) -> Node:
+    return node(name, gpus=8, pool="inference", loan=loan)
+
+
+class TestLoans:
+    own = node("own", gpus=1)
+
+    def test_offered_nodes_are_borrowed_for_a_loanable_job_and_used_at_once(self) -> None:
+        decided = plan(
+            "fifo", [self.own, foreign("i", "offered")], [job("j", workers(4), loanable=True)], lend="offered"
+        )
+        assert decided.loans == (Loan("i", "borrow", "offered, and a loanable job waits"),)
+        assert decided.changes["j"].nodes == {"Worker": ("own", "i", "i", "i")}
+
+    def test_jobs_that_are_not_loanable_never_run_there(self) -> None:
+        nodes = [self.own, foreign("i", "loaned")]
+        assert sizes(plan("fifo", nodes, [job("j", workers(4))], lend="offered")) == {}
+
+    def test_busy_and_offered_nodes_are_nobodys_without_a_loan(self) -> None:
+        nodes = [self.own, foreign("i", "offered"), foreign("k", "busy")]
+        assert sizes(plan("fifo", nodes, [job("j", workers(4), loanable=True)])) == {}
+
+    def test_a_node_wanted_back_is_returned_and_its_jobs_are_preempted(self) -> None:
+        running = job("j", workers(4), loanable=True, on={"Worker": ("i",) * 4})
+        decided = plan("fifo", [self.own, foreign("i", "reclaiming")], [running], lend="offered")
+        assert decided.loans == (Loan("i", "return", "its own pool needs it"),)
+        assert decided.waiting == {"j": "preempted: a node it runs on goes back to its own pool"}
+
+    def test_an_idle_loan_that_nobody_waits_for_is_returned(self) -> None:
+        decided = plan("fifo", [self.own, foreign("i", "loaned")], [job("j")], lend="offered")
+        assert decided.loans == (Loan("i", "return", "idle, and no loanable job waits"),)
+
+
+def test_every_job_has_a_target_or_a_reason() -> None:
+    jobs = [
+        job("runs", on={"Worker": ("n",)}),
+        job("starts", at=1),
+        job("waits", workers(3), at=2),
+        job("behind", at=3),
+    ]
+    decided = plan("fifo", [node("n", gpus=3)], jobs)
+    assert set(decided.targets) | set(decided.waiting) == {j.key for j in jobs}
+    assert decided.targets["runs"].reason == "keeps what it has"
+    assert decided.targets["starts"].reason == "next in order and it fits"
+    assert decided.waiting["behind"] == "waits behind waits, which does not fit yet"
+
+
+def test_what_others_use_on_a_node_is_not_given_out() -> None:
+    nodes = [node("n", gpus=8, free=node("x", gpus=2).capacity)]
+    assert sizes(plan("fifo", nodes, [job("j", workers(3))])) == {}
+
+
+def test_a_round_leaves_the_snapshot_as_it_was() -> None:
+    before = snapshot([node("n", gpus=2)], [job("a"), job("b", at=1), job("c", at=2)])
+    assert schedule(before, FIFO) == schedule(before, FIFO)
+
+
+def test_an_evolved_snapshot_and_its_parent_can_both_be_decided_on() -> None:
+    before = snapshot([node("n", gpus=1)], [job("a", at=1)])
+    first = schedule(before, FIFO)
+    after = before.evolve(1.0, changed=[job("b", at=0)])
+    assert set(schedule(after, FIFO).changes) == {"b"}
+    assert schedule(before, FIFO) == first
+
+
+def test_evolve_with_other_nodes_sees_them() -> None:
+    before = snapshot([node("n", gpus=1)], [job("a", workers(2))])
+    assert schedule(before, FIFO).changes == {}
+    after = before.evolve(1.0, nodes={"n": node("n", gpus=2)})
+    assert sizes(schedule(after, FIFO)) == {"a": 2}
+
+
+def test_a_rescaling_job_holds_its_room_and_is_left_alone() -> None:
+    from dataclasses import replace  # noqa: PLC0415
+
+    rescaling = replace(job("r", duration=99, on={"Worker": ("n",)}), phase="rescaling")
+    assert plan("srtf", [node("n", gpus=1)], [rescaling, job("short", duration=1)]).changes == {}

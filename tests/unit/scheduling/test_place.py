@@ -1,0 +1,149 @@
+"""Which nodes: each Place on cases worked out by hand."""
+
+from typing import Any
+
+import pytest
+
+from elastic_tfjob.scheduling.constraints import Constraints, Requirement, Taint, Toleration
+from elastic_tfjob.scheduling.snapshot import Job, Node
+
+from .build import job, node, plan, servers, workers
+
+
+def where(place: str, nodes: list[Node], jobs: list[Job], **settings: Any) -> dict[str, dict[str, tuple[str, ...]]]:
+    return {k: dict(t.nodes) for k, t in plan("fifo", nodes, jobs, place=place, **settings).changes.items()}
+
+
+def with_free(**free: int) -> tuple[list[Node], list[Job]]:
+    """8-GPU nodes with this many GPUs left by jobs that run there."""
+    nodes = [node(name, gpus=8) for name in free]
+    busy = [job(f"on-{n}", workers(8 - f), on={"Worker": (n,) * (8 - f)}) for n, f in free.items() if f < 8]
+    return nodes, busy
+
+
+def test_count_looks_at_totals_only() -> None:
+    nodes, busy = with_free(a=1, b=1, c=1)
+    assert where("count", nodes, [job("j", workers(3))])["j"] == {"Worker": ("*",) * 3}
+    assert where("consolidate", nodes, [*busy, job("j", workers(3))]) == {}
+
+
+class TestConsolidate:
+    def test_the_fullest_node_that_holds_it(self) -> None:
+        nodes, busy = with_free(a=8, b=5, c=4, d=3)
+        assert where("consolidate", nodes, [*busy, job("j", workers(4))]) == {"j": {"Worker": ("c",) * 4}}
+
+    def test_ties_go_to_the_first_node(self) -> None:
+        nodes, busy = with_free(a=4, b=4)
+        assert where("consolidate", nodes, [*busy, job("j", workers(2))]) == {"j": {"Worker": ("a", "a")}}
+
+    def test_a_job_that_fits_one_node_is_never_split(self) -> None:
+        nodes, busy = with_free(a=4, b=4)
+        assert where("consolidate", nodes, [*busy, job("j", workers(8))]) == {}
+
+    def test_a_large_job_takes_whole_nodes_and_best_fit_for_the_rest(self) -> None:
+        nodes, busy = with_free(a=5, b=8, c=4, d=8)
+        assert where("consolidate", nodes, [*busy, job("j", workers(20))]) == {
+            "j": {"Worker": ("b",) * 8 + ("d",) * 8 + ("c",) * 4}
+        }
+
+    def test_a_large_job_waits_for_whole_nodes(self) -> None:
+        nodes, busy = with_free(a=7, b=7, c=7)
+        assert where("consolidate", nodes, [*busy, job("j", workers(16))]) == {}
+
+
+def test_best_fit_fills_the_fullest_node_first_and_goes_on() -> None:
+    nodes, busy = with_free(a=8, b=2, c=3)
+    assert where("best-fit", nodes, [*busy, job("j", workers(6))]) == {"j": {"Worker": ("b", "b", "c", "c", "c", "a")}}
+
+
+def test_spread_takes_the_least_allocated_node_each_time() -> None:
+    nodes, busy = with_free(a=4, b=6)
+    assert where("spread", nodes, [*busy, job("j", workers(4))]) == {"j": {"Worker": ("b", "b", "a", "b")}}
+
+
+def test_even_uses_the_fewest_nodes_that_hold_an_equal_split() -> None:
+    """2 PS + 4 workers of 1 CPU: one node of 4 is too small, two take 1 PS + 2 workers each."""
+    nodes = [node("a", cpus=4), node("b", cpus=4), node("c", cpus=4)]
+    placed = where("even", nodes, [job("j", servers(2), workers(4, gpus=0, cpus=1))])["j"]
+    assert placed == {"PS": ("a", "b"), "Worker": ("a", "a", "b", "b")}
+
+
+def test_even_falls_back_to_best_fit_when_no_equal_split_fits() -> None:
+    nodes = [node("a", cpus=5), node("b", cpus=1)]
+    placed = where("even", nodes, [job("j", workers(6, gpus=0, cpus=1))])["j"]
+    assert sorted(placed["Worker"]) == ["a"] * 5 + ["b"]
+
+
+class TestPack:
+    def test_one_node_for_all_if_one_holds_it(self) -> None:
+        nodes = [node("a", cpus=4), node("b", cpus=8)]
+        placed = where("pack", nodes, [job("j", servers(1), workers(4, gpus=0, cpus=1))])["j"]
+        assert placed == {"PS": ("b",), "Worker": ("b",) * 4}
+
+    def test_ps_of_different_jobs_stay_apart(self) -> None:
+        nodes = [node("a", cpus=16), node("b", cpus=12)]
+        jobs = [job(f"j{k}", servers(1), workers(1, gpus=0, cpus=1), at=k) for k in range(2)]
+        placed = where("pack", nodes, jobs)
+        assert [placed["j0"]["PS"], placed["j1"]["PS"]] == [("a",), ("b",)]
+
+    def test_added_workers_go_beside_their_ps(self) -> None:
+        """The job grows by DRF; node b is freer, but its PS is on a."""
+        nodes = [node("a", cpus=8), node("b", cpus=32)]
+        groups = (servers(1), workers(1, 1, 3, gpus=0, cpus=1))
+        running = job("j", *groups, on={"PS": ("a",), "Worker": ("a",)})
+        target = plan("drf", nodes, [running], place="pack").changes["j"]
+        assert target.nodes == {"PS": ("a",), "Worker": ("a", "a", "a")}
+
+    def test_what_does_not_fit_one_node_fills_node_after_node_ps_first(self) -> None:
+        nodes = [node("a", cpus=3), node("b", cpus=4)]
+        placed = where("pack", nodes, [job("j", servers(1), workers(5, gpus=0, cpus=1))])["j"]
+        assert placed == {"PS": ("b",), "Worker": ("b", "b", "b", "a", "a")}
+
+
+@pytest.mark.parametrize("place", ["consolidate", "best-fit", "spread", "even", "pack"])
+class TestConstraints:
+    def test_taints_need_a_toleration(self, place: str) -> None:
+        nodes = [node("tainted", gpus=8, taints=(Taint("team", "a"),)), node("plain", gpus=4)]
+        tolerant = Constraints(tolerations=(Toleration("team", "Equal", "a"),))
+        assert where(place, nodes, [job("j", workers(6))]) == {}
+        assert "tainted" in where(place, nodes, [job("j", workers(6), constraints=tolerant)])["j"]["Worker"]
+
+    def test_selector_and_affinity_are_required(self, place: str) -> None:
+        nodes = [
+            node("a", gpus=8, labels={"zone": "x", "mem": "64"}),
+            node("b", gpus=4, labels={"zone": "y", "mem": "8"}),
+        ]
+        y = Constraints(selector=(("zone", "y"),))
+        small = Constraints(affinity=((Requirement("mem", "Lt", ("10",)),),))
+        for constraints in (y, small):
+            assert where(place, nodes, [job("j", workers(2), constraints=constraints)])["j"] == {"Worker": ("b", "b")}
+            assert where(place, nodes, [job("j", workers(5), constraints=constraints)]) == {}
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "matching"),
+    [
+        ("In", ("x", "y"), {"x", "y"}),
+        ("NotIn", ("x",), {"y", "-"}),
+        ("Exists", (), {"x", "y"}),
+        ("DoesNotExist", (), {"-"}),
+    ],
+)
+def test_label_operators(operator: Any, values: tuple[str, ...], matching: set[str]) -> None:
+    labels = {"x": {"k": "x"}, "y": {"k": "y"}, "-": {}}
+    requirement = Requirement("k", operator, values)
+    assert {name for name, have in labels.items() if requirement.matches(have)} == matching
+
+
+def test_gt_and_lt_compare_whole_numbers_and_refuse_words() -> None:
+    assert Requirement("k", "Gt", ("5",)).matches({"k": "6"})
+    assert not Requirement("k", "Gt", ("5",)).matches({"k": "5"})
+    assert not Requirement("k", "Lt", ("5",)).matches({"k": "many"})
+    assert not Requirement("k", "Lt", ()).matches({"k": "1"})
+
+
+def test_an_empty_toleration_with_exists_tolerates_everything_and_a_soft_taint_needs_none() -> None:
+    everything = Constraints(tolerations=(Toleration(operator="Exists"),))
+    assert everything.admit({}, (Taint("a"), Taint("b", effect="NoExecute")))
+    assert Constraints().admit({}, (Taint("a", effect="PreferNoSchedule"),))
+    assert not Constraints(tolerations=(Toleration("a", effect="NoExecute"),)).admit({}, (Taint("a"),))

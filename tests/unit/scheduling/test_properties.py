@@ -1,0 +1,151 @@
+"""Invariants of every profile over random clusters and jobs."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from elastic_tfjob.api.profiles import PROFILES, parse_profile
+from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Taint, Toleration
+from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.profiles import PLACES, build
+from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Snapshot
+from elastic_tfjob.simulation.worlds.ps import MODELS, PsTruth
+
+from .build import node, servers, workers
+from .invariants import violations
+
+NOW = 1000.0
+
+
+@st.composite
+def bounds(draw: st.DrawFn) -> tuple[int, int, int]:
+    low = draw(st.integers(1, 3))
+    count = draw(st.integers(low, low + 2))
+    return count, low, draw(st.integers(count, count + 3))
+
+
+@st.composite
+def specs(draw: st.DrawFn, k: int) -> JobSpec:
+    groups = []
+    with_ps = draw(st.booleans())
+    if with_ps:
+        groups.append(servers(*draw(bounds()), cpus=draw(st.sampled_from([0.5, 1, 2]))))
+    groups.append(
+        workers(*draw(bounds()), gpus=draw(st.sampled_from([0, 0, 1, 2])), cpus=draw(st.sampled_from([1, 2])))
+    )
+    steps = draw(st.sampled_from([None, 500.0, 5000.0]))
+    return JobSpec(
+        f"job-{k}",
+        draw(st.integers(0, 999)) * 1.0,
+        tuple(groups),
+        sequence=k,
+        priority=draw(st.sampled_from([0, 0, 0, 1])),
+        deadline_s=draw(st.sampled_from([None, 900.0, 2000.0])),
+        total_steps=steps,
+        duration_s=draw(st.sampled_from([None, steps])),
+        rescalable=draw(st.sampled_from([True, True, False])),
+        constraints=draw(
+            st.sampled_from(
+                [
+                    ANYWHERE,
+                    ANYWHERE,
+                    Constraints(selector=(("zone", "x"),)),
+                    Constraints(tolerations=(Toleration("t", "Exists"),)),
+                ]
+            )
+        ),
+    )
+
+
+@st.composite
+def jobs(draw: st.DrawFn, k: int) -> Job:
+    spec = draw(specs(k))
+    speed = (
+        PsTruth(spec.total_steps or 1.0, MODELS[draw(st.sampled_from(sorted(MODELS)))]) if draw(st.booleans()) else None
+    )
+    return Job(
+        spec,
+        service=draw(st.sampled_from([0.0, 100.0, 4000.0, 9000.0])),
+        since_s=draw(st.sampled_from([0.0, 500.0, NOW])),
+        executed_s=draw(st.sampled_from([0.0, 50.0])),
+        observed_s=NOW,
+        speed=speed,
+    )
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    """Some jobs run already: placed by FIFO with backfill, best fit, on part of the jobs."""
+    nodes = {}
+    for i in range(draw(st.integers(0, 5))):
+        name = f"n{i}"
+        nodes[name] = node(
+            name,
+            gpus=draw(st.sampled_from([0, 2, 4])),
+            cpus=draw(st.sampled_from([2, 4, 8])),
+            labels={"zone": draw(st.sampled_from(["x", "y"]))},
+            taints=draw(st.sampled_from([(), (), (Taint("t"),)])),
+        )
+    made = [draw(jobs(k)) for k in range(draw(st.integers(0, 8)))]
+    first = draw(st.integers(0, len(made)))
+    before = Snapshot(NOW - 100, nodes, {j.key: j for j in made[:first]})
+    plan = schedule(before, build("fifo-backfill", parse_profile("fifo-backfill", {})))
+    running = carried_out(before, plan, NOW - 100)
+    return Snapshot(NOW, nodes, {**running.jobs, **{j.key: j for j in made[first:]}})
+
+
+def carried_out(before: Snapshot, plan: Plan, now: float) -> Snapshot:
+    """The Snapshot once all changes of the plan are there."""
+    changed = []
+    for key, target in plan.changes.items():
+        old = before.jobs[key]
+        rate = (old.speed.steps_per_s(target.replicas) or 0.0) if old.speed else 1.0
+        service = 0.0 if target.promoted else old.service_at(now)
+        changed.append(
+            Job(
+                old.spec,
+                target.nodes,
+                "running" if target.nodes else "waiting",
+                old.steps_at(now),
+                now,
+                rate if target.nodes else 0.0,
+                now,
+                service,
+                old.executed_s,
+                old.rescaled_s,
+                speed=old.speed,
+            )
+        )
+    return before.evolve(now, changed=changed)
+
+
+CASES = [(name, None) for name in PROFILES] + [(name, place) for name in ("fifo-backfill", "drf") for place in PLACES]
+"""Every profile as it comes, and every placement under one that never resizes and one that does."""
+
+
+@pytest.mark.parametrize(("name", "place"), CASES, ids=[f"{n}-{p or 'own'}" for n, p in CASES])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@given(snapshot=snapshots(), extra=st.data())
+def test_invariants(name: str, place: str | None, snapshot: Snapshot, extra: Any) -> None:
+    """Capacity, gangs, bounds and constraints hold; equal input gives an equal plan, whether views were kept or not;
+    a plan that was carried out gives nothing more to do."""
+    if place == "count" and any(j.placement for j in snapshot.jobs.values()):
+        return  # what runs on nodes is no state of a cluster without nodes
+    profile = build(name, parse_profile(name, {"place": place} if place else {}))
+    plan = schedule(snapshot, profile)
+    assert violations(plan) == []
+    assert set(plan.targets) | set(plan.waiting) == set(snapshot.jobs)
+    assert plan == schedule(Snapshot(snapshot.now, snapshot.nodes, snapshot.jobs), profile)
+    settled = carried_out(snapshot, plan, snapshot.now)
+    again = schedule(settled, profile)
+    assert again == schedule(Snapshot(settled.now, settled.nodes, settled.jobs), profile)
+    assert again.changes == {}, "an unchanged world, another plan"
+    new = extra.draw(jobs(99))
+    gone = extra.draw(st.sampled_from(sorted(settled.jobs))) if settled.jobs else None
+    later = settled.evolve(NOW + 7, changed=[new], removed=[gone] if gone else [])
+    plan = schedule(later, profile)
+    assert violations(plan) == []
+    assert plan == schedule(Snapshot(later.now, later.nodes, later.jobs), profile)

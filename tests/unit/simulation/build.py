@@ -1,0 +1,42 @@
+"""Small simulations for tests."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from elastic_tfjob.api.profiles import parse_profile
+from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import WORKER, ReplicaGroup
+from elastic_tfjob.simulation.engine import Outcome, Simulation
+from elastic_tfjob.simulation.runner import uniform_cluster
+from elastic_tfjob.simulation.workload import WorkloadJob
+from elastic_tfjob.simulation.worlds.base import World
+from elastic_tfjob.simulation.worlds.fixed import FixedWorld
+
+
+def work(
+    key: str, at: float, duration: float | None = None, gpus: int = 1, high: int | None = None, **more: Any
+) -> WorkloadJob:
+    group = ReplicaGroup(
+        WORKER, Resources(more.pop("cpu", 0), 0, 1), gpus, min(gpus, more.pop("low", gpus)), high or gpus
+    )
+    return WorkloadJob(key, at, (group,), duration, **more)
+
+
+def simulate(
+    profile: str,
+    jobs: Sequence[WorkloadJob],
+    *,
+    nodes: int = 1,
+    gpus: int = 1,
+    cpus: float = 0,
+    world: World | None = None,
+    parameters: dict[str, Any] | None = None,
+    **more: Any,
+) -> Outcome:
+    chosen = build(profile, parse_profile(profile, parameters or {}))
+    return Simulation(jobs, uniform_cluster(nodes, gpus, cpus, 0), world or FixedWorld(), chosen, **more).run()
+
+
+def finishes(outcome: Outcome) -> dict[str, float | None]:
+    return {r.key: r.finish_s for r in outcome.records}

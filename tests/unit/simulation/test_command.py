@@ -1,0 +1,205 @@
+"""`elastic-tfjob simulate` as a user meets it."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from elastic_tfjob.cli import main
+
+TRACE = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,2,5,1\nc,3,1,1\n"
+SCENARIO = """\
+jobs: 12
+arrivals: {kind: fixed, every_s: 10}
+mix:
+  - name: small
+    workers: {count: 1, min: 1, max: 4, gpus: 1, cpus: 1}
+    duration_s: {uniform: [50, 100]}
+    deadline_factor: 2
+"""
+KEYS = (
+    *("profile", "seed", "jobs", "finished", "avg_jct_s", "median_jct_s", "p99_jct_s", "avg_queue_s", "makespan_s"),
+    *("gpu_utilisation", "cpu_utilisation", "deadline_met", "rescales", "preemptions", "migrations", "rounds", "cpu_s"),
+)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.csv"
+    path.write_text(TRACE)
+    return path
+
+
+def simulate(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["simulate", *map(str, arguments)])
+
+
+def runs(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(path.read_text())["runs"]
+    return found
+
+
+def test_json_has_every_number(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    result = simulate(trace, "--nodes", 1, "--gpus-per-node", 1, "--profile", "fifo", "--json", out)
+    assert result.exit_code == 0, result.output
+    (run,) = runs(out)
+    assert set(KEYS) <= set(run)
+    assert (run["profile"], run["jobs"], run["finished"], run["avg_jct_s"], run["makespan_s"]) == (
+        "fifo",
+        3,
+        3,
+        12.0,
+        16.0,
+    )
+    assert run["deadline_met"] is None
+    assert "3/3" in result.output
+
+
+def test_profiles_seeds_places_and_settings(tmp_path: Path) -> None:
+    path, out = tmp_path / "s.yaml", tmp_path / "out.json"
+    path.write_text(SCENARIO)
+    result = simulate(
+        *(path, "--nodes", 2, "--gpus-per-node", 2, "--profile", "drf", "--profile", "las", "--replications", 2),
+        *(
+            "--set",
+            "las.thresholds=10,20",
+            "--set",
+            "drf.cooldown_s=5",
+            "--place",
+            "spread",
+            "--json",
+            out,
+            "--jobs",
+            1,
+        ),
+    )
+    assert result.exit_code == 0, result.output
+    assert [(r["profile"], r["seed"]) for r in runs(out)] == [("drf", 0), ("las", 0), ("drf", 1), ("las", 1)]
+    assert runs(out)[0]["avg_jct_s"] != runs(out)[2]["avg_jct_s"]
+    assert all(r["finished"] == 12 and 0 <= r["deadline_met"] <= 1 for r in runs(out))
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(SCENARIO)
+    pages, tables, numbers = [], [], []
+    for k in range(2):
+        html, rows, out = tmp_path / f"{k}.html", tmp_path / f"{k}.csv", tmp_path / f"{k}.json"
+        files = ("--html", html, "--jobs-csv", rows, "--json", out)
+        noise = ("--speed-noise", 0.2, "--seed", 7)
+        assert simulate(path, "--nodes", 2, "--profile", "optimus", *files, *noise).exit_code == 0
+        pages.append(html.read_bytes())
+        tables.append(rows.read_bytes())
+        numbers.append(re.sub(r'"cpu_s": [\d.]+', "", out.read_text()))
+    assert pages[0] == pages[1]
+    assert tables[0] == tables[1]
+    assert numbers[0] == numbers[1]
+
+
+def test_several_processes_give_what_one_gives(trace: Path, tmp_path: Path) -> None:
+    found = []
+    for processes in (1, 2):
+        out = tmp_path / f"{processes}.json"
+        arguments = (trace, "--nodes", 1, "--profile", "fifo", "--profile", "srtf", "--json", out, "--jobs", processes)
+        assert simulate(*arguments).exit_code == 0
+        found.append([{k: v for k, v in run.items() if k != "cpu_s"} for run in runs(out)])
+    assert found[0] == found[1]
+
+
+def test_jobs_csv_and_html(trace: Path, tmp_path: Path) -> None:
+    rows, html = tmp_path / "jobs.csv", tmp_path / "report.html"
+    simulate(trace, "--nodes", 1, "--gpus-per-node", 1, "--profile", "fifo", "--jobs-csv", rows, "--html", html)
+    with rows.open() as file:
+        table = list(csv.DictReader(file))
+    assert [(r["job_id"], r["start_s"], r["finish_s"]) for r in table] == [
+        ("a", "0.0", "10.0"),
+        ("b", "10.0", "15.0"),
+        ("c", "15.0", "16.0"),
+    ]
+    page = html.read_text()
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in page
+    data = json.loads(page.split('type="application/json">')[1].split("</script>")[0])
+    assert [bar[3] for bar in data["runs"][0]["gantt"]] == ["a", "b", "c"]
+
+
+def test_bad_rows_stop_everything_or_are_listed(trace: Path, tmp_path: Path) -> None:
+    trace.write_text(TRACE + "d,soon,1,1\n")
+    result = simulate(trace, "--nodes", 1, "--profile", "fifo")
+    assert result.exit_code == 1
+    assert "trace.csv:5: column 'submit_s': 'soon' is not a number" in result.output
+    result = simulate(trace, "--nodes", 1, "--profile", "fifo", "--skip-bad")
+    assert result.exit_code == 0
+    assert "1 bad row(s) left out" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--set", "fifo"), "write PROFILE.PARAM=VALUE"),
+        (("--set", "las.promote_knob=2"), "no profile 'las' in this run, only fifo"),
+        (("--set", "fifo.speed=2"), "Parameters of fifo: place, interval_s"),
+        (("--set", "fifo.interval_s=-1"), "fifo.interval_s: Input should be greater than or equal to 0 (found '-1')"),
+        (("--restart-pause", "8:x"), "give seconds, or tiers such as 1:7,8:30,60"),
+        (("--restart-pause", "8:1,4:2"), "limits must rise"),
+        (("--world", "ps"), "the ps world knows no model ''"),
+        (("--format", "pollux"), "format pollux needs column(s)"),
+    ],
+)
+def test_wrong_arguments_say_what_is_wrong(trace: Path, arguments: tuple[str, ...], said: str) -> None:
+    result = simulate(trace, "--nodes", 1, "--profile", "fifo", *arguments)
+    assert result.exit_code != 0
+    assert said in " ".join(result.output.split())
+
+
+def test_a_wrong_scenario_names_the_place_and_the_value(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(SCENARIO.replace("kind: fixed", "kind: often").replace("count: 1,", "count: 1, wings: 2,"))
+    result = simulate(path, "--nodes", 1, "--profile", "fifo")
+    assert result.exit_code == 1
+    assert "arrivals.kind: Input should be 'fixed', 'uniform'" in result.output
+    assert "found 'often'" in result.output
+    assert "mix.0.workers.wings" in result.output
+    path.write_text("jobs: [")
+    assert "not YAML" in simulate(path, "--nodes", 1, "--profile", "fifo").output
+
+
+def test_jobs_that_never_fit_are_said(trace: Path) -> None:
+    trace.write_text(TRACE + "wide,4,1,99\n")
+    result = simulate(trace, "--nodes", 1, "--profile", "fifo-backfill")
+    assert result.exit_code == 0
+    assert "fifo-backfill: 1 job(s) never fit this cluster" in result.output
+
+
+def test_list_shows_every_profile_and_parameter() -> None:
+    result = CliRunner().invoke(main, ["simulate", "--list"])
+    assert result.exit_code == 0
+    for word in ("fifo-backfill", "promote_knob", "per_resource", "Format gavel", "cpu-share"):
+        assert word in result.output
+
+
+def test_an_interrupted_run_prints_what_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ctrl-C arrives while the progress bar is being drawn, after the first rounds."""
+    trace = tmp_path / "long.csv"
+    trace.write_text("job_id,submit_s,duration_s,num_gpus\n" + "".join(f"j{k},{k},5,1\n" for k in range(500)))
+    from elastic_tfjob.simulation import command  # noqa: PLC0415
+
+    def interrupted(specs: Any, report: Any, processes: Any) -> Any:
+        def stop(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        return run_all(specs, stop, 1)
+
+    run_all = command.run_all
+    monkeypatch.setattr(command, "run_all", interrupted)
+    result = simulate(trace, "--nodes", 1, "--profile", "fifo", "--json", tmp_path / "out.json")
+    assert result.exit_code == 130
+    assert "partial" in result.output
+    (run,) = runs(tmp_path / "out.json")
+    assert 0 < run["finished"] < 500
+    assert run["partial"]

@@ -1,0 +1,69 @@
+"""Scenarios: what they draw."""
+
+import random
+from typing import Any
+
+import pytest
+
+from elastic_tfjob.api.scenario import Arrivals, Distribution, parse_scenario
+from elastic_tfjob.simulation.scenario import arrival_times, draw, generate, inference_pool
+
+KIND: dict[str, Any] = {"name": "k", "workers": {"count": 2, "max": 5, "gpus": 1}, "duration_s": 100}
+
+
+def test_the_same_seed_draws_the_same_jobs() -> None:
+    scenario = parse_scenario({"jobs": 20, "mix": [{**KIND, "duration_s": {"lognormal": {"median": 60, "sigma": 1}}}]})
+    assert generate(scenario, 1) == generate(scenario, 1) != generate(scenario, 2)
+
+
+def test_groups_deadlines_and_pool() -> None:
+    scenario = parse_scenario(
+        {
+            "jobs": 1,
+            "arrivals": {"kind": "burst"},
+            "mix": [{**KIND, "ps": {"cpus": 2}, "deadline_factor": 1.5, "loss": {"b0": 0.1, "b1": 1}}],
+            "inference": {"nodes": 3, "gpus_per_node": 4},
+        }
+    )
+    (job,) = generate(scenario, 0)
+    assert [(g.type, g.count, g.minimum, g.maximum) for g in job.groups] == [("Worker", 2, 2, 5), ("PS", 1, 1, 1)]
+    assert (job.submit_s, job.deadline_s) == (0, 150)
+    assert job.loss is not None
+    pool = inference_pool(scenario)
+    assert pool is not None
+    assert (pool.nodes, pool.each.accelerators) == (3, 4)
+
+
+@pytest.mark.parametrize("kind", ["poisson", "diurnal"])
+def test_poisson_arrivals_have_their_rate(kind: Any) -> None:
+    times = arrival_times(Arrivals(kind=kind, per_hour=60), 5000, random.Random(0))
+    assert times == sorted(times)
+    assert 5000 / (times[-1] / 3600) == pytest.approx(60, rel=0.15)
+
+
+def test_fixed_and_uniform_arrivals() -> None:
+    assert arrival_times(Arrivals(kind="fixed", every_s=5), 3, random.Random(0)) == [0, 5, 10]
+    assert all(0 <= t <= 9 for t in arrival_times(Arrivals(kind="uniform", window_s=9), 50, random.Random(0)))
+
+
+def test_distributions() -> None:
+    rng = random.Random(0)
+    assert draw(7.0, rng) == 7.0
+    assert draw(Distribution(choice=(4.0,)), rng) == 4.0
+    assert 1 <= draw(Distribution(uniform=(1, 2)), rng) <= 2
+    mean = sum(draw(Distribution(exponential=10), rng) for _ in range(4000)) / 4000
+    assert mean == pytest.approx(10, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"duration_s": None}, "give duration_s or steps"),
+        ({"duration_s": {"uniform": [1, 2], "exponential": 3}}, "exactly one of uniform"),
+        ({"workers": {"min": 3, "max": 2}}, "min, 3, is above max, 2"),
+        ({"duration_s": None, "steps": 5, "deadline_factor": 2}, "deadline_factor needs duration_s"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_scenario({"jobs": 1, "mix": [{**KIND, **change}]})

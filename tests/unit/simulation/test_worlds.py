@@ -1,0 +1,129 @@
+"""Each world against its formula."""
+
+import math
+
+import pytest
+
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, fixed_group
+from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
+from elastic_tfjob.simulation.worlds.elasticflow import ElasticFlowWorld, tables
+from elastic_tfjob.simulation.worlds.fixed import FixedWorld
+from elastic_tfjob.simulation.worlds.linear import LinearWorld
+from elastic_tfjob.simulation.worlds.pollux import Application, PolluxTruth, PolluxWorld, application, between
+from elastic_tfjob.simulation.worlds.ps import MODELS, PsWorld
+
+from .build import work
+
+
+def on(*nodes: str, ps: int = 0) -> dict[str, tuple[str, ...]]:
+    return {WORKER: nodes, **({PS: ("p",) * ps} if ps else {})}
+
+
+def test_fixed_is_one_step_a_second() -> None:
+    truth = FixedWorld().truth(work("j", 0, 12))
+    assert (truth.total_steps, truth.rate(on("a", "b"))) == (12, 1)
+
+
+def test_linear_with_a_loss_per_worker_beyond_the_declared() -> None:
+    """Declared 2; 4 workers at a loss of 20 %: (2 + 2 * 0.8) / 2 = 1.8."""
+    truth = LinearWorld(loss=0.2).truth(work("j", 0, 12, gpus=2, high=4))
+    assert [truth.steps_per_s({WORKER: n}) for n in (1, 2, 4)] == [0.5, 1.0, pytest.approx(1.8)]
+
+
+class TestPs:
+    def ps_job(self, **more: object) -> WorkloadJob:
+        groups = (fixed_group(PS, Resources(1000), 2), fixed_group(WORKER, Resources(1000), 4))
+        return WorkloadJob("j", 0, groups, model="vgg-16", **more)  # type: ignore[arg-type]
+
+    def test_the_optimus_form(self) -> None:
+        """1/f = a/w + b + c w/p + d w + e p for resnet-50 at p=2, w=4."""
+        cost = 3.94e-3 / 4 + 1.306e-2 + 1.317e-2 * 4 / 2 + 2.304e-4 * 4
+        assert MODELS["resnet-50"].samples_per_s(2, 4) == pytest.approx(1 / cost)
+
+    def test_nothing_moves_without_ps_or_workers(self) -> None:
+        assert MODELS["wlm"].samples_per_s(0, 3) == MODELS["wlm"].samples_per_s(3, 0) == 0
+
+    def test_beyond_what_was_measured_the_same_ratio_stands(self) -> None:
+        assert MODELS["vgg-16"].samples_per_s(16, 16) == pytest.approx(MODELS["vgg-16"].samples_per_s(12, 12))
+
+    def test_work_from_a_duration_at_the_declared_size(self) -> None:
+        truth = PsWorld().truth(self.ps_job(duration_s=100.0))
+        assert truth.total_steps == pytest.approx(100 * MODELS["vgg-16"].samples_per_s(2, 4))
+        assert truth.rate(on("a", "a", "b", "b", ps=2)) == truth.steps_per_s({PS: 2, WORKER: 4})
+
+    def test_an_unknown_model_is_named_with_those_there_are(self) -> None:
+        with pytest.raises(ValueError, match="job j: the ps world knows no model '', only resnet-50, vgg-16"):
+            PsWorld().truth(work("j", 0, 1))
+
+
+class TestElasticFlow:
+    def test_the_table_and_idle_accelerators(self) -> None:
+        truth = ElasticFlowWorld().truth(work("j", 0, model="bert", batch_size=64, total_steps=100.0))
+        rates = tables()["A100", "bert", 64]
+        assert truth.rate(on("a", "b")) == rates[2] == truth.steps_per_s({WORKER: 2})
+        assert truth.rate(on("a", "b", "c")) == rates[2]
+        assert truth.steps_per_s({WORKER: 3}) is None
+
+    def test_more_than_is_good_is_as_slow_as_measured(self) -> None:
+        truth = ElasticFlowWorld().truth(work("j", 0, model="ncf", batch_size=32768, total_steps=1.0))
+        assert truth.rate(on(*"a" * 64)) < truth.rate(on("a"))
+
+    def test_an_unknown_model_is_named(self) -> None:
+        with pytest.raises(ValueError, match="no measured speed of 'lenet' at batch size 8"):
+            ElasticFlowWorld().truth(work("j", 0, model="lenet", batch_size=8, total_steps=1.0))
+
+
+class TestPollux:
+    app = Application(
+        "toy",
+        {100: [(10.0, 1.0, 1.0), (20.0, 1.0, 3.0)], 200: [(12.0, 1.0, 1.0), (20.0, 1.0, 3.0)]},
+        {(1,): [(50.0, 1.0, 0.1), (100.0, 2.0, 0.2)], (2,): [(50.0, 1.1, 0.3), (100.0, 2.2, 0.4)]},
+        [],
+        2,
+        50.0,
+        100.0,
+    )
+
+    def test_gain_and_steps(self) -> None:
+        """Scale 2: gain (v + s)/(v/2 + s) is 4/3 with v=1 and 1.6 with v=3; epochs of 10 and 10 progress."""
+        assert self.app.gain(200, 0) == pytest.approx(4 / 3)
+        assert self.app.steps(200) == pytest.approx(10 / (4 / 3) + 10 / 1.6)
+
+    def test_step_times_between_batch_sizes_and_none_beyond(self) -> None:
+        assert self.app.step_times((2,), 75.0) == pytest.approx((1.65, 0.35))
+        with pytest.raises(ValueError, match="outside the measured 50 to 100"):
+            between(self.app.by_placement[1,], 101.0)
+
+    def test_one_gpu_accumulates_two_passes_above_the_smallest_batch(self) -> None:
+        """Batch 200 on 1 GPU: 2 passes of 100: 2.0 + (2.0 - 0.2). On 2 GPUs: one pass of 100 each."""
+        truth = PolluxTruth(self.app, 200, self.app.steps(200))
+        assert truth.rate(on("a")) == pytest.approx(1 / 3.8)
+        assert truth.rate(on("a", "a")) == pytest.approx(1 / 2.2)
+        assert truth.steps_per_s({WORKER: 2}) == truth.rate(on("a", "a"))
+        assert truth.steps_per_s({WORKER: 5}) is None
+
+    def test_rotations_of_a_placement_are_one(self) -> None:
+        app = application("cifar10")
+        assert app.step_times((2, 1), 64) == app.step_times((1, 2), 64)
+
+    def test_placements_that_were_not_measured_are_interpolated(self) -> None:
+        pytest.importorskip("scipy")
+        step, sync = application("cifar10").step_times((4, 4, 4, 4, 4), 64)
+        assert 0 < sync < step < 1
+
+    def test_every_shipped_application_has_what_it_needs(self) -> None:
+        for name, batch in {"bert": 384, "cifar10": 2048, "deepspeech2": 320, "imagenet": 3200, "ncf": 32768}.items():
+            truth = PolluxWorld().truth(work("j", 0, model=name, batch_size=batch))
+            assert math.isfinite(truth.total_steps)
+            assert truth.rate(on("a")) > 0
+
+    def test_wrong_applications_and_batches_are_named(self) -> None:
+        with pytest.raises(ValueError, match="no application 'gpt'"):
+            PolluxWorld().truth(work("j", 0, model="gpt"))
+        with pytest.raises(ValueError, match="bert was measured at batch sizes 12 to 384, not 1"):
+            PolluxWorld().truth(work("j", 0, model="bert", batch_size=1))
+
+
+def test_loss_curve() -> None:
+    assert LossCurve(0.1, 1.0, 0.5).at(10) == pytest.approx(1 / 2 + 0.5)
