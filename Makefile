@@ -37,6 +37,19 @@ bench-operator: .venv ## speed of the operator beside the Go one: a table, and b
 	@$(RUN) python -m harness.binaries kube kwok training-operator >/dev/null
 	$(RUN) python tests/benchmarks/bench_operator.py
 
+.PHONY: bench-scheduling
+bench-scheduling: .venv ## cost of a scheduling round from 100 to 10,000 jobs: a table, and build/bench/scheduling.svg
+	@mkdir -p build/bench
+	$(RUN) python tests/benchmarks/bench_scheduling.py --plot build/bench/scheduling.svg
+
+.PHONY: bench-simulator
+bench-simulator: .venv ## jobs that the simulator gets through per CPU-second (needs the public traces)
+	$(RUN) python tests/benchmarks/bench_simulator.py
+
+.PHONY: anchors
+anchors: .venv ## numbers of other simulators on the same input, and ours beside them (needs the public traces)
+	$(RUN) python tests/benchmarks/anchors.py
+
 .PHONY: lint
 lint: .venv ## format, style, types, import rules, and that the CRD is the generated one
 	$(RUN) ruff format --check .
