@@ -127,7 +127,10 @@ def elasticflow(traces: Path) -> list[Row]:
         ("elasticflow_philly_103959_876jobs", "philly_103959, 32x8 A100", 32, 8, 43.6),
     ):
         jobs = read_csv(traces / f"anchors/{file}.csv")[0].jobs
-        for size, low, high, said in (("largest", theirs - 2, theirs + 2, f"{theirs}"), ("useful", -math.inf, math.inf, "-")):
+        for size, low, high, said in (
+            ("largest", theirs - 2, theirs + 2, f"{theirs}"),
+            ("useful", -math.inf, math.inf, "-"),
+        ):
             print(f"elasticflow {name}: EDF, {size} ...", file=sys.stderr)
             s = run(jobs, nodes, gpus, "elasticflow", "edf", place="count", size=size, **ROUNDS)
             met = 100 * (s.deadline_met or 0)
