@@ -90,6 +90,9 @@ class JobSpec:
 
     @cached_property
     def minimum(self) -> Counts:
+        """The least it may start with: a job that is never rescaled has only its declared size."""
+        if not self.rescalable:
+            return self.declared
         return {group.type: group.minimum for group in self.groups}
 
     @cached_property

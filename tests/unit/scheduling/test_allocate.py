@@ -138,7 +138,7 @@ class TestTetris:
 
     def test_what_is_left_lets_running_jobs_grow(self) -> None:
         running = job("r", workers(1, 1, 3), duration=1000, on={"Worker": ("n",)}, steps_per_s=1.0)
-        assert sizes(plan("tetris", [node("n", gpus=4)], [running])) == {"r": 2}
+        assert sizes(plan("tetris", [node("n", gpus=4)], [running])) == {"r": 3}
 
 
 class TestEdfSizes:

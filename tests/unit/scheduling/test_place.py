@@ -46,6 +46,12 @@ class TestConsolidate:
             "j": {"Worker": ("b",) * 8 + ("d",) * 8 + ("c",) * 4}
         }
 
+    def test_a_job_grows_on_a_node_it_has_or_not_at_all(self) -> None:
+        running = job("j", workers(1, 1, 3), on={"Worker": ("a",)})
+        nodes = [node("a", gpus=2), node("b", gpus=8)]
+        target = plan("drf", nodes, [running], place="consolidate").changes["j"]
+        assert target.nodes == {"Worker": ("a", "a")}
+
     def test_a_large_job_waits_for_whole_nodes(self) -> None:
         nodes, busy = with_free(a=7, b=7, c=7)
         assert where("consolidate", nodes, [*busy, job("j", workers(16))]) == {}

@@ -36,7 +36,10 @@ class DominantResourceFairness:
 
 def shares(job: Job, total: Resources) -> Ladder:
     """Rungs of a bundle each; the key of a rung is the dominant share held before it."""
-    return _shares(job.spec.groups, total)
+    spec = job.spec
+    if spec.elastic:
+        return _shares(spec.groups, total)
+    return Ladder([spec.minimum], np.zeros(1), np.array([spec.demand(spec.minimum)], dtype=np.int64))
 
 
 @lru_cache(maxsize=4096)

@@ -28,48 +28,60 @@ class Tetris:
     drifts: bool = False
 
     def allocate(self, round_: Round) -> None:
-        room, total, jobs = round_.room, round_.room.total, round_.snapshot.jobs
-        queues: dict[Hashable, list[tuple[Job, Counts]]] = {}
+        room, total, jobs, now = round_.room, round_.room.total, round_.snapshot.jobs, round_.now
+        queues: dict[Hashable, list[Unit]] = {}
         for key, entries in round_.waiting_queue.lists.items():
             first = jobs[entries[0][4]]
-            if first.spec.demand(first.spec.minimum).within(room.free_total):
-                queues[key] = [(jobs[e[4]], first.spec.minimum) for e in reversed(entries)]
+            demand = first.spec.demand(first.spec.minimum)
+            if demand.within(room.free_total):
+                queues[key] = [(jobs[e[4]], first.spec.minimum, demand) for e in reversed(entries)]
             else:
                 round_.refuse(first, lacks(first, round_))
-        growing: dict[Hashable, list[tuple[Job, Counts]]] = {}
-        free = room.free_total
-        for e in round_.running_in_order():
+        for e in reversed(round_.running_in_order()):
             job = jobs[e[4]]
             if job.spec.elastic and movable(job, round_):
-                kind = (job.spec.groups, tuple(job.counts.items()))
-                bundle = next_bundle(*kind)
-                if bundle is not None and bundle[1].within(free):
-                    growing.setdefault((kind, job.spec.constraints), []).append((job, bundle[0]))
-        queues.update((key, units[::-1]) for key, units in growing.items())
-        short = [shortness(units[-1][0], round_.now) for units in queues.values()]
-        aligned = [alignment(step(*units[-1]), room.free_total, total) for units in queues.values()]
+                enqueue_growth(queues, job, job.counts, room.free_total)
+        short = [shortness(units[-1][0], now) for units in queues.values()]
+        aligned = [alignment(units[-1][2], room.free_total, total) for units in queues.values()]
         weight = self.shortness_weight * sum(aligned) / sum(short) if sum(short) > 0 else 0.0
         while queues:
             free = room.free_total
             best, best_score = None, -1.0
             for key, units in queues.items():
-                job, following = units[-1]
-                score = alignment(step(job, following), free, total) + weight * shortness(job, round_.now)
+                job, _, demand = units[-1]
+                score = alignment(demand, free, total) + weight * shortness(job, now)
                 if score > best_score:
                     best, best_score = key, score
             units = queues[best]
-            job, following = units[-1]
-            if step(job, following).within(free) and self._give(round_, job, following):
+            job, following, demand = units[-1]
+            given = demand.within(free) and self._give(round_, job, following)
+            if given:
                 units.pop()
+            elif not round_.placement(job):
+                units.clear()  # none of this shape fits any more
             else:
-                units.clear()  # none of this demand fits any more
+                units.pop()  # beside what it holds this one has no room; another may
             if not units:
                 del queues[best]
+            if given and job.spec.elastic and round_.profile.cooldown_s == 0:
+                enqueue_growth(queues, job, following, room.free_total)
 
     def _give(self, round_: Round, job: Job, counts: Counts) -> bool:
-        if job.placement:
+        if round_.placement(job):
             return round_.resize(job, counts, "packing and shortness: what was free suits it best")
         return round_.start(job, counts, "packing and shortness: it suits what was free best")
+
+
+Unit = tuple[Job, Counts, Resources]
+"""A job, the size it would reach, and what that adds to what it holds."""
+
+
+def enqueue_growth(queues: dict[Hashable, list[Unit]], job: Job, counts: Counts, free: Resources) -> None:
+    """Add the job's next bundle to the units of its kind, if it may have one and it fits the totals."""
+    kind = (job.spec.groups, tuple(counts.items()))
+    bundle = next_bundle(*kind)
+    if bundle is not None and bundle[1].within(free):
+        queues.setdefault((kind, job.spec.constraints), []).append((job, *bundle))
 
 
 @lru_cache(maxsize=4096)
@@ -78,12 +90,6 @@ def next_bundle(groups: tuple[ReplicaGroup, ...], held: tuple[tuple[str, int], .
     spec, counts = JobSpec("", 0.0, groups), dict(held)
     following = bundle_more(spec, counts)
     return None if following is None else (following, spec.demand(following).minus(spec.demand(counts)))
-
-
-def step(job: Job, following: Counts) -> Resources:
-    """What the unit adds to what the job holds."""
-    demand = job.spec.demand(following)
-    return demand.minus(job.spec.demand(job.counts)) if job.placement else demand
 
 
 def alignment(demand: Resources, free: Resources, total: Resources) -> float:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from elastic_tfjob.scheduling.room import MANY, Rank, Room
 from elastic_tfjob.scheduling.snapshot import Counts, JobSpec, Placement
+from elastic_tfjob.scheduling.stages.place.pack import own_nodes
 
 RANK: Rank = "least-free"
 
@@ -12,6 +13,7 @@ RANK: Rank = "least-free"
 class Consolidate:
     """A job that fits one node gets the fullest node that still holds it (best fit). A larger one takes nodes that are
     as free as they ever get, and best fit for what is left (Helios and Lucid call it "consolidate", Tiresias "yarn").
+    A job that grows does so on a node it has, or not at all.
     """
 
     rank: Rank = RANK
@@ -22,7 +24,12 @@ class Consolidate:
         if not room.fits_total(demand):
             return None
         allowed = room.allowed(spec)
-        i = room.best_fit(demand, allowed)
+        if beside:
+            i = next((i for i in own_nodes(beside, room) if room.holds(i, demand)), None)
+            if i is None:
+                return None
+        else:
+            i = room.best_fit(demand, allowed)
         if i is not None:
             name = room.nodes[i].name
             together = {type_: (name,) * n for type_, n in add.items() if n}
