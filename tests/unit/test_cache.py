@@ -126,6 +126,15 @@ async def test_a_write_is_seen_at_once_and_its_echo_is_no_news() -> None:
     assert changed == []
 
 
+async def test_what_was_read_is_news() -> None:
+    """An object found where a creation was refused may have moved on: its job is called, and its echo is no news."""
+    changed: list[Key] = []
+    informer: Informer[Pod] = Informer(Script([]), "/api/v1/pods", Pod.parse, changed.append)  # type: ignore[arg-type]
+    informer.seen(raw("a", 6, phase="Running"))
+    informer.seen(raw("a", 6, phase="Running"))
+    assert changed == [("ns", "j")]
+
+
 async def test_an_old_list_does_not_forget_a_newer_write() -> None:
     """What was created while the list was being read is not taken for deleted."""
     held, _ = await play(Script([listed(5)]), lambda informer: informer.written(raw("a", 6)))

@@ -85,8 +85,12 @@ class Informer(Generic[T]):
         return sum(map(len, self._by_job.values()))
 
     def written(self, raw: Mapping[str, Any]) -> None:
-        """Take in the API server's answer to a write of ours."""
+        """Take in the answer to a write that decided all that is new in it: a creation, a replacement."""
         self._store(self._parse(raw))
+
+    def seen(self, raw: Mapping[str, Any]) -> None:
+        """Take in an answer that may hold the news of others, too: of a read, or of a patch."""
+        self._take_in(self._parse(raw))
 
     def assume(self, entry: T) -> None:
         """Keep what a write of ours did to an entry until the watch says so, where the answer does not show it."""
@@ -121,8 +125,7 @@ class Informer(Generic[T]):
             for raw in page["items"] or ():  # an empty list may come as null
                 entry = self._parse(raw)
                 found.add(entry.uid)
-                if self._store(entry):
-                    self._changed(entry.key)
+                self._take_in(entry)
             metadata = page["metadata"]
             if not metadata.get("continue"):
                 break
@@ -169,9 +172,13 @@ class Informer(Generic[T]):
         if event["type"] == "DELETED":
             self._remove(entry)
             self._changed(entry.key)
-        elif self._store(entry):
-            self._changed(entry.key)
+        else:
+            self._take_in(entry)
         return str(entry.version)
+
+    def _take_in(self, entry: T) -> None:
+        if self._store(entry):
+            self._changed(entry.key)
 
     def _store(self, entry: T) -> bool:
         """Keep an entry unless a newer one is there or it was deleted; returns whether it is news."""

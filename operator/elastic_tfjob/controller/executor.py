@@ -131,14 +131,14 @@ class Executor:
         path = self._collection(job, kind)
         try:
             try:
-                answer = await self._api.post(path, body)
+                self._informer(kind).written(await self._api.post(path, body))
             except Conflict as error:
                 # Ours if an answer got lost or the cache is behind; otherwise somebody has taken the name.
                 answer = await self._api.get(f"{path}/{name}")
                 owners = answer["metadata"].get("ownerReferences") or ()
                 if not any(owner["uid"] == job.uid for owner in owners):
                     raise error from None
-            self._written(kind, answer)
+                self._informer(kind).seen(answer)
             self._tell(job, "Normal", f"SuccessfulCreate{kind}", f"Created {_WORDS[kind]}: {name}")
             _count(kind, "create", "ok")
         except ApiError as error:
@@ -152,7 +152,7 @@ class Executor:
             path = f"{self._collection(job, 'Pod')}/{action.name}"
             note = {"metadata": {"uid": action.uid, "annotations": {COMMAND_ANNOTATION: STOP_COMMAND}}}
             try:
-                self._caches.pods.written(await self._api.patch(path, note))
+                self._caches.pods.seen(await self._api.patch(path, note))
             except (Conflict, NotFound):
                 return
         await self._delete(job, "Pod", action.name, action.uid)
@@ -184,11 +184,11 @@ class Executor:
     async def _adopt(self, job: Job, name: str, uid: str) -> None:
         body = {"metadata": {"uid": uid, "ownerReferences": [owner_reference(job)]}}
         answer = await self._api.patch(f"{self._collection(job, 'Service')}/{name}", body)
-        self._caches.services.written(answer)
+        self._caches.services.seen(answer)
 
     async def _update_pod_group(self, job: Job, name: str, spec: dict[str, Any]) -> None:
         path = f"{self._collection(job, 'PodGroup')}/{name}"
-        self._written("PodGroup", await self._api.patch(path, {"spec": spec}))
+        self._informer("PodGroup").seen(await self._api.patch(path, {"spec": spec}))
 
     async def _delete_job(self, job: Job) -> None:
         path = f"{jobs_path(job.namespace)}/{job.name}"
@@ -202,13 +202,13 @@ class Executor:
         self._tell(job, "Normal", "SuccessfulDeleteJob", f"Deleted job: {job.name}")
         metrics.count_job("deleted", job.namespace)
 
-    def _written(self, kind: str, answer: dict[str, Any]) -> None:
+    def _informer(self, kind: str) -> Informer[Pod] | Informer[Service] | Informer[PodGroup]:
         if kind == "Pod":
-            self._caches.pods.written(answer)
-        elif kind == "Service":
-            self._caches.services.written(answer)
-        elif self._caches.pod_groups is not None:
-            self._caches.pod_groups.written(answer)
+            return self._caches.pods
+        if kind == "Service":
+            return self._caches.services
+        assert self._caches.pod_groups is not None
+        return self._caches.pod_groups
 
     def _collection(self, job: Job, kind: str) -> str:
         root = f"/apis/{group_version(self._gang_scheduler)}" if kind == "PodGroup" else "/api/v1"
