@@ -19,7 +19,7 @@ demo: .venv ## from nothing to a trained model: cluster, operator, a real Tensor
 
 .PHONY: test
 test: .venv ## unit, integration and conformance tests on a real kube-apiserver and etcd
-	@$(RUN) python -m harness.binaries kube >/dev/null
+	@$(RUN) python -m harness.binaries kube kwok training-operator >/dev/null
 	$(RUN) pytest -n 6 $(PYTEST)
 
 .PHONY: e2e
@@ -36,6 +36,19 @@ conformance-upstream: .venv ## the conformance suite against the Go training-ope
 bench-operator: .venv ## speed of the operator beside the Go one: a table, and build/bench/operator.json
 	@$(RUN) python -m harness.binaries kube kwok training-operator >/dev/null
 	$(RUN) python tests/benchmarks/bench_operator.py
+
+.PHONY: bench-scheduling
+bench-scheduling: .venv ## cost of a scheduling round from 100 to 10,000 jobs: a table, and build/bench/scheduling.svg
+	@mkdir -p build/bench
+	$(RUN) python tests/benchmarks/bench_scheduling.py --plot build/bench/scheduling.svg
+
+.PHONY: bench-simulator
+bench-simulator: .venv ## jobs that the simulator gets through per CPU-second (needs the public traces)
+	$(RUN) python tests/benchmarks/bench_simulator.py
+
+.PHONY: anchors
+anchors: .venv ## numbers of other simulators on the same input, and ours beside them (needs the public traces)
+	$(RUN) python tests/benchmarks/anchors.py
 
 .PHONY: lint
 lint: .venv ## format, style, types, import rules, and that the CRD is the generated one
@@ -60,7 +73,7 @@ deploy: .venv ## the CRD and the operator on the kind cluster, by kustomize
 
 .PHONY: clean
 clean: ## delete the cluster, the images, build/ and .venv; the cache stays
-	@PYTHONPATH=e2e python3 -m harness.clean
+	@python=.venv/bin/python; [ -x $$python ] || python=python3; PYTHONPATH=e2e $$python -m harness.clean
 	rm -rf build .venv
 
 .PHONY: distclean
@@ -68,5 +81,5 @@ distclean: clean ## and the cache: built programs, Go
 	rm -rf $(CACHE)
 
 .venv: pyproject.toml uv.lock
-	@$(UV) sync --frozen
-	@touch .venv
+	@begin=$$(date +%s); echo "▸ making the Python environment (.venv)"; $(UV) sync --frozen --quiet && touch .venv \
+	  && echo "✓ making the Python environment: $$(($$(date +%s) - begin)) s"

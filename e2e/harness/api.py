@@ -169,6 +169,39 @@ class Api:
                     raise
                 await asyncio.sleep(0.2)
 
+    async def follow(self, collection: str) -> AsyncIterator[tuple[str, Object]]:
+        """As `watch` from the present state on, but survives an expired version, as after a restart of the API server.
+
+        It then lists anew: what is there is ADDED once more, what is gone is DELETED (with its last metadata only).
+        """
+        known: dict[str, Object] = {}
+        version = "0"
+        while True:
+            try:
+                async for kind, item in self.watch(collection, version):
+                    if kind == "DELETED":
+                        known.pop(item["metadata"]["uid"], None)
+                    else:
+                        known[item["metadata"]["uid"]] = {"metadata": item["metadata"]}
+                    yield kind, item
+            except ApiError as error:
+                if error.status != 410:
+                    raise
+            items, version = await self._items_at_last(collection)
+            present = {item["metadata"]["uid"] for item in items}
+            for uid in known.keys() - present:
+                yield "DELETED", known.pop(uid)
+            for item in items:
+                known[item["metadata"]["uid"]] = {"metadata": item["metadata"]}
+                yield "ADDED", item
+
+    async def _items_at_last(self, collection: str) -> tuple[list[Object], str]:
+        while True:
+            try:
+                return await self.items(collection)
+            except (ApiError, aiohttp.ClientError, TimeoutError, ConnectionError):  # it has only just started
+                await asyncio.sleep(0.2)
+
     async def _watch_once(
         self, collection: str, version: str, params: Mapping[str, str]
     ) -> AsyncIterator[tuple[str, Object]]:

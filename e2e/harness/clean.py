@@ -21,6 +21,7 @@ def _main() -> None:
     if own := [image for image in listed if image.startswith(images.PREFIX) or image in images.COMPONENT_IMAGES]:
         with step(f"removing {len(own)} images"):
             docker.run("rmi", "--force", *own)
+            docker.run("image", "prune", "--force", "--filter=label=elastic-tfjob=build")
 
 
 if __name__ == "__main__":

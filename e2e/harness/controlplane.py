@@ -21,7 +21,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -83,6 +83,8 @@ class ControlPlane:
     scheduler, controller_manager: run kube-scheduler, kube-controller-manager too. Without the second there are no
     ServiceAccounts `default`, so pods are then admitted without one, nothing is garbage-collected and no namespace
     can be deleted.
+    environment: variables for all of its processes.
+    controllers: those that kube-controller-manager runs, as its flag of that name has them.
     scheduler_qps: requests a second that the scheduler may make (50 by default, which also bounds pods bound a second).
     """
 
@@ -93,6 +95,8 @@ class ControlPlane:
         scheduler: bool = False,
         controller_manager: bool = False,
         scheduler_qps: float | None = None,
+        controllers: str = "*",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.dir = Path(dir).resolve()
         self.kubeconfig = self.dir / "admin.kubeconfig"
@@ -100,6 +104,8 @@ class ControlPlane:
         self._scheduler = scheduler
         self._controller_manager = controller_manager
         self._scheduler_qps = scheduler_qps
+        self._controllers = controllers
+        self._environment = [f"{name}={value}" for name, value in (environment or {}).items()]
         self._kube = binaries.path("kube")
         self._token = secrets.token_urlsafe(32)
         self._processes: dict[str, Process] = {}
@@ -146,6 +152,7 @@ class ControlPlane:
             self._spawn(
                 "kube-controller-manager",
                 *self._client_flags(),
+                f"--controllers={self._controllers}",
                 f"--service-account-private-key-file={self._key}",
                 f"--root-ca-file={self.certificate}",
                 "--kube-api-qps=200",
@@ -227,7 +234,9 @@ class ControlPlane:
         return [f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0"]
 
     def _spawn(self, program: str, *flags: str) -> None:
-        self._processes[program] = Process([self._kube, program, *flags], self.dir / f"{program}.log")
+        self._processes[program] = Process(
+            ["env", *self._environment, self._kube, program, *flags], self.dir / f"{program}.log"
+        )
 
     def _write_kubeconfig(self, file: Path, user: str, token: str) -> None:
         config = {

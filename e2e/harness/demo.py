@@ -39,7 +39,10 @@ class Followed:
         if not self.reports:
             return f"{self.state}: {self.running} of {len(self.nodes) or '?'} pods running"
         last = self.reports[-1]
-        return f"{self.state}: step {last['step']:.0f}, loss {last['loss']:.3f}, accuracy {last['accuracy']:.3f}"
+        return (
+            f"{self.state}: step {last['step']:.0f} of {last['steps']:.0f}, loss {last['loss']:.3f}, "
+            f"accuracy {last['accuracy']:.3f}"
+        )
 
 
 def run_job(cluster: Cluster, console: Console) -> tuple[dict[str, Any], Followed]:

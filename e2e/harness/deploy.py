@@ -18,17 +18,15 @@ def deploy() -> Cluster:
     """Build what is outdated, bring it to the cluster, and return when the operator of today's sources is ready."""
     cluster = kind.ensure()
     operator, trainer = images.operator(), images.trainer()
-    cluster.load(operator)
     cluster.load(trainer)
-    with step("installing the CRD and the operator (kustomize)"):
-        apply(cluster, operator)
-        cluster.kubectl("wait", "--for=condition=Established", "crd/tfjobs.kubeflow.org", "--timeout=60s")
-        cluster.kubectl("-n", NAMESPACE, "rollout", "status", DEPLOYMENT, "--timeout=180s")
+    install(cluster, operator)
+    wait_ready(cluster)
     return cluster
 
 
-def apply(cluster: Cluster, operator: str) -> None:
+def install(cluster: Cluster, operator: str) -> None:
     """Apply the overlay with the operator's image by its hash, so that new sources mean a new pod."""
+    cluster.load(operator)
     name, _, tag = operator.rpartition(":")
     folder = kind.BUILD / "deploy"
     folder.mkdir(parents=True, exist_ok=True)
@@ -39,7 +37,13 @@ def apply(cluster: Cluster, operator: str) -> None:
         "images": [{"name": name, "newTag": tag}],
     }
     (folder / "kustomization.yaml").write_text(json.dumps(kustomization, indent=1))  # JSON is YAML
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", folder)
+    with step("installing the CRD and the operator (kustomize)"):
+        cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", folder)
+
+
+def wait_ready(cluster: Cluster) -> None:
+    with step("waiting until the operator is ready"):
+        cluster.kubectl("-n", NAMESPACE, "rollout", "status", DEPLOYMENT, "--timeout=180s")
 
 
 def operator_log(cluster: Cluster, tail: int = -1) -> str:

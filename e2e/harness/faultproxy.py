@@ -55,6 +55,7 @@ class FaultProxy:
         self._watches: set[asyncio.Task[None]] = set()
         self.faults = faults
         self.injected: Counter[str] = Counter()
+        self.writes = 0  # that went through to the API server, but for those to Leases
 
     async def __aenter__(self) -> Self:
         server = await Connection.of(self._upstream)
@@ -127,6 +128,7 @@ class FaultProxy:
             if watching and answer.status == 200:
                 return await self._stream(request, answer, passed)
             content = await answer.read()
+            self.writes += request.method in _WRITES and "/leases" not in request.path
             if request.method in _WRITES and self._strikes("dropped", self.faults.dropped):
                 assert request.transport is not None
                 request.transport.abort()

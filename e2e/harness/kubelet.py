@@ -28,7 +28,7 @@ async def kubelet(api: Api, namespace: str, program: Program) -> AsyncIterator[N
     removing: set[asyncio.Task[None]] = set()
 
     async def follow() -> None:
-        async for kind, pod in api.watch(pods(namespace)):
+        async for kind, pod in api.follow(pods(namespace)):
             uid = pod["metadata"]["uid"]
             if kind == "DELETED":
                 if task := running.get(uid):

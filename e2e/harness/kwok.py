@@ -11,7 +11,8 @@ import yaml
 
 from harness import binaries
 from harness.api import NODES, Api, Object
-from harness.controlplane import Process
+from harness.controlplane import READY_S, Process
+from harness.progress import CommandFailed
 
 LABEL = {"type": "kwok"}
 TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
@@ -24,8 +25,15 @@ _STAGES = (
 _CONFIGURATION = {
     "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
     "kind": "KwokConfiguration",
-    # By default four pods at a time become Running, which would be what a benchmark measures.
-    "options": {"podPlayStageParallelism": 32},
+    # By default four pods at a time become Running, which would be what a benchmark measures. The others are the
+    # defaults, which KWOK does not fill in beside options that are given.
+    "options": {
+        "cidr": "10.0.0.0/16",
+        "podPlayStageParallelism": 32,
+        "nodePlayStageParallelism": 4,
+        "nodeLeaseParallelism": 4,
+        "podsOnNodeSyncParallelism": 1,
+    },
 }
 
 
@@ -56,18 +64,16 @@ async def nodes(api: Api, kubeconfig: Path, directory: Path, count: int, *, cpu:
             # Heartbeats of a hundred idle nodes should not weigh on what is measured.
             "--node-lease-duration-seconds=200",
             "--server-address=",
+            "--v=WARN",
         ],
         directory / "kwok.log",
     )
     try:
         await asyncio.gather(*(api.create(NODES, _node(i, cpu)) for i in range(count)))
-        ready: set[str] = set()
-        async with asyncio.timeout(60):
-            async for _, node in api.watch(NODES, labelSelector="type=kwok"):
-                if _ready(node):
-                    ready.add(node["metadata"]["name"])
-                if len(ready) == count:
-                    break
+        try:
+            await asyncio.wait_for(_all_ready(api, count), READY_S)
+        except TimeoutError:
+            raise CommandFailed(f"KWOK: no {count} nodes Ready in {READY_S:.0f} s:\n{process.tail()}") from None
         yield process.pid
     finally:
         process.stop()
@@ -82,6 +88,15 @@ def _node(index: int, cpu: int) -> Object:
         "spec": {"taints": [TAINT]},
         "status": {"allocatable": size, "capacity": size},
     }
+
+
+async def _all_ready(api: Api, count: int) -> None:
+    ready: set[str] = set()
+    async for _, node in api.watch(NODES, labelSelector="type=kwok"):
+        if _ready(node):
+            ready.add(node["metadata"]["name"])
+        if len(ready) == count:
+            return
 
 
 def _ready(node: Object) -> bool:

@@ -8,6 +8,7 @@ Whatever holds for both is asked in the same words, so a test or a benchmark tak
 
 import base64
 import json
+import os
 import signal
 import sys
 import time
@@ -19,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import yaml
+
 from harness import binaries
 from harness.controlplane import Process, free_port
 from harness.progress import CommandFailed, run
@@ -29,6 +32,8 @@ READY_S = 60.0
 STOP_S = 20.0
 
 UPSTREAM_CRD = "manifests/base/crds/kubeflow.org_tfjobs.yaml"
+_RIGHTS = {"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+
 _SYSTEM = "kubeflow"
 _SECRET = "training-operator-webhook-cert"
 _SERVICE = "training-operator"
@@ -88,22 +93,45 @@ class Operator:
 
 def install(name: Name, kubeconfig: Path) -> None:
     """Install the operator's TFJob CRD and wait until it is served; a second call changes nothing."""
-    if name == "ours":
-        crd = run([_command(), "crd"])
-    else:
-        module = binaries.module_dir("training-operator", "github.com/kubeflow/training-operator")
-        crd = (module / UPSTREAM_CRD).read_text()
+    crd = run([_command(), "crd"]) if name == "ours" else (_sources(name) / UPSTREAM_CRD).read_text()
     kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd)
-    # Not `kubectl wait`, which gives up on a CRD that has no conditions yet.
+    wait_served(kubeconfig, "/apis/kubeflow.org/v1/tfjobs")
+
+
+def wait_served(kubeconfig: Path, resource: str) -> None:
+    """Wait until the API server answers for a resource whose CRD was just applied.
+
+    Not by `kubectl wait`, which gives up on a CRD that has no conditions yet.
+    """
     deadline = time.monotonic() + READY_S
     while True:
         try:
-            kubectl(kubeconfig, "get", "--raw", "/apis/kubeflow.org/v1/tfjobs?limit=1")
+            kubectl(kubeconfig, "get", "--raw", f"{resource}?limit=1")
             return
         except CommandFailed:
             if time.monotonic() > deadline:
                 raise
         time.sleep(0.1)
+
+
+def service_account(name: Name, kubeconfig: Path) -> Path:
+    """A kubeconfig with the rights that the operator's own manifests give it, and no more."""
+    target = kubeconfig.with_name(f"{name}-operator.kubeconfig")
+    if target.exists():
+        return target
+    overlay = _sources(name) / "manifests/overlays/standalone"
+    everything = yaml.safe_load_all(kubectl(kubeconfig, "kustomize", str(overlay)))
+    items = [item for item in everything if item["kind"] in _RIGHTS]
+    _apply(kubeconfig, {"apiVersion": "v1", "kind": "List", "items": items})
+    account = next(item["metadata"] for item in items if item["kind"] == "ServiceAccount")
+    token = ("create", "token", account["name"], f"--namespace={account['namespace']}", "--duration=24h")
+    config = yaml.safe_load(kubeconfig.read_text())
+    config["users"] = [{**user, "user": {"token": kubectl(kubeconfig, *token).strip()}} for user in config["users"]]
+    unfinished = target.with_suffix(f".{os.getpid()}")  # several test processes may be at this
+    unfinished.touch(mode=0o600)
+    unfinished.write_text(json.dumps(config))
+    unfinished.rename(target)
+    return target
 
 
 def start(
@@ -116,9 +144,11 @@ def start(
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     webhook: bool = False,
+    identity: Path | None = None,
 ) -> Operator:
     """Start an operator and return it once /readyz says 200. Its log is appended to `folder`/<name>.log.
 
+    identity: the kubeconfig that the operator itself uses (see `service_account`), where that is not `kubeconfig`.
     namespace: act on this one only; gang_scheduler: create PodGroups for it; arguments: added to the command line.
     webhook: register upstream's validating webhook (ours validates in the CRD and has none). One upstream operator
     of a cluster at most: it is the one that answers.
@@ -127,7 +157,7 @@ def start(
     metrics, probes = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     command: list[str | Path] = [
         *_program(name),
-        f"--kubeconfig={kubeconfig}",
+        f"--kubeconfig={identity or kubeconfig}",
         f"--metrics-bind-address={metrics}",
         f"--health-probe-bind-address={probes}",
     ]
@@ -162,6 +192,12 @@ def start(
         if name != "upstream" or not _mount_certificates(kubeconfig, folder / "tmp"):
             raise
         return launch()
+
+
+def _sources(name: Name) -> Path:
+    if name == "ours":
+        return Path(__file__).resolve().parents[2]
+    return binaries.module_dir("training-operator", "github.com/kubeflow/training-operator")
 
 
 def _command() -> Path:

@@ -15,7 +15,9 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import statistics
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -24,7 +26,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import click
-import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -38,6 +39,11 @@ NODES = 100
 REPLICAS = {"ps": 1, "worker": 2}
 PODS_PER_JOB = sum(REPLICAS.values())
 SCHEDULER_QPS = 1000.0
+# Without those that write two objects for every service and change of its pods: they serve kube-proxy, of which there
+# is none, and where Kubernetes shares the machine with the operator they would be a large part of what is measured.
+CONTROLLERS = "*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"
+# The control plane, not the operators, may trade memory for less garbage collection.
+ENVIRONMENT = {"GOGC": "400", "GOMEMLIMIT": "6GiB"}
 OPERATORS: dict[str, tuple[operators.Name, list[str]]] = {
     "ours": ("ours", []),
     "go": ("upstream", []),
@@ -253,7 +259,14 @@ class Display:
 @contextlib.asynccontextmanager
 async def cluster(directory: Path, crd: operators.Name) -> AsyncIterator[tuple[ControlPlane, Api]]:
     """A fresh control plane with the operator's CRD and the fake nodes on it."""
-    with ControlPlane(directory, scheduler=True, controller_manager=True, scheduler_qps=SCHEDULER_QPS) as plane:
+    with ControlPlane(
+        directory,
+        scheduler=True,
+        controller_manager=True,
+        scheduler_qps=SCHEDULER_QPS,
+        controllers=CONTROLLERS,
+        environment=ENVIRONMENT,
+    ) as plane:
         operators.install(crd, plane.kubeconfig)
         async with Api(plane.kubeconfig) as api, kwok.nodes(api, plane.kubeconfig, directory, NODES):
             yield plane, api
@@ -313,7 +326,7 @@ def summary(name: str, jobs: int, took_s: float, observer: Observer, done: dict[
 async def bench_floor(jobs: int, limit_s: float) -> Run:
     """The same objects with no operator at all."""
     with _directory() as directory:
-        async with cluster(directory, "upstream") as (_, api):
+        async with cluster(directory, "ours") as (_, api):
             observer = Observer()
             async with observer.watching(api):
                 took = await load(api, jobs, observer, f"floor, {jobs} jobs", limit_s, floor=True)
@@ -511,7 +524,8 @@ def main(*, jobs: list[int], names: list[str], scale: list[int], floor: bool, li
                 scales.append(measured)
             write(output, floors, runs, scales)
 
-    uvloop.run(all_of_it())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that its processes end with it
+    asyncio.run(all_of_it())
     write(output, floors, runs, scales)
     report(floors, runs, scales)
     console.print(f"written: {output}")

@@ -4,9 +4,12 @@
 `offline`: a fresh namespace of a control plane without an operator; the case starts its own, when and how it wants.
 `volcano`, `coscheduling`: a namespace whose operator was started with that gang scheduler's name, shared by its cases
 (the job is named after the case).
+
+The operators act as their ServiceAccounts, with the rights that their manifests give them.
 """
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +96,10 @@ def arena(share: Callable[..., Facts], operator_name: operators.Name) -> Place:
     def make(folder: Path) -> Iterator[Facts]:
         with ControlPlane(folder) as plane:
             operators.install(operator_name, plane.kubeconfig)
-            with operators.start(operator_name, plane.kubeconfig, folder / "operator", webhook=True) as operator:
+            identity = operators.service_account(operator_name, plane.kubeconfig)
+            with operators.start(
+                operator_name, plane.kubeconfig, folder / "operator", webhook=True, identity=identity
+            ) as operator:
                 yield {
                     "kubeconfig": str(plane.kubeconfig),
                     "log": str(operator.log),
@@ -115,19 +121,23 @@ def coscheduling_place(share: Callable[..., Facts], kubeconfig: Path, operator_n
 
 
 def _gang_place(scheduler: str, share: Callable[..., Facts], kubeconfig: Path, name: operators.Name) -> Place:
-    """An operator for one gang scheduler, in the namespace of that name."""
+    """An operator for one gang scheduler, and the namespace that it keeps to."""
 
     @contextlib.contextmanager
     def make(folder: Path) -> Iterator[Facts]:
-        kubectl = operators.kubectl
-        kubectl(kubeconfig, "apply", "--server-side", "-f", str(Path(__file__).with_name("podgroups.yaml")))
-        kubectl(kubeconfig, "wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
-        kubectl(kubeconfig, "create", "namespace", scheduler)
-        with operators.start(name, kubeconfig, folder, namespace=scheduler, gang_scheduler=scheduler) as operator:
-            yield {"log": str(operator.log), "metrics_url": operator.metrics_url}
+        namespace = f"{scheduler}-{os.getpid()}"
+        operators.kubectl(kubeconfig, "apply", "-f", str(Path(__file__).with_name("podgroups.yaml")))
+        operators.kubectl(kubeconfig, "create", "namespace", namespace)
+        for group in ("scheduling.volcano.sh/v1beta1", "scheduling.x-k8s.io/v1alpha1"):
+            operators.wait_served(kubeconfig, f"/apis/{group}/podgroups")
+        identity = operators.service_account(name, kubeconfig)
+        with operators.start(
+            name, kubeconfig, folder, namespace=namespace, gang_scheduler=scheduler, identity=identity
+        ) as operator:
+            yield {"namespace": namespace, "log": str(operator.log), "metrics_url": operator.metrics_url}
 
     facts = share(f"gang-{scheduler}", make)
-    return Place(kubeconfig, Path(facts["log"]), facts["metrics_url"], scheduler)
+    return Place(kubeconfig, Path(facts["log"]), facts["metrics_url"], facts["namespace"])
 
 
 @pytest.fixture

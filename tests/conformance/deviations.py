@@ -26,9 +26,11 @@ DEVIATIONS = {
     "F10": CLEANED,
     "F17": CLEANED,
     # -- defects that we do not share
+    "C17": Deviation("Services are adopted.", "its ClusterRole lacks `patch` on services, so the adoption is refused."),
     "F12": Deviation(
         "activeDeadlineSeconds is a timer (trainer#3358).", "the job fails at the next change of a pod after it."
     ),
+    "G18": REMOVED,
     "H3b": REMOVED,
     "H3c": REMOVED,
     "H6b": Deviation("A pod out of range is not made.", "worker-3 is made, then deleted."),

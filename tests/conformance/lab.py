@@ -63,6 +63,11 @@ class Lab:
     async def delete_pod(self, pod: str) -> None:
         await self.api.delete(f"{pods(self.namespace)}/{self.name}-{pod}")
 
+    async def let_go(self, *which: str) -> None:
+        """Take the finalizers off these pods."""
+        for pod in _split(which):
+            await self.api.merge(f"{pods(self.namespace)}/{self.name}-{pod}", {"metadata": {"finalizers": None}})
+
     # -- the kubelet
 
     async def run(self, *which: str, restarts: int = 0) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from conformance.lab import Lab, case, cases
-from conformance.manifest import names, tfjob
+from conformance.manifest import names, replica, tfjob
 
 EVERYONE = names(ps=2, worker=4)
 RUNNING = "Created Running"
@@ -173,3 +173,34 @@ async def test_failed_clean_all(lab: Lab) -> None:
     await lab.stays(
         conditions=FAILED, pods="", services="", replicas={"PS": {"active": 2}, "Worker": {"active": 3, "failed": 1}}
     )
+
+
+@case("G18")
+async def test_quick_resume(lab: Lab) -> None:
+    """Resumed while the pods of before still terminate: their end is no failure."""
+    wait = {"finalizers": ["example.org/wait"]}
+    await lab.submit(tfjob(Worker=replica(1, metadata=wait)))
+    await lab.expect(pods="worker-0")
+    await lab.run("worker-0")
+    await lab.expect(conditions=RUNNING)
+    uid = await lab.uid("worker-0")
+    await lab.change({"runPolicy": {"suspend": True}})
+    await lab.expect(conditions=SUSPENDED)
+    await lab.change({"runPolicy": {"suspend": False}})
+    await lab.stays(conditions="Created Running=False Suspended=False", completed=False)
+    await lab.let_go("worker-0")
+    await lab.expect_replaced("worker-0", uid)
+    await lab.let_go("worker-0")
+
+
+@case("G19")
+async def test_changed_while_suspended(lab: Lab) -> None:
+    """What was changed in the templates while suspended (as Kueue does to place a job) holds after."""
+    await lab.submit(tfjob(Worker=1, policy={"suspend": True}))
+    await lab.expect(conditions="Created Suspended")
+    template = {"metadata": {"labels": {"flavor": "spot"}}, "spec": {"nodeSelector": {"pool": "spot"}}}
+    await lab.change({"runPolicy": {"suspend": False}, "tfReplicaSpecs": {"Worker": {"template": template}}})
+    await lab.expect(pods="worker-0", conditions="Created Suspended=False")
+    pod = await lab.pod("worker-0")
+    assert pod["spec"]["nodeSelector"] == {"pool": "spot"}
+    assert pod["metadata"]["labels"]["flavor"] == "spot"

@@ -1,6 +1,8 @@
 """C. Pods and services: how many, their names, labels, owners, and what of the template they carry."""
 
-from conformance.lab import Lab, case, cases
+import asyncio
+
+from conformance.lab import Lab, case
 from conformance.manifest import Object, container, labels, names, owner, replica, tfjob
 from harness.api import pods, services
 
@@ -187,7 +189,7 @@ async def test_finalizers(lab: Lab) -> None:
     await lab.submit(tfjob(Worker=replica(1, metadata={"finalizers": ["example.org/wait"]})))
     await lab.expect(pods="worker-0")
     assert (await lab.pod("worker-0"))["metadata"]["finalizers"] == ["example.org/wait"]
-    await lab.api.merge(f"{pods(lab.namespace)}/job-worker-0", {"metadata": {"finalizers": None}})
+    await lab.let_go("worker-0")
 
 
 @case("C19")
@@ -218,17 +220,15 @@ async def test_template_is_the_users(lab: Lab) -> None:
     assert made["hostNetwork"] is True
 
 
-@cases("status", {"C20a": "Running", "C20b": "Pending"})
-async def test_deleted_pod_returns(lab: Lab, status: str) -> None:
-    """A pod that is gone without a trace (deleted by force) is made again, whatever its restart policy."""
+@case("C20")
+async def test_deleted_pod_returns(lab: Lab) -> None:
+    """A pod deleted before it ran is made again, whatever its restart policy (one that runs: E23)."""
     await lab.submit(tfjob(Worker=2))
     await lab.expect(pods="worker-0 worker-1")
-    if status == "Running":
-        await lab.run("worker-0 worker-1")
-        await lab.expect(conditions="Created Running")
     uid = await lab.uid("worker-1")
     await lab.delete_pod("worker-1")
     await lab.expect_replaced("worker-1", uid)
+    await lab.stays(conditions="Created")
 
 
 @case("C21")
@@ -249,3 +249,44 @@ async def test_unknown_type(lab: Lab) -> None:
     assert await lab.tf_config("worker-0") is None
     await lab.run("trainer-0 worker-0")
     await lab.expect(conditions="Created Running", replicas={"Trainer": {"active": 1}, "Worker": {"active": 1}})
+
+
+@case("C23")
+async def test_name_is_taken(lab: Lab) -> None:
+    """A pod of that name that is not the job's is left alone and reported; once it is gone the job gets its own."""
+    stranger = {"metadata": {"name": "job-worker-0"}, "spec": {"containers": [container()]}}
+    uid = (await lab.api.create(pods(lab.namespace), stranger))["metadata"]["uid"]
+    await lab.submit(tfjob(Worker=1))
+    await lab.expect_event("Warning", "FailedCreatePod", 'Error creating: pods "job-worker-0" already exists')
+    assert await lab.uid("worker-0") == uid
+    await lab.delete_pod("worker-0")
+    await lab.expect(pods="worker-0", services="worker-0", conditions="Created")
+
+
+@case("C24")
+async def test_successor(lab: Lab) -> None:
+    """A new job of the same name does not take the old one's pods for its own, and gets its own when those are gone."""
+    await lab.submit(tfjob(Worker=1))
+    await lab.expect(pods="worker-0", services="worker-0")
+    await lab.succeed("worker-0")
+    await lab.expect(conditions="Created Succeeded")
+    await lab.api.delete(lab.path)
+    job = await lab.submit(tfjob(Worker=1))
+    await lab.stays(pods="worker-0", completed=False)
+    await lab.delete_pod("worker-0")
+    await lab.api.delete(f"{services(lab.namespace)}/job-worker-0")
+    await lab.expect(pods="worker-0", services="worker-0", conditions="Created")
+    assert (await lab.pod("worker-0"))["metadata"]["ownerReferences"] == [owner(job)]
+
+
+@case("C25")
+async def test_refused_pod(lab: Lab) -> None:
+    """A pod that the API server refuses is reported, in its words."""
+    await lab.submit(tfjob(Worker=replica(1, "Sometimes")))
+    for _ in range(int(lab.patience_s / 0.2)):
+        if found := [event for event in await lab.event_list() if event[1] == "FailedCreatePod"]:
+            break
+        await asyncio.sleep(0.2)
+    assert found[0][0] == "Warning"
+    assert 'Unsupported value: "Sometimes"' in found[0][2]
+    await lab.stays(pods="")

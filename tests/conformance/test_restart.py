@@ -121,6 +121,16 @@ async def test_past_backoff_limit(lab: Lab, limit: int, restarts: int) -> None:
     await lab.expect(conditions=FAILED, last=BACKOFF, pods="", completed=True)
 
 
+@case("F21")
+async def test_init_containers_count(lab: Lab) -> None:
+    """Restarts of init containers count too."""
+    await started(lab, "OnFailure", backoffLimit=2, cleanPodPolicy="All")
+    init = {"name": "fetch", "image": "", "imageID": "", "ready": True, "restartCount": 1, "state": {}}
+    state = ({"running": {"startedAt": "2026-01-01T00:00:00Z"}}, 1)
+    await lab.set_status("worker-0", "Running", {"initContainerStatuses": [init]}, tensorflow=state)
+    await lab.expect(conditions=FAILED, last=BACKOFF, pods="", completed=True)
+
+
 @case("F19")
 async def test_no_backoff(lab: Lab) -> None:
     """With limit 0 the first failed pod is one too many."""

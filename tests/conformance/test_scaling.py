@@ -4,7 +4,6 @@ import asyncio
 
 from conformance.lab import Lab, case, cases
 from conformance.manifest import names, replica, tfjob
-from harness.api import pods
 
 RUNNING = "Created Running"
 SUCCEEDED = "Created Running=False Succeeded"
@@ -16,15 +15,16 @@ async def test_scale_down(lab: Lab, dynamic: bool) -> None:
     """Pods and services out of range go; those in range stay as they are."""
     await lab.submit(tfjob(PS=1, Worker=4, enableDynamicWorker=dynamic))
     await lab.expect(pods=names(ps=1, worker=4), services=names(ps=1, worker=4))
-    await lab.run(names(ps=1, worker=4))
-    await lab.expect(conditions=RUNNING)
+    if dynamic:  # pods that run and are not: H3
+        await lab.run(names(ps=1, worker=4))
+        await lab.expect(conditions=RUNNING)
     uids = [await lab.uid("worker-0"), await lab.uid("worker-1")]
     await lab.scale("Worker", 2)
     await lab.stays(
         pods=names(ps=1, worker=2),
         services=names(ps=1, worker=2),
-        replicas={"PS": {"active": 1}, "Worker": {"active": 2}},
-        conditions=RUNNING,
+        replicas={"PS": {"active": 1}, "Worker": {"active": 2}} if dynamic else {"PS": {}, "Worker": {}},
+        conditions=RUNNING if dynamic else "Created",
     )
     assert [await lab.uid("worker-0"), await lab.uid("worker-1")] == uids
 
@@ -55,8 +55,7 @@ async def test_scaled_down_pods_end(lab: Lab, dynamic: bool, phase: str) -> None
     if phase == "Failed":  # as the kubelet reports a container that ended by the signal
         await lab.fail("worker-1", code=143)
     await lab.stays(conditions=RUNNING, completed=False)
-    for pod in ("worker-0", "worker-1"):
-        await lab.api.merge(f"{pods(lab.namespace)}/job-{pod}", {"metadata": {"finalizers": None}})
+    await lab.let_go("worker-0 worker-1")
     await lab.stays(pods="ps-0 worker-0", conditions=RUNNING, replicas={"PS": {"active": 1}, "Worker": {"active": 1}})
 
 
@@ -102,6 +101,19 @@ async def test_gap_is_not_filled(offline: Lab) -> None:
     assert ("Normal", "SuccessfulCreatePod", "Created pod: job-worker-3") not in await offline.event_list()
 
 
+@case("H26")
+async def test_type_is_removed(lab: Lab) -> None:
+    """The pods of a replica type that is taken out of the spec are left as they are."""
+    await lab.submit(tfjob(Evaluator=1, Worker=1))
+    await lab.expect(pods="evaluator-0 worker-0")
+    await lab.run("evaluator-0 worker-0")
+    await lab.expect(conditions=RUNNING, replicas={"Evaluator": {"active": 1}, "Worker": {"active": 1}})
+    await lab.change({"tfReplicaSpecs": {"Evaluator": None}})
+    await lab.stays(pods="evaluator-0 worker-0", services="evaluator-0 worker-0", conditions=RUNNING)
+    await lab.fail("evaluator-0")
+    await lab.stays(conditions=RUNNING, replicas={"Evaluator": {"active": 1}, "Worker": {"active": 1}})
+
+
 @case("H7")
 async def test_managed_by_another(lab: Lab) -> None:
     """A job managed by MultiKueue is not touched, suspended or not: no pods, no status."""
@@ -118,7 +130,7 @@ async def test_managed_by_name(lab: Lab) -> None:
     await lab.expect(pods="worker-0", services="worker-0", conditions="Created")
 
 
-@case("H18")
+@case("H18a")
 async def test_deleted_job(lab: Lab) -> None:
     """Nothing more is made for a job that was deleted."""
     await lab.submit(tfjob(Worker=2))
@@ -128,6 +140,19 @@ async def test_deleted_job(lab: Lab) -> None:
     await lab.api.delete(lab.path)
     await lab.delete_pod("worker-1")
     await lab.stays(gone=True, pods="worker-0")
+
+
+@case("H18b")
+async def test_deleting_job(lab: Lab) -> None:
+    """... nor for one that is being deleted and waits for a finalizer of someone's."""
+    await lab.submit(tfjob(Worker=2, metadata={"finalizers": ["example.org/wait"]}))
+    await lab.expect(pods="worker-0 worker-1")
+    await lab.run("worker-0 worker-1")
+    await lab.expect(conditions=RUNNING)
+    await lab.api.delete(lab.path)
+    await lab.delete_pod("worker-1")
+    await lab.stays(pods="worker-0", conditions=RUNNING)
+    await lab.api.merge(lab.path, {"metadata": {"finalizers": None}})
 
 
 @case("H19")

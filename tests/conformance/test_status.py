@@ -2,11 +2,11 @@
 
 from conformance.lab import Lab, case, cases
 from conformance.manifest import Object, names, replica, tfjob
-from harness.api import pods
 
 RUNNING = "Created Running"
 SUCCEEDED = "Created Running=False Succeeded"
 FAILED = "Created Running=False Failed"
+WAIT = {"finalizers": ["example.org/wait"]}  # a deleted pod goes on terminating
 
 
 @case("E1")
@@ -64,6 +64,9 @@ async def test_succeeded(lab: Lab) -> None:
         "E19": (tfjob(Chief=1, Worker=4), "", names(worker=4), FAILED),
         "E21": (tfjob(Chief=2, Worker=1), "chief-0", "", RUNNING),
         "E27": (tfjob(Chief=1, Evaluator=1), "", "evaluator-0", FAILED),
+        "E37": (tfjob(Chief=1, Evaluator=1), "evaluator-0", "", RUNNING),
+        "E38": (tfjob(PS=1, Worker=1), "ps-0", "", RUNNING),
+        "E39": (tfjob(Worker=replica(1, "Always")), "worker-0", "", SUCCEEDED),
         "E29": (tfjob(PS=2, Worker=2), "", "ps-1", FAILED),
     },
 )
@@ -112,10 +115,10 @@ async def test_worker_0_is_not_done(lab: Lab, phase: str, codes: dict[str, int])
     await lab.stays(conditions=RUNNING, completed=False)
 
 
-@case("E23")
-async def test_terminating_is_failed(lab: Lab) -> None:
-    """A running pod that someone else deletes gracefully counts as failed."""
-    await lab.submit(tfjob(Worker=replica(2, metadata={"finalizers": ["example.org/wait"]})))
+@cases("restart", {"E23a": None, "E23b": "OnFailure", "E23c": "ExitCode"})
+async def test_terminating_is_failed(lab: Lab, restart: str | None) -> None:
+    """A running pod that someone else deletes gracefully counts as failed, whatever its restart policy."""
+    await lab.submit(tfjob(Worker=replica(2, restart, metadata=WAIT)))
     await lab.expect(pods="worker-0 worker-1")
     await lab.run("worker-0 worker-1")
     await lab.expect(conditions=RUNNING)
@@ -127,8 +130,22 @@ async def test_terminating_is_failed(lab: Lab) -> None:
         replicas={"Worker": {"active": 1, "failed": 1}},
         completed=True,
     )
-    for pod in ("worker-0", "worker-1"):
-        await lab.api.merge(f"{pods(lab.namespace)}/job-{pod}", {"metadata": {"finalizers": None}})
+    await lab.let_go("worker-0 worker-1")
+
+
+@cases("dynamic, phase", {"E23d": (True, "Running"), "E23e": (False, "Pending")})
+async def test_terminating_is_not_failed(lab: Lab, dynamic: bool, phase: str) -> None:
+    """... unless workers are dynamic, or it never ran."""
+    await lab.submit(tfjob(Worker=replica(2, metadata=WAIT), PS=1, enableDynamicWorker=dynamic))
+    await lab.expect(pods="ps-0 worker-0 worker-1")
+    await lab.run("ps-0 worker-0", "worker-1" if phase == "Running" else "")
+    await lab.expect(conditions=RUNNING)
+    uid = await lab.uid("worker-1")
+    await lab.delete_pod("worker-1")
+    await lab.stays(conditions=RUNNING, completed=False)
+    await lab.let_go("worker-1")
+    await lab.expect_replaced("worker-1", uid)
+    await lab.let_go("worker-0 worker-1")
 
 
 @case("E24")

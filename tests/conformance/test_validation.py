@@ -53,10 +53,11 @@ async def test_refused(lab: Lab, job: Object, words: list[str]) -> None:
         "B13": tfjob(Chief=2, Worker=1),
         "B15": tfjob(Worker=replica(-1)),
         "B16": tfjob(Worker=1, Trainer=1),
+        "B17": {**tfjob(Worker=1), "metadata": {"generateName": "train-"}},
     },
 )
 async def test_accepted(lab: Lab, job: Object) -> None:
-    """Upstream does not look at the number of chiefs, the sign of replicas or unknown replica types."""
+    """Nobody looks at the number of chiefs, the sign of replicas or the names of other replica types."""
     await lab.api.request("POST", lab.path.rsplit("/", 1)[0], job, params={"dryRun": "All"})
 
 

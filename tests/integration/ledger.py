@@ -47,17 +47,17 @@ class Ledger:
         ]
         try:
             yield self
-            for task in follow:
-                if task.done():
-                    task.result()
         finally:
+            blind = [task for task in follow if task.done()]
             for task in follow:
                 task.cancel()
             await asyncio.gather(*follow, return_exceptions=True)
+            for task in blind:
+                task.result()  # before any other failure: a ledger that stopped looking explains it
         assert not self.broken
 
     async def _follow_pods(self, api: Api) -> None:
-        async for kind, pod in api.watch(pods(self.namespace)):
+        async for kind, pod in api.follow(pods(self.namespace)):
             replica, uid = replica_of(pod), pod["metadata"]["uid"]
             if kind == "DELETED":
                 self.alive[replica].discard(uid)
@@ -70,7 +70,7 @@ class Ledger:
                 self._changed.notify_all()
 
     async def _follow_jobs(self, api: Api) -> None:
-        async for kind, job in api.watch(tfjobs(self.namespace)):
+        async for kind, job in api.follow(tfjobs(self.namespace)):
             name = job["metadata"]["name"]
             if kind == "DELETED":
                 self.broken.append(f"{name} was deleted")

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from harness.faultproxy import FaultProxy, Faults
 from harness.kubelet import kubelet
 
 from .ledger import Ledger, check
+from .running import running
 from .workload import Workload
 
 QUIET_S = 2.0
@@ -40,7 +40,7 @@ async def settle(api: Api, ledger: Ledger, workload: Workload, within_s: float) 
     await check(api, ledger, workload.cases.values())
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 async def test_killed_at_random_moments(
     api: Api, kubeconfig: Path, namespace: str, operator_name: operators.Name, tmp_path: Path
 ) -> None:
@@ -48,48 +48,33 @@ async def test_killed_at_random_moments(
     workload = Workload(200, seed=3)
     ledger = Ledger(namespace)
 
-    def start() -> operators.Operator:
-        return operators.start(operator_name, kubeconfig, tmp_path, namespace=namespace)
-
     async with ledger.watching(api), kubelet(api, namespace, workload.program):
         submitting = asyncio.create_task(submit(api, namespace, workload, over_s=25))
         kills = 0
-        while not submitting.done():
-            operator = await asyncio.to_thread(start)
-            await asyncio.sleep(chance.uniform(0.0, 3.0))
-            operator.kill()
+        while kills < 6 or not submitting.done():
+            async with running(operator_name, kubeconfig, tmp_path, namespace=namespace) as operator:
+                await asyncio.sleep(chance.uniform(0.0, 3.0))
+                operator.kill()
             kills += 1
         await submitting
-        assert kills >= 5
-        with await asyncio.to_thread(start):
-            await settle(api, ledger, workload, within_s=90)
+        async with running(operator_name, kubeconfig, tmp_path, namespace=namespace):
+            await settle(api, ledger, workload, within_s=180)
 
 
-@pytest.fixture
-async def own_plane(tmp_path: Path, operator_name: operators.Name) -> AsyncIterator[ControlPlane]:
-    """A control plane that a test may break."""
-    plane = ControlPlane(tmp_path / "plane")
-    try:
-        await asyncio.to_thread(plane.start)
-        await asyncio.to_thread(operators.install, operator_name, plane.kubeconfig)
-        yield plane
-    finally:
-        await asyncio.to_thread(plane.stop)
-
-
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 async def test_api_server_restarted(own_plane: ControlPlane, operator_name: operators.Name, tmp_path: Path) -> None:
     workload = Workload(60, seed=4)
+    await asyncio.to_thread(operators.install, operator_name, own_plane.kubeconfig)
     async with Api(own_plane.kubeconfig) as api:
         namespace = await api.new_namespace()
         ledger = Ledger(namespace)
         async with ledger.watching(api), kubelet(api, namespace, workload.program):
             await submit(api, namespace, workload, over_s=0)
-            with await asyncio.to_thread(operators.start, operator_name, own_plane.kubeconfig, tmp_path) as operator:
+            async with running(operator_name, own_plane.kubeconfig, tmp_path) as operator:
                 for delay in (0.5, 3.0):
                     await asyncio.sleep(delay)
                     await asyncio.to_thread(own_plane.restart_apiserver)
-                await settle(api, ledger, workload, within_s=90)
+                await settle(api, ledger, workload, within_s=180)
                 assert operator.alive
 
 
@@ -105,21 +90,21 @@ FAULTS = Faults(
 )
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 async def test_faults_between_operator_and_api_server(
     api: Api, kubeconfig: Path, namespace: str, operator_name: operators.Name, tmp_path: Path
 ) -> None:
     workload = Workload(100, seed=5)
     ledger = Ledger(namespace)
-    async with FaultProxy(kubeconfig, tmp_path, Faults(), seed=5) as proxy:
-        with await asyncio.to_thread(
-            operators.start, operator_name, proxy.kubeconfig, tmp_path, namespace=namespace
-        ) as operator:
-            async with ledger.watching(api), kubelet(api, namespace, workload.program):
-                proxy.faults = FAULTS
-                proxy.cut_watches()
-                await submit(api, namespace, workload, over_s=10)
-                await settle(api, ledger, workload, within_s=90)
-            assert operator.alive
+    async with (
+        FaultProxy(kubeconfig, tmp_path, Faults(), seed=5) as proxy,
+        running(operator_name, proxy.kubeconfig, tmp_path, namespace=namespace) as operator,
+    ):
+        async with ledger.watching(api), kubelet(api, namespace, workload.program):
+            proxy.faults = FAULTS
+            proxy.cut_watches()
+            await submit(api, namespace, workload, over_s=10)
+            await settle(api, ledger, workload, within_s=180)
+        assert operator.alive
     never = {"conflict", "expired", "throttled", "unavailable", "dropped", "delayed", "cut"} - set(proxy.injected)
     assert not never, f"the proxy never injected {never}"

@@ -46,7 +46,8 @@ class Workload:
     started again (ExitCode). broken: worker-1 fails for good. `hold`: pods stay Running until `release` is set.
     """
 
-    def __init__(self, count: int, *, seed: int, longest_s: float = 1.5, hold: bool = False) -> None:
+    def __init__(self, count: int, *, seed: int, longest_s: float = 1.5, hold: bool = False, prefix: str = "") -> None:
+        self._prefix = prefix
         self._random = random.Random(seed)
         self._longest_s = longest_s
         self._started: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -58,7 +59,7 @@ class Workload:
         self.cases = {case.name: case for case in (self._case(kinds[i % 5], i) for i in range(count))}
 
     def _case(self, kind: str, index: int) -> Case:
-        name = f"{kind}-{index:03d}"
+        name = f"{kind}-{self._prefix}{index:03d}"
         policy = {"cleanPodPolicy": self._random.choice(("None", "All"))}
         if kind == "chief":
             job = tfjob(name, policy=policy, Chief=1, PS=1, Worker=1)
@@ -77,6 +78,10 @@ class Workload:
             pods,
             {} if kind == "broken" else {"PS": 1, "Worker": 2},
         )
+
+    def runs(self, pod: Object) -> bool:
+        """Whether the pod is one of these cases'."""
+        return replica_of(pod)[0] in self.cases
 
     async def program(self, pod: Object) -> int | None:
         """What the container does: it starts to train when all replicas of its job run, as TensorFlow would."""

@@ -23,6 +23,17 @@ async def test_each_key_once_in_order() -> None:
     assert [await taken(queue), await taken(queue), await taken(queue)] == [A, B, None]
 
 
+async def test_jobs_that_have_begun_come_first() -> None:
+    """A key that became due overtakes new ones."""
+    queue = KeyQueue()
+    queue.add(A, after_s=0.01)
+    await asyncio.sleep(0.02)
+    queue.add(B)
+    queue.add(("ns", "c"), after_s=0.01)
+    await asyncio.sleep(0.02)
+    assert [await taken(queue) for _ in range(3)] == [A, ("ns", "c"), B]
+
+
 async def test_not_by_two_workers() -> None:
     """A key added while it is handled comes back when that is done, once."""
     queue = KeyQueue()

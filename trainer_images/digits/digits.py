@@ -1,11 +1,11 @@
 """Train a small network on handwritten digits with parameter servers: an example program for a TFJob.
 
-Every replica of the job runs this same file; TF_CONFIG, which the operator sets, says which one it is. The chief decides
-what the workers compute, the workers compute gradients, the parameter servers (PS) keep the weights. A job without a
-chief has its first worker for one, as the operator has too.
+Every replica of the job runs this same file; TF_CONFIG, which the operator sets, says which one it is. The chief
+decides what the workers compute, the workers compute gradients, the parameter servers (PS) keep the weights. A job
+without a chief has its first worker for one, as the operator has too.
 
 The data are scikit-learn's 1,797 real digits of 8x8 pixels; a fifth is held out and only used to measure accuracy.
-The chief prints one JSON object a line: {"step": ..., "loss": ..., "accuracy": ..., "steps_per_second": ...}.
+The chief prints one JSON object a line: step, steps (in all), loss, accuracy, steps_per_second.
 """
 
 import argparse
@@ -93,6 +93,7 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
         correct = tf.argmax(network(held_out_images), axis=1).numpy() == held_out_labels
         report = {
             "step": done + todo,
+            "steps": options.steps,
             "loss": round(float(np.mean([loss.fetch() for loss in losses])), 4),
             "accuracy": round(float(np.mean(correct)), 4),
             "steps_per_second": round((done + todo) / (time.monotonic() - begin), 1),

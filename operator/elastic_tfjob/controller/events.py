@@ -4,12 +4,15 @@ import asyncio
 import time
 import uuid
 from collections import OrderedDict
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
 import structlog
+from aiolimiter import AsyncLimiter
 
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, GROUP, KIND, VERSION
+from elastic_tfjob.controller import metrics
 from elastic_tfjob.controller.client import ApiClient, ApiError, NotFound
 from elastic_tfjob.controller.observed import Job
 from elastic_tfjob.controller.reconcile import Event
@@ -19,8 +22,11 @@ __all__ = ["Recorder"]
 
 log = structlog.get_logger(__name__)
 
-_WRITERS: Final = 4
-_QUEUE: Final = 20_000
+_WRITERS: Final = 2
+# What the API server can do goes to pods first: so many events a second, and a pause before each while jobs wait.
+_PER_S: Final = 50
+_PAUSE_S: Final = 0.1
+_QUEUE: Final = 100_000
 _REMEMBERED: Final = 20_000
 # The same event of the same job is written once and then at most so often, with a count: reconciling sees a pod that
 # cannot be scheduled many times a minute.
@@ -38,15 +44,18 @@ class _Seen:
 
 
 class Recorder:
-    """Writes events about jobs."""
+    """Writes events about jobs, slowly while `busy()`."""
 
-    def __init__(self, api: ApiClient) -> None:
+    def __init__(self, api: ApiClient, busy: Callable[[], bool]) -> None:
         self._api = api
+        self._busy = busy
         self._queue: asyncio.Queue[tuple[Job, Event, str, int]] = asyncio.Queue(_QUEUE)
         self._seen: OrderedDict[tuple[str, Event], _Seen] = OrderedDict()
+        self._limiter = AsyncLimiter(_PER_S, 1)
+        self._warned_at = -_REPEAT_S
 
     def record(self, job: Job, event: Event) -> None:
-        """Queue an event about a job. A repetition counts up; when the queue is full the event is only logged."""
+        """Queue an event about a job. A repetition counts up; what does not fit into the queue is dropped."""
         key = (job.uid, event)
         now = time.monotonic()
         seen = self._seen.get(key)
@@ -61,8 +70,12 @@ class Recorder:
             seen.written_at = now
         try:
             self._queue.put_nowait((job, event, seen.name, seen.count))
+            metrics.EVENTS.labels("queued").inc()
         except asyncio.QueueFull:
-            log.warning("event dropped: too many wait", job=f"{job.namespace}/{job.name}", reason=event.reason)
+            metrics.EVENTS.labels("dropped").inc()
+            if now - self._warned_at > _REPEAT_S:
+                self._warned_at = now
+                log.warning("events are dropped: too many wait to be written", waiting=self._queue.qsize())
 
     async def run(self) -> None:
         """Write queued events for ever."""
@@ -81,6 +94,9 @@ class Recorder:
         while True:
             job, event, name, count = await self._queue.get()
             try:
+                await self._limiter.acquire()
+                if self._busy():
+                    await asyncio.sleep(_PAUSE_S)
                 await self._write(job, event, name, count)
             except ApiError as error:
                 # The namespace may be going away, and the job with it.

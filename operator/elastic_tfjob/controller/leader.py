@@ -47,11 +47,15 @@ class LeaderElection:
 
     async def keep(self) -> None:
         """Renew the lease for ever; return when it is lost, and the caller must stop acting at once."""
-        while time.monotonic() - self._renewed_at < RENEW_S:
+        while self.holds():
             await asyncio.sleep(RETRY_S)
             await self._try()
         metrics.LEADER.set(0)
         log.error("leadership lost", identity=self._identity)
+
+    def holds(self) -> bool:
+        """Whether the last renewal is recent enough to act on: not in a process that slept and has only just woken."""
+        return time.monotonic() - self._renewed_at < RENEW_S
 
     async def release(self) -> None:
         """Give the lease back, so that another candidate need not wait for it to run out."""

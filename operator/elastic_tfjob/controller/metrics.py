@@ -6,6 +6,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 __all__ = [
     "API_REQUESTS",
+    "EVENTS",
     "JOBS",
     "LEADER",
     "POD_OPERATIONS",
@@ -34,6 +35,9 @@ API_REQUESTS: Final = Counter(
     "elastic_tfjob_api_requests",
     "Requests to the API server by answer (an HTTP status or an error)",
     ("method", "answer"),
+)
+EVENTS: Final = Counter(
+    "elastic_tfjob_events", "Kubernetes events about jobs: queued to be written, or dropped", ("fate",)
 )
 WATCH_RESTARTS: Final = Counter(
     "elastic_tfjob_watch_restarts", "Watches that were begun anew, by resource and cause", ("resource", "cause")

@@ -120,7 +120,7 @@ class Operator:
             ),
             pod_groups=groups,
         )
-        self._recorder = Recorder(api)
+        self._recorder = Recorder(api, busy=lambda: len(self._queue) > 0)
         self._executor = Executor(api, self._caches, self._recorder, gang_scheduler=options.gang_scheduler)
 
     @property
@@ -169,7 +169,7 @@ class Operator:
         if election is not None:
             await election.acquire()
         workers: list[asyncio.Task[None]] = [
-            asyncio.create_task(self._work(), name=f"worker-{i}") for i in range(self._options.threads)
+            asyncio.create_task(self._work(election), name=f"worker-{i}") for i in range(self._options.threads)
         ]
         forever: Coroutine[Any, Any, object] = election.keep() if election else asyncio.Event().wait()
         keep = asyncio.create_task(forever)
@@ -194,11 +194,11 @@ class Operator:
             if election is not None and self._stopping:
                 await election.release()
 
-    async def _work(self) -> None:
+    async def _work(self, election: LeaderElection | None) -> None:
         while not self._stopping:
             key = await self._queue.take()
             try:
-                if not self._stopping:
+                if not self._stopping and (election is None or election.holds()):
                     with metrics.RECONCILE_SECONDS.time():
                         await self._handle(key)
             finally:

@@ -14,10 +14,15 @@ _MAX_BACKOFF_S: Final = 60.0
 
 
 class KeyQueue:
-    """Keys that wait, keys that are due later, and keys that are being handled."""
+    """Keys that wait, keys that are due later, and keys that are being handled.
+
+    Keys that had a time to wait for come before the others: they are jobs that have begun, whose next step is small.
+    A thousand new jobs must not stand between a running pod and the status that says so.
+    """
 
     def __init__(self) -> None:
-        self._ready: deque[Key] = deque()
+        self._begun: deque[Key] = deque()
+        self._new: deque[Key] = deque()
         self._waiting: set[Key] = set()
         self._handled: set[Key] = set()
         self._again: set[Key] = set()
@@ -26,12 +31,16 @@ class KeyQueue:
         self._wake = asyncio.Semaphore(0)
         self._idle = asyncio.Event()
 
+    def __len__(self) -> int:
+        """Keys that wait for a worker."""
+        return len(self._waiting)
+
     def add(self, key: Key, after_s: float = 0.0) -> None:
         """Have a key handled, now or after a while. Of several times the earliest holds."""
         if after_s <= 0:
             if timer := self._later.pop(key, None):
                 timer.cancel()
-            self._add_now(key)
+            self._add_now(key, self._new)
             return
         if key in self._waiting:
             return
@@ -45,25 +54,25 @@ class KeyQueue:
 
     def _due(self, key: Key) -> None:
         self._later.pop(key, None)
-        self._add_now(key)
+        self._add_now(key, self._begun)
 
-    def _add_now(self, key: Key) -> None:
+    def _add_now(self, key: Key, line: deque[Key]) -> None:
         if key in self._handled:
             self._again.add(key)
         elif key not in self._waiting:
             self._waiting.add(key)
-            self._ready.append(key)
+            line.append(key)
             self._wake.release()
-            metrics.QUEUE_DEPTH.set(len(self._ready))
+            metrics.QUEUE_DEPTH.set(len(self._waiting))
 
     async def take(self) -> Key:
         """The next key; `done` must follow."""
         await self._wake.acquire()
-        key = self._ready.popleft()
+        key = (self._begun or self._new).popleft()
         self._waiting.remove(key)
         self._handled.add(key)
         self._idle.clear()
-        metrics.QUEUE_DEPTH.set(len(self._ready))
+        metrics.QUEUE_DEPTH.set(len(self._waiting))
         return key
 
     def done(self, key: Key) -> None:
@@ -71,7 +80,7 @@ class KeyQueue:
         self._handled.remove(key)
         if key in self._again:
             self._again.remove(key)
-            self.add(key)
+            self._add_now(key, self._begun)
         if not self._handled:
             self._idle.set()
 

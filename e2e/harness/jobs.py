@@ -1,0 +1,93 @@
+"""TFJobs of the e2e scenarios, seen and handled with kubectl in a namespace of their own."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from harness.cluster import Cluster
+
+Object = dict[str, Any]
+
+TRAINER = "localhost/elastic-tfjob/trainer:dev"
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """A namespace of a test, and what it does with jobs there."""
+
+    cluster: Cluster
+    namespace: str
+
+    def kubectl(self, *args: str, stdin: str | None = None) -> str:
+        return self.cluster.kubectl(f"--namespace={self.namespace}", *args, stdin=stdin)
+
+    def apply(self, manifest: Object | str) -> None:
+        self.kubectl("apply", "-f", "-", stdin=manifest if isinstance(manifest, str) else yaml.safe_dump(manifest))
+
+    def get(self, *what: str) -> Object:
+        found: Object = json.loads(self.kubectl("get", *what, "-o", "json"))
+        return found
+
+    def pods(self, name: str) -> dict[str, Object]:
+        """The pods of job `name`, by their names."""
+        found = self.get("pods", f"--selector=training.kubeflow.org/job-name={name}")["items"]
+        return {pod["metadata"]["name"]: pod for pod in found}
+
+    def conditions(self, name: str) -> list[str]:
+        """The job's condition types that are True, in their order."""
+        status = self.get("tfjob", name).get("status", {})
+        return [c["type"] for c in status.get("conditions", []) if c["status"] == "True"]
+
+    def wait_for(self, name: str, condition: str, seconds: float = 240) -> None:
+        """Wait for a condition of the job; an end that was not asked for fails at once."""
+
+        def reached() -> bool:
+            now = self.conditions(name)
+            if condition != "Failed" and "Failed" in now:
+                raise AssertionError(f"the job failed:\n{self.describe(name)}")
+            return condition in now
+
+        until(reached, seconds, lambda: f"{name} is not {condition}:\n{self.describe(name)}")
+
+    def describe(self, name: str) -> str:
+        return self.kubectl("describe", "tfjob", name) + self.kubectl("get", "pods", "-o", "wide")
+
+
+def until(reached: Callable[[], bool], seconds: float, problem: Callable[[], str]) -> None:
+    """Wait until `reached()`; after `seconds` fail with what `problem()` says."""
+    deadline = time.monotonic() + seconds
+    while not reached():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {seconds:.0f} s {problem()}")
+        time.sleep(1)
+
+
+def sleepers(name: str, command: str = "sleep 600", **replicas: int) -> Object:
+    """A TFJob whose replicas run a shell command instead of training; `replicas` by type, e.g. Worker=2."""
+    template = {
+        "spec": {
+            "containers": [
+                {
+                    "name": "tensorflow",
+                    "image": TRAINER,
+                    # As PID 1 a shell would let SIGTERM pass.
+                    "command": ["sh", "-c", f"trap 'exit 143' TERM; {command} & wait $!"],
+                    "resources": {"requests": {"cpu": "10m"}},
+                }
+            ]
+        }
+    }
+    types = {
+        kind: {"replicas": count, "restartPolicy": "OnFailure", "template": template}
+        for kind, count in replicas.items()
+    }
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": name},
+        "spec": {"runPolicy": {"cleanPodPolicy": "Running"}, "tfReplicaSpecs": types},
+    }

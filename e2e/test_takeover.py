@@ -1,0 +1,113 @@
+"""From the Go training-operator to ours, in the middle of running jobs: as a user would migrate.
+
+The Go operator v1.8.1 runs in the cluster, installed by its own manifests with webhook and CRD; only its image is one
+that was built from the same Go module.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness import binaries, deploy, images
+from harness.cluster import Cluster
+from harness.jobs import Jobs, sleepers, until
+from harness.progress import CommandFailed
+
+MODULE = "github.com/kubeflow/training-operator"
+WEBHOOK = "validatingwebhookconfiguration/validator.training-operator.kubeflow.org"
+
+
+@pytest.fixture
+def our_image(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
+    """The Go operator runs instead of ours, whose image this is; afterwards it is the other way round."""
+    ours = images.operator()
+    scale(cluster, 0)
+    image = images.go_operator()
+    cluster.load(image)
+    upstream = binaries.module_dir("training-operator", MODULE)
+    shutil.copytree(upstream / "manifests", tmp_path / "manifests", copy_function=shutil.copyfile)
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    name, _, tag = image.rpartition(":")
+    only_tfjobs = [
+        {"op": "add", "path": "/spec/template/spec/containers/0/args", "value": ["--enable-scheme=tfjob"]},
+        {"op": "add", "path": "/spec/template/spec/containers/0/imagePullPolicy", "value": "IfNotPresent"},
+    ]
+    kustomization = {
+        "resources": ["../manifests/overlays/standalone"],
+        "images": [{"name": "kubeflow/training-operator", "newName": name, "newTag": tag}],
+        "patches": [{"target": {"kind": "Deployment"}, "patch": json.dumps(only_tfjobs)}],
+    }
+    (overlay / "kustomization.yaml").write_text(json.dumps(kustomization))
+    rendered = cluster.kubectl("kustomize", str(overlay))
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=rendered)
+    try:
+        go = ("-n", deploy.NAMESPACE, "rollout", "status", "deployment/training-operator", "--timeout=240s")
+        cluster.kubectl(*go)
+        yield ours
+    finally:
+        kept = ("Namespace", "CustomResourceDefinition")
+        removed = [item for item in yaml.safe_load_all(rendered) if item["kind"] not in kept]
+        cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.safe_dump_all(removed))
+        deploy.install(cluster, ours)
+        deploy.wait_ready(cluster)
+
+
+def scale(cluster: Cluster, replicas: int) -> None:
+    """Scale our operator, and wait until it is so."""
+    cluster.kubectl("-n", deploy.NAMESPACE, "scale", deploy.DEPLOYMENT, f"--replicas={replicas}")
+    cluster.kubectl("-n", deploy.NAMESPACE, "rollout", "status", deploy.DEPLOYMENT, "--timeout=180s")
+
+
+def test_jobs_go_on_when_our_operator_takes_over(our_image: str, jobs: Jobs) -> None:
+    cluster = jobs.cluster
+    # refused at first while the webhook's certificate spreads
+    until(lambda: applied(jobs, sleepers("runs", command="sleep 90", PS=1, Worker=2)), 120, lambda: "not admitted")
+    jobs.apply(sleepers("early", command="true", Worker=1))
+    jobs.wait_for("runs", "Running")
+    jobs.wait_for("early", "Succeeded")
+    pods = {name: pod["metadata"]["uid"] for name, pod in jobs.pods("runs").items()}
+    created = jobs.get("tfjob", "runs")["status"]["conditions"][0]
+    assert len(pods) == 3
+
+    # Ours sees that another one is at work: it says so, and does not act.
+    deploy.install(cluster, our_image)
+    until(lambda: "training-operator" in last_words(cluster), 90, lambda: "no refusal:\n" + last_words(cluster))
+    assert "reconciles TFJobs" in last_words(cluster)
+
+    # The migration, as docs/compatibility.md has it.
+    cluster.kubectl("-n", deploy.NAMESPACE, "scale", "deployment/training-operator", "--replicas=0")
+    cluster.kubectl("delete", WEBHOOK)
+    scale(cluster, 0)
+    scale(cluster, 1)
+
+    assert jobs.conditions("early")[-1] == "Succeeded"
+    jobs.wait_for("runs", "Succeeded")
+    status = jobs.get("tfjob", "runs")["status"]
+    assert [c["type"] for c in status["conditions"]] == ["Created", "Running", "Succeeded"]
+    assert status["conditions"][0] == created
+    assert status["replicaStatuses"]["Worker"]["succeeded"] >= 1
+    now = {name: pod["metadata"]["uid"] for name, pod in jobs.pods("runs").items()}
+    assert now.items() <= pods.items()  # pods may have been cleaned up; none was made
+
+
+def applied(jobs: Jobs, job: dict) -> bool:
+    try:
+        jobs.apply(job)
+    except CommandFailed as error:
+        if "failed calling webhook" not in str(error):
+            raise
+        return False
+    return True
+
+
+def last_words(cluster: Cluster) -> str:
+    """What our operator's pod logged, or what its container that ended did."""
+    try:
+        return deploy.operator_log(cluster)
+    except CommandFailed as error:
+        return str(error)

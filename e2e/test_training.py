@@ -1,0 +1,35 @@
+"""Real TensorFlow trains under the operator, and the job's life is what upstream's would be."""
+
+import yaml
+from rich.console import Console
+
+from harness import binaries
+from harness.cluster import Cluster
+from harness.demo import run_job
+from harness.jobs import TRAINER, Jobs
+
+
+def test_the_sample_trains_digits_to_90_percent(cluster: Cluster) -> None:
+    job, seen = run_job(cluster, Console(soft_wrap=True))
+    assert seen.state == "Succeeded"
+    assert seen.reports[-1]["step"] == 2000
+    assert seen.reports[-1]["accuracy"] >= 0.9
+    assert len(set(seen.nodes.values()) - {""}) >= 1
+    assert [c["type"] for c in job["status"]["conditions"]] == ["Created", "Running", "Succeeded"]
+    assert job["status"]["completionTime"] >= job["status"]["startTime"]
+    assert job["status"]["replicaStatuses"]["Chief"]["succeeded"] == 1
+
+
+def test_upstreams_dist_mnist_example_runs_as_it_is_written(jobs: Jobs) -> None:
+    """2 PS, 4 workers, no chief: worker 0 is. Only the image is another, which holds the same kind of program."""
+    upstream = binaries.module_dir("training-operator", "github.com/kubeflow/training-operator")
+    text = (upstream / "examples/tensorflow/dist-mnist/tf_job_mnist.yaml").read_text()
+    image = "kubeflow/tf-dist-mnist-test:latest"
+    assert text.count(image) == 2
+    jobs.apply(text.replace(image, TRAINER))
+    name = yaml.safe_load(text)["metadata"]["name"]
+    jobs.wait_for(name, "Succeeded", seconds=400)
+    replicas = [f"{name}-{kind}-{index}" for kind, count in (("ps", 2), ("worker", 4)) for index in range(count)]
+    # upstream's default cleanPodPolicy is None: what still serves is left alone
+    assert sorted(jobs.pods(name)) == replicas
+    assert '"step": 2000' in jobs.kubectl("logs", f"{name}-worker-0")
