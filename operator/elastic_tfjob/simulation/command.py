@@ -301,7 +301,7 @@ def _print(summaries: Sequence[Summary], seeds: bool) -> None:
         cells = list(zip(*cells, strict=True))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for k, heading in enumerate(cells[0]):
-        table.add_column(heading, justify="right" if k else "left")
+        table.add_column(heading, justify="right" if k else "left", no_wrap=True)
     for row in cells[1:]:
         table.add_row(*row)
     console.print(table)

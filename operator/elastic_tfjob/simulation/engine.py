@@ -472,7 +472,7 @@ class Simulation:
                 nodes[loan.node] = replace(node, loan="loaned")
             else:
                 nodes[loan.node] = replace(node, loan="offered" if node.loan == "loaned" else "busy")
-        if plan.changes:
+        if any(loan.action == "return" for loan in plan.loans) and plan.changes:
             heappush(self._heap, (now, ROUND, 0, 0, ""))
             self._round_at = now
         return nodes

@@ -39,9 +39,8 @@ class TestLoans:
         assert decided.loans == (Loan("i", "return", "its own pool needs it"),)
         assert decided.waiting == {"j": "preempted: a node it runs on goes back to its own pool"}
 
-    def test_an_idle_loan_that_nobody_waits_for_is_returned(self) -> None:
-        decided = plan("fifo", [self.own, foreign("i", "loaned")], [job("j")], lend="offered")
-        assert decided.loans == (Loan("i", "return", "idle, and no loanable job waits"),)
+    def test_an_idle_loan_is_kept_until_its_pool_wants_it(self) -> None:
+        assert plan("fifo", [self.own, foreign("i", "loaned")], [job("j")], lend="offered").loans == ()
 
 
 def test_every_job_has_a_target_or_a_reason() -> None:
