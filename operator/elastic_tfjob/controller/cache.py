@@ -6,7 +6,7 @@ decision sees it and no expectation of a watch event has to be kept. Resource ve
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import structlog
@@ -76,10 +76,6 @@ class Informer(Generic[T]):
     def of_job(self, key: Key) -> tuple[T, ...]:
         """The entries that belong to a job."""
         return tuple(self._by_job.get(key, {}).values())
-
-    def keys(self) -> Iterable[Key]:
-        """Jobs that have entries."""
-        return self._by_job.keys()
 
     def __len__(self) -> int:
         return sum(map(len, self._by_job.values()))

@@ -108,22 +108,12 @@ class Pod:
     def parse(cls, raw: Raw) -> "Pod":
         """Keep what decisions read of a pod as the API sends it."""
         metadata = raw["metadata"]
-        labels = metadata.get("labels") or {}
         status = raw.get("status") or {}
         containers = status.get("containerStatuses") or ()
         inits = status.get("initContainerStatuses") or ()
-        index = labels.get(REPLICA_INDEX_LABEL, "")
         return cls(
-            namespace=sys.intern(metadata["namespace"]),
-            name=metadata["name"],
-            uid=metadata["uid"],
-            version=int(metadata["resourceVersion"]),
-            job=sys.intern(labels.get(JOB_NAME_LABEL, "")),
-            owner=sys.intern(_controller_uid(metadata)),
-            replica_type=sys.intern(labels.get(REPLICA_TYPE_LABEL, "")),
-            index=int(index) if index.isdecimal() else None,
+            **_of_replica(metadata),
             phase=sys.intern(status.get("phase", "")),
-            terminating="deletionTimestamp" in metadata,
             stopped_by_us=(metadata.get("annotations") or {}).get(COMMAND_ANNOTATION) == STOP_COMMAND,
             exit_code=next(
                 (
@@ -161,18 +151,8 @@ class Service:
     def parse(cls, raw: Raw) -> "Service":
         """Keep what decisions read; metadata is enough, so services are watched as PartialObjectMetadata."""
         metadata = raw["metadata"]
-        labels = metadata.get("labels") or {}
-        index = labels.get(REPLICA_INDEX_LABEL, "")
         return cls(
-            namespace=sys.intern(metadata["namespace"]),
-            name=metadata["name"],
-            uid=metadata["uid"],
-            version=int(metadata["resourceVersion"]),
-            job=sys.intern(labels.get(JOB_NAME_LABEL, "")),
-            owner=sys.intern(_controller_uid(metadata)),
-            replica_type=sys.intern(labels.get(REPLICA_TYPE_LABEL, "")),
-            index=int(index) if index.isdecimal() else None,
-            terminating="deletionTimestamp" in metadata,
+            **_of_replica(metadata),
         )
 
     @property
@@ -216,6 +196,23 @@ class PodGroup:
         """The spec as the API sends it."""
         found: dict[str, Any] = orjson.loads(self.raw_spec)
         return found
+
+
+def _of_replica(metadata: Raw) -> dict[str, Any]:
+    """The fields that a replica's pod and service share."""
+    labels = metadata.get("labels") or {}
+    index = labels.get(REPLICA_INDEX_LABEL, "")
+    return {
+        "namespace": sys.intern(metadata["namespace"]),
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "version": int(metadata["resourceVersion"]),
+        "job": sys.intern(labels.get(JOB_NAME_LABEL, "")),
+        "owner": sys.intern(_controller_uid(metadata)),
+        "replica_type": sys.intern(labels.get(REPLICA_TYPE_LABEL, "")),
+        "index": int(index) if index.isdecimal() else None,
+        "terminating": "deletionTimestamp" in metadata,
+    }
 
 
 def _controller_uid(metadata: Raw) -> str:
