@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_tfjob.controller.observed import COMMAND_ANNOTATION, STOP_COMMAND, Job
+from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STOP_COMMAND
+from elastic_tfjob.controller.observed import Job
 from elastic_tfjob.controller.reconcile import (
     AdoptService,
     Count,

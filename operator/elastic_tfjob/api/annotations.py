@@ -93,7 +93,12 @@ OPERATOR_ANNOTATIONS: Final = frozenset({"target", "state", "command", "step", "
 
 @dataclass(frozen=True, slots=True)
 class Elasticity:
-    """What a job's annotations say, and what is wrong with them. None means that nothing was said."""
+    """What a job's annotations say, and what is wrong with them. None means that nothing was said.
+
+    `annotated` tells that the user wrote any of them at all: a job without is treated as upstream treats it.
+    """
+
+    annotated: bool = field(default=False, compare=False)
 
     min_workers: int | None = None
     max_workers: int | None = None
@@ -120,6 +125,7 @@ class Elasticity:
             name = key.removeprefix(PREFIX)
             if name == key or name in OPERATOR_ANNOTATIONS:
                 continue
+            values["annotated"] = True
             if name not in ANNOTATIONS:
                 problems.append(f"{key} is not known; there are {', '.join(sorted(ANNOTATIONS))}")
                 continue
@@ -134,6 +140,30 @@ class Elasticity:
             found, wrong = found._within(kind, declared.count if declared else 0)
             problems += wrong
         return replace(found, problems=tuple(problems))
+
+    def bounds(self, replica_type: str, replicas: int) -> tuple[int, int]:
+        """The least and the most replicas of a type whose spec says `replicas`."""
+        low, high = {
+            "Worker": (self.min_workers, self.max_workers),
+            "PS": (self.min_ps, self.max_ps),
+        }.get(replica_type, (None, None))
+        least = replicas if low is None else low
+        return least, max(replicas, least) if high is None else high
+
+    def elastic(self, spec: TFJobSpec) -> bool:
+        """Whether the job may be rescaled at all: it has somewhere to resume from, and room between its bounds."""
+        if self.checkpoint_dir is None or self.rescale == "never" or spec.enable_dynamic_worker:
+            return False
+        bounds = (self.bounds(name, replica.count) for name, replica in spec.tf_replica_specs.items())
+        return any(least < most for least, most in bounds)
+
+    def injected(self, spec: TFJobSpec) -> str:
+        """What goes into the pods: launcher, sidecar, both or none."""
+        return self.inject or ("both" if self.elastic(spec) else "none")
+
+    def asked(self, replica_type: str) -> int | None:
+        """How many replicas of a type a person asks for."""
+        return {"Worker": self.target_workers, "PS": self.target_ps}.get(replica_type)
 
     def _within(self, kind: str, replicas: int) -> tuple["Elasticity", list[str]]:
         """Without bounds that exclude each other, or a target outside of them."""

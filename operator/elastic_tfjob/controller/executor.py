@@ -11,9 +11,10 @@ from elastic_tfjob.api.tfjob import GROUP, KIND, PLURAL, VERSION
 from elastic_tfjob.controller import metrics
 from elastic_tfjob.controller.cache import Informer
 from elastic_tfjob.controller.client import ApiClient, ApiError, Conflict, NotFound, Unavailable
+from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STOP_COMMAND
 from elastic_tfjob.controller.events import Recorder
 from elastic_tfjob.controller.gang import group_version
-from elastic_tfjob.controller.observed import COMMAND_ANNOTATION, STOP_COMMAND, Job, Pod, PodGroup, Service
+from elastic_tfjob.controller.observed import Job, Pod, PodGroup, Service
 from elastic_tfjob.controller.pods import owner_reference
 from elastic_tfjob.controller.reconcile import (
     Action,

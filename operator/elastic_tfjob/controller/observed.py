@@ -14,19 +14,16 @@ from elastic_tfjob.api.tfjob import (
     REPLICA_TYPE_LABEL,
     TFJobSpec,
 )
+from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STOP_COMMAND
+from elastic_tfjob.controller.resources import Requests, cpu_of, requests_of
 from elastic_tfjob.controller.status import JobStatus
 
-__all__ = ["COMMAND_ANNOTATION", "STOP_COMMAND", "Job", "Key", "Pod", "PodGroup", "Service", "Trouble"]
+__all__ = ["Job", "Key", "Pod", "PodGroup", "Service", "Trouble"]
 
 Raw = Mapping[str, Any]
 
 # Namespace and name of a job.
 Key = tuple[str, str]
-
-# The operator's mailbox to a pod. Written before the operator deletes a running pod, so that whoever looks at the
-# terminating pod later (another replica, the operator after a restart) knows that it did not fail.
-COMMAND_ANNOTATION = "elastic.kubeflow.org/command"
-STOP_COMMAND = '{"action":"stop"}'
 
 # kubectl's copy of the whole manifest: of no use here, and as large as the spec.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -87,7 +84,8 @@ class Trouble:
 @dataclass(frozen=True, slots=True)
 class Pod:
     """A pod of some TFJob. `index` is None where the label is not a number; `exit_code` is None until the container
-    that trains has terminated."""
+    that trains has terminated. `cpu` are request and limit of that container in millicores, `command` is what the
+    operator told its launcher."""
 
     namespace: str
     name: str
@@ -99,22 +97,26 @@ class Pod:
     index: int | None
     phase: str
     terminating: bool
-    stopped_by_us: bool
     exit_code: int | None
     restarts: int
     troubles: tuple[Trouble, ...]
+    node: str = ""
+    ip: str = ""
+    requests: Requests = (0, 0, 0)
+    cpu: tuple[int, int] = (0, 0)
+    command: str = ""
 
     @classmethod
     def parse(cls, raw: Raw) -> "Pod":
         """Keep what decisions read of a pod as the API sends it."""
         metadata = raw["metadata"]
+        spec = raw.get("spec") or {}
         status = raw.get("status") or {}
         containers = status.get("containerStatuses") or ()
         inits = status.get("initContainerStatuses") or ()
         return cls(
             **_of_replica(metadata),
             phase=sys.intern(status.get("phase", "")),
-            stopped_by_us=(metadata.get("annotations") or {}).get(COMMAND_ANNOTATION) == STOP_COMMAND,
             exit_code=next(
                 (
                     container["state"]["terminated"]["exitCode"]
@@ -125,12 +127,22 @@ class Pod:
             ),
             restarts=sum(container.get("restartCount", 0) for container in (*inits, *containers)),
             troubles=tuple(_troubles(metadata["name"], status)),
+            node=sys.intern(spec.get("nodeName") or ""),
+            ip=status.get("podIP") or "",
+            requests=requests_of(spec),
+            cpu=cpu_of(spec),
+            command=(metadata.get("annotations") or {}).get(COMMAND_ANNOTATION, ""),
         )
 
     @property
     def key(self) -> Key:
         """The job that the pod belongs to by its labels."""
         return self.namespace, self.job
+
+    @property
+    def stopped_by_us(self) -> bool:
+        """The operator said that it would delete this pod."""
+        return self.command == STOP_COMMAND
 
 
 @dataclass(frozen=True, slots=True)
