@@ -1,12 +1,14 @@
-"""A kind cluster of three nodes, made if it does not exist, else used as it is.
+"""A kind cluster, made if it does not exist, else used as it is. One at a time: another configuration replaces it.
 
 PYTHONPATH=e2e python3 -m harness.cluster            # ready, with a kubeconfig and kubectl under build/
+PYTHONPATH=e2e python3 -m harness.cluster scarce     # four workers whose CPU adds up to the machine's
 PYTHONPATH=e2e python3 -m harness.cluster --delete
 """
 
 import argparse
 import json
 import os
+import string
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +19,16 @@ from harness.engine import engine
 from harness.progress import CommandFailed, main, run, say, step
 
 NAME = os.environ.get("ELASTIC_TFJOB_CLUSTER", "elastic-tfjob")
-CONFIG = images.ROOT / "e2e" / "kind.yaml"
+E2E = images.ROOT / "e2e"
+CONFIGS = {"standard": E2E / "kind.yaml", "scarce": E2E / "kind-scarce.yaml"}
+VOLUMES = E2E / "volumes.yaml"
 BUILD = images.ROOT / "build"
 KUBECONFIG = BUILD / "kubeconfig"
+CHECKPOINTS = BUILD / "checkpoints"
+"""This machine's side of /checkpoints on every worker."""
+CONTROL_PLANE_CPU_M = 600
+"""CPU, in millicores, that a scarce cluster leaves to its control plane and to whoever drives it."""
+SCARCE_WORKERS = 4
 _DEFINITION_LABEL = "elastic-tfjob/cluster-definition"
 
 
@@ -60,10 +69,11 @@ class Cluster:
         return engine().run("exec", node, "ctr", "--namespace=k8s.io", *args)
 
 
-def ensure() -> Cluster:
-    """The cluster, ready: the existing one if it is healthy and defined as today, else a new one."""
+def ensure(config: str = "standard") -> Cluster:
+    """The cluster, ready: the existing one if it is healthy and defined as `config` is today, else a new one."""
     node_image = images.node()
-    definition = digest(node_image, CONFIG)
+    text = _config(config)
+    definition = digest(node_image, text, VOLUMES)
     cluster = Cluster(NAME, KUBECONFIG)
     if NAME in _kind("get", "clusters").split():
         if problem := _problem(cluster, definition):
@@ -71,17 +81,34 @@ def ensure() -> Cluster:
             delete()
         else:
             return cluster
-    with step(f"creating the kind cluster {NAME} (1 control plane, 2 workers)", "50 s"):
+    shared_folder("default")
+    with step(f"creating the kind cluster {NAME} ({config}, {text.count('role: worker')} workers)", "50 s"):
         _kind(
-            "create", "cluster", f"--name={NAME}", f"--image={node_image}", f"--config={CONFIG}",
-            f"--kubeconfig={_private(KUBECONFIG)}", "--wait=180s", log="kind-create",
+            "create", "cluster", f"--name={NAME}", f"--image={node_image}", "--config=-",
+            f"--kubeconfig={_private(KUBECONFIG)}", "--wait=180s", log="kind-create", stdin=text,
         )  # fmt: skip
     with step("waiting for the nodes and the name service"):
         cluster.kubectl("label", "nodes", "--all", f"{_DEFINITION_LABEL}={definition}")
         cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s")
         cluster.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s")
+        cluster.kubectl("apply", "-f", VOLUMES)
     _link_commands()
     return cluster
+
+
+def _config(name: str) -> str:
+    """The kind configuration, with what depends on this machine filled in."""
+    cores_m = 1000 * (os.cpu_count() or 1)
+    reserved = cores_m - (cores_m - CONTROL_PLANE_CPU_M) // SCARCE_WORKERS
+    return string.Template(CONFIGS[name].read_text()).substitute(RESERVED=reserved)
+
+
+def shared_folder(name: str) -> Path:
+    """This machine's side of /checkpoints/`name`, which every user of the cluster's containers may write to."""
+    for folder in (CHECKPOINTS, CHECKPOINTS / name):
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o777)
+    return CHECKPOINTS / name
 
 
 def delete() -> None:
@@ -124,19 +151,22 @@ def _link_commands() -> None:
         link.symlink_to(binaries.path(program))
 
 
-def _kind(*args: str | Path, log: str = "") -> str:
+def _kind(*args: str | Path, log: str = "", stdin: str | None = None) -> str:
     file = images.LOGS / f"{log}.log" if log else None
-    return run([binaries.path("kind"), *args], env=engine().environment, log=file)
+    # in the repository: paths of the configuration are relative to it
+    return run([binaries.path("kind"), *args], cwd=images.ROOT, env=engine().environment, log=file, stdin=stdin)
 
 
 @main
 def _main() -> None:
     parser = argparse.ArgumentParser(description="Make the kind cluster, or delete it.")
+    parser.add_argument("config", nargs="?", choices=sorted(CONFIGS), default="standard")
     parser.add_argument("--delete", action="store_true")
-    if parser.parse_args().delete:
+    options = parser.parse_args()
+    if options.delete:
         delete()
         return
-    cluster = ensure()
+    cluster = ensure(options.config)
     say(f"cluster {cluster.name} is ready. To look around:")
     print(f"export KUBECONFIG={cluster.kubeconfig} PATH={BUILD / 'bin'}:$PATH")
 

@@ -14,9 +14,9 @@ NAMESPACE = "kubeflow"
 DEPLOYMENT = "deployment/elastic-tfjob-operator"
 
 
-def deploy() -> Cluster:
+def deploy(config: str = "standard") -> Cluster:
     """Build what is outdated, bring it to the cluster, and return when the operator of today's sources is ready."""
-    cluster = kind.ensure()
+    cluster = kind.ensure(config)
     operator, trainer = images.operator(), images.trainer()
     cluster.load(trainer)
     install(cluster, operator)
