@@ -36,6 +36,7 @@ __all__ = [
     "Invalid",
     "NotFound",
     "Unavailable",
+    "in_cluster",
     "load_configuration",
 ]
 
@@ -43,6 +44,7 @@ log = structlog.get_logger(__name__)
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 METADATA_ONLY: Final = "application/json;as={};g=meta.k8s.io;v=v1,application/json"
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30, sock_connect=5)
@@ -90,13 +92,18 @@ class Unavailable(ApiError):
     """The server is overloaded, failing or away."""
 
 
+def in_cluster(kubeconfig: str | None) -> bool:
+    """Whether the operator runs in a pod of the cluster that it works on."""
+    return kubeconfig is None and "KUBECONFIG" not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ
+
+
 async def load_configuration(kubeconfig: str | None) -> Configuration:
     """Credentials from that file, else from $KUBECONFIG or ~/.kube/config, else from the pod's service account.
 
     Raises kubernetes' ConfigException with what is missing.
     """
     configuration = Configuration()
-    if kubeconfig is None and "KUBECONFIG" not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ:
+    if in_cluster(kubeconfig):
         load_incluster_config(client_configuration=configuration)
     else:
         await load_kube_config(config_file=kubeconfig, client_configuration=configuration)
@@ -155,6 +162,10 @@ class ApiClient:
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         return await self._request(method, path, body=body, timeout=timeout)
 
+    async def raw(self, path: str, timeout_s: float) -> bytes:
+        """What is at a path, unread and without retries: for what the API server only passes on."""
+        return await self._exchange("GET", path, timeout=aiohttp.ClientTimeout(total=timeout_s))
+
     async def watch(
         self, path: str, *, version: str, accept: str = JSON, **params: str
     ) -> AsyncIterator[dict[str, Any]]:
@@ -205,7 +216,15 @@ class ApiClient:
                     return await self._request(method, path, **arguments)
         raise AssertionError("tenacity re-raises")  # pragma: no cover
 
-    async def _request(
+    async def _request(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
+        answer = await self._exchange(method, path, **arguments)
+        try:
+            found: dict[str, Any] = orjson.loads(answer)
+        except orjson.JSONDecodeError as error:
+            raise Unavailable(f"{method} {path}", 0, type(error).__name__, str(error)) from error
+        return found
+
+    async def _exchange(
         self,
         method: str,
         path: str,
@@ -215,7 +234,7 @@ class ApiClient:
         accept: str = JSON,
         content_type: str = JSON,
         timeout: aiohttp.ClientTimeout = _TIMEOUT,  # noqa: ASYNC109
-    ) -> dict[str, Any]:
+    ) -> bytes:
         headers = await self._headers(accept)
         data = None
         if body is not None:
@@ -236,9 +255,8 @@ class ApiClient:
                 metrics.API_REQUESTS.labels(method, str(response.status)).inc()
                 if response.status >= 400:
                     raise _error(name, response.status, answer, response.headers)
-                found: dict[str, Any] = orjson.loads(answer)
-                return found
-        except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
+                return answer
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
             metrics.API_REQUESTS.labels(method, type(error).__name__).inc()
             raise Unavailable(name, 0, type(error).__name__, str(error)) from error
 

@@ -204,5 +204,7 @@ def _state(raw: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"phase {raw['phase']!r}")
     raw["next"] = Next(**_size(raw["next"])) if raw.get("next") else None
     raw["refused"] = Refused(**raw["refused"]) if raw.get("refused") else None
+    if raw["next"] is None and raw["phase"] not in ("Waiting", "Stable"):
+        raise ValueError(f"phase {raw['phase']} without the size to go to")
     raw["history"] = tuple(Rescaled(**each) for each in raw.get("history") or ())
     return raw

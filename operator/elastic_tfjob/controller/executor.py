@@ -1,16 +1,24 @@
 """Carries decisions out: the only place that writes pods, services, PodGroups and jobs."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import structlog
 
-from elastic_tfjob.api.tfjob import GROUP, KIND, PLURAL, VERSION
+from elastic_tfjob.api.tfjob import CONTAINER, GROUP, KIND, PLURAL, VERSION
 from elastic_tfjob.controller import metrics
 from elastic_tfjob.controller.cache import Informer
-from elastic_tfjob.controller.client import ApiClient, ApiError, Conflict, NotFound, Unavailable
+from elastic_tfjob.controller.client import (
+    STRATEGIC_MERGE_PATCH,
+    ApiClient,
+    ApiError,
+    Conflict,
+    Invalid,
+    NotFound,
+    Unavailable,
+)
 from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STOP_COMMAND
 from elastic_tfjob.controller.events import Recorder
 from elastic_tfjob.controller.gang import group_version
@@ -26,6 +34,9 @@ from elastic_tfjob.controller.reconcile import (
     DeletePodGroup,
     DeleteService,
     Event,
+    ResizePod,
+    SaveState,
+    Tell,
     UpdatePodGroup,
 )
 
@@ -61,13 +72,15 @@ class Executor:
         self._gang_scheduler = gang_scheduler
         self._caches = caches
         self._recorder = recorder
+        # Jobs whose CPU cannot be changed here, by uid.
+        self._cannot_resize: set[str] = set()
 
     async def carry_out(self, job: Job, decision: Decision) -> None:
-        """Create what is to be created, store the status, then delete what is to be deleted.
+        """Create what is to be created, store status and state, then delete and change what is to be.
 
         Deletions come last, so that a crash never leaves a pod gone without the status that explains it. What fails to
         be created or deleted does not keep the rest from being done: the first ApiError is raised at the end. Conflict
-        on the status, raised at once, means that the decision was made from an old view of the job.
+        on status or state, raised at once, means that the decision was made from an old view of the job.
         """
         slots = asyncio.Semaphore(_WRITES_PER_JOB)
 
@@ -80,12 +93,16 @@ class Executor:
             return None
 
         creations = [action for action in decision.actions if isinstance(action, Create)]
-        others = [action for action in decision.actions if not isinstance(action, Create)]
+        others = [action for action in decision.actions if not isinstance(action, (Create, SaveState))]
         failures = await asyncio.gather(*map(bounded, creations))
         for event in decision.events:
             self._recorder.record(job, event)
+        version = job.version
         if decision.status is not None:
-            await self._store_status(job, decision.status)
+            version = await self._store_status(job, decision.status)
+        for action in decision.actions:
+            if isinstance(action, SaveState):
+                await self._save_state(job, action.annotations, version)
         for count in decision.counts:
             metrics.count_job(count.what, job.namespace)
         failures += await asyncio.gather(*map(bounded, others))
@@ -109,8 +126,14 @@ class Executor:
                 return self._delete(job, "PodGroup", name, uid)
             case DeleteJob():
                 return self._delete_job(job)
+            case Tell(name, uid, command):
+                return self._tell_pod(job, name, uid, command)
+            case ResizePod():
+                return self._resize(job, action)
+            case SaveState():
+                raise AssertionError("stored beside the status")
 
-    async def _store_status(self, job: Job, status: dict[str, Any]) -> None:
+    async def _store_status(self, job: Job, status: dict[str, Any]) -> int:
         answer = await self._api.put(
             f"{jobs_path(job.namespace)}/{job.name}/status",
             {
@@ -126,6 +149,7 @@ class Executor:
             },
         )
         self._caches.jobs.written(answer)
+        return int(answer["metadata"]["resourceVersion"])
 
     async def _create(self, job: Job, body: dict[str, Any]) -> None:
         kind, name = body["kind"], body["metadata"]["name"]
@@ -149,14 +173,56 @@ class Executor:
             raise
 
     async def _delete_pod(self, job: Job, action: DeletePod) -> None:
-        if action.mark:
-            path = f"{self._collection(job, 'Pod')}/{action.name}"
-            note = {"metadata": {"uid": action.uid, "annotations": {COMMAND_ANNOTATION: STOP_COMMAND}}}
-            try:
-                self._caches.pods.seen(await self._api.patch(path, note))
-            except (Conflict, NotFound):
-                return
+        if action.mark and not await self._annotate_pod(job, action.name, action.uid, STOP_COMMAND):
+            return
         await self._delete(job, "Pod", action.name, action.uid)
+
+    async def _annotate_pod(self, job: Job, name: str, uid: str, command: str) -> bool:
+        """Give a pod a command; False when it is gone, or another one by now."""
+        note = {"metadata": {"uid": uid, "annotations": {COMMAND_ANNOTATION: command}}}
+        try:
+            self._caches.pods.seen(await self._api.patch(f"{self._collection(job, 'Pod')}/{name}", note))
+        except (Conflict, NotFound):
+            return False
+        return True
+
+    async def _tell_pod(self, job: Job, name: str, uid: str, command: str) -> None:
+        await self._annotate_pod(job, name, uid, command)
+
+    async def _resize(self, job: Job, action: ResizePod) -> None:
+        resources: dict[str, Any] = {"requests": {"cpu": f"{action.request}m"}}
+        if action.limit:
+            resources["limits"] = {"cpu": f"{action.limit}m"}
+        # By strategy and not by merge patch: that would replace the list of containers.
+        body = {"metadata": {"uid": action.uid}, "spec": {"containers": [{"name": CONTAINER, "resources": resources}]}}
+        path = f"{self._collection(job, 'Pod')}/{action.name}"
+        if job.uid in self._cannot_resize:
+            return
+        try:
+            self._caches.pods.seen(await self._api.patch(f"{path}/resize", body, STRATEGIC_MERGE_PATCH))
+        except Conflict:
+            return
+        except NotFound:
+            if not await self._pod_exists(path, action.uid):
+                return
+            self._cannot_resize.add(job.uid)
+            self._tell(job, "Warning", "ResizeUnsupported", "CPU stays as it is: this cluster has no pods/resize")
+        except Invalid as error:
+            # Told once, and not asked again: the same request would be refused again.
+            self._cannot_resize.add(job.uid)
+            self._tell(job, "Warning", "ResizeRefused", f"CPU of {action.name} stays as it is: {error.message}")
+
+    async def _pod_exists(self, path: str, uid: str) -> bool:
+        try:
+            return bool((await self._api.get(path))["metadata"]["uid"] == uid)
+        except NotFound:
+            return False
+
+    async def _save_state(self, job: Job, annotations: Mapping[str, str | None], version: int) -> None:
+        # With the version that the decision was made from (or that our own status made of it): a leader that was
+        # overtaken must not write an older state over a newer one.
+        body = {"metadata": {"uid": job.uid, "resourceVersion": str(version), "annotations": annotations}}
+        self._caches.jobs.seen(await self._api.patch(f"{jobs_path(job.namespace)}/{job.name}", body))
 
     async def _delete(self, job: Job, kind: str, name: str, uid: str) -> None:
         try:

@@ -28,7 +28,7 @@ from elastic_tfjob.api.tfjob import (
 )
 from elastic_tfjob.controller.observed import Job
 
-__all__ = ["general_name", "owner_reference", "render_pod", "render_service", "replica_labels", "tf_config"]
+__all__ = ["general_name", "owner_reference", "render_pod", "render_service", "replica_labels", "sized", "tf_config"]
 
 
 def general_name(job: str, replica_type: str, index: int) -> str:
@@ -58,10 +58,21 @@ def replica_labels(job: str, replica_type: str, index: int) -> dict[str, str]:
     }
 
 
-def render_pod(job: Job, spec: TFJobSpec, replica_type: str, index: int, *, domain: str = "") -> dict[str, Any]:
+def sized(spec: TFJobSpec, counts: Mapping[str, int]) -> TFJobSpec:
+    """The spec with other numbers of replicas; a type that is not in `counts` has none."""
+    replicas = {
+        name: replica.model_copy(update={"replicas": counts.get(name, 0)})
+        for name, replica in spec.tf_replica_specs.items()
+    }
+    return spec.model_copy(update={"tf_replica_specs": replicas})
+
+
+def render_pod(
+    job: Job, spec: TFJobSpec, replica_type: str, index: int, *, domain: str = "", slot: int = 0
+) -> dict[str, Any]:
     """The pod of one replica: the user's template with labels, owner, restart policy, port and TF_CONFIG.
 
-    `domain` is the cluster domain to append to host names in TF_CONFIG; empty for none.
+    `domain` and `slot` as for `tf_config`.
     """
     replica = spec.tf_replica_specs[replica_type]
     template = copy.deepcopy(replica.template)
@@ -74,7 +85,7 @@ def render_pod(job: Job, spec: TFJobSpec, replica_type: str, index: int, *, doma
     pod_spec["restartPolicy"] = "Never" if replica.restart == "ExitCode" else replica.restart
     _default_port(pod_spec)
     if _is_distributed(spec):
-        _set_tf_config(pod_spec, tf_config(job, spec, replica_type, index, domain=domain))
+        _set_tf_config(pod_spec, tf_config(job, spec, replica_type, index, domain=domain, slot=slot))
     rendered = {
         "name": general_name(job.name, replica_type, index),
         "namespace": job.namespace,
@@ -107,13 +118,17 @@ def render_service(job: Job, spec: TFJobSpec, replica_type: str, index: int) -> 
     }
 
 
-def tf_config(job: Job, spec: TFJobSpec, replica_type: str, index: int, *, domain: str = "") -> str:
+def tf_config(job: Job, spec: TFJobSpec, replica_type: str, index: int, *, domain: str = "", slot: int = 0) -> str:
     """TF_CONFIG of one replica: dense, or sparse for a job with dynamic workers (where a PS knows itself alone and a
-    worker knows itself and all PS; other types know nobody, as upstream has it)."""
+    worker knows itself and all PS; other types know nobody, as upstream has it).
+
+    `domain` is the cluster domain to append to host names; empty for none. `slot` is added to the ports: the programs
+    of two generations run side by side in a pod.
+    """
     suffix = f".{domain}" if domain else ""
     cluster = {
         name.lower(): [
-            f"{general_name(job.name, name, i)}.{job.namespace}.svc{suffix}:{_port(replica)}"
+            f"{general_name(job.name, name, i)}.{job.namespace}.svc{suffix}:{_port(replica) + slot}"
             for i in range(replica.count)
         ]
         for name, replica in sorted(spec.tf_replica_specs.items(), key=lambda item: item[0].lower())

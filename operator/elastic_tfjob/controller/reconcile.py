@@ -8,16 +8,31 @@ The rules are upstream's (tfjob v1: common/job.go, common/pod.go, tensorflow/tfj
 training-operator), deviations are listed in docs/compatibility.md.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from elastic_tfjob.api.annotations import Elasticity
 from elastic_tfjob.api.tfjob import REPLICA_TYPES, InvalidTFJob, TFJobSpec
-from elastic_tfjob.controller import gang
+from elastic_tfjob.controller import gang, inject
+from elastic_tfjob.controller.elastic import (
+    COMMAND_ANNOTATION,
+    ETA_ANNOTATION,
+    STATE_ANNOTATION,
+    STEP_ANNOTATION,
+    TARGET_ANNOTATION,
+    Command,
+    Next,
+    Phase,
+    State,
+    Target,
+)
 from elastic_tfjob.controller.observed import Job, Pod, PodGroup, Service
-from elastic_tfjob.controller.pods import general_name, render_pod, render_service
+from elastic_tfjob.controller.pods import general_name, render_pod, render_service, sized, tf_config
+from elastic_tfjob.controller.reports import Report
+from elastic_tfjob.controller.rescale import Event, Situation, Step, Timeouts, advance, chief_of, with_numbers
+from elastic_tfjob.controller.resources import cpu_of
 from elastic_tfjob.controller.status import ReplicaCounts, format_time, parse_time
 
 __all__ = [
@@ -32,7 +47,10 @@ __all__ = [
     "DeleteService",
     "Event",
     "Observed",
+    "ResizePod",
+    "SaveState",
     "Settings",
+    "Tell",
     "UpdatePodGroup",
     "reconcile",
 ]
@@ -41,19 +59,32 @@ __all__ = [
 _NO_EXIT_CODE: Final = 0xBEEF
 _RETRYABLE_FROM: Final = 128
 _COUNTED_BY_BACKOFF: Final = ("OnFailure", "Always", "ExitCode")
+# While it prepares, a job runs.
+_PAUSED: Final = ("Checkpointing", "Switching", "Recreating")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the operator was started with. An empty gang scheduler means none; an empty domain, none in TF_CONFIG."""
+    """What the operator was started with. An empty gang scheduler means none; an empty domain, none in TF_CONFIG.
+
+    `wait_for_target`: the profile places jobs, so that those with our annotations (`all_jobs`: every job) get their
+    pods when they have a target. `image` holds launcher and exporter; empty where it is not known.
+    """
 
     gang_scheduler: str = ""
     cluster_domain: str = ""
+    wait_for_target: bool = False
+    all_jobs: bool = False
+    image: str = ""
+    timeouts: Timeouts = field(default_factory=Timeouts)
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """All that a decision may look at. Pods and services are those with the job's labels, whoever owns them."""
+    """All that a decision may look at. Pods and services are those with the job's labels, whoever owns them; reports
+    are the exporters', by pod."""
 
     job: Job
     now: datetime
@@ -61,6 +92,7 @@ class Observed:
     services: tuple[Service, ...] = ()
     pod_group: PodGroup | None = None
     priorities: Mapping[str, int] = field(default_factory=dict)
+    reports: Mapping[str, Report] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +148,44 @@ class DeleteJob:
     """Delete the TFJob itself: its time to live after finishing is over."""
 
 
-Action = Create | DeletePod | DeleteService | AdoptService | UpdatePodGroup | DeletePodGroup | DeleteJob
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Give a pod's launcher a command."""
+
+    name: str
+    uid: str
+    command: str
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """What to tell the user in `kubectl describe`."""
+class ResizePod:
+    """Change the CPU of a running pod's container that trains, in millicores; a limit of 0 is none."""
 
-    type: str
-    reason: str
-    message: str
+    name: str
+    uid: str
+    request: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaveState:
+    """Store these annotations of the job; None removes one."""
+
+    annotations: Mapping[str, str | None]
+
+
+Action = (
+    Create
+    | DeletePod
+    | DeleteService
+    | AdoptService
+    | UpdatePodGroup
+    | DeletePodGroup
+    | DeleteJob
+    | Tell
+    | ResizePod
+    | SaveState
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +224,11 @@ class _Pass:
 
     def __init__(self, observed: Observed, spec: TFJobSpec, settings: Settings) -> None:
         self.job = observed.job
-        self.spec = spec
+        # `declared` is what the user wrote; `spec` has the numbers of replicas that the job runs with.
+        self.declared = self.spec = spec
         self.settings = settings
+        self.elasticity = Elasticity.parse(observed.job.annotations, spec)
+        self.reports = observed.reports
         self.pod_group = observed.pod_group
         self.priorities = observed.priorities
         self.time = observed.now
@@ -182,6 +245,10 @@ class _Pass:
         self.events: list[Event] = []
         self.counts: list[Count] = []
         self.again_at: datetime | None = None
+        self.stored = self._annotation(STATE_ANNOTATION, State.parse)
+        # Of a job that follows a target: where it is, and what to do about it.
+        self.state: State | None = None
+        self.step: Step | None = None
 
     def run(self) -> Decision:
         """Take the branch that the job's state calls for."""
@@ -189,8 +256,10 @@ class _Pass:
             self.counts.append(Count("created"))
         if self.status.finished:
             self._clean_up()
+            self._settle_state("Stable")
         elif self.spec.run_policy.suspend:
             self._suspend()
+            self._settle_state("Waiting" if self._waits_for_target() else "Stable")
         else:
             self._advance()
         status = self.status.to_dict()
@@ -272,12 +341,149 @@ class _Pass:
         if not self._gang_may_start():
             return
         self._report_troubles()
-        for problem in Elasticity.parse(self.job.annotations, self.spec).problems:
+        for problem in self.elasticity.problems:
             self._event("Warning", "InvalidAnnotation", problem)
+        self._follow_target()
+        if self.state is not None and self.state.phase == "Waiting":
+            if self.status.is_true("Running"):
+                self._condition("Restarting", "TFJobRescaling", f"TFJob {self.job.name} waits: {self.state.reason}")
+            return
         for name, replica in self.spec.tf_replica_specs.items():
-            self._advance_pods(name)
-            self._advance_services(name, replica.count)
+            count = self.step.counts.get(name, 0) if self.step is not None else replica.count
+            self._advance_pods(name, count)
+            self._advance_services(name, count)
+        self._resize_cpu()
         self._update_status()
+
+    # Jobs that follow a target
+
+    def _waits_for_target(self) -> bool:
+        """Whether the profile decides when and where this job's pods start."""
+        follows = self.elasticity.annotated or self.settings.all_jobs
+        return self.settings.wait_for_target and follows and self.elasticity.placement != "none"
+
+    def _follow_target(self) -> None:
+        """Take the size that the job runs with from its state, and the next step from its target."""
+        elastic = self.elasticity.elastic(self.declared)
+        if not (self._waits_for_target() or elastic or self.stored):
+            return
+        now = self.now
+        state = self.state = self.stored or self._first_state()
+        target = self._annotation(TARGET_ANNOTATION, Target.parse)
+        launcher = inject.has_launcher(self.elasticity, self.declared)
+        if launcher and not self.settings.image:
+            launcher = False
+            self._event("Warning", "LauncherNotInjected", "the operator does not know its own image: give it --image")
+        elif (
+            missing := inject.without_command(self.declared)
+            if self.elasticity.injected(self.declared) != "none"
+            else ()
+        ):
+            message = f"{', '.join(missing)}: container tensorflow has no command, so rescales stop the job (recreate)"
+            self._event("Warning", "LauncherNotInjected", message)
+        step = self.step = advance(
+            Situation(
+                job=self.job,
+                spec=self.declared,
+                state=state,
+                target=target,
+                now=self.time,
+                pods=self.pods,
+                reports=self.reports,
+                elastic=elastic,
+                launcher=launcher,
+                accelerators=inject.needs_accelerator(self.declared),
+                mode=self.elasticity.rescale
+                if self.elasticity.rescale in ("overlap", "spare", "recreate")
+                else "overlap",  # type: ignore[arg-type]
+                domain=self.settings.cluster_domain,
+                timeouts=self.settings.timeouts,
+            )
+        )
+        self.events += step.events
+        if state.replicas:
+            self.spec = sized(self.declared, state.replicas)
+        for role, command in step.commands.items():
+            pod = next(pod for pod in self.pods if (pod.replica_type, pod.index) == (role[0].lower(), role[1]))
+            self.actions.append(Tell(pod.name, pod.uid, command))
+        self._delete_pods(step.delete, mark=True)
+        moved = step.state.phase != state.phase
+        report = self.reports.get(general_name(self.job.name, *chief_of(self.declared)))
+        self._save_state(with_numbers(step.state, report, self.elasticity.total_steps, self.time, fresh=moved))
+        self._look_again(now if moved else None, step.again_s)
+
+    def _first_state(self) -> State:
+        """Of a job whose state is not stored yet, or was overwritten with nonsense."""
+        declared = {name: replica.count for name, replica in self.declared.tf_replica_specs.items()}
+        if self._waits_for_target():
+            return State("Waiting", since=self.now)
+        return State("Stable", replicas=declared, since=self.now, reason="as declared")
+
+    def _settle_state(self, phase: Phase) -> None:
+        """A job that is finished or suspended is on its way nowhere."""
+        if self.stored is None:
+            return
+        state = replace(self.stored, phase=phase, next=None, eta=None)
+        if phase == "Waiting":
+            state = replace(state, replicas={}, nodes={}, cpu={}, slot=0, reason="suspended")
+        if (state.phase, state.replicas) != (self.stored.phase, self.stored.replicas):
+            state = replace(state, since=self.now)
+        report = self.reports.get(general_name(self.job.name, *chief_of(self.declared)))
+        if report is not None and report.step is not None:
+            state = replace(state, step=report.step)
+        self._save_state(state)
+
+    def _save_state(self, state: State) -> None:
+        text = state.to_json()
+        wanted = {
+            STATE_ANNOTATION: text,
+            STEP_ANNOTATION: None if state.step is None else str(state.step),
+            ETA_ANNOTATION: state.eta,
+        }
+        changed = {name: value for name, value in wanted.items() if self.job.annotations.get(name) != value}
+        if changed:
+            self.actions.append(SaveState(changed))
+
+    def _annotation(self, name: str, parse: Callable[[str | None], T]) -> T | None:
+        """One of the operator's own annotations; nonsense is reported, and is as none."""
+        try:
+            return parse(self.job.annotations.get(name))
+        except ValueError as error:
+            self._event("Warning", "InvalidAnnotation", str(error))
+            return None
+
+    def _look_again(self, at: str | None, after_s: float | None) -> None:
+        """At the latest after so long, or at once."""
+        times = [self.again_at] if self.again_at else []
+        if at is not None:
+            times.append(self.time)
+        if after_s is not None:
+            times.append(self.time + timedelta(seconds=after_s))
+        self.again_at = min(times, default=None)
+
+    def _resize_cpu(self) -> None:
+        """Bring the CPU of running pods to what the target says, in place."""
+        state = self.state
+        if state is None or state.phase != "Stable" or not self.elasticity.elastic(self.declared):
+            return
+        for name, replica in self.spec.tf_replica_specs.items():
+            for pod in self._of_type(name):
+                if pod.index is None or pod.index >= replica.count or pod.terminating or pod.phase != "Running":
+                    continue
+                wanted = self._cpu(state, name, pod.index)
+                if wanted is not None and wanted != pod.cpu:
+                    self.actions.append(ResizePod(pod.name, pod.uid, *wanted))
+
+    def _cpu(self, size: State | Next, name: str, index: int) -> tuple[int, int] | None:
+        """CPU request and limit of a replica; None where the template asks for none, so there is nothing to adjust."""
+        request, limit = cpu_of(self.declared.tf_replica_specs[name].template.get("spec") or {})
+        if not request:
+            return None
+        granted = size.cpu.get(name, ())
+        if index < len(granted):
+            limit = granted[index] if limit == request else max(limit, granted[index]) if limit else 0
+            request = granted[index]
+        return request, limit
 
     def _limit_reached(self) -> str | None:
         """Why the job has to fail now, whatever its pods do; None while it may go on."""
@@ -328,25 +534,31 @@ class _Pass:
     def _of_type(self, name: str) -> Iterator[Pod]:
         return (pod for pod in self.pods if pod.replica_type == name.lower())
 
-    def _advance_pods(self, name: str) -> None:
+    def _advance_pods(self, name: str, count: int) -> None:
+        """Have `count` pods of a type. Those beyond the size that the job runs with are being prepared for the next
+        one: what becomes of them says nothing about the job."""
         replica = self.spec.tf_replica_specs[name]
+        elastic = self.state is not None and self.elasticity.elastic(self.declared)
         counts = self.status.replicas[name] = ReplicaCounts()
         present: set[int] = set()
         for pod in self._of_type(name):
             if pod.index is None:
                 continue
             present.add(pod.index)
-            out_of_range = pod.index >= replica.count
-            if out_of_range:
+            if pod.index >= count:
                 self._delete_pods([pod], mark=True)
+            # An elastic job survives the loss of a pod, so a drain or a preemption is no failure of it.
+            leaving = pod.index >= replica.count or pod.stopped_by_us or (elastic and pod.terminating)
             if pod.exit_code is not None:
                 self._event(
                     "Normal", "ExitedWithCode", f"Pod: {pod.namespace}.{pod.name} exited with code {pod.exit_code}"
                 )
-            if pod.phase == "Failed" and not out_of_range:
+            if pod.phase == "Failed" and not leaving:
                 self._judge_failed(name, replica.restart, pod)
-            _tally(counts, pod, leaving=out_of_range or pod.stopped_by_us)
-        for index in range(replica.count):
+            _tally(counts, pod, leaving=leaving)
+        if self.step is not None and self.step.hold:
+            return
+        for index in range(count):
             if index not in present and (Pod, general_name(self.job.name, name, index)) not in self.taken:
                 self._create_pod(name, index)
 
@@ -366,7 +578,7 @@ class _Pass:
             self._condition("Failed", "TFJobFailed", message)
 
     def _create_pod(self, name: str, index: int) -> None:
-        pod = render_pod(self.job, self.spec, name, index, domain=self.settings.cluster_domain)
+        pod = self._render_pod(name, index)
         template = self.spec.tf_replica_specs[name].template.get("spec") or {}
         if template.get("restartPolicy"):
             self._event(
@@ -383,6 +595,28 @@ class _Pass:
                 )
             gang.decorate(pod, self.job.name, name, scheduler)
         self.actions.append(Create(pod))
+
+    def _render_pod(self, name: str, index: int) -> dict[str, Any]:
+        state, domain = self.state, self.settings.cluster_domain
+        if state is None:
+            return render_pod(self.job, self.spec, name, index, domain=domain)
+        added = state.next is not None and index >= state.replicas.get(name, 0)
+        size = state.next if added and state.next is not None else state
+        spec = sized(self.declared, size.replicas)
+        pod = render_pod(self.job, spec, name, index, domain=domain, slot=size.slot)
+        what = self.elasticity.injected(self.declared) if self.settings.image else "none"
+        inject.inject(pod, what, self.settings.image, self.elasticity.checkpoint_dir)
+        if added or state.generation:
+            config = tf_config(self.job, spec, name, index, domain=domain, slot=size.slot)
+            command = Command(size.generation, "prepare" if added else "run", config)
+            pod["metadata"].setdefault("annotations", {})[COMMAND_ANNOTATION] = command.to_json()
+        nodes = size.nodes.get(name, ())
+        if index < len(nodes) and nodes[index]:
+            inject.pin(pod, nodes[index])
+        cpu = self._cpu(size, name, index)
+        if cpu is not None and size.cpu.get(name):
+            inject.set_cpu(pod, *cpu)
+        return pod
 
     def _advance_services(self, name: str, count: int) -> None:
         present: set[int] = set()
@@ -447,6 +681,10 @@ class _Pass:
         )
 
     def _run(self) -> None:
+        if self.state is not None and self.state.phase in _PAUSED:
+            message = f"TFJob {self.job.namespace}/{self.job.name} is rescaling."
+            self._condition("Restarting", "TFJobRescaling", message)
+            return
         self._condition("Running", "TFJobRunning", f"TFJob {self.job.namespace}/{self.job.name} is running.")
 
     def _succeed(self) -> None:
@@ -490,7 +728,7 @@ def _tally(counts: ReplicaCounts, pod: Pod, *, leaving: bool) -> None:
         elif not leaving:
             # Somebody else deletes it (a drain, a preemption): upstream counts it failed at once.
             counts.failed += 1
-    elif pod.phase == "Succeeded":
+    elif pod.phase == "Succeeded" and not leaving:
         counts.succeeded += 1
     elif pod.phase == "Failed" and not leaving:
         counts.failed += 1

@@ -1,0 +1,128 @@
+"""What the operator adds to a pod: the launcher, the exporter beside it, a pinned node, other CPU. Pure.
+
+See docs/elastic.md for what they do. The user's image is not touched: an init container copies the launcher, which
+needs only Python 3.9, from the operator's image.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from elastic_tfjob.api.annotations import Elasticity
+from elastic_tfjob.api.tfjob import CONTAINER, TFJobSpec
+from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION
+from elastic_tfjob.controller.resources import Requests, requests_of
+
+__all__ = ["STATUS_PORT", "has_launcher", "inject", "needs_accelerator", "pin", "set_cpu", "sidecar_request"]
+
+STATUS_PORT: Final = 9465
+_FOLDER: Final = "/elastic-tfjob"
+_COMMAND_FOLDER: Final = "/elastic-tfjob-command"
+_VOLUME: Final = "elastic-tfjob"
+_COMMAND_VOLUME: Final = "elastic-tfjob-command"
+_LAUNCHER: Final = ("python3", f"{_FOLDER}/launcher.pyz", "--")
+
+_SECURITY: Final[Mapping[str, Any]] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_SIDECAR_RESOURCES: Final[Mapping[str, Any]] = {
+    "requests": {"cpu": "5m", "memory": "32Mi"},
+    "limits": {"memory": "96Mi"},
+}
+
+
+def has_launcher(elasticity: Elasticity, spec: TFJobSpec) -> bool:
+    """Whether all of a job's pods get the launcher and the exporter, so that it can be rescaled without stopping."""
+    return elasticity.injected(spec) == "both" and not without_command(spec)
+
+
+def without_command(spec: TFJobSpec) -> list[str]:
+    """The replica types whose program the launcher cannot start: an image's entrypoint is not known to the operator."""
+    return [name for name, replica in spec.tf_replica_specs.items() if not _trainer(replica.template).get("command")]
+
+
+def needs_accelerator(spec: TFJobSpec) -> bool:
+    """Whether a replica holds a device that two programs cannot share."""
+    return any(requests_of(replica.template.get("spec") or {})[2] for replica in spec.tf_replica_specs.values())
+
+
+def sidecar_request() -> Requests:
+    """What the exporter adds to a pod's requests."""
+    return requests_of({"containers": [{"name": "exporter", "resources": _SIDECAR_RESOURCES}]})
+
+
+def inject(pod: dict[str, Any], what: str, image: str, checkpoint_dir: str | None) -> None:
+    """Add to a rendered pod: `what` is launcher, sidecar, both or none."""
+    if what == "none":
+        return
+    spec = pod["spec"]
+    spec["volumes"] = [*(spec.get("volumes") or ()), {"name": _VOLUME, "emptyDir": {}}]
+    shared = {"name": _VOLUME, "mountPath": _FOLDER}
+    trainer = _trainer(pod)
+    trainer["volumeMounts"] = [*(trainer.get("volumeMounts") or ()), shared]
+    trainer["env"] = [*(trainer.get("env") or ()), {"name": "ELASTIC_TFJOB_DIR", "value": _FOLDER}]
+    if checkpoint_dir is not None:
+        trainer["env"].append({"name": "ELASTIC_TFJOB_CHECKPOINT_DIR", "value": checkpoint_dir})
+    added = []
+    if what in ("launcher", "both") and trainer.get("command"):
+        added.append(_container("install", image, ["runtime.install", _FOLDER], [shared]))
+        _add_launcher(spec, trainer)
+    if what in ("sidecar", "both"):
+        exporter = _container("exporter", image, ["exporter", f"--dir={_FOLDER}", f"--port={STATUS_PORT}"], [shared])
+        exporter["restartPolicy"] = "Always"
+        exporter["ports"] = [{"name": "elastic-tfjob", "containerPort": STATUS_PORT}]
+        added.append(exporter)
+    spec["initContainers"] = [*added, *(spec.get("initContainers") or ())]
+
+
+def _add_launcher(spec: dict[str, Any], trainer: dict[str, Any]) -> None:
+    command = {"fieldRef": {"fieldPath": f"metadata.annotations['{COMMAND_ANNOTATION}']"}, "path": "command"}
+    spec["volumes"].append({"name": _COMMAND_VOLUME, "downwardAPI": {"items": [command]}})
+    trainer["volumeMounts"].append({"name": _COMMAND_VOLUME, "mountPath": _COMMAND_FOLDER, "readOnly": True})
+    trainer["env"].append({"name": "ELASTIC_TFJOB_COMMAND", "value": f"{_COMMAND_FOLDER}/command"})
+    trainer["command"] = [*_LAUNCHER, *trainer["command"]]
+
+
+def _container(name: str, image: str, module: list[str], mounts: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "name": f"elastic-tfjob-{name}",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "-m", f"elastic_tfjob.{module[0]}", *module[1:]],
+        "volumeMounts": mounts,
+        "resources": dict(_SIDECAR_RESOURCES),
+        "securityContext": dict(_SECURITY),
+    }
+
+
+def pin(pod: dict[str, Any], node: str) -> None:
+    """Have the pod bound to that node and no other. The user's own required affinity must still match: it is narrowed,
+    so that a node which no longer fits leaves the pod pending and says why."""
+    affinity = pod["spec"].setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
+    terms = required.get("nodeSelectorTerms") or [{}]
+    here = {"key": "metadata.name", "operator": "In", "values": [node]}
+    required["nodeSelectorTerms"] = [
+        {**term, "matchFields": [*(term.get("matchFields") or ()), here]} for term in terms
+    ]
+
+
+def set_cpu(pod: dict[str, Any], request: int, limit: int) -> None:
+    """Give the container that trains so many millicores; a limit of 0 is none."""
+    _trainer(pod)["resources"] = with_cpu(_trainer(pod).get("resources") or {}, request, limit)
+
+
+def with_cpu(resources: Mapping[str, Any], request: int, limit: int) -> dict[str, Any]:
+    """A container's resources with other CPU."""
+    requests = {**(resources.get("requests") or {}), "cpu": f"{request}m"}
+    limits = {**(resources.get("limits") or {}), **({"cpu": f"{limit}m"} if limit else {})}
+    return {**resources, "requests": requests, **({"limits": limits} if limits else {})}
+
+
+def _trainer(pod: Mapping[str, Any]) -> dict[str, Any]:
+    containers: list[dict[str, Any]] = (pod.get("spec") or {}).get("containers") or []
+    return next((container for container in containers if container.get("name") == CONTAINER), {})

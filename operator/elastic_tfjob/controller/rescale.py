@@ -1,0 +1,542 @@
+"""From one size of a running job to another: prepare beside it, then switch. Pure.
+
+                                    target
+        Waiting ──target──▶ Stable ────────▶ Preparing ──ready──▶ Checkpointing ──committed──▶ Switching ──┐
+           ▲                 ▲ ▲ │               │ anything wrong      │ refused                  first step │
+           │ target empty    │ │ │               ▼                     ▼                                     │
+           │                 │ └─┼────────── RollingBack ◀─────────────┘                                     │
+           │                 └───┼───────────────────────────────────────────────────────────────────────────┘
+           │                     │ no launcher                          all pods gone
+           └──────────── Recreating ────────────────────────────────▶ Switching
+
+Until the chief's launcher has committed the switch, training has not stopped and everything can be undone. The launcher
+decides alone, in the pod: its program has saved and the new one stands ready, or not. The operator only learns which,
+so neither its death nor a slow API server prolongs the pause.
+
+A phase is stored before anything is done that follows from it: `advance` gives what the stored phase calls for, and
+perhaps the next state. So it can be killed anywhere and goes on from the annotation.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from elastic_tfjob.api.tfjob import TFJobSpec
+from elastic_tfjob.controller.elastic import (
+    STOP_COMMAND,
+    Command,
+    Counts,
+    Cpu,
+    Mode,
+    Next,
+    Phase,
+    Refused,
+    Rescaled,
+    State,
+    Target,
+    words,
+)
+from elastic_tfjob.controller.observed import Job, Pod
+from elastic_tfjob.controller.pods import general_name, sized, tf_config
+from elastic_tfjob.controller.reports import Report
+from elastic_tfjob.controller.status import format_time, parse_time
+
+__all__ = ["Event", "Role", "Situation", "Step", "Timeouts", "advance", "chief_of", "with_numbers"]
+
+Role = tuple[str, int]
+"""Replica type and index."""
+
+# How often the figures in a job's state are refreshed.
+_NUMBERS_S: Final = 60.0
+# A second program beside the first needs about what that one uses: its heap, less the libraries that they share.
+_SECOND_PROGRAM: Final = 0.8
+# Steps per second are believed when they were measured for so long.
+_SPEED_WINDOW_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What to tell the user in `kubectl describe`."""
+
+    type: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long each phase may take, in seconds. `hook_s`: after so long without a reported step the program is taken
+    for one that does not report any."""
+
+    prepare_s: float = 300.0
+    unschedulable_s: float = 60.0
+    checkpoint_s: float = 120.0
+    switch_s: float = 120.0
+    cancel_s: float = 60.0
+    recreate_s: float = 600.0
+    hook_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that `advance` looks at. `pods` are the job's own; `launcher` tells that all of its pods have one, and an
+    exporter; `mode` is the best way of rescaling that the user allows."""
+
+    job: Job
+    spec: TFJobSpec
+    state: State
+    target: Target | None
+    now: datetime
+    pods: tuple[Pod, ...] = ()
+    reports: Mapping[str, Report] = field(default_factory=dict)
+    elastic: bool = True
+    launcher: bool = True
+    accelerators: bool = False
+    mode: Mode = "overlap"
+    domain: str = ""
+    timeouts: Timeouts = Timeouts()
+
+    @property
+    def by_role(self) -> dict[Role, Pod]:
+        """The pods by replica, with the types in the spec's spelling."""
+        spelling = {name.lower(): name for name in self.spec.tf_replica_specs}
+        return {
+            (spelling[pod.replica_type], pod.index): pod
+            for pod in self.pods
+            if pod.index is not None and pod.replica_type in spelling
+        }
+
+    @property
+    def chief(self) -> Role:
+        """The replica that leads the training."""
+        return chief_of(self.spec)
+
+    def report(self, role: Role) -> Report | None:
+        """What a replica's exporter said last."""
+        return self.reports.get(general_name(self.job.name, *role))
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the phase began."""
+        return (self.now - parse_time(self.state.since)).total_seconds() if self.state.since else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to do now: which replicas shall exist, the commands that pods lack, pods to delete, and the state to store.
+
+    `hold`: create nothing. `again_s`: look again after so long, should nothing happen before.
+    """
+
+    state: State
+    counts: Counts
+    commands: Mapping[Role, str] = field(default_factory=dict)
+    delete: tuple[Pod, ...] = ()
+    hold: bool = False
+    events: tuple[Event, ...] = ()
+    again_s: float | None = None
+
+
+def chief_of(spec: TFJobSpec) -> Role:
+    """The replica that leads the training: the chief or master, else the first worker."""
+    return next(((name, 0) for name in ("Chief", "Master") if name in spec.tf_replica_specs), ("Worker", 0))
+
+
+def advance(s: Situation) -> Step:
+    """One step of the rescale, or none where there is nothing to do."""
+    match s.state.phase:
+        case "Waiting":
+            return _waiting(s)
+        case "Stable":
+            return _stable(s)
+        case "Preparing":
+            return _preparing(s)
+        case "Checkpointing":
+            return _checkpointing(s)
+        case "RollingBack":
+            return _rolling_back(s)
+        case "Switching":
+            return _switching(s)
+        case "Recreating":
+            return _recreating(s)
+
+
+# Phases
+
+
+def _waiting(s: Situation) -> Step:
+    state, target = s.state, s.target
+    if target is None or not target.replicas:
+        reason = target.reason if target is not None else "not looked at yet"
+        said = () if reason == state.reason or target is None else (Event("Normal", "Waiting", reason),)
+        return Step(replace(state, reason=reason), {}, hold=True, events=said)
+    begun = replace(
+        state,
+        phase="Stable",
+        generation=target.generation,
+        replicas=target.replicas,
+        nodes=target.nodes,
+        cpu=target.cpu,
+        since=format_time(s.now),
+        reason=target.reason,
+        next=None,
+    )
+    event = Event("Normal", "Admitted", f"Starts with {words(target.replicas)}: {target.reason}")
+    return Step(begun, {}, hold=True, events=(event,))
+
+
+def _stable(s: Situation) -> Step:
+    state, target = s.state, s.target
+    stay = Step(state, state.replicas, _run_commands(s))
+    if target is None:
+        return stay
+    if target.replicas == state.replicas:
+        return _adopt(s, stay, target)
+    tried = state.refused.generation if state.refused is not None else -1
+    if not s.elastic or target.generation <= max(state.generation, tried):
+        return stay
+    mode = _mode(s) if target.replicas else "recreate"
+    if mode is None:
+        return stay
+    coming = Next(
+        generation=target.generation,
+        slot=state.slot if mode == "recreate" else 1 - state.slot,
+        mode=mode,
+        replicas=target.replicas,
+        before=state.replicas,
+        nodes=target.nodes,
+        cpu=target.cpu,
+        reason=target.reason,
+    )
+    begun = replace(
+        state, phase="Recreating" if mode == "recreate" else "Preparing", since=format_time(s.now), next=coming
+    )
+    message = f"From {words(state.replicas)} to {words(target.replicas)} ({mode}): {target.reason}"
+    return replace(stay, state=begun, events=(Event("Normal", "Rescaling", message),))
+
+
+def _preparing(s: Situation) -> Step:
+    coming = _coming(s)
+    pods = s.by_role
+    added = [role for role in _roles(coming.replicas) if role[1] >= s.state.replicas.get(role[0], 0)]
+    # The host names of added pods exist when they run: a program that looked for them before would be told that they do
+    # not, and name services remember that for half a minute.
+    ready_to_begin = all(role in pods and pods[role].phase == "Running" for role in added)
+    told = _roles(coming.replicas) if ready_to_begin else added
+    step = Step(s.state, _most(s.state.replicas, coming.replicas), _commands(s, told, "prepare", coming), again_s=1.0)
+    if problem := _withdrawn(s) or _cannot_prepare(s, added):
+        return _roll_back(s, step, problem)
+    missing = [role for role in _roles(coming.replicas) if not _prepared(s, role)]
+    if missing and s.elapsed_s > s.timeouts.prepare_s:
+        names = ", ".join(_name(role) for role in missing[:5])
+        return _roll_back(s, step, f"not ready after {s.timeouts.prepare_s:.0f} s: {names}")
+    if missing:
+        return step
+    return replace(step, state=_enter(s, "Checkpointing"))
+
+
+def _checkpointing(s: Situation) -> Step:
+    coming = _coming(s)
+    commands = _commands(s, _roles(coming.replicas), "switch", coming)
+    step = Step(s.state, _most(s.state.replicas, coming.replicas), commands, again_s=1.0)
+    chief, report = s.by_role.get(s.chief), s.report(s.chief)
+    if report is not None and report.generation == coming.generation:
+        return replace(step, state=_committed(s))
+    if chief is None or chief.terminating or chief.phase != "Running":
+        return _roll_back(s, step, f"{_name(s.chief)} ended before it had saved")
+    if report is not None and report.switch is not None and report.switch.generation == coming.generation:
+        if report.switch.state == "refused":
+            return _roll_back(s, step, f"no checkpoint: {report.switch.why}")
+        if report.switch.state == "committed":
+            return replace(step, state=_committed(s))
+    # The launcher gives up first; this is for a launcher that cannot be heard.
+    if s.elapsed_s > s.timeouts.checkpoint_s + s.timeouts.cancel_s:
+        return _roll_back(s, step, f"no checkpoint after {s.elapsed_s:.0f} s, and no word from {_name(s.chief)}")
+    return step
+
+
+def _rolling_back(s: Situation) -> Step:
+    """The chief first: only when it has given up can the others, for until then it may still commit."""
+    coming = _coming(s)
+    command = Command(s.state.generation, "run", _config(s, s.chief, s.state.replicas, s.state.slot))
+    commands = _lacking(s, {s.chief: command})
+    # What was added stays until it is certain which way it goes.
+    step = Step(s.state, _most(s.state.replicas, coming.replicas), commands, again_s=1.0)
+    chief, report = s.by_role.get(s.chief), s.report(s.chief)
+    gone = chief is None or chief.phase in ("Succeeded", "Failed")
+    if report is not None and report.generation == coming.generation and not gone:
+        return replace(step, state=_committed(s))
+    cancelled = (
+        report is not None
+        and report.generation == s.state.generation
+        and report.prepared is None
+        and (report.switch is None or report.switch.state != "saving")
+    )
+    if gone or cancelled:
+        refused = Refused(coming.generation, s.state.reason, format_time(s.now))
+        back = replace(s.state, phase="Stable", since=format_time(s.now), next=None, refused=refused)
+        return replace(step, state=back)
+    if s.elapsed_s > s.timeouts.cancel_s and chief is not None and not chief.terminating:
+        # Nobody can tell what it does: made anew, it goes on from the newest checkpoint.
+        return replace(step, delete=(chief,))
+    return step
+
+
+def _switching(s: Situation) -> Step:
+    coming, state = _coming(s), s.state
+    step = Step(state, state.replicas, _run_commands(s), again_s=1.0)
+    chief, report = s.by_role.get(s.chief), s.report(s.chief)
+    heard = report is not None and report.generation == state.generation and report.first_step_at is not None
+    silent = not s.launcher and chief is not None and chief.phase == "Running"
+    limit_s = s.timeouts.recreate_s if coming.mode == "recreate" else s.timeouts.switch_s
+    late = s.elapsed_s > limit_s
+    if not (heard or silent or late):
+        return step
+    downtime_s = report.downtime_s if heard and report is not None else None
+    if downtime_s is None and coming.mode == "recreate" and not late:
+        downtime_s = s.elapsed_s
+    lost = report.lost_steps if heard and report is not None else None
+    now = format_time(s.now)
+    done = Rescaled(state.generation, now, coming.before, coming.replicas, coming.mode, downtime_s, lost, coming.reason)
+    settled = replace(
+        state,
+        phase="Stable",
+        since=now,
+        reason=coming.reason,
+        next=None,
+        rescales=state.rescales + 1,
+        last_downtime_s=downtime_s,
+        history=state.remember(done),
+    )
+    change = f"From {words(coming.before)} to {words(coming.replicas)} ({coming.mode})"
+    if late and not heard:
+        event = Event("Warning", "Rescaled", f"{change}, but no step was seen for {limit_s:.0f} s: {coming.reason}")
+    else:
+        pause = "" if downtime_s is None else f" in {downtime_s:.2f} s"
+        steps = "" if lost is None else f", {lost} steps lost"
+        event = Event("Normal", "Rescaled", f"{change}{pause}{steps}: {coming.reason}")
+    return replace(step, state=settled, events=(event,))
+
+
+def _recreating(s: Situation) -> Step:
+    """The chief goes first, while its parameter servers are there to be saved."""
+    coming, pods = _coming(s), s.by_role
+    chief = pods.get(s.chief)
+    step = Step(s.state, _most(s.state.replicas, coming.replicas), hold=True, again_s=5.0)
+    doomed = [chief] if chief is not None else list(pods.values())
+    if doomed:
+        return replace(step, delete=tuple(pod for pod in doomed if not pod.terminating))
+    if coming.replicas:
+        return replace(step, state=replace(_committed(s), since=s.state.since))
+    waiting = replace(
+        s.state, phase="Waiting", replicas={}, nodes={}, cpu={}, since=format_time(s.now), next=None, slot=0
+    )
+    return replace(step, state=waiting)
+
+
+# Transitions
+
+
+def _enter(s: Situation, phase: Phase) -> State:
+    return replace(s.state, phase=phase, since=format_time(s.now))
+
+
+def _roll_back(s: Situation, step: Step, why: str) -> Step:
+    coming = _coming(s)
+    message = f"Stays at {words(s.state.replicas)} instead of {words(coming.replicas)}: {why}"
+    state = replace(_enter(s, "RollingBack"), reason=why)
+    return replace(step, state=state, events=(Event("Warning", "RescaleRolledBack", message),))
+
+
+def _committed(s: Situation) -> State:
+    coming = _coming(s)
+    return replace(
+        _enter(s, "Switching"),
+        generation=coming.generation,
+        slot=coming.slot,
+        replicas=coming.replicas,
+        nodes=coming.nodes,
+        cpu=coming.cpu,
+    )
+
+
+def _adopt(s: Situation, stay: Step, target: Target) -> Step:
+    """Other nodes or CPU for the size that the job has: no rescale, so they hold at once."""
+    state = s.state
+    cpu = target.cpu if s.elastic else state.cpu
+    if (state.nodes, state.cpu) == (target.nodes, cpu):
+        return stay
+    adopted = replace(stay, state=replace(state, nodes=target.nodes, cpu=cpu, reason=target.reason))
+    if state.cpu == cpu:
+        return adopted
+    message = f"{_cpu_words(cpu) or 'as requested'}: {target.reason}"
+    return replace(adopted, events=(Event("Normal", "CPUAdjusted", message),))
+
+
+def _withdrawn(s: Situation) -> str:
+    """Why the size that the job is on its way to is not wanted any more."""
+    coming, target = _coming(s), s.target
+    if not s.elastic:
+        return "the job's annotations do not allow rescaling any more"
+    if target is None or target.replicas != coming.replicas:
+        wanted = words(target.replicas) if target is not None else "no size"
+        return f"{wanted} is wanted now"
+    return ""
+
+
+def _cannot_prepare(s: Situation, added: list[Role]) -> str:
+    coming, pods = _coming(s), s.by_role
+    for role in added:
+        pod = pods.get(role)
+        if pod is not None and pod.phase in ("Failed", "Succeeded"):
+            return f"the new {_name(role)} ended"
+        for trouble in pod.troubles if pod is not None else ():
+            if trouble.reason == "Unschedulable" and s.elapsed_s > s.timeouts.unschedulable_s:
+                return f"the new {_name(role)} finds no node: {trouble.message}"
+    for role in _roles(coming.replicas):
+        report = s.report(role)
+        prepared = report.prepared if report is not None else None
+        if prepared is not None and prepared.generation == coming.generation and prepared.state == "failed":
+            return f"{_name(role)} could not be prepared: {prepared.why}"
+    return ""
+
+
+def _prepared(s: Situation, role: Role) -> bool:
+    report, generation = s.report(role), _coming(s).generation
+    if report is None or role not in s.by_role:
+        return False
+    prepared = report.prepared
+    return prepared is not None and prepared.generation == generation and prepared.state == "ready"
+
+
+def _mode(s: Situation) -> Mode | None:
+    """The best way of rescaling that is allowed and possible; None: not known yet."""
+    chief, report = s.by_role.get(s.chief), s.report(s.chief)
+    if s.mode == "recreate" or not s.launcher or chief is None or chief.phase != "Running":
+        return "recreate"
+    if report is None or report.generation != s.state.generation or report.first_step_at is None:
+        return "recreate" if s.elapsed_s > s.timeouts.hook_s else None
+    reports = [found for role in _roles(s.state.replicas) if (found := s.report(role)) is not None]
+    offered = set.intersection(*(set(each.modes) for each in reports))
+    if s.mode == "overlap" and "overlap" in offered and not s.accelerators and all(map(_room_for_two, reports)):
+        return "overlap"
+    return "spare" if "spare" in offered else "recreate"
+
+
+def _room_for_two(report: Report) -> bool:
+    used, limit = report.memory.used_bytes, report.memory.limit_bytes
+    return used is None or limit is None or limit - used >= _SECOND_PROGRAM * used
+
+
+# Commands
+
+
+def _run_commands(s: Situation) -> dict[Role, str]:
+    """Every pod runs the state's generation. One that was never told anything runs generation 0 by itself."""
+    state, pods = s.state, s.by_role
+    roles = [role for role in _roles(state.replicas) if state.generation or (role in pods and pods[role].command)]
+    return _commands(s, roles, "run", None)
+
+
+def _commands(s: Situation, roles: list[Role], action: str, coming: Next | None) -> dict[Role, str]:
+    size = coming or s.state
+    mode: Mode = coming.mode if coming else "overlap"
+    return _lacking(
+        s,
+        {
+            role: Command(
+                size.generation,
+                action,  # type: ignore[arg-type]
+                _config(s, role, size.replicas, size.slot),
+                mode,
+                s.timeouts.checkpoint_s,
+            )
+            for role in roles
+        },
+    )
+
+
+def _lacking(s: Situation, wanted: Mapping[Role, Command]) -> dict[Role, str]:
+    """The commands that differ from what the pods were told."""
+    if not s.launcher:
+        return {}
+    pods = s.by_role
+    found = {}
+    for role, command in wanted.items():
+        pod = pods.get(role)
+        text = command.to_json()
+        if pod is not None and not pod.terminating and pod.command not in (text, STOP_COMMAND):
+            found[role] = text
+    return found
+
+
+def _config(s: Situation, role: Role, counts: Counts, slot: int) -> str:
+    return tf_config(s.job, sized(s.spec, counts), *role, domain=s.domain, slot=slot)
+
+
+# Figures
+
+
+def with_numbers(state: State, report: Report | None, total_steps: int | None, now: datetime, fresh: bool) -> State:
+    """The state with the chief's newest figures, if it is time for them or `fresh` ones are wanted.
+
+    `total_steps`: what the user said; else what the program reports.
+    """
+    if report is None or report.step is None:
+        return state
+    due = state.numbers_at is None or (now - parse_time(state.numbers_at)).total_seconds() >= _NUMBERS_S
+    if not (due or fresh) or (state.step == report.step and state.steps_per_s == report.steps_per_s):
+        return state
+    total = total_steps or report.total_steps
+    speed = report.steps_per_s
+    eta = None
+    if total is not None and speed:
+        eta = format_time(now + timedelta(seconds=max(0.0, total - report.step) / speed))
+    measured = (
+        report.generation == state.generation
+        and report.first_step_at is not None
+        and (report.last_step_at or 0.0) - report.first_step_at >= _SPEED_WINDOW_S
+    )
+    size = f"{state.replicas.get('PS', 0)}/{state.replicas.get('Worker', 0)}"
+    return replace(
+        state,
+        step=report.step,
+        total_steps=total,
+        steps_per_s=speed,
+        eta=eta,
+        speeds={**state.speeds, size: round(speed, 3)} if measured and speed else state.speeds,
+        numbers_at=format_time(now),
+    )
+
+
+# Words and sizes
+
+
+def _coming(s: Situation) -> Next:
+    assert s.state.next is not None, f"{s.state.phase} without a size to go to"
+    return s.state.next
+
+
+def _roles(counts: Counts) -> list[Role]:
+    return [(name, index) for name, count in counts.items() for index in range(count)]
+
+
+def _most(a: Counts, b: Counts) -> Counts:
+    return {name: max(a.get(name, 0), b.get(name, 0)) for name in {**a, **b}}
+
+
+def _name(role: Role) -> str:
+    return f"{role[0].lower()}-{role[1]}"
+
+
+def _cpu_words(cpu: Cpu) -> str:
+    """`Worker 300m + 500m, PS 100m`."""
+
+    def values(found: tuple[int, ...]) -> Iterator[str]:
+        if len(set(found)) == 1:
+            yield f"{found[0]}m"
+        else:
+            yield from (f"{each}m" for each in found)
+
+    return ", ".join(f"{name} {' + '.join(values(found))}" for name, found in cpu.items() if found)
