@@ -1,0 +1,296 @@
+"""A pretended cluster for one elastic job: pods, their launchers as the pod contract has them, and an operator that can
+be killed after any of its writes. Reconcile is the real one; time is a number.
+"""
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import orjson
+
+from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.controller.elastic import STATE_ANNOTATION, TARGET_ANNOTATION, State, Target
+from elastic_tfjob.controller.observed import Job, Pod, Trouble
+from elastic_tfjob.controller.reconcile import (
+    Create,
+    DeletePod,
+    Observed,
+    ResizePod,
+    SaveState,
+    Settings,
+    Tell,
+    reconcile,
+)
+from elastic_tfjob.controller.reports import CpuUse, MemoryUse, Prepared, Report, Switch
+from elastic_tfjob.controller.resources import cpu_of
+from unit.build import NOW, UID, job
+
+COMMAND = ["python", "train.py"]
+ELASTIC = {
+    f"{PREFIX}min-workers": "1",
+    f"{PREFIX}max-workers": "4",
+    f"{PREFIX}max-ps": "3",
+    f"{PREFIX}checkpoint-dir": "/checkpoints",
+}
+
+
+@dataclass
+class Launcher:
+    """What runs in a pod: see the pod contract in docs/elastic.md. `saves` tells how the chief's next save goes,
+    `builds` whether the program of a next generation comes up."""
+
+    chief: bool
+    generation: int | None = None
+    prepared: Prepared | None = None
+    switch: Switch | None = None
+    first_step: bool = False
+    saves: str = "well"
+    builds: bool = True
+
+    def obey(self, text: str) -> None:
+        """Look at the command once."""
+        if not text:
+            if self.generation is None:
+                self.generation = 0
+            self.first_step = True
+            return
+        command = orjson.loads(text)
+        if command["action"] == "stop":
+            return
+        generation = command["generation"]
+        if command["action"] == "run":
+            self._run(generation)
+        elif command["action"] == "prepare":
+            self._prepare(generation)
+        else:
+            self._prepare(generation)
+            if self.chief:
+                self._switch(generation)
+
+    def _run(self, generation: int) -> None:
+        if self.switch is not None and self.switch.state == "saving":
+            self.switch = replace(self.switch, state="refused", why="cancelled")
+        self.first_step = self.generation == generation
+        self.generation, self.prepared = generation, None
+
+    def _prepare(self, generation: int) -> None:
+        if self.generation == generation:
+            return
+        if self.prepared is None or self.prepared.generation != generation:
+            self.prepared = Prepared(generation, "overlap", "starting")
+        elif self.prepared.state == "starting":
+            built = self.prepared
+            self.prepared = (
+                replace(built, state="ready") if self.builds else replace(built, state="failed", why="exit code 1")
+            )
+
+    def _switch(self, generation: int) -> None:
+        if self.generation == generation or self.prepared is None or self.prepared.state != "ready":
+            self.first_step = self.first_step or self.generation == generation
+            return
+        if self.switch is not None and self.switch.generation == generation and self.switch.state != "saving":
+            return
+        if self.saves == "well":
+            self.switch = Switch(generation, "committed")
+            self.generation, self.prepared, self.first_step = generation, None, False
+        elif self.saves == "fails":
+            self.switch = Switch(generation, "refused", "No space left on device")
+        else:
+            self.switch = Switch(generation, "saving")
+
+    def restart(self) -> None:
+        """The container died: what runs is kept on disk, what was prepared is not."""
+        self.prepared, self.first_step = None, False
+        if self.switch is not None and self.switch.state == "saving":
+            self.switch = None
+
+
+@dataclass
+class Cluster:
+    """One job, its pods, and the operator's view of them."""
+
+    annotations: dict[str, str] = field(default_factory=lambda: dict(ELASTIC))
+    types: dict[str, int] = field(default_factory=lambda: {"Chief": 1, "PS": 1, "Worker": 2})
+    settings: Settings = field(default_factory=lambda: Settings(image="operator:1"))
+    command: list[str] | None = field(default_factory=lambda: list(COMMAND))
+    spec: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.now: datetime = NOW
+        self.status: dict[str, Any] = {}
+        self.pods: dict[str, Pod] = {}
+        self.launchers: dict[str, Launcher] = {}
+        self.events: list[tuple[str, str]] = []
+        self.made: list[str] = []
+        self.resized: list[ResizePod] = []
+        self.unschedulable: set[str] = set()
+        self.deaf = False
+        self.deleting = False
+        self._uids = 0
+
+    # The operator
+
+    def job(self) -> Job:
+        container: dict[str, Any] = {"name": "tensorflow", "image": "train", "command": self.command}
+        container["resources"] = {"requests": {"cpu": "100m"}, "limits": {"cpu": "100m"}}
+        types = {
+            name: {
+                "replicas": count,
+                "restartPolicy": "OnFailure",
+                "template": {"spec": {"containers": [{k: v for k, v in container.items() if v is not None}]}},
+            }
+            for name, count in self.types.items()
+        }
+        found = job(types, annotations=self.annotations, status=self.status, **self.spec)
+        return replace(found, deleting=self.deleting)
+
+    def reports(self) -> dict[str, Report]:
+        return {
+            name: Report(
+                at=0.0,
+                generation=launcher.generation,
+                launcher=True,
+                modes=("overlap", "spare"),
+                prepared=launcher.prepared,
+                switch=launcher.switch,
+                step=100,
+                steps_per_s=10.0,
+                first_step_at=1.0 if launcher.first_step else None,
+                last_step_at=100.0,
+                downtime_s=0.5,
+                lost_steps=0,
+                cpu=CpuUse(),
+                memory=MemoryUse(100, 1000),
+            )
+            for name, launcher in self.launchers.items()
+            if not self.deaf and self.pods[name].phase == "Running"
+        }
+
+    def reconcile(self, *, killed_after: int | None = None) -> None:
+        """One pass; the operator may be killed after so many of its writes."""
+        reports = self.reports()
+        decision = reconcile(
+            Observed(job=self.job(), now=self.now, pods=tuple(self.pods.values()), reports=reports), self.settings
+        )
+        creations = [action for action in decision.actions if isinstance(action, Create)]
+        states = [action for action in decision.actions if isinstance(action, SaveState)]
+        others = [action for action in decision.actions if not isinstance(action, Create | SaveState)]
+        writes = [*creations, *([] if decision.status is None else [decision.status]), *states, *others]
+        self.events += [(event.reason, event.message) for event in decision.events]
+        for write in writes[:killed_after]:
+            self._write(write)
+
+    def _write(self, write: Any) -> None:
+        match write:
+            case dict():
+                self.status = write
+            case SaveState(annotations):
+                for name, value in annotations.items():
+                    self.annotations.pop(name, None)
+                    if value is not None:
+                        self.annotations[name] = value
+            case Create(body) if body["kind"] == "Pod":
+                self._create(body)
+            case DeletePod(name, uid, mark):
+                assert self.pods[name].uid == uid
+                command = '{"action":"stop"}' if mark else self.pods[name].command
+                self.pods[name] = replace(self.pods[name], terminating=True, command=command)
+            case Tell(name, uid, command):
+                assert self.pods[name].uid == uid
+                self.pods[name] = replace(self.pods[name], command=command)
+            case ResizePod(name, _, request, limit):
+                self.resized.append(write)
+                self.pods[name] = replace(self.pods[name], cpu=(request, limit))
+
+    def _create(self, body: dict[str, Any]) -> None:
+        metadata = body["metadata"]
+        name, labels = metadata["name"], metadata["labels"]
+        assert name not in self.pods, f"two pods of {name}"
+        self._uids += 1
+        self.made.append(name)
+        role = labels["training.kubeflow.org/replica-type"]
+        self.pods[name] = Pod(
+            namespace="ns",
+            name=name,
+            uid=f"uid-{self._uids}",
+            version=self._uids,
+            job="j",
+            owner=UID,
+            replica_type=role,
+            index=int(labels["training.kubeflow.org/replica-index"]),
+            phase="Pending",
+            terminating=False,
+            exit_code=None,
+            restarts=0,
+            troubles=(),
+            cpu=cpu_of(body["spec"]),
+            command=metadata.get("annotations", {}).get(f"{PREFIX}command", ""),
+        )
+        chief = role == "chief" or ("Chief" not in self.types and (role, self.pods[name].index) == ("worker", 0))
+        self.launchers[name] = Launcher(chief)
+
+    # The rest of the world
+
+    def tick(self, seconds: float = 1.0) -> None:
+        """Kubelets and launchers do what they were told."""
+        self.now += timedelta(seconds=seconds)
+        for name, pod in list(self.pods.items()):
+            if pod.terminating:
+                del self.pods[name], self.launchers[name]
+            elif name in self.unschedulable:
+                trouble = Trouble("Unschedulable", "0/3 nodes are available: 3 Insufficient cpu.")
+                self.pods[name] = replace(pod, troubles=(trouble,))
+            elif pod.phase == "Pending":
+                self.pods[name] = replace(pod, phase="Running", troubles=())
+            elif pod.phase == "Running":
+                self.launchers[name].obey(pod.command)
+
+    def run(self, rounds: int = 30, seconds: float = 1.0) -> None:
+        """Let time pass, the operator looking every second."""
+        for _ in range(rounds):
+            self.reconcile()
+            self.tick(seconds)
+
+    def until(self, phase: str, rounds: int = 60) -> None:
+        """Let time pass until the job is in a phase, at the moment when it is stored."""
+        for _ in range(rounds):
+            self.reconcile()
+            if self.state.phase == phase:
+                return
+            self.tick()
+        raise AssertionError(f"never {phase}, but {self.state}")
+
+    def kill(self, name: str) -> None:
+        """A pod is gone at once, as with its node."""
+        del self.pods[name], self.launchers[name]
+
+    # What is asked for and what is
+
+    def target(self, generation: int, **replicas: int) -> None:
+        size = {**self.types, **replicas}
+        target = Target(generation, size, {}, {}, "wanted", dict(self.types))
+        self.annotations[TARGET_ANNOTATION] = target.to_json()
+
+    @property
+    def state(self) -> State:
+        found = State.parse(self.annotations.get(STATE_ANNOTATION))
+        assert found is not None
+        return found
+
+    @property
+    def running(self) -> dict[str, int | None]:
+        """Generation that each pod runs."""
+        return {name.removeprefix("j-"): launcher.generation for name, launcher in sorted(self.launchers.items())}
+
+    @property
+    def reasons(self) -> list[str]:
+        """Reasons of the events about rescaling, in order."""
+        return [reason for reason, _ in self.events if reason.startswith("Resc") or reason in ("Admitted", "Waiting")]
+
+
+def started(**options: Any) -> Cluster:
+    """A job that trains at its declared size."""
+    cluster = Cluster(**options)
+    cluster.run(5)
+    cluster.events.clear()
+    return cluster

@@ -1,0 +1,433 @@
+"""The rescale of a running job: every way through its phases, and every way back.
+
+The operator in these tests has no memory: each pass starts from what is stored, as after a restart.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.controller.elastic import TARGET_ANNOTATION, State, Target
+from elastic_tfjob.controller.reconcile import DeletePod, Settings
+from elastic_tfjob.controller.reports import MemoryUse
+from unit import pretend
+from unit.pretend import ELASTIC, Cluster, started
+
+SIZE = {"chief-0": 0, "ps-0": 0, "worker-0": 0, "worker-1": 0}
+
+
+def test_a_job_that_nobody_rescales_is_told_nothing() -> None:
+    cluster = started()
+    assert cluster.running == SIZE
+    assert cluster.state.phase == "Stable"
+    assert not any(pod.command for pod in cluster.pods.values())
+
+
+@pytest.mark.parametrize(
+    ("replicas", "running"),
+    [
+        ({"Worker": 3}, {"chief-0": 1, "ps-0": 1, "worker-0": 1, "worker-1": 1, "worker-2": 1}),
+        ({"Worker": 1}, {"chief-0": 1, "ps-0": 1, "worker-0": 1}),
+        ({"PS": 2}, {"chief-0": 1, "ps-0": 1, "ps-1": 1, "worker-0": 1, "worker-1": 1}),
+        ({"PS": 2, "Worker": 1}, {"chief-0": 1, "ps-0": 1, "ps-1": 1, "worker-0": 1}),
+    ],
+)
+def test_overlap(replicas: dict[str, int], running: dict[str, int]) -> None:
+    cluster = started()
+    kept = {name: pod.uid for name, pod in cluster.pods.items()}
+    cluster.target(1, **replicas)
+    cluster.run(20)
+    assert cluster.running == running
+    state = cluster.state
+    assert (state.phase, state.generation, state.slot, state.rescales) == ("Stable", 1, 1, 1)
+    assert (state.last_downtime_s, state.history[0].lost_steps, state.history[0].reason) == (0.5, 0, "wanted")
+    assert cluster.reasons == ["Rescaling", "Rescaled"]
+    assert all(cluster.pods[name].uid == uid for name, uid in kept.items() if name in cluster.pods)
+
+
+def test_the_next_generation_listens_on_the_other_port() -> None:
+    cluster = started()
+    for generation, workers, port in ((1, 3, 2223), (2, 4, 2222)):
+        cluster.target(generation, Worker=workers)
+        cluster.run(20)
+        config = orjson.loads(orjson.loads(cluster.pods["j-chief-0"].command)["tf_config"])
+        assert config["cluster"]["worker"][-1] == f"j-worker-{workers - 1}.ns.svc:{port}"
+
+
+def test_without_a_chief_worker_0_leads() -> None:
+    cluster = started(types={"PS": 1, "Worker": 2})
+    cluster.target(1, Worker=3)
+    cluster.run(20)
+    assert set(cluster.running.values()) == {1}
+    assert cluster.reasons == ["Rescaling", "Rescaled"]
+
+
+def test_kept_pods_prepare_when_the_added_ones_run() -> None:
+    """Before, the added ones' host names do not exist yet."""
+    cluster = started()
+    cluster.unschedulable = {"j-worker-2"}
+    cluster.target(1, Worker=3)
+    cluster.until("Preparing")
+    cluster.run(3)
+    assert cluster.pods["j-chief-0"].command == ""
+    cluster.unschedulable.clear()
+    cluster.run(2)
+    assert '"prepare"' in cluster.pods["j-chief-0"].command
+
+
+class TestRollBack:
+    """Whatever goes wrong before the switch is committed: training goes on as it was."""
+
+    @staticmethod
+    def stays(cluster: Cluster, why: str) -> None:
+        cluster.run(20)
+        state = cluster.state
+        assert (state.phase, state.generation, state.rescales) == ("Stable", 0, 0)
+        assert cluster.running == SIZE
+        assert state.refused is not None
+        assert why in state.refused.reason
+        assert cluster.reasons == ["Rescaling", "RescaleRolledBack"]
+        assert all(launcher.prepared is None for launcher in cluster.launchers.values())
+
+    def test_no_node_for_the_new_pod(self) -> None:
+        cluster = started()
+        cluster.unschedulable = {"j-worker-2"}
+        cluster.target(1, Worker=3)
+        cluster.run(80)
+        self.stays(cluster, "the new worker-2 finds no node: 0/3 nodes are available")
+
+    def test_the_new_program_fails(self) -> None:
+        cluster = started()
+        cluster.launchers["j-ps-0"].builds = False
+        cluster.target(1, Worker=3)
+        self.stays(cluster, "ps-0 could not be prepared: exit code 1")
+
+    def test_it_takes_too_long(self) -> None:
+        cluster = started()
+        cluster.target(1, Worker=3)
+        cluster.until("Preparing")
+        cluster.deaf = True
+        cluster.run(6, seconds=100)
+        cluster.deaf = False
+        self.stays(cluster, "not ready after 300 s: chief-0")
+
+    def test_the_checkpoint_fails(self) -> None:
+        cluster = started()
+        cluster.launchers["j-chief-0"].saves = "fails"
+        cluster.target(1, Worker=3)
+        self.stays(cluster, "no checkpoint: No space left on device")
+
+    def test_the_checkpoint_hangs(self) -> None:
+        cluster = started()
+        cluster.launchers["j-chief-0"].saves = "never"
+        cluster.target(1, Worker=3)
+        cluster.until("Checkpointing")
+        cluster.run(3, seconds=100)
+        self.stays(cluster, "no checkpoint after")
+
+    @pytest.mark.parametrize("phase", ["Preparing", "Checkpointing"])
+    def test_the_target_is_withdrawn(self, phase: str) -> None:
+        cluster = started()
+        cluster.launchers["j-chief-0"].saves = "fails" if phase == "Checkpointing" else "well"
+        cluster.target(1, Worker=3)
+        cluster.until(phase)
+        del cluster.annotations[TARGET_ANNOTATION]
+        cluster.run(20)
+        assert cluster.running == SIZE
+        assert cluster.state.phase == "Stable"
+
+    def test_what_was_refused_is_not_tried_again(self) -> None:
+        cluster = started()
+        cluster.launchers["j-chief-0"].saves = "fails"
+        cluster.target(1, Worker=3)
+        cluster.run(40)
+        assert cluster.reasons.count("Rescaling") == 1
+        cluster.launchers["j-chief-0"].saves = "well"
+        cluster.target(2, Worker=3)
+        cluster.run(20)
+        assert set(cluster.running.values()) == {2}
+        assert cluster.state.refused is not None
+
+    def test_a_commit_that_crosses_the_cancellation_wins(self) -> None:
+        """The chief commits in the moment in which the operator gives up: what the launcher did is what holds."""
+        cluster = started()
+        cluster.launchers["j-chief-0"].saves = "never"
+        cluster.target(1, Worker=3)
+        cluster.until("Checkpointing")
+        cluster.run(3)
+        cluster.now = cluster.now.replace(year=cluster.now.year + 1)
+        cluster.until("RollingBack")
+        cluster.launchers["j-chief-0"].saves = "well"
+        cluster.launchers["j-chief-0"].switch = None
+        cluster.launchers["j-chief-0"].obey(cluster.pods["j-chief-0"].command)
+        cluster.run(20)
+        assert set(cluster.running.values()) == {1}
+        assert cluster.state.generation == 1
+
+
+def test_the_newer_of_two_targets_wins() -> None:
+    cluster = started()
+    cluster.target(1, Worker=3)
+    cluster.until("Preparing")
+    cluster.run(2)
+    cluster.target(2, Worker=4)
+    cluster.run(40)
+    assert set(cluster.running.values()) == {2}
+    assert len(cluster.running) == 6
+    assert cluster.reasons == ["Rescaling", "RescaleRolledBack", "Rescaling", "Rescaled"]
+    assert "2 PS" not in cluster.events[1][1]
+    assert "1 Chief + 1 PS + 4 Worker is wanted now" in cluster.events[1][1]
+
+
+PHASES = ["Preparing", "Checkpointing", "Switching"]
+
+
+@pytest.mark.parametrize("victim", ["j-chief-0", "j-ps-0", "j-worker-0", "j-worker-2"])
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_pod_killed_in_each_phase(phase: str, victim: str) -> None:
+    """The pod is made anew, and the job ends at one of the two sizes, all of its pods in one generation."""
+    cluster = started()
+    cluster.target(1, Worker=3)
+    cluster.until(phase)
+    cluster.run(1)
+    if victim in cluster.pods:
+        cluster.kill(victim)
+    cluster.run(60)
+    consistent(cluster)
+
+
+@pytest.mark.parametrize("writes", range(7))
+@pytest.mark.parametrize("phase", ["Stable", *PHASES])
+def test_the_operator_killed_in_each_phase(phase: str, writes: int) -> None:
+    """After so many of its writes: the next one goes on from what is stored."""
+    cluster = started()
+    cluster.target(1, Worker=3)
+    cluster.until(phase)
+    cluster.reconcile(killed_after=writes)
+    cluster.tick()
+    cluster.run(30)
+    assert set(cluster.running.values()) == {1}
+    consistent(cluster)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("what", ["suspended", "finished", "deleted"])
+def test_the_job_ends_in_the_middle(what: str, phase: str) -> None:
+    cluster = started()
+    cluster.target(1, Worker=3)
+    cluster.until(phase)
+    if what == "suspended":
+        cluster.spec = {"runPolicy": {"suspend": True}}
+        cluster.run(5)
+        assert cluster.pods == {}
+        cluster.spec = {}
+        cluster.run(40)
+        consistent(cluster)
+        return
+    if what == "finished":
+        finish(cluster)
+        cluster.run(5)
+        assert [c["type"] for c in cluster.status["conditions"] if c["status"] == "True"][-1] == "Succeeded"
+        assert cluster.state.phase == "Stable"
+        return
+    made, before = len(cluster.made), dict(cluster.annotations)
+    cluster.deleting = True
+    cluster.run(5)
+    assert (len(cluster.made), cluster.annotations) == (made, before)
+
+
+def test_recreate_stops_the_chief_before_its_parameter_servers() -> None:
+    """It saves on SIGTERM, and what it saves is on them."""
+    cluster = started(annotations={**ELASTIC, f"{PREFIX}rescale": "recreate"})
+    cluster.target(1, Worker=3)
+    cluster.until("Recreating")
+    cluster.reconcile()
+    leaving = {name for name, pod in cluster.pods.items() if pod.terminating}
+    assert leaving == {"j-chief-0"}
+    cluster.run(20)
+    assert set(cluster.running.values()) == {1}
+    assert len(cluster.running) == 5
+    assert cluster.state.history[0].mode == "recreate"
+
+
+def test_without_a_command_the_launcher_cannot_be_injected() -> None:
+    cluster = started(command=None)
+    cluster.target(1, Worker=3)
+    cluster.until("Recreating")
+    cluster.reconcile()
+    assert "LauncherNotInjected" in [reason for reason, _ in cluster.events]
+
+
+@pytest.mark.parametrize(
+    ("memory_used", "mode"), [(100, "overlap"), (700, "spare")], ids=["room for two", "no room for two"]
+)
+def test_the_mode_follows_memory(memory_used: int, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = started()
+    monkeypatch.setattr(f"{pretend.__name__}.MemoryUse", lambda *_: _memory(memory_used))
+    cluster.target(1, Worker=3)
+    cluster.until("Preparing")
+    assert cluster.state.next is not None
+    assert cluster.state.next.mode == mode
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [{}, {**ELASTIC, f"{PREFIX}rescale": "never"}, {k: v for k, v in ELASTIC.items() if "checkpoint" not in k}],
+    ids=["plain", "never", "no checkpoint-dir"],
+)
+def test_a_job_that_is_not_elastic_is_never_touched(annotations: dict[str, str]) -> None:
+    cluster = started(annotations=dict(annotations))
+    before = {name: pod.uid for name, pod in cluster.pods.items()}
+    cluster.target(1, Worker=3)
+    cluster.run(10)
+    assert {name: pod.uid for name, pod in cluster.pods.items()} == before
+    assert cluster.running == SIZE
+
+
+class TestWaiting:
+    """Under a profile that places jobs."""
+
+    WAITS = Settings(image="operator:1", wait_for_target=True)
+
+    def test_no_pods_before_there_is_a_target(self) -> None:
+        cluster = Cluster(settings=self.WAITS)
+        cluster.run(3)
+        assert cluster.pods == {}
+        cluster.annotations[TARGET_ANNOTATION] = Target(0, {}, reason="needs 400m, 100m are free").to_json()
+        cluster.run(3)
+        assert (cluster.state.phase, cluster.state.reason) == ("Waiting", "needs 400m, 100m are free")
+        assert cluster.reasons == ["Waiting"]
+        assert [c["type"] for c in cluster.status["conditions"]] == ["Created"]
+
+    def test_it_starts_where_the_target_says(self) -> None:
+        cluster = Cluster(settings=self.WAITS)
+        nodes = {"Chief": ("a",), "PS": ("a",), "Worker": ("b",)}
+        target = Target(0, {"Chief": 1, "PS": 1, "Worker": 1}, nodes, {"Worker": (300,)}, "fits on a and b")
+        cluster.annotations[TARGET_ANNOTATION] = target.to_json()
+        cluster.run(5)
+        assert cluster.running == {"chief-0": 0, "ps-0": 0, "worker-0": 0}
+        assert cluster.pods["j-worker-0"].cpu == (300, 300)
+        assert cluster.pods["j-ps-0"].cpu == (100, 100)
+
+    def test_a_job_without_annotations_does_not_wait(self) -> None:
+        cluster = Cluster(settings=self.WAITS, annotations={})
+        cluster.run(3)
+        assert len(cluster.pods) == 4
+        assert cluster.annotations == {}
+
+    def test_it_is_stopped_and_starts_again(self) -> None:
+        cluster = started(settings=self.WAITS, annotations={**ELASTIC, TARGET_ANNOTATION: _target(0)})
+        cluster.annotations[TARGET_ANNOTATION] = Target(1, {}, reason="preempted").to_json()
+        cluster.run(10)
+        assert cluster.pods == {}
+        assert cluster.state.phase == "Waiting"
+        cluster.annotations[TARGET_ANNOTATION] = _target(2)
+        cluster.run(10)
+        assert set(cluster.running.values()) == {2}
+
+
+def test_cpu_alone_changes_in_place() -> None:
+    cluster = started()
+    uids = {name: pod.uid for name, pod in cluster.pods.items()}
+    target = Target(0, {"Chief": 1, "PS": 1, "Worker": 2}, {}, {"Worker": (300, 200)}, "idle capacity")
+    cluster.annotations[TARGET_ANNOTATION] = target.to_json()
+    cluster.run(5)
+    assert {action.name: action.request for action in cluster.resized} == {"j-worker-0": 300, "j-worker-1": 200}
+    assert {name: pod.uid for name, pod in cluster.pods.items()} == uids
+    assert ("CPUAdjusted", "Worker 300m + 200m: idle capacity") in cluster.events
+    cluster.annotations[TARGET_ANNOTATION] = _target(0)
+    cluster.run(5)
+    assert cluster.pods["j-worker-0"].cpu == (100, 100)
+
+
+@pytest.mark.parametrize("name", ["state", "target"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"phase": "Dancing"}', '{"phase": "Switching"}', "7"])
+def test_nonsense_in_the_operators_own_annotations(name: str, text: str) -> None:
+    cluster = started()
+    cluster.annotations[f"{PREFIX}{name}"] = text
+    cluster.run(10)
+    assert cluster.state.phase == "Stable"
+    assert len(cluster.pods) == 4
+    assert "InvalidAnnotation" in [reason for reason, _ in cluster.events]
+
+
+def test_a_drained_pod_of_an_elastic_job_is_no_failure() -> None:
+    cluster = started()
+    cluster._write(_delete(cluster, "j-worker-1"))
+    cluster.reconcile()
+    assert "Failed" not in [c["type"] for c in cluster.status["conditions"]]
+    cluster.run(5)
+    assert cluster.running == SIZE
+
+
+def test_state_survives_its_annotation() -> None:
+    cluster = started()
+    cluster.target(1, Worker=3)
+    cluster.until("Preparing")
+    state = cluster.state
+    assert State.parse(state.to_json()) == state
+
+
+FAULTS = st.sampled_from(["kill", "operator", "save fails", "save hangs", "retarget", "deaf", "restart", "nothing"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(FAULTS, st.integers(0, 5), st.integers(1, 6)), max_size=12))
+def test_whatever_happens_it_ends_well(faults: list[tuple[str, int, int]]) -> None:
+    """Random faults at random moments; then quiet: every pod runs one generation, and there are as many as there shall
+    be. That no two pods of one replica exist is checked at each creation."""
+    cluster = started()
+    generation = 1
+    cluster.target(generation, Worker=3)
+    for fault, number, rounds in faults:
+        names = sorted(cluster.pods)
+        match fault:
+            case "kill" if names:
+                cluster.kill(names[number % len(names)])
+            case "operator":
+                cluster.reconcile(killed_after=number)
+            case "save fails" | "save hangs":
+                for launcher in cluster.launchers.values():
+                    launcher.saves = "fails" if fault == "save fails" else "never"
+            case "retarget":
+                generation += 1
+                cluster.target(generation, Worker=1 + number % 4, PS=1 + number % 2)
+            case "deaf":
+                cluster.deaf = not cluster.deaf
+            case "restart" if names:
+                cluster.launchers[names[number % len(names)]].restart()
+        cluster.run(rounds, seconds=5)
+    cluster.deaf = False
+    for launcher in cluster.launchers.values():
+        launcher.saves = "well"
+    cluster.run(200, seconds=5)
+    consistent(cluster)
+
+
+def consistent(cluster: Cluster) -> None:
+    state = cluster.state
+    assert state.phase == "Stable", cluster.events
+    assert set(cluster.running.values()) == {state.generation}, (cluster.running, state)
+    assert len(cluster.running) == sum(state.replicas.values())
+    assert all(launcher.prepared is None for launcher in cluster.launchers.values())
+
+
+def finish(cluster: Cluster) -> None:
+    cluster.pods["j-chief-0"] = replace(cluster.pods["j-chief-0"], phase="Succeeded", exit_code=0)
+
+
+def _target(generation: int) -> str:
+    return Target(generation, {"Chief": 1, "PS": 1, "Worker": 2}, reason="wanted").to_json()
+
+
+def _memory(used: int) -> Any:
+    return MemoryUse(used, 1000)
+
+
+def _delete(cluster: Cluster, name: str) -> Any:
+    return DeletePod(name, cluster.pods[name].uid)
