@@ -4,55 +4,27 @@ The Go operator v1.8.1 runs in the cluster, installed by its own manifests with 
 that was built from the same Go module.
 """
 
-import json
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import yaml
 
-from harness import binaries, deploy, images
+from harness import deploy, images
 from harness.cluster import Cluster
 from harness.jobs import Jobs, sleepers, until
 from harness.progress import CommandFailed
 
-MODULE = "github.com/kubeflow/training-operator"
 WEBHOOK = "validatingwebhookconfiguration/validator.training-operator.kubeflow.org"
 
 
 @pytest.fixture
-def our_image(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
+def our_image(cluster: Cluster) -> Iterator[str]:
     """The Go operator runs instead of ours, whose image this is; afterwards it is the other way round."""
     ours = images.operator()
     scale(cluster, 0)
-    image = images.go_operator()
-    cluster.load(image)
-    upstream = binaries.module_dir("training-operator", MODULE)
-    shutil.copytree(upstream / "manifests", tmp_path / "manifests", copy_function=shutil.copyfile)
-    overlay = tmp_path / "overlay"
-    overlay.mkdir()
-    name, _, tag = image.rpartition(":")
-    only_tfjobs = [
-        {"op": "add", "path": "/spec/template/spec/containers/0/args", "value": ["--enable-scheme=tfjob"]},
-        {"op": "add", "path": "/spec/template/spec/containers/0/imagePullPolicy", "value": "IfNotPresent"},
-    ]
-    kustomization = {
-        "resources": ["../manifests/overlays/standalone"],
-        "images": [{"name": "kubeflow/training-operator", "newName": name, "newTag": tag}],
-        "patches": [{"target": {"kind": "Deployment"}, "patch": json.dumps(only_tfjobs)}],
-    }
-    (overlay / "kustomization.yaml").write_text(json.dumps(kustomization))
-    rendered = cluster.kubectl("kustomize", str(overlay))
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=rendered)
     try:
-        go = ("-n", deploy.NAMESPACE, "rollout", "status", "deployment/training-operator", "--timeout=240s")
-        cluster.kubectl(*go)
-        yield ours
+        with deploy.go_operator(cluster):
+            yield ours
     finally:
-        kept = ("Namespace", "CustomResourceDefinition")
-        removed = [item for item in yaml.safe_load_all(rendered) if item["kind"] not in kept]
-        cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.safe_dump_all(removed))
         deploy.install(cluster, ours)
         deploy.wait_ready(cluster)
 

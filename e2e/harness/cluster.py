@@ -44,11 +44,14 @@ class Cluster:
     def nodes(self) -> list[dict]:
         return json.loads(self.kubectl("get", "nodes", "-o", "json"))["items"]
 
-    def load(self, image: str) -> None:
-        """Bring `image`, whose tag is a hash of its inputs, and its `:dev` name to the workers; older ones go."""
+    def load(self, image: str, *, everywhere: bool = False) -> None:
+        """Bring `image`, whose tag is a hash of its inputs, and its `:dev` name to the workers; older ones go.
+
+        everywhere: to the control plane, too.
+        """
         repository, _, tag = image.rpartition(":")
         dev = f"{repository}:dev"
-        workers = [node for node in self._containers() if not node.endswith("control-plane")]
+        workers = [node for node in self._containers() if everywhere or not node.endswith("control-plane")]
         present = {node: self._ctr(node, "images", "ls", "-q").split() for node in workers}
         if missing := [node for node in workers if image not in present[node]]:
             with (
@@ -61,6 +64,24 @@ class Cluster:
             self._ctr(node, "images", "tag", "--force", image, dev)
             if old := [x for x in present[node] if x.startswith(f"{repository}:") and x not in (image, dev)]:
                 self._ctr(node, "images", "rm", *old)
+
+    def cpu_seconds(self) -> float:
+        """CPU time that the pods of all workers have used so far, those that are gone included."""
+        script = (
+            "cd /sys/fs/cgroup; cat cpuacct/kubelet.slice/kubelet-kubepods.slice/cpuacct.usage 2>/dev/null || "
+            "sed -n 's/usage_usec \\(.*\\)/\\1000/p' kubelet.slice/kubelet-kubepods.slice/cpu.stat"
+        )
+        workers = [node for node in self._containers() if not node.endswith("control-plane")]
+        return sum(int(engine().run("exec", node, "sh", "-c", script)) for node in workers) / 1e9
+
+    def allocatable_cores(self) -> float:
+        """CPU that the workers offer to pods."""
+        offered = [
+            node["status"]["allocatable"]["cpu"]
+            for node in self.nodes()
+            if "node-role.kubernetes.io/control-plane" not in node["metadata"]["labels"]
+        ]
+        return sum(float(cpu[:-1]) / 1000 if cpu.endswith("m") else float(cpu) for cpu in offered)
 
     def _containers(self) -> list[str]:
         return _kind("get", "nodes", f"--name={self.name}").split()

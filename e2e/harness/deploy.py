@@ -4,14 +4,28 @@ PYTHONPATH=e2e python3 -m harness.deploy
 """
 
 import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
+import yaml
+
+from harness import binaries, images
 from harness import cluster as kind
-from harness import images
 from harness.cluster import Cluster
 from harness.progress import main, say, step
 
 NAMESPACE = "kubeflow"
 DEPLOYMENT = "deployment/elastic-tfjob-operator"
+GO_MODULE = "github.com/kubeflow/training-operator"
+GO_DEPLOYMENT = "deployment/training-operator"
+ON_CONTROL_PLANE = {
+    "nodeSelector": {"node-role.kubernetes.io/control-plane": ""},
+    "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}],
+}
+"""For an operator that must not take room from the jobs that a benchmark measures."""
 
 
 def deploy(config: str = "standard") -> Cluster:
@@ -26,7 +40,7 @@ def deploy(config: str = "standard") -> Cluster:
 
 def install(cluster: Cluster, operator: str) -> None:
     """Apply the overlay with the operator's image by its hash, so that new sources mean a new pod."""
-    cluster.load(operator)
+    cluster.load(operator, everywhere=True)
     name, _, tag = operator.rpartition(":")
     folder = kind.BUILD / "deploy"
     folder.mkdir(parents=True, exist_ok=True)
@@ -49,6 +63,49 @@ def wait_ready(cluster: Cluster) -> None:
 def operator_log(cluster: Cluster, tail: int = -1) -> str:
     """The last `tail` lines that the operator logged (all by default)."""
     return cluster.kubectl("-n", NAMESPACE, "logs", DEPLOYMENT, f"--tail={tail}")
+
+
+@contextmanager
+def go_operator(cluster: Cluster) -> Iterator[None]:
+    """The Go training-operator v1.8.1 on the cluster, installed by its own manifests with webhook and CRD.
+
+    Only its image is one that was built from the same Go module. Ours must not run; CRD and namespace stay.
+    """
+    image = images.go_operator()
+    cluster.load(image, everywhere=True)
+    upstream = binaries.module_dir("training-operator", GO_MODULE)
+    name, _, tag = image.rpartition(":")
+    only_tfjobs = [
+        {"op": "add", "path": "/spec/template/spec/containers/0/args", "value": ["--enable-scheme=tfjob"]},
+        {"op": "add", "path": "/spec/template/spec/containers/0/imagePullPolicy", "value": "IfNotPresent"},
+    ]
+    kustomization = {
+        "resources": ["../manifests/overlays/standalone"],
+        "images": [{"name": "kubeflow/training-operator", "newName": name, "newTag": tag}],
+        "patches": [{"target": {"kind": "Deployment"}, "patch": json.dumps(only_tfjobs)}],
+    }
+    with tempfile.TemporaryDirectory(prefix="go-operator-") as folder:
+        shutil.copytree(upstream / "manifests", Path(folder) / "manifests", copy_function=shutil.copyfile)
+        overlay = Path(folder) / "overlay"
+        overlay.mkdir()
+        (overlay / "kustomization.yaml").write_text(json.dumps(kustomization))
+        rendered = cluster.kubectl("kustomize", str(overlay))
+    try:
+        with step("installing the Go training-operator"):
+            cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=rendered)
+            cluster.kubectl("-n", NAMESPACE, "rollout", "status", GO_DEPLOYMENT, "--timeout=240s")
+        yield
+    finally:
+        kept = ("Namespace", "CustomResourceDefinition")
+        removed = [item for item in yaml.safe_load_all(rendered) if item["kind"] not in kept]
+        cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.safe_dump_all(removed))
+
+
+def move_to_control_plane(cluster: Cluster, deployment: str) -> None:
+    """Let an operator run beside the control plane."""
+    patch = json.dumps({"spec": {"template": {"spec": ON_CONTROL_PLANE}}})
+    cluster.kubectl("-n", NAMESPACE, "patch", deployment, "--type=merge", "--patch", patch)
+    cluster.kubectl("-n", NAMESPACE, "rollout", "status", deployment, "--timeout=240s")
 
 
 @main

@@ -1,0 +1,421 @@
+"""Benchmark: how long training stops when a running job changes its size (make bench-rescale).
+
+Real kind cluster, real TensorFlow on parameter servers. One job trains without end and is changed again and again: one
+worker more, one less, one PS more, one less. Modes:
+
+- overlap, spare, recreate: this operator (profile `fixed`, a person asks by the annotation `target-workers`/`-ps`);
+- suspend-resume, delete-resubmit: what users do under the Go training-operator v1.8.1, at the API's speed: suspend,
+  wait until the pods are gone, edit the replicas, resume; or delete, wait, submit anew. With the default grace period
+  of 30 s, and with one of 3 s (`-grace3`). PS and workers run TensorFlow's tutorial server, which has no handler of
+  SIGTERM; the chief saves when it gets one, so no step is lost. `-sigterm` has servers that end when they are told.
+
+*Downtime* is from the last step before to the first step after, as the training program reports them: it prints a
+line every few steps, and a line's time is when it was printed. *Lost* are steps trained twice. *Rate while* is
+the rate from the request until the last step before, against that of the ten seconds before the request.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from harness import cluster as kind
+from harness import deploy, images
+from harness.cluster import Cluster
+from harness.jobs import Jobs, Object, until
+from harness.progress import CommandFailed
+from harness.training import PREFIX, SERVER, Line, Lines, training, wait_for_step
+
+console = Console(width=None if Console().is_terminal else 140)
+NAME = "subject"
+CHIEF = f"{NAME}-chief-0"
+CONFIG_MAP = "elastic-tfjob-config"
+OURS = ("overlap", "spare", "recreate")
+TODAY = (
+    "suspend-resume",
+    "delete-resubmit",
+    "suspend-resume-grace3",
+    "delete-resubmit-grace3",
+    "suspend-resume-sigterm",
+)
+BEFORE_S = 10.0
+"""Training goes on for so long before each request: the rate that preparing is compared with."""
+PATIENCE_S = 400.0
+ENDLESS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Arguments of the digits program, and the numbers of PS and workers that it changes between."""
+
+    arguments: tuple[str, ...]
+    ps: tuple[int, int]
+    worker: tuple[int, int]
+    memory: str
+
+
+MODELS = {
+    "digits": Model(("--report-every=5",), (1, 2), (2, 3), "2Gi"),
+    # 128 MB of variables, sharded over the PS
+    "large": Model(("--report-every=5", "--embedding-mb=128"), (2, 3), (2, 3), "3Gi"),
+}
+
+
+@dataclass(slots=True)
+class Rescale:
+    """One change of size. Seconds; `rate` in steps per second before, and while the new size was prepared."""
+
+    change: str
+    downtime_s: float
+    lost_steps: int
+    prepare_s: float
+    rate_before: float
+    rate_while: float
+    parts_s: dict[str, float] = field(default_factory=dict)
+
+
+def pause(lines: list[Line], asked: float) -> tuple[Line, Line] | None:
+    """The last line before the stop and the first after it: the largest gap after `asked`, or where steps go back.
+
+    None while the training has not stopped and gone on: the newest line must follow the stop.
+    """
+    pairs = [(a, b) for a, b in itertools.pairwise(lines) if b.at > asked]
+    marked = [pair for pair in pairs if _generation(pair[0]) != _generation(pair[1]) or pair[1].step <= pair[0].step]
+    return marked[0] if marked else None
+
+
+def _generation(line: Line) -> tuple[Any, Any]:
+    """What differs between the program before a change and the one after it."""
+    return line.content.get("generation"), line.content.get("started")
+
+
+def rate(lines: list[Line], begin: float, end: float) -> float:
+    """Steps per second between two times."""
+    within = [line for line in lines if begin <= line.at <= end]
+    if len(within) < 2 or within[-1].at == within[0].at:
+        return 0.0
+    return (within[-1].step - within[0].step) / (within[-1].at - within[0].at)
+
+
+# -- the subject
+
+
+@dataclass(slots=True)
+class Subject:
+    """The job that is changed, its size, and what its chief reports."""
+
+    jobs: Jobs
+    model: Model
+    mode: str
+    lines: Lines
+    size: dict[str, int]
+
+    def manifest(self) -> Object:
+        today = self.mode not in OURS
+        bounds: dict[str, str] = {}
+        if not today:
+            bounds = {"rescale": self.mode}
+            for key, (low, high) in (("ps", self.model.ps), ("workers", self.model.worker)):
+                bounds |= {f"min-{key}": str(low), f"max-{key}": str(high)}
+        ignore = today and not self.mode.endswith("-sigterm")
+        return training(
+            NAME,
+            replicas={"Chief": 1, **self.size},
+            arguments=(f"--steps={ENDLESS}", *self.model.arguments),
+            annotations=bounds,
+            folder=self.jobs.namespace,
+            memory=self.model.memory,
+            grace_s=3 if self.mode.endswith("-grace3") else None,
+            servers=("python", "-c", SERVER) if ignore else None,
+        )
+
+    def submit(self) -> None:
+        until(self._admitted, 120, lambda: "not admitted by the webhook")
+
+    def _admitted(self) -> bool:
+        try:
+            self.jobs.apply(self.manifest())
+        except CommandFailed as error:
+            if "webhook" not in str(error):
+                raise
+            return False
+        return True
+
+    def patch(self, patch: Object) -> None:
+        self.jobs.kubectl("patch", "tfjob", NAME, "--type=merge", "--patch", json.dumps(patch))
+
+    def change(self, kind_of: str, count: int) -> None:
+        """Ask for the new size as the mode does; returns when there is nothing more to ask."""
+        self.size[kind_of] = count
+        if self.mode in OURS:
+            key = "workers" if kind_of == "Worker" else "ps"
+            self.jobs.kubectl("annotate", "tfjob", NAME, f"{PREFIX}target-{key}={count}", "--overwrite")
+        elif self.mode.startswith("suspend"):
+            self.patch({"spec": {"runPolicy": {"suspend": True}}})
+            self._until_no_pods()
+            resized = {kind_of: {"replicas": count}}
+            self.patch({"spec": {"runPolicy": {"suspend": False}, "tfReplicaSpecs": resized}})
+        else:
+            self.jobs.kubectl("delete", "tfjob", NAME)
+            self._until_no_pods()
+            self.submit()
+
+    def _until_no_pods(self) -> None:
+        until(lambda: not self.jobs.pods(NAME), 120, lambda: "pods do not go away")
+
+    def state(self) -> dict[str, Any]:
+        annotations = self.jobs.get("tfjob", NAME)["metadata"].get("annotations", {})
+        return dict(json.loads(annotations.get(f"{PREFIX}state", "{}")))
+
+    def status(self) -> dict[str, Any]:
+        """What the chief's exporter says."""
+        path = f"/api/v1/namespaces/{self.jobs.namespace}/pods/{CHIEF}:9465/proxy/status"
+        return dict(json.loads(self.jobs.cluster.kubectl("get", "--raw", path)))
+
+
+def rescale(subject: Subject, kind_of: str, count: int) -> Rescale:
+    """One change, from the request to the first steps after it."""
+    before = subject.size[kind_of]
+    time.sleep(BEFORE_S)
+    asked = time.time()
+    subject.change(kind_of, count)
+    found: list[tuple[Line, Line]] = []
+
+    def happened() -> bool:
+        found[:] = [pair] if (pair := pause(subject.lines.seen, asked)) else []
+        if not found and subject.mode in OURS:
+            refused = (state := subject.state()).get("refused")
+            if refused and state.get("phase") == "Stable" and unix_of(refused.get("at", "")) > asked:
+                raise AssertionError(f"{kind_of} {before} -> {count} was refused: {refused['reason']}")
+        return bool(found)
+
+    until(happened, PATIENCE_S, lambda: f"no step after {kind_of} {before} -> {count}:\n{subject.jobs.describe(NAME)}")
+    last, first = found[0]
+    parts = parts_of(subject, asked, last, first) if subject.mode == "overlap" else {}
+    if subject.mode in OURS:
+        until(lambda: subject.state().get("phase") == "Stable", 120, lambda: f"not stable: {subject.state()}")
+    return Rescale(
+        f"{kind_of} {before}->{count}",
+        downtime_s=round(first.at - last.at, 3),
+        lost_steps=max(0, last.step - int(first.content.get("resumed_at", first.step - 1))),
+        prepare_s=round(last.at - asked, 1),
+        rate_before=round(rate(subject.lines.seen, asked - BEFORE_S, asked), 1),
+        rate_while=round(rate(subject.lines.seen, asked, last.at), 1),
+        parts_s=parts,
+    )
+
+
+def parts_of(subject: Subject, asked: float, last: Line, first: Line) -> dict[str, float]:
+    """Where the time of an overlapped change goes, from the clocks in the chief's pod.
+
+    prepare: asked -> last step; notice: last step -> save begins; save; commit: saved -> the new program may go on;
+    resume: -> its first step (restore, and what was not traced before).
+    """
+    report = subject.status()
+    checkpoint, switch = report.get("checkpoint") or {}, report.get("switch") or {}
+    if not checkpoint or not switch:
+        return {}
+    saved, seconds, committed = checkpoint["at"], checkpoint["seconds"], switch["at"]
+    parts = {
+        "prepare": last.at - asked,
+        "notice": saved - seconds - last.at,
+        "save": seconds,
+        "commit": committed - saved,
+        "resume": (report.get("first_step_at") or first.at) - committed,
+    }
+    return {name: round(value, 3) for name, value in parts.items()}
+
+
+def unix_of(stamp: str) -> float:
+    """Seconds since 1970 of a time in a job's state; 0 for none."""
+    if not stamp:
+        return 0.0
+    return time.mktime(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
+
+
+def measure(cluster: Cluster, mode: str, name: str, times: int, said: Callable[[Rescale], None]) -> list[Rescale]:
+    """`times` changes each way, of workers and PS; each is told as soon as it is measured."""
+    model = MODELS[name]
+    namespace = re.sub("[^a-z0-9-]", "-", f"rescale-{mode}-{name}-{int(time.time()) % 100_000}")
+    kind.shared_folder(namespace)
+    cluster.kubectl("create", "namespace", namespace)
+    jobs = Jobs(cluster, namespace)
+    changes = [("Worker", model.worker[1]), ("PS", model.ps[1]), ("Worker", model.worker[0]), ("PS", model.ps[0])]
+    results: list[Rescale] = []
+    try:
+        with Lines(cluster, namespace, CHIEF) as lines:
+            subject = Subject(jobs, model, mode, lines, {"PS": model.ps[0], "Worker": model.worker[0]})
+            subject.submit()
+            wait_for_step(lines, 50, PATIENCE_S)
+            for kind_of, count in changes * times:
+                results.append(rescale(subject, kind_of, count))
+                said(results[-1])
+    finally:
+        cluster.kubectl("-n", namespace, "delete", "tfjob", NAME, "--ignore-not-found", "--wait=false")
+        cluster.kubectl("-n", namespace, "delete", "pods", "--all", "--grace-period=1", "--wait=true")
+        cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+    return results
+
+
+@contextmanager
+def operator(cluster: Cluster, mode: str) -> Iterator[None]:
+    """The operator that `mode` needs, alone on the cluster."""
+    if mode in OURS:
+        deploy.install(cluster, images.operator())
+        deploy.wait_ready(cluster)
+        patch = json.dumps({"data": {"config.yaml": json.dumps({"profile": "fixed"})}})
+        cluster.kubectl("-n", deploy.NAMESPACE, "patch", "configmap", CONFIG_MAP, "--type=merge", "--patch", patch)
+        yield
+        return
+    if cluster.kubectl("-n", deploy.NAMESPACE, "get", deploy.DEPLOYMENT, "--ignore-not-found").strip():
+        cluster.kubectl("-n", deploy.NAMESPACE, "scale", deploy.DEPLOYMENT, "--replicas=0")
+        cluster.kubectl("-n", deploy.NAMESPACE, "rollout", "status", deploy.DEPLOYMENT, "--timeout=120s")
+    with deploy.go_operator(cluster):
+        yield
+
+
+# -- what comes of it
+
+Results = dict[str, dict[str, dict[str, Any]]]
+
+
+def percentile(values: list[float], percent: int) -> float:
+    if len(values) < 2:
+        return round(values[0], 3)
+    return round(statistics.quantiles(values, n=100, method="inclusive")[percent - 1], 3)
+
+
+def summary(rescales: list[Rescale]) -> dict[str, Any]:
+    downtimes = [each.downtime_s for each in rescales]
+    return {
+        "p50_s": percentile(downtimes, 50),
+        "p90_s": percentile(downtimes, 90),
+        "lost_steps": sum(each.lost_steps for each in rescales),
+        "n": len(rescales),
+    }
+
+
+def merge(output: Path, mode: str, model: str, result: dict[str, Any]) -> Results:
+    """Add to what earlier calls measured."""
+    modes: Results = json.loads(output.read_text())["modes"] if output.exists() else {}
+    modes.setdefault(mode, {})[model] = result
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps({"modes": modes}, indent=1) + "\n")
+    return modes
+
+
+def report(modes: Results, measured: dict[tuple[str, str], list[Rescale]]) -> None:
+    table = Table(title="Training stops for so long when a job changes its size", title_justify="left")
+    for column in ("model", "mode", "n", "p50 s", "p90 s", "times overlap's", "steps lost", "prepare s", "rate while"):
+        table.add_column(column, justify="left" if column in ("model", "mode") else "right")
+    for model in MODELS:
+        base = modes.get("overlap", {}).get(model, {}).get("p50_s")
+        for mode in (*OURS, *TODAY):
+            if (result := modes.get(mode, {}).get(model)) is None:
+                continue
+            own = measured.get((mode, model), [])
+            rates = [each.rate_while / each.rate_before for each in own if each.rate_before]
+            table.add_row(
+                model,
+                mode,
+                str(result["n"]),
+                f"{result['p50_s']:.2f}",
+                f"{result['p90_s']:.2f}",
+                f"{result['p50_s'] / base:.0f}x" if base else "",
+                str(result["lost_steps"]),
+                f"{statistics.median(each.prepare_s for each in own):.0f}" if own else "",
+                f"{statistics.median(rates):.0%}" if rates and mode in OURS else "",
+            )
+        table.add_section()
+    console.print(table)
+    for (mode, model), own in measured.items():
+        parts = defaultdict(list)
+        for each in own:
+            for name, seconds in each.parts_s.items():
+                parts[name].append(seconds)
+        if parts:
+            medians = ", ".join(f"{name} {statistics.median(values):.2f} s" for name, values in parts.items())
+            console.print(f"{mode}, {model}: {medians} (medians)")
+
+
+def _names(allowed: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    def parse(_: click.Context, __: click.Parameter, value: str) -> list[str]:
+        names = [name for name in value.split(",") if name]
+        if unknown := [name for name in names if name not in allowed]:
+            raise click.BadParameter(f"unknown: {', '.join(unknown)}; choose from {', '.join(allowed)}")
+        return names
+
+    return parse
+
+
+@click.command()
+@click.option("--modes", default=",".join((*OURS, *TODAY)), show_default=True, callback=_names((*OURS, *TODAY)))
+@click.option("--models", default=",".join(MODELS), show_default=True, callback=_names(tuple(MODELS)))
+@click.option(
+    "--rescales",
+    default=10,
+    show_default=True,
+    help="Changes each way, of workers and of PS (so four times as many) with overlap; the other modes, whose times "
+    "hardly vary, get a fifth of them.",
+)
+@click.option("--output", type=click.Path(path_type=Path), default=Path("build/bench/rescale.json"), show_default=True)
+def main(*, modes: list[str], models: list[str], rescales: int, output: Path) -> None:
+    """Measure how long training stops when a running TFJob gets more or fewer workers or parameter servers.
+
+    Results of earlier calls in --output are kept, so parts can be run one by one. Run it on an idle machine.
+
+    \b
+    Example:
+      bench_rescale.py --modes overlap --models digits --rescales 2
+    """
+    cluster = kind.ensure()
+    cluster.load(images.trainer())
+    measured: dict[tuple[str, str], list[Rescale]] = {}
+    for family in (OURS, TODAY):
+        wanted = [mode for mode in modes if mode in family]
+        if not wanted:
+            continue
+        with operator(cluster, wanted[0]):
+            for mode in wanted:
+                for model in models:
+                    times = rescales if mode == "overlap" else max(1, rescales // 5)
+                    total, begin = 4 * times, time.monotonic()
+                    done: list[Rescale] = []
+                    measured[mode, model] = done
+
+                    def said(
+                        each: Rescale,
+                        done: list[Rescale] = done,
+                        title: str = f"{mode}, {model}",
+                        total: int = total,
+                        begin: float = begin,
+                    ) -> None:
+                        done.append(each)
+                        console.print(
+                            f"  {title}: {len(done)}/{total}, {each.change}: {each.downtime_s:.2f} s, "
+                            f"{each.lost_steps} steps lost, {time.monotonic() - begin:.0f} s so far"
+                        )
+
+                    console.print(f"{mode}, {model} …")
+                    measure(cluster, mode, model, times, said)
+                    merge(output, mode, model, summary(done))
+    report(json.loads(output.read_text())["modes"] if output.exists() else {}, measured)
+    console.print(f"written: {output}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
