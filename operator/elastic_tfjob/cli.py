@@ -61,6 +61,15 @@ def crd() -> None:
 @click.option("--controller-threads", default=32, show_default=True, help="Jobs and API requests in flight.")
 @click.option("--kube-api-qps", default=0.0, help="API requests a second. Default: as many as the server admits.")
 @click.option("--kube-api-burst", default=100, show_default=True, help="Requests at once, where there is a QPS limit.")
+@click.option("--config-map", default="", help="NAMESPACE/NAME of the ConfigMap with the key config.yaml.")
+@click.option(
+    "--status-via",
+    type=click.Choice(["auto", "direct", "proxy"]),
+    default="auto",
+    show_default=True,
+    help="How pods are asked for their status: by their address, or through the API server (auto: from outside).",
+)
+@click.option("--image", default="", help="Holds launcher and exporter. Default: that of the operator's own pod.")
 @click.option("--take-over", is_flag=True, help="Start although another controller of TFJobs was found.")
 @click.option("--log-format", type=click.Choice(["json", "console"]), default="json", show_default=True)
 @click.option(
@@ -106,6 +115,9 @@ def operator(log_format: str, log_level: str, **arguments: Any) -> None:
         qps=arguments["kube_api_qps"],
         burst=arguments["kube_api_burst"],
         take_over=arguments["take_over"],
+        config_map=arguments["config_map"],
+        status_via=arguments["status_via"],
+        image=arguments["image"],
     )
     # Not uvloop: with aiohttp it loses sockets whose connecting failed, as when the API server restarts (uvloop#653).
     raise SystemExit(asyncio.run(run(options)))

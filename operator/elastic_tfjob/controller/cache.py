@@ -6,7 +6,7 @@ decision sees it and no expectation of a watch event has to be kept. Resource ve
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import structlog
@@ -46,7 +46,8 @@ class Informer(Generic[T]):
     """All objects of one resource, as entries of type T, indexed by the job they belong to.
 
     `changed` is called with the key of the job whenever one of its entries differs from before; not for our own writes,
-    which the writer knows of.
+    which the writer knows of. `touched` is called for those, too. `fields` is a field selector: an object that no
+    longer matches it is gone.
     """
 
     def __init__(
@@ -59,12 +60,17 @@ class Informer(Generic[T]):
         selector: str = "",
         accept: str = JSON,
         list_accept: str = JSON,
+        fields: str = "",
+        touched: Callable[[Key], None] | None = None,
     ) -> None:
         self._api = api
         self._path = path
         self._parse = parse
         self._changed = changed
+        self._touched = touched or _nobody
         self._params = {"labelSelector": selector} if selector else {}
+        if fields:
+            self._params["fieldSelector"] = fields
         self._accept = accept
         self._list_accept = list_accept
         self.resource = path.rpartition("/")[2]
@@ -76,6 +82,15 @@ class Informer(Generic[T]):
     def of_job(self, key: Key) -> tuple[T, ...]:
         """The entries that belong to a job."""
         return tuple(self._by_job.get(key, {}).values())
+
+    def __iter__(self) -> Iterator[T]:
+        for entries in self._by_job.values():
+            yield from entries.values()
+
+    @property
+    def keys(self) -> Iterable[Key]:
+        """The keys of all that is there."""
+        return self._by_job.keys()
 
     def __len__(self) -> int:
         return sum(map(len, self._by_job.values()))
@@ -94,6 +109,7 @@ class Informer(Generic[T]):
         known = entries.get(entry.name)
         if known is not None and (known.uid, known.version) == (entry.uid, entry.version):
             entries[entry.name] = entry
+            self._touched(entry.key)
 
     async def run(self) -> None:
         """List and watch for ever. API errors are logged and followed by another try."""
@@ -185,6 +201,7 @@ class Informer(Generic[T]):
         if known is not None and known.version >= entry.version:
             return False
         entries[entry.name] = entry
+        self._touched(entry.key)
         return True
 
     def _remove(self, entry: T) -> None:
@@ -197,3 +214,8 @@ class Informer(Generic[T]):
             del entries[entry.name]
             if not entries:
                 del self._by_job[entry.key]
+            self._touched(entry.key)
+
+
+def _nobody(_: Key) -> None:
+    """Nobody wants to know."""

@@ -14,6 +14,7 @@ from aiolimiter import AsyncLimiter
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, GROUP, KIND, VERSION
 from elastic_tfjob.controller import metrics
 from elastic_tfjob.controller.client import ApiClient, ApiError, NotFound
+from elastic_tfjob.controller.cluster import ConfigMap
 from elastic_tfjob.controller.observed import Job
 from elastic_tfjob.controller.reconcile import Event
 from elastic_tfjob.controller.status import format_time
@@ -34,6 +35,11 @@ _REPEAT_S: Final = 300.0
 _MESSAGE: Final = 1024
 
 
+Subject = Job | ConfigMap
+_TFJOB: Final = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND}
+_CONFIG_MAP: Final = {"apiVersion": "v1", "kind": "ConfigMap"}
+
+
 class _Seen:
     __slots__ = ("count", "name", "written_at")
 
@@ -49,13 +55,13 @@ class Recorder:
     def __init__(self, api: ApiClient, busy: Callable[[], bool]) -> None:
         self._api = api
         self._busy = busy
-        self._queue: asyncio.Queue[tuple[Job, Event, str, int]] = asyncio.Queue(_QUEUE)
+        self._queue: asyncio.Queue[tuple[Subject, Event, str, int]] = asyncio.Queue(_QUEUE)
         self._seen: OrderedDict[tuple[str, Event], _Seen] = OrderedDict()
         self._limiter = AsyncLimiter(_PER_S, 1)
         self._warned_at = -_REPEAT_S
 
-    def record(self, job: Job, event: Event) -> None:
-        """Queue an event about a job. A repetition counts up; what does not fit into the queue is dropped."""
+    def record(self, job: Subject, event: Event) -> None:
+        """Queue an event about a job or ConfigMap. A repetition counts up; what does not fit into the queue is lost."""
         key = (job.uid, event)
         now = time.monotonic()
         seen = self._seen.get(key)
@@ -104,7 +110,7 @@ class Recorder:
             finally:
                 self._queue.task_done()
 
-    async def _write(self, job: Job, event: Event, name: str, count: int) -> None:
+    async def _write(self, job: Subject, event: Event, name: str, count: int) -> None:
         path = f"/api/v1/namespaces/{job.namespace}/events"
         now = format_time(datetime.now(UTC))
         if count > 1:
@@ -120,8 +126,7 @@ class Recorder:
                 "kind": "Event",
                 "metadata": {"name": name, "namespace": job.namespace},
                 "involvedObject": {
-                    "apiVersion": f"{GROUP}/{VERSION}",
-                    "kind": KIND,
+                    **(_CONFIG_MAP if isinstance(job, ConfigMap) else _TFJOB),
                     "namespace": job.namespace,
                     "name": job.name,
                     "uid": job.uid,

@@ -12,6 +12,11 @@ __all__ = [
     "POD_OPERATIONS",
     "QUEUE_DEPTH",
     "RECONCILE_SECONDS",
+    "SCHEDULED_JOBS",
+    "SCHEDULING_FAILURES",
+    "SCHEDULING_SECONDS",
+    "STATUS_REQUESTS",
+    "TARGETS",
     "WATCH_RESTARTS",
     "count_job",
 ]
@@ -48,6 +53,17 @@ RECONCILE_SECONDS: Final = Histogram(
     buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30),
 )
 QUEUE_DEPTH: Final = Gauge("elastic_tfjob_queue_depth", "Jobs that wait to be reconciled")
+SCHEDULING_SECONDS: Final = Histogram(
+    "elastic_tfjob_scheduling_seconds",
+    "Time of a scheduling round, from the caches to the last written target",
+    buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30),
+)
+SCHEDULING_FAILURES: Final = Counter("elastic_tfjob_scheduling_failures", "Scheduling rounds that failed")
+TARGETS: Final = Counter("elastic_tfjob_targets", "Targets written to jobs, by result", ("result",))
+SCHEDULED_JOBS: Final = Gauge("elastic_tfjob_scheduled_jobs", "Jobs that the profile decides for, by phase", ("phase",))
+STATUS_REQUESTS: Final = Counter(
+    "elastic_tfjob_status_requests", "Questions to the pods' exporters, by result", ("result",)
+)
 LEADER: Final = Gauge("elastic_tfjob_leader", "1 while this replica is the leader")
 
 

@@ -18,12 +18,15 @@ from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STOP_COMMAND
 from elastic_tfjob.controller.resources import Requests, cpu_of, requests_of
 from elastic_tfjob.controller.status import JobStatus
 
-__all__ = ["Job", "Key", "Pod", "PodGroup", "Service", "Trouble"]
+__all__ = ["EXPORTER", "Job", "Key", "Pod", "PodGroup", "Service", "Trouble"]
 
 Raw = Mapping[str, Any]
 
 # Namespace and name of a job.
 Key = tuple[str, str]
+
+# The native sidecar that serves a pod's status.
+EXPORTER = "elastic-tfjob-exporter"
 
 # kubectl's copy of the whole manifest: of no use here, and as large as the spec.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -41,6 +44,7 @@ class Job:
     annotations: dict[str, str]
     raw_spec: bytes
     raw_status: bytes
+    created: str = ""
 
     @classmethod
     def parse(cls, raw: Raw) -> "Job":
@@ -57,6 +61,7 @@ class Job:
             },
             raw_spec=orjson.dumps(raw.get("spec") or {}),
             raw_status=orjson.dumps(raw.get("status") or {}),
+            created=metadata.get("creationTimestamp") or "",
         )
 
     @property
@@ -85,7 +90,7 @@ class Trouble:
 class Pod:
     """A pod of some TFJob. `index` is None where the label is not a number; `exit_code` is None until the container
     that trains has terminated. `cpu` are request and limit of that container in millicores, `command` is what the
-    operator told its launcher."""
+    operator told its launcher; `exporter` tells that it can be asked for its status."""
 
     namespace: str
     name: str
@@ -105,6 +110,7 @@ class Pod:
     requests: Requests = (0, 0, 0)
     cpu: tuple[int, int] = (0, 0)
     command: str = ""
+    exporter: bool = False
 
     @classmethod
     def parse(cls, raw: Raw) -> "Pod":
@@ -132,6 +138,7 @@ class Pod:
             requests=requests_of(spec),
             cpu=cpu_of(spec),
             command=(metadata.get("annotations") or {}).get(COMMAND_ANNOTATION, ""),
+            exporter=any(container.get("name") == EXPORTER for container in spec.get("initContainers") or ()),
         )
 
     @property

@@ -7,15 +7,17 @@ import socket
 import uuid
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+import aiohttp
 import structlog
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from elastic_tfjob.api.configuration import Configuration
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
 from elastic_tfjob.controller import metrics
 from elastic_tfjob.controller.cache import Informer
@@ -26,20 +28,30 @@ from elastic_tfjob.controller.client import (
     Conflict,
     NotFound,
     Unavailable,
+    in_cluster,
     load_configuration,
 )
+from elastic_tfjob.controller.cluster import ConfigMap
+from elastic_tfjob.controller.configuration import LiveConfiguration
+from elastic_tfjob.controller.elastic import STATE_ANNOTATION, State
 from elastic_tfjob.controller.events import Recorder
 from elastic_tfjob.controller.executor import Caches, Executor, jobs_path
 from elastic_tfjob.controller.gang import group_version
 from elastic_tfjob.controller.guard import find_rivals
+from elastic_tfjob.controller.inject import STATUS_PORT
 from elastic_tfjob.controller.leader import LeaderElection
 from elastic_tfjob.controller.observed import Job, Key, Pod, PodGroup, Service
 from elastic_tfjob.controller.queue import KeyQueue
 from elastic_tfjob.controller.reconcile import Observed, Settings, reconcile
+from elastic_tfjob.controller.reports import Reports, ask_directly, ask_through_proxy
+from elastic_tfjob.controller.rescale import Timeouts
+from elastic_tfjob.controller.scheduler import FIXED, Scheduler
 
 __all__ = ["Operator", "Options", "run"]
 
 log = structlog.get_logger(__name__)
+
+AnyInformer = Informer[Job] | Informer[Pod] | Informer[Service] | Informer[PodGroup] | Informer[ConfigMap]
 
 # Pods of a job change state together: one look at all of them instead of one for each.
 _SETTLE_S: Final = 0.05
@@ -70,6 +82,9 @@ class Options:
     qps: float = 0
     burst: int = 0
     take_over: bool = False
+    config_map: str = ""
+    status_via: Literal["auto", "direct", "proxy"] = "auto"
+    image: str = ""
 
 
 async def run(options: Options) -> int:
@@ -95,7 +110,7 @@ class Operator:
     def __init__(self, api: ApiClient, options: Options) -> None:
         self._api = api
         self._options = options
-        self._settings = Settings(options.gang_scheduler, options.cluster_domain)
+        self._settings = Settings(options.gang_scheduler, options.cluster_domain, image=options.image)
         self._queue = KeyQueue()
         self._priorities: dict[str, int] = {}
         self._leading = asyncio.Event()
@@ -107,8 +122,10 @@ class Operator:
             path = f"/apis/{group_version(options.gang_scheduler)}{place}/podgroups"
             groups = Informer(api, path, PodGroup.parse, self._queue.add)
         self._caches = Caches(
-            jobs=Informer(api, jobs_path(options.namespace), Job.parse, self._queue.add),
-            pods=Informer(api, f"/api/v1{place}/pods", Pod.parse, settle, selector=_SELECTOR),
+            jobs=Informer(api, jobs_path(options.namespace), Job.parse, self._queue.add, touched=self._job_touched),
+            pods=Informer(
+                api, f"/api/v1{place}/pods", Pod.parse, settle, selector=_SELECTOR, touched=self._pods_touched
+            ),
             services=Informer(
                 api,
                 f"/api/v1{place}/services",
@@ -121,21 +138,73 @@ class Operator:
             pod_groups=groups,
         )
         self._recorder = Recorder(api, busy=lambda: len(self._queue) > 0)
+        self._live = LiveConfiguration(api, options.config_map, self._recorder, self._configured)
+        self._session: aiohttp.ClientSession | None = None
+        self._reports = Reports(self._ask, self._caches.pods.of_job, self._reported, lambda: self._live.current.status)
+        self._scheduler = Scheduler(
+            api,
+            self._caches.jobs,
+            self._caches.pods,
+            reports=self._reports,
+            recorder=self._recorder,
+            configuration=lambda: self._live.current,
+            namespace=options.namespace,
+            priorities=lambda: self._priorities,
+        )
         self._executor = Executor(api, self._caches, self._recorder, gang_scheduler=options.gang_scheduler)
 
     @property
-    def _informers(self) -> list[Informer[Job] | Informer[Pod] | Informer[Service] | Informer[PodGroup]]:
+    def _informers(self) -> list[AnyInformer]:
         caches = self._caches
-        found: list[Informer[Job] | Informer[Pod] | Informer[Service] | Informer[PodGroup]]
-        found = [caches.jobs, caches.pods, caches.services]
-        return [*found, caches.pod_groups] if caches.pod_groups is not None else found
+        found: list[AnyInformer | None]
+        found = [caches.jobs, caches.pods, caches.services, caches.pod_groups, self._live.informer]
+        return [informer for informer in found if informer is not None]
+
+    def _job_touched(self, key: Key) -> None:
+        self._scheduler.touched(key)
+
+    def _pods_touched(self, key: Key) -> None:
+        self._reports.pods_changed(key)
+        self._scheduler.touched(key)
+
+    def _reported(self, key: Key) -> None:
+        self._queue.add(key)
+        self._scheduler.touched(key)
+
+    def _configured(self, configuration: Configuration) -> None:
+        limits = configuration.rescale
+        before, self._settings = (
+            self._settings,
+            replace(
+                self._settings,
+                wait_for_target=configuration.profile != FIXED,
+                all_jobs=configuration.scope == "all",
+                timeouts=Timeouts(
+                    prepare_s=limits.prepare_timeout_s,
+                    checkpoint_s=limits.checkpoint_timeout_s,
+                    switch_s=limits.switch_timeout_s,
+                    recreate_s=limits.recreate_timeout_s,
+                ),
+            ),
+        )
+        if self._settings != before:
+            for key in list(self._caches.jobs.keys):
+                self._queue.add(key)
+        self._scheduler.configured()
+
+    async def _ask(self, pod: Pod) -> bytes:
+        via = self._options.status_via
+        if via == "proxy" or (via == "auto" and not in_cluster(self._options.kubeconfig)):
+            return await ask_through_proxy(self._api, STATUS_PORT)(pod)
+        assert self._session is not None
+        return await ask_directly(self._session, STATUS_PORT)(pod)
 
     async def run(self, stop: asyncio.Event) -> int:
         """Serve until `stop` is set (0) or leadership is lost (1)."""
-        async with self._servers():
+        async with self._servers(), aiohttp.ClientSession() as self._session:
             background: list[asyncio.Task[None]] = [asyncio.create_task(informer.run()) for informer in self._informers]
             background.append(asyncio.create_task(self._recorder.run()))
-            if self._options.gang_scheduler:
+            if self._options.gang_scheduler or self._options.config_map:
                 background.append(asyncio.create_task(self._follow_priorities()))
             lead = asyncio.create_task(self._lead())
             stopped = asyncio.create_task(stop.wait())
@@ -166,11 +235,18 @@ class Operator:
             )
         for informer in self._informers:
             await informer.synced.wait()
+        if not self._settings.image:
+            self._settings = replace(self._settings, image=await self._own_image())
         if election is not None:
             await election.acquire()
         workers: list[asyncio.Task[None]] = [
             asyncio.create_task(self._work(election), name=f"worker-{i}") for i in range(self._options.threads)
         ]
+        workers.append(asyncio.create_task(self._reports.run(), name="reports"))
+        holds = election.holds if election is not None else lambda: True
+        workers.append(
+            asyncio.create_task(self._scheduler.run(lambda: holds() and not self._stopping), name="scheduler")
+        )
         forever: Coroutine[Any, Any, object] = election.keep() if election else asyncio.Event().wait()
         keep = asyncio.create_task(forever)
         try:
@@ -240,12 +316,28 @@ class Operator:
                 services=self._caches.services.of_job(key),
                 pod_group=next(iter(groups.of_job(key)), None) if groups is not None else None,
                 priorities=self._priorities,
+                reports=self._reports.of_job(key),
             ),
             self._settings,
         )
         await self._executor.carry_out(job, decision)
         if decision.again_at is not None:
             self._queue.add(key, (decision.again_at - now).total_seconds())
+        for newest in self._caches.jobs.of_job(key):
+            self._reports.follow(key, _rescaling(newest))
+
+    async def _own_image(self) -> str:
+        """The image of the operator's own pod, which holds launcher and exporter; empty outside a cluster."""
+        name = os.environ.get("POD_NAME")
+        if not name:
+            return ""
+        try:
+            pod = await self._api.get(f"/api/v1/namespaces/{_own_namespace()}/pods/{name}")
+        except ApiError as error:
+            log.warning("own image not known: no launcher is injected; --image says it", error=str(error))
+            return ""
+        containers = pod["spec"]["containers"]
+        return str(next((c for c in containers if c["name"] == "operator"), containers[0])["image"])
 
     async def _follow_priorities(self) -> None:
         while True:
@@ -288,6 +380,14 @@ class Operator:
         finally:
             for runner in runners:
                 await runner.cleanup()
+
+
+def _rescaling(job: Job) -> bool:
+    try:
+        state = State.parse(job.annotations.get(STATE_ANNOTATION))
+    except ValueError:
+        return False
+    return state is not None and state.rescaling
 
 
 def _own_namespace() -> str:

@@ -1,15 +1,54 @@
-"""What the pods say of themselves: the exporters' `/status`, as Reports.
+"""What the pods say of themselves: the exporters' `/status`, as Reports, asked for as often as it matters.
 
 A pod is the user's ground, so what comes from there is never trusted to be well-formed: an answer that is not what the
 pod contract says is no report.
 """
 
+import asyncio
+import contextlib
+import heapq
 import json
 import math
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast, get_args
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeVar, cast, get_args
 
-__all__ = ["Checkpoint", "CpuUse", "MemoryUse", "Prepared", "Report", "Switch"]
+import aiohttp
+import structlog
+from aiolimiter import AsyncLimiter
+
+from elastic_tfjob.api.configuration import StatusPolling
+from elastic_tfjob.controller import metrics
+from elastic_tfjob.controller.client import ApiClient, ApiError
+from elastic_tfjob.controller.observed import Key, Pod
+
+__all__ = [
+    "Checkpoint",
+    "CpuUse",
+    "MemoryUse",
+    "Prepared",
+    "Report",
+    "Reports",
+    "Switch",
+    "ask_directly",
+    "ask_through_proxy",
+]
+
+log = structlog.get_logger(__name__)
+
+# Of a job that is being rescaled: the pod that leads the training, and the others.
+_CHIEF_S: Final = 0.1
+_OTHERS_S: Final = 0.5
+_MAX_BACKOFF_S: Final = 60.0
+_MAX_FOLLOWED_BACKOFF_S: Final = 2.0
+_TIMEOUT_S: Final = 2.0
+_PROXY_TIMEOUT_S: Final = 5.0
+_IN_FLIGHT: Final = 64
+_LARGEST: Final = 64 * 1024
+# CPU use is a mean over so long: a training step's ups and downs are no news.
+_WINDOW_S: Final = 30.0
 
 PreparedState = Literal["starting", "ready", "failed"]
 SwitchState = Literal["saving", "committed", "refused"]
@@ -50,7 +89,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class CpuUse:
-    """CPU of the training container: seconds used and throttled since it started; cores it may use and uses now."""
+    """CPU of the training container: seconds used and throttled since it started; cores it may use, and uses (from
+    Reports: a mean over the last half minute)."""
 
     usage_s: float | None = None
     throttled_s: float | None = None
@@ -241,3 +281,207 @@ def _cpu(raw: _Fields | None) -> CpuUse:
 
 def _memory(raw: _Fields | None) -> MemoryUse:
     return MemoryUse() if raw is None else MemoryUse(raw.integer("used_bytes"), raw.integer("limit_bytes"))
+
+
+Ask = Callable[[Pod], Awaitable[bytes]]
+"""Gets a pod's `/status`. Raises ApiError, aiohttp.ClientError, TimeoutError or OSError."""
+
+
+def ask_directly(session: aiohttp.ClientSession, port: int) -> Ask:
+    """By the pod's own address: for an operator inside the cluster."""
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+
+    async def ask(pod: Pod) -> bytes:
+        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+        async with session.get(f"http://{host}:{port}/status", timeout=timeout) as response:
+            response.raise_for_status()
+            return await response.content.read(_LARGEST)
+
+    return ask
+
+
+def ask_through_proxy(api: ApiClient, port: int) -> Ask:
+    """Through the API server: for an operator outside."""
+
+    async def ask(pod: Pod) -> bytes:
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}:{port}/proxy/status"
+        return await api.raw(path, _PROXY_TIMEOUT_S)
+
+    return ask
+
+
+class _Source:
+    """A pod that is asked. `due` is on the event loop's clock; None: it is not to be asked now."""
+
+    __slots__ = ("asked", "chief", "due", "failures", "pod", "report", "used")
+
+    def __init__(self, pod: Pod) -> None:
+        self.pod = pod
+        self.chief = False
+        self.due: float | None = None
+        self.asked = False
+        self.failures = 0
+        self.report: Report | None = None
+        self.used: deque[tuple[float, float]] = deque()
+
+    def take(self, report: Report) -> None:
+        """Keep a new report, with CPU use averaged over the window."""
+        if self.report is not None and self.report.generation != report.generation:
+            self.used.clear()
+        usage_s = report.cpu.usage_s
+        if usage_s is not None:
+            used = self.used
+            if used and (
+                report.at <= used[-1][0] or usage_s < used[-1][1]
+            ):  # the clock was set, or it is another process
+                used.clear()
+            used.append((report.at, usage_s))
+            while len(used) > 2 and used[1][0] <= report.at - _WINDOW_S:
+                used.popleft()
+            if report.at - used[0][0] >= 1.0:
+                cores = (usage_s - used[0][1]) / (report.at - used[0][0])
+                report = replace(report, cpu=replace(report.cpu, use_cores=cores))
+        self.report = report
+
+
+class Reports:
+    """The newest Report of each running pod that has an exporter.
+
+    `changed` is called with a job's key when a pod of it says more than plain progress. Questions are spread so that
+    they are never more than `polling().max_requests_per_s`.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        pods: Callable[[Key], tuple[Pod, ...]],
+        changed: Callable[[Key], None],
+        polling: Callable[[], StatusPolling],
+    ) -> None:
+        self._ask = ask
+        self._pods = pods
+        self._changed = changed
+        self._polling = polling
+        self._sources: dict[Key, dict[str, _Source]] = {}
+        self._count = 0
+        self._followed: set[Key] = set()
+        self._line: list[tuple[float, int, Key, _Source]] = []
+        self._number = 0
+        self._wake = asyncio.Event()
+
+    def of_job(self, key: Key) -> Mapping[str, Report]:
+        """The newest reports of a job's pods, by pod name. They outlive the pod's running, not the pod."""
+        sources = self._sources.get(key, {})
+        return {name: source.report for name, source in sources.items() if source.report is not None}
+
+    def follow(self, key: Key, closely: bool = True) -> None:
+        """Ask the pods of a job that is being rescaled many times a second, until told otherwise."""
+        if closely == (key in self._followed):
+            return
+        if not closely:
+            self._followed.discard(key)
+            return
+        self._followed.add(key)
+        for source in self._sources.get(key, {}).values():
+            if source.due is not None:
+                self._queue(key, source, 0.0)
+
+    def pods_changed(self, key: Key) -> None:
+        """Take in that a job's pods have come, gone or changed."""
+        pods = self._pods(key)
+        present = {pod.name: pod for pod in pods if pod.exporter}
+        sources = self._sources.get(key, {})
+        if not present and not sources:
+            return
+        sources = self._sources.setdefault(key, sources)
+        for name in [name for name, source in sources.items() if name not in present]:
+            self._stop(sources.pop(name))
+        led = any(pod.replica_type in ("chief", "master") for pod in pods)
+        for name, pod in present.items():
+            source = sources.get(name)
+            if source is None or source.pod.uid != pod.uid:
+                if source is not None:
+                    self._stop(source)
+                source = sources[name] = _Source(pod)
+            source.pod = pod
+            source.chief = (
+                pod.replica_type in ("chief", "master") if led else (pod.replica_type, pod.index) == ("worker", 0)
+            )
+            running = pod.phase == "Running" and bool(pod.ip)
+            if running and source.due is None:
+                self._count += 1
+                self._queue(key, source, 0.0)
+            elif not running:
+                self._stop(source)
+        if not sources:
+            del self._sources[key]
+            self._followed.discard(key)
+
+    def _stop(self, source: _Source) -> None:
+        if source.due is not None:
+            source.due = None
+            self._count -= 1
+
+    def _queue(self, key: Key, source: _Source, after_s: float) -> None:
+        source.due = asyncio.get_running_loop().time() + after_s
+        self._number += 1
+        heapq.heappush(self._line, (source.due, self._number, key, source))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Ask for ever."""
+        limits = self._polling()
+        limiter = AsyncLimiter(limits.max_requests_per_s, 1)
+        slots = asyncio.Semaphore(_IN_FLIGHT)
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._wake.clear()
+                wait_s = self._line[0][0] - loop.time() if self._line else None
+                if wait_s is None or wait_s > 0:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._wake.wait(), wait_s)
+                    continue
+                due, _, key, source = heapq.heappop(self._line)
+                if source.due != due or source.asked:  # another entry of the queue holds by now
+                    continue
+                if self._polling() != limits:
+                    limits = self._polling()
+                    limiter = AsyncLimiter(limits.max_requests_per_s, 1)
+                await limiter.acquire()
+                await slots.acquire()
+                source.asked = True
+                task = group.create_task(self._question(key, source))
+                task.add_done_callback(lambda _: slots.release())
+
+    async def _question(self, key: Key, source: _Source) -> None:
+        before = source.report
+        try:
+            source.take(Report.parse(await self._ask(source.pod), time.time()))
+            source.failures = 0
+            metrics.STATUS_REQUESTS.labels("ok").inc()
+        except ValueError as error:
+            source.failures += 1
+            metrics.STATUS_REQUESTS.labels("nonsense").inc()
+            log.debug("no report", pod=source.pod.name, namespace=source.pod.namespace, error=str(error))
+        except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
+            source.failures += 1
+            metrics.STATUS_REQUESTS.labels("failed").inc()
+            log.debug("no answer", pod=source.pod.name, namespace=source.pod.namespace, error=str(error))
+        finally:
+            source.asked = False
+        if source.due is not None:
+            self._queue(key, source, self._interval_s(key, source))
+            after = source.report
+            if after is not None and (before is None or before.news != after.news):
+                self._changed(key)
+
+    def _interval_s(self, key: Key, source: _Source) -> float:
+        limits = self._polling()
+        followed = key in self._followed
+        if followed:
+            base_s = _CHIEF_S if source.chief else _OTHERS_S
+        else:
+            base_s = max(limits.interval_s, self._count / limits.max_requests_per_s)
+        longest_s = _MAX_FOLLOWED_BACKOFF_S if followed else max(_MAX_BACKOFF_S, base_s)
+        return min(base_s * 2.0 ** min(source.failures, 10), longest_s)

@@ -6,7 +6,7 @@ from typing import Any
 
 from elastic_tfjob.api.tfjob import CONTAINER
 
-__all__ = ["Requests", "cpu_of", "millicores", "requests_of", "whole"]
+__all__ = ["Requests", "amounts", "cpu_of", "millicores", "requests_of", "whole"]
 
 Requests = tuple[int, int, int]
 """CPU in millicores, memory in bytes, accelerators."""
@@ -64,7 +64,11 @@ def cpu_of(pod_spec: Raw) -> tuple[int, int]:
 
 def _requests(container: Raw) -> Requests:
     resources = container.get("resources") or {}
-    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+
+
+def amounts(asked: Raw) -> Requests:
+    """Quantities by resource name, as a pod asks for or a node has them."""
     accelerators = sum(
         whole(quantity) for name, quantity in asked.items() if any(word in name for word in _ACCELERATOR_WORDS)
     )

@@ -1,0 +1,101 @@
+"""The operator's configuration: the key `config.yaml` of a ConfigMap, which it follows without a restart.
+
+profile: kips              # which policy decides; `fixed` does as upstream does
+scope: annotated           # jobs with an elastic.kubeflow.org/ annotation, or all
+profiles: {kips: {cooldown_s: 60}}
+rescale: {prepare_timeout_s: 300}
+status: {interval_s: 5, max_requests_per_s: 50}
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from elastic_tfjob.api.profiles import PROFILES, ProfileParameters, parse_profile
+from elastic_tfjob.api.scenario import wrong_places
+
+__all__ = ["Configuration", "RescaleLimits", "StatusPolling", "parse_configuration"]
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RescaleLimits(_Model):
+    """How long each phase of a rescale may take before it is rolled back, in seconds."""
+
+    prepare_timeout_s: Seconds = Field(300.0, description="until all of the new size is built beside the old")
+    checkpoint_timeout_s: Seconds = Field(120.0, description="until the chief has saved")
+    switch_timeout_s: Seconds = Field(120.0, description="until the new size has made its first step")
+    recreate_timeout_s: Seconds = Field(300.0, description="until pods that were made anew run, without a launcher")
+
+
+class StatusPolling(_Model):
+    """How often the pods' exporters are asked for their status."""
+
+    interval_s: Seconds = Field(5.0, description="between two questions to one pod; longer where there are many pods")
+    max_requests_per_s: Seconds = Field(50.0, description="questions to all pods together")
+
+
+class Configuration(_Model):
+    """All that may be said. `parameters` are those of the chosen profile, with its defaults."""
+
+    profile: str = Field("fixed", description="the policy that decides")
+    scope: Literal["annotated", "all"] = Field("annotated", description="which jobs it decides for")
+    profiles: dict[str, dict[str, Any]] = Field(default_factory=dict, description="parameters by profile")
+    rescale: RescaleLimits = RescaleLimits()
+    status: StatusPolling = StatusPolling()
+
+    @field_validator("profile")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in PROFILES:
+            raise ValueError(f"there are {', '.join(PROFILES)}")
+        return name
+
+    @model_validator(mode="after")
+    def _parameters_fit(self) -> "Configuration":
+        for name, settings in self.profiles.items():
+            if name not in PROFILES:
+                raise ValueError(f"profiles.{name}: there are {', '.join(PROFILES)}")
+            if parse_profile(name, settings).place == "count":
+                raise ValueError(f"profiles.{name}.place: count looks at totals only, which is for simulations")
+        return self
+
+    @property
+    def parameters(self) -> ProfileParameters:
+        """What is set for the chosen profile."""
+        return parse_profile(self.profile, self.profiles.get(self.profile, {}))
+
+
+def parse_configuration(text: str) -> Configuration:
+    """Read `config.yaml`. Raises ValueError that names each wrong place, what is wrong there and what was found."""
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error
+    if content is None:
+        content = {}
+    if not isinstance(content, Mapping):
+        raise ValueError(f"not a mapping of keys to values: {content!r:.80}")
+    # A key whose values are all commented out is null in YAML.
+    content = {key: value for key, value in content.items() if value is not None}
+    try:
+        return Configuration.model_validate(content)
+    except ValidationError as error:
+        raise ValueError("; ".join(map(_short, wrong_places(error)))) from error
+
+
+def _short(problem: str) -> str:
+    """Without pydantic's own words, nor the whole document where one key of it is wrong; with what there is."""
+    text = problem.replace("Value error, ", "").removeprefix("(whole): ").split(" (found {")[0]
+    place = text.partition(":")[0]
+    models: dict[str, type[BaseModel]] = {"rescale": RescaleLimits, "status": StatusPolling}
+    if "Extra inputs are not permitted" in text and not place.startswith("profiles"):
+        known = models.get(place.partition(".")[0], Configuration).model_fields
+        text = f"{place} is not known; there are {', '.join(known)}"
+    return text

@@ -1,0 +1,69 @@
+"""The configuration that holds now: read from a ConfigMap, followed without a restart, never left for a wrong one."""
+
+from collections.abc import Callable
+
+import structlog
+
+from elastic_tfjob.api.configuration import Configuration, parse_configuration
+from elastic_tfjob.controller.cache import Informer
+from elastic_tfjob.controller.client import ApiClient
+from elastic_tfjob.controller.cluster import ConfigMap
+from elastic_tfjob.controller.events import Recorder
+from elastic_tfjob.controller.observed import Key
+from elastic_tfjob.controller.reconcile import Event
+
+__all__ = ["LiveConfiguration"]
+
+log = structlog.get_logger(__name__)
+
+
+class LiveConfiguration:
+    """`current` is the last good content of the ConfigMap `place` (NAMESPACE/NAME), or the defaults where there is no
+    ConfigMap. `changed` is called with each new one."""
+
+    def __init__(
+        self, api: ApiClient, place: str, recorder: Recorder, changed: Callable[[Configuration], None]
+    ) -> None:
+        self.current = Configuration()
+        self._recorder = recorder
+        self._changed = changed
+        self._text: str | None = None
+        self.informer: Informer[ConfigMap] | None = None
+        if place:
+            namespace, _, name = place.rpartition("/")
+            self._key: Key = namespace, name
+            path = f"/api/v1/namespaces/{namespace}/configmaps"
+            self.informer = Informer(
+                api, path, ConfigMap.parse, lambda _: None, fields=f"metadata.name={name}", touched=self._read
+            )
+
+    def _read(self, key: Key) -> None:
+        assert self.informer is not None
+        found = next(iter(self.informer.of_job(key)), None)
+        if found is None:
+            log.warning("the ConfigMap is gone: defaults hold", config_map="/".join(key))
+            self._text = None
+            self._take(Configuration())
+            return
+        if found.text is None:
+            self._refuse(found, "the key config.yaml is missing")
+        elif found.text != self._text:
+            try:
+                self._take(parse_configuration(found.text))
+                self._text = found.text
+            except ValueError as error:
+                self._refuse(found, str(error))
+
+    def _take(self, configuration: Configuration) -> None:
+        if configuration == self.current:
+            return
+        self.current = configuration
+        log.info("configuration", profile=configuration.profile, scope=configuration.scope)
+        self._changed(configuration)
+
+    def _refuse(self, found: ConfigMap, problem: str) -> None:
+        stays = f"profile {self.current.profile} as before"
+        log.error("wrong configuration", config_map=f"{found.namespace}/{found.name}", problem=problem, stays=stays)
+        self._recorder.record(
+            found, Event("Warning", "InvalidConfiguration", f"config.yaml: {problem}. It stays {stays}.")
+        )
