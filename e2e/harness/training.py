@@ -93,6 +93,11 @@ class Line:
     def step(self) -> int:
         return int(self.content["step"])
 
+    @property
+    def resumed_at(self) -> int:
+        """The step that the program went on from when it started."""
+        return int(self.content.get("resumed_at", 0))
+
 
 class Lines:
     """What the pod `pod` of a namespace reports, followed from one pod of that name to the next; a context manager.
@@ -154,7 +159,7 @@ class Lines:
             return
         # A stream that is attached anew begins with what was seen before.
         if "step" in content and (not self.seen or at > self.seen[-1].at):
-            self.seen.append(Line(float(content.get("time", at)), self._pod, content))
+            self.seen.append(Line(at, self._pod, content))
 
 
 def unix(stamp: str) -> float:

@@ -42,7 +42,7 @@ from harness.training import training
 console = Console(width=None if Console().is_terminal else 140)
 SAY_EVERY_S = 15.0
 MODES = ("go", "fixed", "kips")
-CONFIG_MAP = "elastic-tfjob-config"
+CONFIG_MAP = "elastic-tfjob-operator"
 TOLERANCE = 0.03
 """A scenario or job is a loser if it is slower than under Go by more than this."""
 BATCH = 2048

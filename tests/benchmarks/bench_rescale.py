@@ -43,7 +43,7 @@ from harness.training import PREFIX, SERVER, Line, Lines, training, wait_for_ste
 console = Console(width=None if Console().is_terminal else 140)
 NAME = "subject"
 CHIEF = f"{NAME}-chief-0"
-CONFIG_MAP = "elastic-tfjob-config"
+CONFIG_MAP = "elastic-tfjob-operator"
 OURS = ("overlap", "spare", "recreate")
 TODAY = (
     "suspend-resume",
@@ -89,18 +89,13 @@ class Rescale:
 
 
 def pause(lines: list[Line], asked: float) -> tuple[Line, Line] | None:
-    """The last line before the stop and the first after it: the largest gap after `asked`, or where steps go back.
+    """The last line of the program that ran when the change was asked for, and the first of the one that follows it.
 
-    None while the training has not stopped and gone on: the newest line must follow the stop.
+    None while there is no such line. Every program says from which step it went on.
     """
-    pairs = [(a, b) for a, b in itertools.pairwise(lines) if b.at > asked]
-    marked = [pair for pair in pairs if _generation(pair[0]) != _generation(pair[1]) or pair[1].step <= pair[0].step]
-    return marked[0] if marked else None
-
-
-def _generation(line: Line) -> tuple[Any, Any]:
-    """What differs between the program before a change and the one after it."""
-    return line.content.get("generation"), line.content.get("started")
+    pairs = itertools.pairwise(lines)
+    changed = (pair for pair in pairs if pair[1].at > asked and pair[0].resumed_at != pair[1].resumed_at)
+    return next(changed, None)
 
 
 def rate(lines: list[Line], begin: float, end: float) -> float:
@@ -211,7 +206,7 @@ def rescale(subject: Subject, kind_of: str, count: int) -> Rescale:
     return Rescale(
         f"{kind_of} {before}->{count}",
         downtime_s=round(first.at - last.at, 3),
-        lost_steps=max(0, last.step - int(first.content.get("resumed_at", first.step - 1))),
+        lost_steps=max(0, last.step - first.resumed_at),
         prepare_s=round(last.at - asked, 1),
         rate_before=round(rate(subject.lines.seen, asked - BEFORE_S, asked), 1),
         rate_while=round(rate(subject.lines.seen, asked, last.at), 1),
