@@ -5,7 +5,9 @@ decides what the workers compute, the workers compute gradients, the parameter s
 without a chief has its first worker for one, as the operator has too.
 
 The data are scikit-learn's 1,797 real digits of 8x8 pixels; a fifth is held out and only used to measure accuracy.
-The chief prints one JSON object a line: step, steps (in all), loss, accuracy, steps_per_second.
+The chief prints one JSON object a line: step, steps (in all), resumed_at (the step that this process went on from),
+loss, accuracy, steps_per_second. It saves checkpoints to
+the job's checkpoint-dir, if it has one, and goes on from there, also with another number of workers or PS.
 """
 
 import argparse
@@ -21,6 +23,13 @@ import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+
+from elastic_tfjob.runtime import ElasticCheckpoint, serve
+
+DISPATCH_S = 0.05
+"""Steps are handed out for about this long at a time; in between, a checkpoint can be saved."""
+EMBEDDING = 16
+MEBIBYTE = 1 << 20
 
 
 def cluster_of(tf_config: dict) -> tuple[tf.train.ClusterSpec, str, int]:
@@ -45,31 +54,54 @@ def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 class Network(tf.Module):
-    """64 pixels -> 128 hidden units -> 10 classes."""
+    """64 pixels -> hidden units -> 10 classes. With `embedding_mb`, also a large table with a row for each pixel and
+    grey level, spread over the parameter servers: a step reads and changes only the rows that its images need."""
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: int = 128, embedding_mb: int = 0) -> None:
         super().__init__()
         glorot = tf.keras.initializers.GlorotUniform(seed=0)
-        self.w1, self.b1 = tf.Variable(glorot((64, 128))), tf.Variable(tf.zeros(128))
-        self.w2, self.b2 = tf.Variable(glorot((128, 10))), tf.Variable(tf.zeros(10))
+        self.w1, self.b1 = tf.Variable(glorot((64, hidden))), tf.Variable(tf.zeros(hidden))
+        self.w2, self.b2 = tf.Variable(glorot((hidden, 10))), tf.Variable(tf.zeros(10))
+        self.weights = [self.w1, self.b1, self.w2, self.b2]
+        self.rows = embedding_mb * MEBIBYTE // (4 * EMBEDDING)
+        if self.rows:
+            self.table = tf.Variable(tf.zeros((self.rows, EMBEDDING)))
+            self.w3 = tf.Variable(glorot((EMBEDDING, hidden)))
+            # A partitioner makes several variables of a large one.
+            self.weights += [self.w3, *getattr(self.table, "variables", [self.table])]
 
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
-        return tf.nn.relu(images @ self.w1 + self.b1) @ self.w2 + self.b2
+        hidden = images @ self.w1 + self.b1
+        if self.rows:
+            grey = tf.cast(tf.round(images * 16), tf.int64)
+            row = (tf.range(64, dtype=tf.int64) * 17 + grey) * (self.rows // (64 * 17))
+            hidden += tf.reduce_mean(tf.nn.embedding_lookup(self.table, row), axis=1) @ self.w3
+        return tf.nn.relu(hidden) @ self.w2 + self.b2
 
 
 def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
     """The chief's part: hand out steps, and report every `report_every` of them."""
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, task_type="chief", task_id=0)
-    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
+        MEBIBYTE, max_shards=cluster.num_tasks("ps")
+    )
+    strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():  # its variables are on the parameter servers
-        network = Network()
+        network = Network(options.hidden, options.embedding_mb)
+    elastic = ElasticCheckpoint(
+        tf.train.Checkpoint(network=network),
+        total_steps=options.steps,
+        every_s=options.checkpoint_every,
+        batch_size=options.batch_size,
+        batch=options.batch,
+    )
 
     images, held_out_images, labels, held_out_labels = digits()
 
     def batches() -> tf.data.Dataset:  # made once in every worker
         data = tf.data.Dataset.from_tensor_slices((images, labels))
-        return data.shuffle(len(images)).repeat().batch(options.batch_size).prefetch(2)
+        return data.shuffle(len(images)).repeat().batch(elastic.batch_size).prefetch(2)
 
     @tf.function
     def step(iterator: tf.data.Iterator) -> tf.Tensor:
@@ -77,49 +109,77 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
             with tf.GradientTape() as tape:
                 losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, network(images))
                 loss = tf.reduce_mean(losses)
-            variables = network.trainable_variables
-            for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-                variable.assign_sub(options.learning_rate * gradient)
+            for variable, gradient in zip(network.weights, tape.gradient(loss, network.weights), strict=True):
+                if isinstance(gradient, tf.IndexedSlices):
+                    scaled = tf.IndexedSlices(options.learning_rate * gradient.values, gradient.indices)
+                    variable.scatter_sub(scaled)
+                else:
+                    variable.assign_sub(options.learning_rate * gradient)
             return loss
 
         return strategy.run(update, args=next(iterator))
 
-    iterator = iter(coordinator.create_per_worker_dataset(batches))
-    begin = time.monotonic()
-    for done in range(0, options.steps, options.report_every):
-        todo = min(options.report_every, options.steps - done)
-        losses = [coordinator.schedule(step, args=(iterator,)) for _ in range(todo)]
+    def run(count: int) -> float:
+        """So many steps; the mean loss."""
+        losses = [coordinator.schedule(step, args=(iterator,)) for _ in range(count)]
         coordinator.join()
-        correct = tf.argmax(network(held_out_images), axis=1).numpy() == held_out_labels
-        report = {
-            "step": done + todo,
-            "steps": options.steps,
-            "loss": round(float(np.mean([loss.fetch() for loss in losses])), 4),
-            "accuracy": round(float(np.mean(correct)), 4),
-            "steps_per_second": round((done + todo) / (time.monotonic() - begin), 1),
-        }
-        print(json.dumps(report), flush=True)
+        return float(np.mean([loss.fetch() for loss in losses]))
+
+    iterator = iter(coordinator.create_per_worker_dataset(batches))
+    workers = cluster.num_tasks("worker")
+    done = resumed_at = elastic.resume(warm_up=lambda: run(2 * workers))
+    begin = time.monotonic()
+    losses: list[float] = []
+    todo = workers
+    while done < options.steps:
+        next_report = (done // options.report_every + 1) * options.report_every
+        todo = min(todo, next_report - done, options.steps - done)
+        chunk = time.monotonic()
+        losses += [run(todo)] * todo
+        done += todo
+        elastic.step(done, loss=losses[-1], examples=todo * elastic.batch_size)
+        if done in (next_report, options.steps):
+            correct = tf.argmax(network(held_out_images), axis=1).numpy() == held_out_labels
+            report = {
+                "step": done,
+                "steps": options.steps,
+                "resumed_at": resumed_at,
+                "loss": round(float(np.mean(losses)), 4),
+                "accuracy": round(float(np.mean(correct)), 4),
+                "steps_per_second": round((done - resumed_at) / (time.monotonic() - begin), 1),
+            }
+            print(json.dumps(report), flush=True)
+            losses = []
+        # Twice as many as this time at most: one slow chunk or a fast one says little.
+        todo = max(min(int(todo * DISPATCH_S / (time.monotonic() - chunk)), 2 * todo), 1)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=2000, help="batches to train in all, by all workers")
     parser.add_argument("--batch-size", type=int, default=32, help="images a step")
+    parser.add_argument(
+        "--batch",
+        choices=["fixed", "scaled"],
+        default="scaled",
+        help="fixed: --batch-size is that of all workers together; scaled: each worker's",
+    )
     parser.add_argument("--learning-rate", type=float, default=0.1)
     parser.add_argument("--report-every", type=int, default=100, metavar="STEPS")
+    parser.add_argument("--checkpoint-every", type=float, default=30.0, metavar="SECONDS")
+    parser.add_argument("--hidden", type=int, default=128, help="units of the hidden layer")
+    parser.add_argument("--embedding-mb", type=int, default=0, help="MiB of a table of weights, for a large model")
     options = parser.parse_args()
 
-    # The first process of a container gets no SIGTERM unless it asks for it: without this, a deleted pod stays for its
-    # whole grace period. 143 tells the operator that the replica was ended and may be restarted.
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
     cluster, kind, index = cluster_of(json.loads(os.environ["TF_CONFIG"]))
     if kind == "chief":
+        if not os.environ.get("ELASTIC_TFJOB_CHECKPOINT_DIR"):
+            # Nothing to save: end at once. The first process of a container gets no SIGTERM unless it asks for it: a
+            # deleted pod would stay for its whole grace period. 143 tells the operator that the replica was ended.
+            signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
         train(cluster, options)
     else:  # serves until the job is done and the operator ends it (cleanPodPolicy)
-        server = tf.distribute.Server(cluster, job_name=kind, task_index=index)
-        print(f"{kind} {index} serves at {server.target}", flush=True)
-        while True:
-            signal.pause()
+        serve(cluster, kind, index)
 
 
 if __name__ == "__main__":

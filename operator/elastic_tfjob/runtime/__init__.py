@@ -1,1 +1,27 @@
-"""What runs inside the training container: stdlib and TensorFlow only."""
+"""What runs inside the training container: stdlib and TensorFlow only, Python 3.9 and later.
+
+`ElasticCheckpoint` is what a training program uses. The launcher is the first process of the container and imports
+nothing of TensorFlow, so the names below are looked up only when somebody asks for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elastic_tfjob.runtime.elastic import ElasticCheckpoint, batch_size_per_worker
+    from elastic_tfjob.runtime.serving import serve
+
+__all__ = ["ElasticCheckpoint", "batch_size_per_worker", "serve"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("ElasticCheckpoint", "batch_size_per_worker"):
+        from elastic_tfjob.runtime import elastic  # noqa: PLC0415
+
+        return getattr(elastic, name)
+    if name == "serve":
+        from elastic_tfjob.runtime.serving import serve  # noqa: PLC0415
+
+        return serve
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,66 @@
+"""`python -m elastic_tfjob.exporter --dir DIRECTORY --port PORT`: serve /status, /metrics and /healthz."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from elastic_tfjob.exporter.files import status
+from elastic_tfjob.exporter.metrics import Progress
+
+
+def handler(directory: Path) -> type[BaseHTTPRequestHandler]:
+    """Answers from the files in `directory`."""
+    registry = CollectorRegistry()
+    registry.register(Progress(directory))
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10  # of a client that says nothing
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            try:
+                if path == "/status":
+                    self._send(200, "application/json", json.dumps(status(directory)).encode())
+                elif path == "/metrics":
+                    self._send(200, CONTENT_TYPE_LATEST, generate_latest(registry))
+                elif path == "/healthz":
+                    self._send(200, "text/plain", b"ok\n")
+                else:
+                    self._send(404, "text/plain", b"there are /status, /metrics and /healthz\n")
+            except (BrokenPipeError, ConnectionResetError):
+                pass
+
+        def _send(self, code: int, kind: str, body: bytes) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """A line for each scrape would be all that is in the log."""
+
+    return Handler
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dir", type=Path, default=Path("/elastic-tfjob"), help="where launcher and program write")
+    parser.add_argument("--port", type=int, default=9465)
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    with ThreadingHTTPServer(("", options.port), handler(options.dir)) as server:
+        server.daemon_threads = True
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""What launcher and program wrote, read without trusting it: anything of a wrong type is as if it were missing."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from elastic_tfjob.runtime import protocol
+
+__all__ = ["Fields", "read", "status"]
+
+
+class Fields:
+    """Typed access to an object of JSON; None for what is missing or of another type."""
+
+    def __init__(self, raw: object) -> None:
+        self.raw: Mapping[str, Any] = raw if isinstance(raw, dict) else {}
+
+    def __bool__(self) -> bool:
+        return bool(self.raw)
+
+    def number(self, name: str) -> float | None:
+        value = self.raw.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return None
+        return value
+
+    def integer(self, name: str) -> int | None:
+        value = self.number(name)
+        return None if value is None else int(value)
+
+    def text(self, name: str) -> str:
+        value = self.raw.get(name)
+        return value if isinstance(value, str) else ""
+
+    def within(self, name: str) -> Fields:
+        return Fields(self.raw.get(name))
+
+    def numbers(self, name: str) -> list[float]:
+        values = self.raw.get(name)
+        if not isinstance(values, list):
+            return []
+        return [value if isinstance(value, int | float) and math.isfinite(value) else 0.0 for value in values]
+
+
+def read(directory: Path) -> tuple[Fields, Fields]:
+    """What the launcher and the program wrote."""
+    return Fields(protocol.read(directory / protocol.LAUNCHER)), Fields(protocol.read(directory / protocol.PROGRESS))
+
+
+def status(directory: Path) -> dict[str, Any]:
+    """The answer to `/status`: see docs/elastic.md. `generation` is the one that runs: what the program said of one
+    before it is no longer this generation's."""
+    launcher, progress = read(directory)
+    generation = launcher.integer("generation") if launcher else progress.integer("generation")
+    current = progress if progress.integer("generation") == generation else Fields(None)
+    cgroup, prepared, switch, saved = (
+        launcher.within("cgroup"),
+        launcher.within("prepared"),
+        launcher.within("switch"),
+        progress.within("checkpoint"),
+    )
+    modes = launcher.raw.get("modes")
+    return {
+        "at": time.time(),
+        "generation": generation,
+        "launcher": "modes" in launcher.raw,
+        "modes": [mode for mode in modes if mode in ("overlap", "spare")] if isinstance(modes, list) else [],
+        "prepared": {
+            "generation": prepared.integer("generation"),
+            **{name: prepared.text(name) for name in ("mode", "state", "why")},
+        }
+        if prepared
+        else None,
+        "switch": {
+            "generation": switch.integer("generation"),
+            "state": switch.text("state"),
+            "why": switch.text("why"),
+            "at": switch.number("at"),
+        }
+        if switch
+        else None,
+        "step": progress.integer("step"),
+        "total_steps": progress.integer("total_steps"),
+        "steps_per_s": current.number("steps_per_s"),
+        "examples_per_s": current.number("examples_per_s"),
+        "loss": progress.number("loss"),
+        "first_step_at": current.number("first_step_at"),
+        "last_step_at": progress.number("last_step_at"),
+        "downtime_s": current.number("downtime_s"),
+        "lost_steps": current.integer("lost_steps"),
+        "save_error": progress.text("save_error") or None,
+        "checkpoint": {
+            "step": saved.integer("step"),
+            "at": saved.number("at"),
+            "seconds": saved.number("seconds"),
+            "bytes": saved.integer("bytes"),
+            "path": saved.text("path"),
+        }
+        if saved
+        else None,
+        "cpu": {
+            "usage_s": cgroup.number("usage_s"),
+            "throttled_s": cgroup.number("throttled_s"),
+            "limit_cores": cgroup.number("limit_cores"),
+            "use_cores": launcher.number("use_cores"),
+        },
+        "memory": {"used_bytes": cgroup.integer("used_bytes"), "limit_bytes": cgroup.integer("limit_bytes")},
+    }

@@ -1,0 +1,73 @@
+"""Progress as Prometheus metrics, made anew of the files at every scrape."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from elastic_tfjob.exporter.files import Fields, read
+
+__all__ = ["Progress"]
+
+_PREFIX = "elastic_tfjob"
+
+
+class Progress(Collector):
+    """Metrics of one pod; what is not known is left out."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def collect(self) -> Iterator[Metric]:
+        launcher, progress = read(self._directory)
+        cgroup, saved = launcher.within("cgroup"), progress.within("checkpoint")
+        yield from _counter("steps", "Training steps done in this pod.", progress.number("steps"))
+        yield from _counter("examples", "Examples trained on in this pod.", progress.number("examples"))
+        yield from _gauge("step", "Steps done in all, checkpoints included.", progress.number("step"))
+        yield from _gauge("target_steps", "Steps after which training ends.", progress.number("total_steps"))
+        yield from _gauge("loss", "The last loss that was reported.", progress.number("loss"))
+        yield from _histogram("step_seconds", "Time of a training step.", progress.within("step_seconds"))
+        yield from _histogram(
+            "rescale_downtime_seconds",
+            "From the last step before a switch or restart to the first after it.",
+            progress.within("downtimes"),
+        )
+        generation = launcher.number("generation") if launcher else progress.number("generation")
+        yield from _gauge("generation", "How often the job has been rescaled.", generation)
+        at = saved.number("at")
+        age = None if at is None else max(time.time() - at, 0.0)
+        yield from _gauge("checkpoint_age_seconds", "Since the newest complete checkpoint.", age)
+        yield from _gauge("checkpoint_size_bytes", "Size of the newest checkpoint.", saved.number("bytes"))
+        yield from _gauge("checkpoint_duration_seconds", "How long saving it took.", saved.number("seconds"))
+        if progress:
+            failing = float(bool(progress.text("save_error")))
+            yield from _gauge("checkpoint_failing", "1 while the last checkpoint could not be saved.", failing)
+        yield from _counter("container_cpu_seconds", "CPU time of the training container.", cgroup.number("usage_s"))
+        yield from _counter(
+            "container_cpu_throttled_seconds", "Time it was held back by its limit.", cgroup.number("throttled_s")
+        )
+        yield from _gauge("container_memory_bytes", "Its memory in use.", cgroup.number("used_bytes"))
+
+
+def _counter(name: str, text: str, value: float | None) -> Iterator[Metric]:
+    if value is not None:
+        yield CounterMetricFamily(f"{_PREFIX}_{name}", text, value=value)
+
+
+def _gauge(name: str, text: str, value: float | None) -> Iterator[Metric]:
+    if value is not None:
+        yield GaugeMetricFamily(f"{_PREFIX}_{name}", text, value=value)
+
+
+def _histogram(name: str, text: str, raw: Fields) -> Iterator[Metric]:
+    bounds, counts, total = raw.numbers("bounds"), raw.numbers("counts"), raw.number("sum")
+    if total is None or len(counts) != len(bounds) + 1:
+        return
+    names = [*(str(float(bound)) for bound in bounds), "+Inf"]
+    buckets = list(zip(names, accumulate(counts), strict=True))
+    yield HistogramMetricFamily(f"{_PREFIX}_{name}", text, buckets=buckets, sum_value=total)

@@ -1,0 +1,75 @@
+"""CPU and memory of this container, from its control group (versions 1 and 2)."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path("/sys/fs/cgroup")
+
+
+def usage(root: Path = ROOT) -> dict[str, Any]:
+    """CPU seconds used and throttled, cores allowed; bytes of memory used (without what the kernel can drop at once),
+    anonymous, and allowed. None for what the kernel does not say."""
+    return (
+        _version_2(root) if (root / "cgroup.controllers").exists() or (root / "cpu.stat").exists() else _version_1(root)
+    )
+
+
+def _version_2(root: Path) -> dict[str, Any]:
+    cpu, memory = _table(root / "cpu.stat"), _table(root / "memory.stat")
+    quota = _text(root / "cpu.max").split()
+    limit = int(quota[0]) / int(quota[1]) if len(quota) == 2 and quota[0].isdigit() else None
+    return {
+        "usage_s": _times(cpu.get("usage_usec"), 1e-6),
+        "throttled_s": _times(cpu.get("throttled_usec"), 1e-6),
+        "limit_cores": limit,
+        "used_bytes": _without(_number(root / "memory.current"), memory.get("inactive_file")),
+        "anonymous_bytes": memory.get("anon"),
+        "limit_bytes": _number(root / "memory.max"),
+    }
+
+
+def _version_1(root: Path) -> dict[str, Any]:
+    cpu, memory = _table(root / "cpu" / "cpu.stat"), _table(root / "memory" / "memory.stat")
+    quota, period = _number(root / "cpu" / "cpu.cfs_quota_us"), _number(root / "cpu" / "cpu.cfs_period_us")
+    limit = _number(root / "memory" / "memory.limit_in_bytes")
+    return {
+        "usage_s": _times(_number(root / "cpuacct" / "cpuacct.usage"), 1e-9),
+        "throttled_s": _times(cpu.get("throttled_time"), 1e-9),
+        "limit_cores": quota / period if quota and period and quota > 0 else None,
+        "used_bytes": _without(_number(root / "memory" / "memory.usage_in_bytes"), memory.get("total_inactive_file")),
+        "anonymous_bytes": memory.get("total_rss"),
+        "limit_bytes": limit if limit and limit < 1 << 60 else None,  # "no limit" is a very large number there
+    }
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    with contextlib.suppress(ValueError):
+        return int(_text(path))
+    return None
+
+
+def _table(path: Path) -> dict[str, int]:
+    found = {}
+    for line in _text(path).splitlines():
+        name, _, value = line.partition(" ")
+        if value.strip().isdigit():
+            found[name] = int(value)
+    return found
+
+
+def _times(value: int | None, unit: float) -> float | None:
+    return None if value is None else value * unit
+
+
+def _without(value: int | None, part: int | None) -> int | None:
+    return None if value is None else value - min(part or 0, value)

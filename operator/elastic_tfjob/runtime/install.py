@@ -1,0 +1,36 @@
+"""`python -m elastic_tfjob.runtime.install DIRECTORY`: write DIRECTORY/launcher.pyz, this package as one file."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import zipapp
+from pathlib import Path
+
+_MAIN = "from elastic_tfjob.runtime.launcher import main\n\nmain()\n"
+
+
+def install(directory: Path) -> Path:
+    """Write the launcher for everybody to read. Raises OSError."""
+    package = Path(__file__).resolve().parent
+    target = directory / "launcher.pyz"
+    with tempfile.TemporaryDirectory(dir=directory) as folder:
+        staged = Path(folder) / "package"
+        runtime = staged / "elastic_tfjob" / "runtime"
+        runtime.mkdir(parents=True)
+        (staged / "__main__.py").write_text(_MAIN)
+        (staged / "elastic_tfjob" / "__init__.py").write_text('"""What the operator brought into this container."""\n')
+        for source in package.glob("*.py"):
+            (runtime / source.name).write_bytes(source.read_bytes())
+        archive = Path(folder) / "launcher.pyz"
+        zipapp.create_archive(staged, archive, interpreter="/usr/bin/env python3")
+        archive.chmod(0o755)
+        os.replace(archive, target)
+    return target
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    print(install(Path(sys.argv[1])))

@@ -1,0 +1,576 @@
+"""The first process of the training container: runs the user's program, and the next generation's beside it.
+
+    python3 launcher.pyz -- python train.py --steps 1000
+
+Level-based: 20 times a second what the operator commands (a file that follows an annotation of the pod) is compared
+with what runs, and one step is taken towards it. Which generation runs is kept in committed.json, so a restarted
+container goes on where it was. The chief's launcher alone decides a switch: its program has saved and waits -> the
+barrier of the prepared one opens and the old one is stopped; nobody outside the pod is asked in between.
+
+A job's result is as without the launcher: the running program's exit code is the launcher's, output goes straight to
+the container's, signals are forwarded, and whatever goes wrong in here is noted in launcher.log and changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from elastic_tfjob.runtime import cgroup, protocol, spare
+
+ARCHIVE = str(Path(__file__).absolute().parents[2])
+"""What holds the package `elastic_tfjob`: launcher.pyz, or a directory."""
+
+POLL_S, SAVING_POLL_S = 0.05, 0.005
+STATUS_S = 1.0
+TERM_S = 5.0
+"""How long a program that is replaced has between SIGTERM and SIGKILL."""
+_FORWARDED = [
+    getattr(signal, name)
+    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
+]
+_WATCHED = {*_FORWARDED, signal.SIGCHLD}
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
+_LOG_LIMIT = 1 << 20
+
+
+@dataclass
+class Child:
+    """A program of one generation, with all that it starts (its process group)."""
+
+    generation: int
+    tf_config: str | None
+    mode: str = "overlap"
+    pid: int = 0
+    started: bool = True  # False: a spare that has not been given the user's program
+    state: str = "starting"
+    why: str = ""
+    kill_at: float | None = None
+
+    @property
+    def task(self) -> protocol.Task:
+        return protocol.Task.of(self.tf_config)
+
+
+@dataclass
+class Command:
+    """What the operator wants; see protocol and docs/elastic.md."""
+
+    action: str
+    generation: int = 0
+    mode: str = "overlap"
+    tf_config: str | None = None
+    timeout_s: float = 120.0
+
+    @classmethod
+    def parse(cls, text: str) -> Command:
+        """Raises ValueError."""
+        raw = json.loads(text)
+        if not isinstance(raw, dict) or raw.get("action") not in ("prepare", "switch", "run", "stop"):
+            raise ValueError(f"no such command: {text[:200]}")
+        if raw["action"] == "stop":
+            return cls("stop")
+        tf_config = raw.get("tf_config")
+        if (
+            isinstance(raw.get("generation"), bool)
+            or not isinstance(raw.get("generation"), int)
+            or raw["generation"] < 0
+        ):
+            raise ValueError(f"generation: {raw.get('generation')!r}")
+        if tf_config is not None and not isinstance(tf_config, str):
+            raise ValueError("tf_config is no text")
+        if raw.get("mode", "overlap") not in ("overlap", "spare"):
+            raise ValueError(f"mode: {raw['mode']!r}")
+        return cls(
+            raw["action"],
+            raw["generation"],
+            raw.get("mode", "overlap"),
+            tf_config,
+            float(raw.get("timeout_s") or 120.0),
+        )
+
+
+@dataclass
+class Launcher:
+    """`program`: the user's command. `tf_config`: generation 0's, from the environment."""
+
+    program: list[str]
+    directory: Path
+    command_file: Path | None
+    tf_config: str | None
+    command: Command | None = None
+    running: Child | None = None
+    prepared: Child | None = None
+    stopping: list[Child] = field(default_factory=list)
+    switch: dict[str, Any] | None = None
+    asked: str | None = None  # the id of the save that was asked for
+    save_until: float = 0.0
+    _seen: Any = None
+    _stamp: Any = None
+    _status: str = ""
+    _status_at: float = 0.0
+    _cpu: list[tuple[float, float]] = field(default_factory=list)
+    _cgroup: dict[str, Any] = field(default_factory=dict)
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def run(self, mask: set[Any]) -> int:
+        """Until the running program ends; gives the launcher's exit code. `mask`: signals that children block."""
+        self._mask = mask
+        self._begin()
+        while True:
+            code = self._reap()
+            if code is not None:
+                self._kill(self.prepared)
+                self._publish(time.monotonic())
+                return code
+            try:
+                self._tick()
+            except Exception as error:
+                self._log(f"{type(error).__name__}: {error}")
+                if self.running is not None and not self.running.pid:  # the user's program cannot be started
+                    raise
+            wait = POLL_S if self.asked is None else SAVING_POLL_S
+            received = signal.sigtimedwait(_WATCHED, wait)
+            if received is not None and received.si_signo != signal.SIGCHLD:
+                self._forward(received.si_signo)
+
+    def _begin(self) -> None:
+        """Start what a restarted container ran, or what the operator commands, or generation 0."""
+        self._read_command()
+        committed = protocol.read(self.directory / protocol.COMMITTED)
+        command = self.command
+        if committed is not None and isinstance(committed.get("generation"), int):
+            self.switch = committed.get("switch")
+            if not (command and command.action == "run" and command.generation != committed["generation"]):
+                self._start_running(committed["generation"], committed.get("tf_config"))
+                return
+        if command is None or command.action == "stop":
+            self._start_running(0, self.tf_config)
+        elif command.action == "run":
+            self._start_running(command.generation, self._config(command))
+        # else: a new pod, whose program is prepared and waits
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self._read_command()
+        for child in self.stopping:
+            if child.kill_at is not None and now >= child.kill_at:
+                _signal_group(child.pid, signal.SIGKILL)
+                child.kill_at = None
+        self._watch_prepared(now)
+        if self.command is not None:
+            self._towards(self.command, now)
+        self._watch_save(now)
+        self._publish(now)
+
+    def _read_command(self) -> None:
+        if self.command_file is None:
+            return
+        try:
+            status = self.command_file.stat()  # through the symlink that the kubelet swaps
+            stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
+            if stamp == self._stamp:
+                return
+            text = self.command_file.read_text().strip()
+        except OSError:
+            return
+        self._stamp = stamp
+        if not text or text == self._seen:
+            return
+        self._seen = text
+        try:
+            command = Command.parse(text)
+        except (ValueError, TypeError, RecursionError) as error:
+            self._log(f"command not understood, the last one stays: {error}")
+            return
+        self._log(f"command: {command.action} {command.generation} {command.mode}")
+        # A generation that was refused may be tried again: only a repeated `switch` is the same attempt.
+        if command.action == "prepare" and self.switch and self.switch["generation"] == command.generation:
+            self.switch = None
+        self.command = command
+
+    # -- towards the command -------------------------------------------------------------------------------------------
+
+    def _towards(self, command: Command, now: float) -> None:
+        if command.action == "stop":
+            return
+        running = self.running
+        if command.action == "run":
+            self._cancel("the operator took it back")
+            if running is not None and running.generation == command.generation:
+                self._drop_prepared()
+            elif self._is_prepared(command.generation):
+                self._commit(now)
+            elif running is not None:
+                self._drop_prepared()
+                self.running = None
+                self._stop(running, now)
+            elif not self.stopping:  # its port may be the one that was in use
+                self._drop_prepared()
+                if not self.stopping:
+                    self._start_running(command.generation, self._config(command))
+            return
+        if running is not None and running.generation == command.generation:
+            return
+        if self.prepared is not None and (
+            self.prepared.generation != command.generation or self.prepared.mode != command.mode
+        ):
+            self._cancel("another generation is prepared")
+            self._drop_prepared()
+        if self.prepared is None:
+            if not self.stopping:
+                self._prepare(command)
+            return
+        if command.action == "prepare":
+            self._cancel("the operator took it back")
+        else:
+            self._switch(command, now)
+
+    def _is_prepared(self, generation: int) -> bool:
+        return self.prepared is not None and self.prepared.generation == generation and self.prepared.state != "failed"
+
+    def _prepare(self, command: Command) -> None:
+        config = self._config(command)
+        child = Child(command.generation, config, command.mode)
+        self.prepared = child
+        task = child.task
+        if task.trains and self.running is not None and not self._says_hello(self.running):
+            child.state, child.why = "failed", "the running program does not use ElasticCheckpoint (yet)"
+        elif not task.trains and not task.serves:
+            child.state, child.started = (
+                "ready",
+                False,
+            )  # an evaluator is beside the cluster: it starts when it is to run
+        elif command.mode == "spare":
+            waiting = spare.command(self.program, ARCHIVE)
+            if waiting is None:
+                child.state, child.why = "failed", "only `python SCRIPT` and `python -m MODULE` can wait as a spare"
+            else:
+                child.started = False
+                self._spawn(child, waiting)
+        else:
+            self._spawn(child, self.program)
+
+    def _switch(self, command: Command, now: float) -> None:
+        prepared, running = self.prepared, self.running
+        assert prepared is not None
+        if (
+            prepared.mode == "spare"
+            and prepared.pid
+            and not prepared.started
+            and prepared.task.serves
+            and not _has_gpu()
+        ):
+            if prepared.state == "ready":
+                self._begin_spare(prepared)
+                prepared.state = "starting"
+            return
+        if running is None or not running.task.chief:
+            return
+        if self.switch and self.switch["generation"] == command.generation and self.switch["state"] != "saving":
+            return  # decided
+        if self.switch is None or self.switch["generation"] != command.generation:
+            self.save_until = now + command.timeout_s
+            self._decide(command.generation, "saving")
+        if prepared.state == "failed":
+            self._refuse(prepared.why)
+        elif now >= self.save_until:
+            why = "not saved" if self.asked else "not ready"
+            self._refuse(f"{why} within {command.timeout_s:g} s")
+        elif self.asked is None and prepared.state == "ready":
+            self.asked = f"{command.generation}-{time.time_ns()}"
+            request = {"id": self.asked, "generation": command.generation}
+            protocol.write(self._folder(running) / protocol.SAVE, request)
+
+    def _watch_save(self, now: float) -> None:
+        """The running program's answer to a request to save."""
+        if self.asked is None or self.running is None or self.prepared is None:
+            return
+        answer = protocol.read(self._folder(self.running) / protocol.SAVED)
+        if answer is None or answer.get("id") != self.asked:
+            return
+        if not answer.get("ok"):
+            self._refuse(f"checkpoint: {answer.get('why') or 'failed'}")
+        elif self.prepared.state == "failed":
+            self._refuse(self.prepared.why)
+        else:
+            self._commit(now)
+
+    def _commit(self, now: float) -> None:
+        """The prepared program is the running one from here on. Once its barrier is open there is no way back; if that
+        cannot be done (OSError), nothing has changed."""
+        prepared, old = self.prepared, self.running
+        assert prepared is not None
+        self._open(prepared)
+        self.running, self.prepared = prepared, None
+        if self.asked is not None:
+            self.asked = None
+            self._decide(prepared.generation, "committed")
+        with contextlib.suppress(OSError):
+            self._keep()
+        if old is not None:
+            self._stop(old, now)
+        self._log(f"generation {prepared.generation} runs")
+
+    def _open(self, child: Child) -> None:
+        protocol.write(self._folder(child) / protocol.GO, {"generation": child.generation, "at": time.time()})
+        if child.started:
+            return
+        if child.pid:
+            self._begin_spare(child)
+        else:
+            child.started = True
+            self._spawn(child, self.program, opened=True)
+
+    def _begin_spare(self, child: Child) -> None:
+        protocol.write(self._folder(child) / protocol.START, {"tf_config": child.tf_config})
+        child.started = True
+
+    def _watch_prepared(self, now: float) -> None:
+        child = self.prepared
+        if child is None or child.state != "starting":
+            return
+        waits = protocol.read(self._folder(child) / protocol.READY)
+        if not child.started:
+            ready = waits is not None and bool(waits.get("spare"))
+        elif child.task.trains:
+            ready = waits is not None and not waits.get("spare")
+        else:
+            ready = _listens(child.task.port)
+        if ready:
+            child.state = "ready"
+            self._log(f"generation {child.generation} is ready")
+
+    # -- the switch ----------------------------------------------------------------------------------------------------
+
+    def _decide(self, generation: int, state: str, why: str = "") -> None:
+        self.switch = {"generation": generation, "state": state, "why": why, "at": time.time()}
+        self._log(f"switch to {generation}: {state} {why}")
+
+    def _refuse(self, why: str) -> None:
+        """Let the running program go on."""
+        assert self.switch is not None
+        self._decide(self.switch["generation"], "refused", why)
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        self.asked = None
+        if self.running is not None:
+            with contextlib.suppress(OSError):
+                (self._folder(self.running) / protocol.SAVE).unlink()
+
+    def _cancel(self, why: str) -> None:
+        if self.switch is not None and self.switch["state"] == "saving":
+            self._refuse(why)
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    def _start_running(self, generation: int, tf_config: str | None) -> None:
+        child = Child(generation, tf_config, state="running")
+        self.running = child
+        with contextlib.suppress(OSError):
+            self._keep()
+        self._spawn(child, self.program, opened=True)
+
+    def _spawn(self, child: Child, command: Sequence[str], *, opened: bool = False) -> None:
+        environment = dict(os.environ)
+        try:
+            folder = self._folder(child)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o755)
+            if opened:
+                protocol.write(folder / protocol.GO, {"generation": child.generation, "at": time.time()})
+        except OSError as error:
+            self._log(f"{error}")
+        environment[protocol.GENERATION] = str(child.generation)
+        if os.path.isfile(ARCHIVE):
+            path = environment.get("PYTHONPATH")
+            environment["PYTHONPATH"] = f"{ARCHIVE}:{path}" if path else ARCHIVE
+        if child.tf_config is not None:
+            environment["TF_CONFIG"] = child.tf_config
+        child.pid = os.posix_spawnp(
+            command[0],
+            list(command),
+            environment,
+            setpgroup=0,
+            setsigmask=self._mask,
+        )
+        self._log(f"generation {child.generation} started as {child.pid}: {' '.join(command[:4])[:200]}")
+
+    def _stop(self, child: Child, now: float) -> None:
+        if child.pid:
+            _signal_group(child.pid, signal.SIGTERM)
+            child.kill_at = now + TERM_S
+            self.stopping.append(child)
+
+    def _drop_prepared(self) -> None:
+        child, self.prepared = self.prepared, None
+        if child is not None and child.pid and child.state != "failed":
+            self._kill(child)
+            self.stopping.append(child)
+
+    @staticmethod
+    def _kill(child: Child | None) -> None:
+        if child is not None and child.pid:
+            _signal_group(child.pid, signal.SIGKILL)
+
+    def _reap(self) -> int | None:
+        """Collect what has ended; the exit code to end with once the running program is among it."""
+        result: int | None = None
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                pid = 0
+            if pid == 0:
+                return result
+            code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+            if self.running is not None and pid == self.running.pid:
+                self._log(f"generation {self.running.generation} ended with {code}")
+                result = code
+            elif self.prepared is not None and pid == self.prepared.pid:
+                self.prepared.state, self.prepared.why = "failed", f"the program ended with exit code {code}"
+                self._log(f"prepared generation {self.prepared.generation} ended with {code}")
+                _signal_group(pid, signal.SIGKILL)
+            else:
+                for child in [child for child in self.stopping if child.pid == pid]:
+                    _signal_group(pid, signal.SIGKILL)  # what it started and left
+                    self.stopping.remove(child)
+
+    def _forward(self, number: int) -> None:
+        if self.running is None or not self.running.pid:
+            if number in (signal.SIGTERM, signal.SIGINT):  # nothing runs yet: end as a program without handlers does
+                self._kill(self.prepared)
+                sys.exit(128 + number)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.running.pid, number)
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def _folder(self, child: Child) -> Path:
+        return protocol.generation_directory(self.directory, child.generation)
+
+    def _config(self, command: Command) -> str | None:
+        return self.tf_config if command.tf_config is None else command.tf_config
+
+    def _says_hello(self, child: Child) -> bool:
+        return (self._folder(child) / protocol.HELLO).exists()
+
+    def _keep(self) -> None:
+        assert self.running is not None
+        kept = {"generation": self.running.generation, "tf_config": self.running.tf_config, "switch": self.switch}
+        protocol.write(self.directory / protocol.COMMITTED, kept)
+
+    def _modes(self) -> list[str]:
+        """How this pod can be rescaled now. A program that trains must use ElasticCheckpoint: else its next generation
+        would not wait, but train beside it."""
+        if self.running is not None and self.running.task.trains and not self._says_hello(self.running):
+            return []
+        modes = []
+        used, limit = self._cgroup.get("anonymous_bytes"), self._cgroup.get("limit_bytes")
+        two_fit = not used or not limit or (self.prepared is not None) or 2 * used <= limit
+        if two_fit and not _has_gpu():
+            modes.append("overlap")
+        if spare.command(self.program, ARCHIVE):
+            modes.append("spare")
+        return modes
+
+    def _publish(self, now: float) -> None:
+        due = now - self._status_at >= STATUS_S
+        if due:
+            self._cgroup = cgroup.usage()
+            if (used := self._cgroup.get("usage_s")) is not None:
+                self._cpu = [*self._cpu[-5:], (now, used)]
+        prepared = self.prepared
+        (first, before), (last, after) = (self._cpu[0], self._cpu[-1]) if self._cpu else ((0.0, 0.0), (0.0, 0.0))
+        status = {
+            "generation": self.running.generation if self.running else None,
+            "modes": self._modes(),
+            "prepared": prepared
+            and {
+                "generation": prepared.generation,
+                "mode": prepared.mode,
+                "state": prepared.state,
+                "why": prepared.why,
+            },
+            "switch": self.switch,
+            "cgroup": self._cgroup,
+            "use_cores": (after - before) / (last - first) if last > first else None,
+        }
+        text = json.dumps(status)
+        if due or text != self._status:
+            with contextlib.suppress(OSError):
+                protocol.write(self.directory / protocol.LAUNCHER, {"at": time.time(), **status})
+            self._status, self._status_at = text, (now if due else self._status_at)
+
+    def _log(self, line: str) -> None:
+        with contextlib.suppress(OSError):
+            log = self.directory / "launcher.log"
+            mode = "w" if log.exists() and log.stat().st_size > _LOG_LIMIT else "a"
+            with open(log, mode) as file:
+                file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')}.{time.time_ns() // 1_000_000 % 1000:03} {line}\n")
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _listens(port: int) -> bool:
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with contextlib.suppress(OSError), socket.socket(family) as probe:
+            probe.settimeout(0.2)
+            probe.connect((address, port))
+            return True
+    return False
+
+
+def _has_gpu() -> bool:
+    return os.path.exists("/dev/nvidia0") or os.path.exists("/dev/kfd")
+
+
+def main() -> None:
+    """Run the command after `--`. Does not return."""
+    arguments = sys.argv[1:]
+    program = arguments[1:] if arguments[:1] == ["--"] else arguments
+    if not program:
+        sys.exit("usage: launcher.pyz -- COMMAND [ARGUMENT...]")
+    directory = Path(os.environ.get(protocol.DIRECTORY) or "/elastic-tfjob")
+    try:
+        protocol.write(directory / protocol.LAUNCHER, {"at": time.time()})
+    except OSError:  # no place to speak through: then the program alone
+        _become(program)
+    with contextlib.suppress(OSError, AttributeError):  # PID 1 gets orphans anyway
+        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    command = os.environ.get(protocol.COMMAND)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    launcher = Launcher(program, directory, Path(command) if command else None, os.environ.get("TF_CONFIG"))
+    try:
+        code = launcher.run(mask)
+    except OSError as error:  # of the first start: what a shell would say
+        print(f"{program[0]}: {error.strerror or error}", file=sys.stderr)
+        code = 127 if isinstance(error, FileNotFoundError) else 126
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def _become(program: list[str]) -> None:
+    try:
+        os.execvp(program[0], program)
+    except OSError as error:
+        print(f"{program[0]}: {error.strerror or error}", file=sys.stderr)
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)

@@ -1,0 +1,176 @@
+"""How far training is: counted in memory by the thread that trains, written to a file by another.
+
+Cost in the training thread, by tests/benchmarks/bench_hook.py: see `Progress.count`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import math
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, Callable
+
+from elastic_tfjob.runtime import protocol
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of the step-time histogram, in seconds; one more bucket takes the rest."""
+DOWNTIME_BUCKETS = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+WRITE_S, WATCH_S = 0.25, 0.01
+RATE_S = 10.0
+"""Steps a second are of this long a time."""
+
+
+class Progress:
+    """Counters of the program that trains, and the thread that writes them (at most four times a second) and calls
+    `watch` (a hundred times a second)."""
+
+    def __init__(self, directory: Path | None, generation: int, watch: Callable[[], None]) -> None:
+        self.path = directory / protocol.PROGRESS if directory else None
+        self.generation = generation
+        self.watch = watch
+        self.step: int | None = None
+        self.total_steps: int | None = None
+        self.loss: Any = None
+        self.checkpoint: dict[str, Any] | None = None
+        self.save_error: str | None = None
+        self.last_step_at: float | None = None
+        self._steps = self._examples = 0
+        self._sum = 0.0
+        self._counts = [0] * (len(BUCKETS) + 1)
+        self._downtimes = [0] * (len(DOWNTIME_BUCKETS) + 1)
+        self._downtime_sum = 0.0
+        self._first_step_at: float | None = None
+        self._downtime: float | None = None
+        self._lost: int | None = None
+        self._before: dict[str, Any] = {}
+        self._clock = 0.0
+        self._window: deque[tuple[float, int, int]] = deque()
+        self._lock = threading.Lock()  # of the file
+        self._closed = threading.Event()
+        self._started = False
+        self._rate = 0.0
+
+    def begin(self, step: int, checkpoint: dict[str, Any] | None) -> None:
+        """Training goes on from `step`: what the program before counted goes on counting."""
+        before = (self.path and protocol.read(self.path)) or {}
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            self._steps, self._examples = int(before["steps"]), int(before["examples"])
+            self._sum = float(before["step_seconds"]["sum"])
+            self._counts = [int(count) for count in before["step_seconds"]["counts"]]
+            self._downtimes = [int(count) for count in before["downtimes"]["counts"]]
+            self._downtime_sum = float(before["downtimes"]["sum"])
+        self._before = before
+        self.step, self.checkpoint = step, checkpoint
+        if isinstance(before.get("step"), int):
+            self._lost = max(before["step"] - step, 0)
+        self._clock = time.perf_counter()
+        self.write()
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._loop, name="elastic-tfjob", daemon=True).start()
+
+    def count(self, step: int, loss: Any, examples: int) -> None:
+        """`step` steps are done in all. What this costs is measured by tests/benchmarks/bench_hook.py."""
+        clock = time.perf_counter()
+        done = step - self.step  # type: ignore[operator]
+        self.step = step
+        if done > 0:
+            taken = clock - self._clock
+            self._counts[bisect.bisect_left(BUCKETS, taken / done)] += done
+            self._sum += taken
+            self._steps += done
+            self._examples += examples
+            self.last_step_at = time.time()
+            if self._first_step_at is None:
+                self._first_step()
+        self._clock = clock
+        if loss is not None:
+            self.loss = loss
+
+    def pause(self) -> None:
+        """What comes now (a checkpoint) is not part of a step's time."""
+        self._clock = time.perf_counter()
+
+    def rate(self) -> float:
+        """Steps a second, as last written; 0 if unknown."""
+        return self._rate
+
+    def _first_step(self) -> None:
+        self._first_step_at = self.last_step_at
+        last = self._before.get("last_step_at")
+        if isinstance(last, (int, float)) and self._first_step_at is not None:
+            self._downtime = max(self._first_step_at - last, 0.0)
+            self._downtimes[bisect.bisect_left(DOWNTIME_BUCKETS, self._downtime)] += 1
+            self._downtime_sum += self._downtime
+
+    def write(self) -> None:
+        """Write the file now. A directory that is full or gone must not stop training."""
+        now = time.monotonic()
+        window = self._window
+        window.append((now, self._steps, self._examples))
+        while len(window) > 2 and window[1][0] < now - RATE_S:
+            window.popleft()
+        (begin, steps, examples), (end, steps_now, examples_now) = window[0], window[-1]
+        seconds = end - begin
+        self._rate = (steps_now - steps) / seconds if seconds > 0 else 0.0
+        if self.path is None:
+            return
+        content = {
+            "at": time.time(),
+            "generation": self.generation,
+            "step": self.step,
+            "total_steps": self.total_steps,
+            "steps": self._steps,
+            "examples": self._examples,
+            "steps_per_s": self._rate if seconds > 0 else None,
+            "examples_per_s": (examples_now - examples) / seconds if seconds > 0 else None,
+            "loss": _number(self.loss),
+            "first_step_at": self._first_step_at,
+            "last_step_at": self.last_step_at or self._before.get("last_step_at"),
+            "downtime_s": self._downtime,
+            "lost_steps": self._lost if self._first_step_at is not None else None,
+            "checkpoint": self.checkpoint,
+            "save_error": self.save_error,
+            "step_seconds": {"bounds": BUCKETS, "counts": self._counts, "sum": self._sum},
+            "downtimes": {"bounds": DOWNTIME_BUCKETS, "counts": self._downtimes, "sum": self._downtime_sum},
+        }
+        with self._lock, contextlib.suppress(OSError):
+            if not self._closed.is_set():
+                protocol.write(self.path, content)
+
+    def close(self) -> None:
+        """Write a last time; from then on the file is the next generation's."""
+        self.write()
+        with self._lock:
+            self._closed.set()
+
+    def reopen(self) -> None:
+        """The next generation does not come: go on."""
+        self._closed.clear()
+
+    def _loop(self) -> None:
+        written = 0.0
+        first_seen = False
+        while True:
+            time.sleep(WATCH_S)
+            self.watch()
+            now = time.monotonic()
+            # The first step is news that a rescale waits for.
+            first = self._first_step_at is not None and not first_seen
+            if first or now - written >= WRITE_S:
+                first_seen = first_seen or first
+                written = now
+                self.write()
+
+
+def _number(value: Any) -> float | None:
+    """A loss as JSON can hold it; a tensor is only now copied from its device."""
+    try:
+        number = float(value)
+    except Exception:
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,98 @@
+"""The files by which launcher, training program and exporter of one pod speak to each other.
+
+    $ELASTIC_TFJOB_DIR/
+      launcher.json      launcher: what runs, what is prepared, the switch, CPU and memory of the container
+      committed.json     launcher: generation and TF_CONFIG that a restarted container goes on with
+      progress.json      the program that trains: step, loss, step times, checkpoint
+      generation-3/      of one generation's program
+        hello.json       program: "I use ElasticCheckpoint", and the variables it set before it imported TensorFlow
+        ready.json       program: "I wait in resume()" (or, as a spare: "TensorFlow is imported")
+        go.json          launcher: the barrier of resume() is open
+        start.json       launcher: the spare may start the user's program, with this TF_CONFIG
+        save.json        launcher: "save and wait"; gone: "go on"
+        saved.json       program: the answer
+
+Each has one writer and is replaced as a whole, so a reader sees an old state or a new one, never half of one. All are
+readable by everybody: the exporter has another user id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DIRECTORY = "ELASTIC_TFJOB_DIR"
+COMMAND = "ELASTIC_TFJOB_COMMAND"
+CHECKPOINTS = "ELASTIC_TFJOB_CHECKPOINT_DIR"
+GENERATION = "ELASTIC_TFJOB_GENERATION"
+
+LAUNCHER, COMMITTED, PROGRESS = "launcher.json", "committed.json", "progress.json"
+HELLO, READY, GO, START, SAVE, SAVED = (f"{name}.json" for name in ("hello", "ready", "go", "start", "save", "saved"))
+
+
+def generation_directory(directory: Path, generation: int) -> Path:
+    return directory / f"generation-{generation}"
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Replace a file as a whole. Raises OSError."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "w") as file:
+            json.dump(content, file)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """A file's content; None if there is none, or it is not what `write` wrote."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a replica does in its cluster, by its TF_CONFIG.
+
+    `trains`: it runs the training loop: the chief, and every worker of a cluster without parameter servers. The others
+    serve (parameter servers and their workers), or are outside the cluster (the evaluator). `port` is the replica's
+    own, 0 if it has none. `workers`: how many replicas compute gradients.
+    """
+
+    trains: bool = True
+    chief: bool = True
+    serves: bool = False
+    port: int = 0
+    workers: int = 1
+
+    @classmethod
+    def of(cls, tf_config: str | None) -> Task:
+        """A program without a (readable) TF_CONFIG trains alone."""
+        try:
+            config = json.loads(tf_config or "{}")
+            cluster, task = config["cluster"], config["task"]
+            kind, index = task["type"], int(task["index"])
+            has_chief = bool(cluster.get("chief") or cluster.get("master"))
+            has_ps = bool(cluster.get("ps"))
+            chief = kind in ("chief", "master") or (kind == "worker" and index == 0 and not has_chief)
+            workers = len(cluster.get("worker") or ())
+            if has_ps and not has_chief:
+                workers -= 1  # worker 0 only coordinates
+            if has_chief and not has_ps:
+                workers += 1
+            addresses = cluster.get(kind) or []
+            port = int(addresses[index].rsplit(":", 1)[1]) if index < len(addresses) else 0
+            trains = chief or (kind == "worker" and not has_ps)
+            return cls(trains, chief, not trains and kind in ("ps", "worker"), port, max(workers, 1))
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            return cls()

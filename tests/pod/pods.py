@@ -1,0 +1,108 @@
+"""Pods as processes of this machine: a directory each, a launcher in it, and commands as the operator writes them."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from elastic_tfjob.exporter.files import status
+from elastic_tfjob.runtime.install import install
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def until(what: str, true: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """What `true` gives once that is not falsy."""
+    end = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.01)
+    return found
+
+
+class Pod:
+    """One pod's launcher and directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        program: Sequence[str | Path],
+        environment: Mapping[str, str] | None = None,
+        python: str | Path = sys.executable,
+    ) -> None:
+        self.directory = directory
+        self.shared = directory / "elastic-tfjob"
+        self.shared.mkdir(parents=True, exist_ok=True)
+        self.command_file = directory / "command"
+        self.command_file.touch()
+        self.launcher = install(self.shared)
+        self.program, self.python = [str(each) for each in program], python
+        self.environment = dict(environment or {})
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> "Pod":
+        environment = {
+            **os.environ,
+            "ELASTIC_TFJOB_DIR": str(self.shared),
+            "ELASTIC_TFJOB_COMMAND": str(self.command_file),
+            **self.environment,
+        }
+        with open(self.directory / "output", "ab") as output:
+            self.process = subprocess.Popen(
+                [self.python, self.launcher, "--", *self.program], env=environment, stdout=output, stderr=output
+            )
+        return self
+
+    def command(self, action: str, generation: int = 0, **more: Any) -> None:
+        """Replace the command as the kubelet does: the whole file at once."""
+        new = self.directory / "command.new"
+        new.write_text(json.dumps({"action": action, "generation": generation, **more}))
+        os.replace(new, self.command_file)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return status(self.shared)
+
+    @property
+    def output(self) -> str:
+        return (self.directory / "output").read_text()
+
+    def wait(self, seconds: float = 10.0) -> int:
+        assert self.process is not None
+        return self.process.wait(seconds)
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def stop(self) -> None:
+        """Kill what is left: launcher, and the programs that its log names."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        log = self.shared / "launcher.log"
+        for line in log.read_text().splitlines() if log.exists() else ():
+            if " started as " in line:
+                pid = int(line.split(" started as ")[1].split(":")[0])
+                try:
+                    environment = Path(f"/proc/{pid}/environ").read_bytes()
+                except OSError:
+                    continue
+                if str(self.shared).encode() in environment:
+                    os.killpg(pid, signal.SIGKILL)
