@@ -95,7 +95,7 @@ def _short(problem: str) -> str:
     text = problem.replace("Value error, ", "").removeprefix("(whole): ").split(" (found {")[0]
     place = text.partition(":")[0]
     models: dict[str, type[BaseModel]] = {"rescale": RescaleLimits, "status": StatusPolling}
-    if "Extra inputs are not permitted" in text and not place.startswith("profiles"):
+    if "Extra inputs are not permitted" in text and "Parameters of" not in text:
         known = models.get(place.partition(".")[0], Configuration).model_fields
         text = f"{place} is not known; there are {', '.join(known)}"
     return text

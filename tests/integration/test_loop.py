@@ -1,0 +1,197 @@
+"""The scheduling loop on a real control plane: targets, gangs, nodes that are left out, configuration that changes."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from conformance.manifest import tfjob
+from harness import kwok, operators
+from harness.api import CORE, NODES, Api, Object, events, pods, tfjobs
+from harness.controlplane import ControlPlane
+
+from .running import running
+
+PREFIX = "elastic.kubeflow.org/"
+NAME = "elastic-tfjob-operator"
+CONFIG_MAPS = f"{CORE}/namespaces/default/configmaps"
+CONFIGURED = (f"--config-map=default/{NAME}",)
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True),
+]
+
+
+@pytest.fixture
+async def api(own_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Api]:
+    """A client of a control plane with the CRD and two nodes of four cores."""
+    await asyncio.to_thread(operators.install, "ours", own_plane.kubeconfig)
+    async with Api(own_plane.kubeconfig) as client, kwok.nodes(client, own_plane.kubeconfig, tmp_path, 2, cpu=4):
+        yield client
+
+
+def job(name: str, *, cpu: str = "1", annotations: dict[str, str] | None = None, **replicas: int) -> Object:
+    """A TFJob on fake nodes; `annotations` without their prefix."""
+    types = {kind: {"replicas": count, "template": kwok.pod_template(cpu)} for kind, count in replicas.items()}
+    made = tfjob(name, **types)
+    made["metadata"]["annotations"] = {
+        PREFIX + key: text for key, text in (annotations or {"placement": "auto"}).items()
+    }
+    return made
+
+
+async def configure(api: Api, **content: Any) -> None:
+    """Write the operator's ConfigMap."""
+    body = {"metadata": {"name": NAME}, "data": {"config.yaml": yaml.safe_dump(content)}}
+    known = {item["metadata"]["name"] for item in (await api.items(CONFIG_MAPS))[0]}
+    await (api.merge(f"{CONFIG_MAPS}/{NAME}", body) if NAME in known else api.create(CONFIG_MAPS, body))
+
+
+def target_of(found: Object) -> Any:
+    """What the loop wrote, or None."""
+    text = (found["metadata"].get("annotations") or {}).get(f"{PREFIX}target")
+    return json.loads(text) if text else None
+
+
+async def until(api: Api, name: str, what: Callable[[Any], bool], within_s: float = 30) -> Any:
+    """The job's target once `what` holds for it."""
+    seen: Any = "nothing"
+    try:
+        async with asyncio.timeout(within_s):
+            async for _, found in api.watch(tfjobs("default"), fieldSelector=f"metadata.name={name}"):
+                seen = target_of(found)
+                if seen is not None and what(seen):
+                    return seen
+    except TimeoutError:
+        raise AssertionError(f"{name}: {seen}") from None
+    raise AssertionError("the watch never ends")
+
+
+async def test_gang_waits_with_reason_and_starts_when_there_is_room(
+    own_plane: ControlPlane, api: Api, tmp_path: Path
+) -> None:
+    await configure(api, profile="fifo-backfill")
+    async with running("ours", own_plane.kubeconfig, tmp_path, arguments=CONFIGURED):
+        await api.create(tfjobs("default"), job("first", PS=1, Worker=5))
+        first = await until(api, "first", lambda target: target["replicas"])
+        assert (first["generation"], first["replicas"]) == (0, {"PS": 1, "Worker": 5})
+        assert {node for names in first["nodes"].values() for node in names} == {"kwok-000", "kwok-001"}
+        await api.create(tfjobs("default"), job("second", PS=1, Worker=2))
+        second = await until(api, "second", lambda target: True)
+        assert second["replicas"] == {}
+        assert second["reason"]
+        assert not [p for p in (await api.items(pods("default")))[0] if p["metadata"]["name"].startswith("second-")]
+        async with asyncio.timeout(30):  # each pod where the plan says
+            bound: dict[str, str] = {}
+            async for _, pod in api.watch(pods("default")):
+                if node := pod["spec"].get("nodeName"):
+                    bound[pod["metadata"]["name"]] = node
+                if len(bound) == 6:
+                    break
+        for kind, names in first["nodes"].items():
+            for index, node in enumerate(names):
+                assert bound[f"first-{kind.lower()}-{index}"] == node
+        await api.delete(f"{tfjobs('default')}/first")
+        started = await until(api, "second", lambda target: target["replicas"])
+        assert (started["generation"], started["replicas"]) == (0, {"PS": 1, "Worker": 2})
+
+
+async def test_plain_jobs_count_as_used_and_are_left_alone(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+    await configure(api, profile="fifo-backfill")
+    async with running("ours", own_plane.kubeconfig, tmp_path, arguments=CONFIGURED):
+        plain = job("plain", cpu="3", Worker=2)
+        plain["metadata"]["annotations"] = {}
+        await api.create(tfjobs("default"), plain)
+        async with asyncio.timeout(30):
+            placed: set[str] = set()
+            async for _, pod in api.watch(pods("default")):
+                if pod["spec"].get("nodeName"):
+                    placed.add(pod["metadata"]["name"])
+                if len(placed) == 2:
+                    break
+        await api.create(tfjobs("default"), job("large", cpu="2", Worker=1))
+        assert (await until(api, "large", lambda target: True))["replicas"] == {}
+        await api.create(tfjobs("default"), job("small", cpu="1", Worker=2))
+        assert (await until(api, "small", lambda target: target["replicas"]))["replicas"] == {"Worker": 2}
+        assert target_of(await api.get(f"{tfjobs('default')}/plain")) is None
+
+
+async def test_cordoned_node_is_left_out(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+    await configure(api, profile="fifo-backfill")
+    await api.merge(f"{NODES}/kwok-000", {"spec": {"unschedulable": True}})
+    async with running("ours", own_plane.kubeconfig, tmp_path, arguments=CONFIGURED):
+        await api.create(tfjobs("default"), job("small", Worker=2))
+        assert (await until(api, "small", lambda target: target["replicas"]))["nodes"] == {"Worker": ["kwok-001"] * 2}
+        await api.create(tfjobs("default"), job("large", Worker=4))
+        assert (await until(api, "large", lambda target: True))["replicas"] == {}
+        await api.merge(f"{NODES}/kwok-000", {"spec": {"unschedulable": None}})
+        large = await until(api, "large", lambda target: target["replicas"])
+        assert "kwok-000" in large["nodes"]["Worker"]
+
+
+async def test_profile_changes_without_restart_and_nonsense_is_refused(
+    own_plane: ControlPlane, api: Api, tmp_path: Path
+) -> None:
+    await configure(api, profile="fifo-backfill")
+    async with running("ours", own_plane.kubeconfig, tmp_path, arguments=CONFIGURED) as operator:
+        await api.create(tfjobs("default"), job("waits", cpu="3", Worker=3))
+        assert (await until(api, "waits", lambda target: True))["replicas"] == {}
+        await configure(api, profile="fifo-backfil", scope="some")
+        async with asyncio.timeout(30):
+            async for _, event in api.watch(events("default"), fieldSelector=f"involvedObject.name={NAME}"):
+                assert (event["type"], event["reason"]) == ("Warning", "InvalidConfiguration")
+                assert event["involvedObject"]["kind"] == "ConfigMap"
+                for said in ("fifo-backfil", "optimus", "scope", "profile fifo-backfill as before"):
+                    assert said in event["message"]
+                break
+        await api.create(tfjobs("default"), job("fits", Worker=1))  # the last good one still decides
+        assert (await until(api, "fits", lambda target: target["replicas"]))["nodes"]
+        await configure(api, profile="fixed")
+        started = await until(api, "waits", lambda target: target["replicas"])
+        assert (started["generation"], started["replicas"], started["nodes"]) == (0, {"Worker": 3}, {})
+        await api.create(tfjobs("default"), job("plainly", cpu="9", Worker=2))
+        async with asyncio.timeout(30):  # at once, though nothing fits
+            async for _, pod in api.watch(pods("default")):
+                if pod["metadata"]["name"] == "plainly-worker-1":
+                    break
+        assert target_of(await api.get(f"{tfjobs('default')}/plainly")) is None
+        assert operator.alive
+
+
+async def test_a_person_asks_for_a_size(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+    elastic = {"max-workers": "4", "checkpoint-dir": "/ckpt", "rescale": "recreate"}
+    async with running("ours", own_plane.kubeconfig, tmp_path):  # no ConfigMap: fixed
+        await api.create(tfjobs("default"), job("grows", annotations=elastic, PS=1, Worker=1))
+        async with asyncio.timeout(30):
+            async for _, found in api.watch(tfjobs("default")):
+                if f"{PREFIX}state" in (found["metadata"].get("annotations") or {}):
+                    break
+        assert target_of(found) is None
+        path = f"{tfjobs('default')}/grows"
+        await api.merge(path, {"metadata": {"annotations": {f"{PREFIX}target-workers": "3"}}})
+        asked = await until(api, "grows", lambda target: True)
+        assert (asked["generation"], asked["replicas"]) == (1, {"PS": 1, "Worker": 3})
+        assert "target-workers=3" in asked["reason"]
+
+
+async def test_a_job_with_nonsense_does_not_stop_the_others(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+    await configure(api, profile="fifo-backfill")
+    async with running("ours", own_plane.kubeconfig, tmp_path, arguments=CONFIGURED):
+        odd = job("odd", Worker=1)
+        odd["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["affinity"] = {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Unlike"}]}]
+                }
+            }
+        }
+        odd["metadata"]["annotations"][f"{PREFIX}target"] = "nonsense"
+        odd["metadata"]["annotations"][f"{PREFIX}state"] = "{"
+        await api.create(tfjobs("default"), odd)
+        await api.create(tfjobs("default"), job("good", Worker=1))
+        assert (await until(api, "good", lambda target: target["replicas"]))["replicas"] == {"Worker": 1}

@@ -1,0 +1,371 @@
+"""From caches to Snapshot, and from Plan to targets."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from elastic_tfjob.controller.cluster import ForeignPod, Node
+from elastic_tfjob.controller.elastic import Target
+from elastic_tfjob.controller.observed import Job, Pod
+from elastic_tfjob.controller.reports import CpuUse, Report
+from elastic_tfjob.controller.scheduler import decide, decide_fixed
+from elastic_tfjob.controller.snapshot import Candidate, assemble, candidate
+from elastic_tfjob.scheduling import plan as core
+from elastic_tfjob.scheduling.constraints import Taint
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import Job as CoreJob
+
+from .build import NOW, job, pod
+
+PREFIX = "elastic.kubeflow.org/"
+GI = 2**30
+
+
+def node(name: str, cpu: str = "4", **fields: Any) -> Node:
+    """A Ready node as the API sends it."""
+    spec = {key: fields.pop(key) for key in ("taints", "unschedulable") if key in fields}
+    return Node.parse(
+        {
+            "metadata": {"name": name, "uid": name, "resourceVersion": "1", "labels": {"zone": name[-1]}},
+            "spec": spec,
+            "status": {
+                "allocatable": {"cpu": cpu, "memory": "8Gi", "nvidia.com/gpu": "2", "pods": "110"},
+                "conditions": [{"type": "Ready", "status": fields.get("ready", "True")}],
+            },
+        }
+    )
+
+
+NODES = {name: node(name) for name in ("n1", "n2")}
+
+
+def elastic_job(
+    *, target: Any = None, state: Any = None, said: dict[str, str] | None = None, workers: int = 1, **pod_spec: Any
+) -> Job:
+    """1 PS and workers between 1 and 4, of one core each."""
+    asks = {"containers": [{"name": "tensorflow", "image": "i", "resources": {"requests": {"cpu": "1"}}}], **pod_spec}
+    annotations = {"max-workers": "4", "min-workers": "1", "checkpoint-dir": "/c", "inject": "none", **(said or {})}
+    annotations = {PREFIX + name: text for name, text in annotations.items()}
+    for name, value in (("target", target), ("state", state)):
+        if value is not None:
+            annotations[PREFIX + name] = value if isinstance(value, str) else json.dumps(value)
+    types = {"PS": {"replicas": 1}, "Worker": {"replicas": workers}}
+    return job({name: {**each, "template": {"spec": asks}} for name, each in types.items()}, annotations=annotations)
+
+
+def target(generation: int = 0, workers: int = 1, **fields: Any) -> dict[str, Any]:
+    nodes = {"PS": ["n1"], "Worker": ["n1"] * workers}
+    sizes = {"replicas": {"PS": 1, "Worker": workers}, "declared": {"PS": 1, "Worker": 1}}
+    return {"generation": generation, "nodes": nodes, "reason": "r", **sizes, **fields}
+
+
+def state(generation: int = 0, workers: int = 1, phase: str = "Stable", **fields: Any) -> dict[str, Any]:
+    return {"phase": phase, "generation": generation, "replicas": {"PS": 1, "Worker": workers}, **fields}
+
+
+def bound(kind: str, index: int, name: str = "n1", cpu: int = 1000, **fields: Any) -> Pod:
+    return replace(pod(kind, index), node=name, requests=(cpu, 0, 0), cpu=(cpu, 0), **fields)
+
+
+PODS = (bound("ps", 0), bound("worker", 0))
+
+
+def look(found: Job | None, pods: tuple[Pod, ...] = (), **fields: Any) -> Candidate:
+    return candidate(found, pods, nodes=fields.pop("nodes", NODES), now=NOW, **fields)
+
+
+def described(found: Job, pods: tuple[Pod, ...] = (), **fields: Any) -> CoreJob:
+    made = look(found, pods, **fields).job
+    assert made is not None
+    return made
+
+
+# What a job is
+
+
+def test_groups_from_template_and_annotations() -> None:
+    ps, worker = described(elastic_job(workers=2)).spec.groups
+    assert (ps.type, ps.minimum, ps.maximum, ps.request) == ("PS", 1, 1, Resources(1000))
+    assert (worker.count, worker.minimum, worker.maximum) == (2, 1, 4)
+
+
+def test_injected_containers_are_counted() -> None:
+    plain, injected = (
+        described(elastic_job(said={"inject": what})).spec.groups[0].request for what in ("none", "both")
+    )
+    assert injected.cpu > plain.cpu
+    assert injected.memory > plain.memory
+
+
+def test_a_limit_without_a_request_is_the_request() -> None:
+    limits = {"limits": {"cpu": "500m", "memory": "1Gi", "nvidia.com/gpu": 1}}
+    asks = {"containers": [{"name": "tensorflow", "image": "i", "resources": limits}]}
+    assert described(elastic_job(**asks)).spec.groups[0].request == Resources(500, GI, 1)
+
+
+def test_without_checkpoint_dir_it_has_only_its_declared_size() -> None:
+    found = elastic_job(workers=2)
+    found.annotations.pop(f"{PREFIX}checkpoint-dir")
+    spec = described(found).spec
+    assert (spec.groups[1].minimum, spec.groups[1].maximum, spec.rescalable) == (2, 2, False)
+
+
+def test_asked_sizes_are_pinned() -> None:
+    spec = described(elastic_job(said={"target-workers": "3"})).spec
+    assert (spec.groups[1].minimum, spec.groups[1].maximum) == (3, 3)
+
+
+def test_an_edit_of_the_spec_asks_until_a_target_has_followed_it() -> None:
+    running = {"target": target(1), "state": state(1)}
+    edited = described(elastic_job(workers=3, **running), PODS).spec.groups[1]
+    assert (edited.minimum, edited.maximum) == (3, 3)
+    followed = target(1, declared={"PS": 1, "Worker": 3})
+    after = described(elastic_job(workers=3, target=followed, state=state(1)), PODS).spec.groups[1]
+    assert (after.minimum, after.maximum) == (1, 4)
+
+
+def test_times_and_steps() -> None:
+    made = replace(
+        elastic_job(said={"deadline": "1h", "total-steps": "500", "estimated-duration": "10m"}),
+        created="2026-01-02T03:00:00Z",
+    )
+    spec = described(made).spec
+    assert spec.deadline_s is not None
+    assert (spec.deadline_s - spec.arrival_s, spec.total_steps, spec.duration_s) == (3600, 500, 600)
+    assert NOW.timestamp() - spec.arrival_s == 245
+
+
+def test_constraints() -> None:
+    wants = {"key": "zone", "operator": "In", "values": ["2"]}
+    affinity = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [wants]}]}
+    }
+    made = described(
+        elastic_job(nodeSelector={"a": "b"}, affinity={"nodeAffinity": affinity}, tolerations=[{"operator": "Exists"}])
+    )
+    constraints = made.spec.constraints_of("Worker")
+    taint = (Taint("t"),)
+    assert constraints.admit({"a": "b", "zone": "2"}, taint)
+    assert not constraints.admit({"a": "b", "zone": "1"}, taint)
+    assert not constraints.admit({"zone": "2"}, taint)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        job({"Worker": 1}),
+        job({"Worker": 1}, annotations={f"{PREFIX}placement": "none"}),
+        job({"Worker": 1}, annotations={f"{PREFIX}placement": "auto"}, runPolicy={"suspend": True}),
+        job(
+            {"Worker": 1},
+            annotations={f"{PREFIX}placement": "auto"},
+            runPolicy={"managedBy": "kueue.x-k8s.io/multikueue"},
+        ),
+        job(
+            {"Worker": 1},
+            annotations={f"{PREFIX}placement": "auto"},
+            status={"conditions": [{"type": "Succeeded", "status": "True"}]},
+        ),
+    ],
+    ids=["plain", "placement-none", "suspended", "of-another", "finished"],
+)
+def test_not_decided_for_but_counted(found: Job) -> None:
+    made = look(found, (bound("worker", 0), bound("worker", 1, phase="Succeeded")))
+    assert made.job is None
+    assert made.others == {"n1": Resources(1000)}
+
+
+def test_scope_all_decides_for_plain_jobs() -> None:
+    assert look(job({"Worker": 1}), all_jobs=True).job is not None
+
+
+# Where it stands
+
+
+def test_new_job_waits() -> None:
+    made = described(elastic_job())
+    assert (made.phase, dict(made.placement)) == ("waiting", {})
+
+
+def test_bound_pods_say_where_it_is() -> None:
+    made = described(elastic_job(target=target(), state=state()), (bound("ps", 0, "n2"), bound("worker", 0)))
+    assert made.placement == {"PS": ("n2",), "Worker": ("n1",)}
+    assert made.phase == "running"
+
+
+def test_till_pods_are_bound_the_target_says_and_it_is_left_alone() -> None:
+    found = look(elastic_job(target=target(), state=state()), (bound("ps", 0),))
+    assert found.job is not None
+    assert (found.job.placement, found.job.phase) == ({"PS": ("n1",), "Worker": ("n1",)}, "rescaling")
+    assert found.held == {"n1": Resources(2000)}
+
+
+def test_a_replica_promised_to_a_lost_node_may_be_placed_anew() -> None:
+    made = described(elastic_job(target=target(), state=state()), nodes={"n2": NODES["n2"]})
+    assert (made.phase, made.placement["PS"]) == ("running", ("n1",))
+
+
+@pytest.mark.parametrize("phase", ["Preparing", "Checkpointing", "Switching", "RollingBack", "Recreating"])
+def test_between_two_targets(phase: str) -> None:
+    coming = {"generation": 1, "slot": 1, "mode": "overlap", "replicas": {"PS": 1, "Worker": 1}, "before": {}}
+    now = state(0, 3, phase, next=coming)
+    found = look(elastic_job(target=target(1, 1), state=now), (*PODS, bound("worker", 1), bound("worker", 2, "n2")))
+    assert found.job is not None
+    assert (found.job.phase, found.job.counts) == ("rescaling", {"PS": 1, "Worker": 1})
+    assert found.others == {"n1": Resources(1000), "n2": Resources(1000)}  # what it has not given up yet
+
+
+def test_a_new_target_is_a_rescale_before_the_state_says_so_and_a_refused_one_is_none() -> None:
+    coming = described(elastic_job(target=target(1, 3), state=state(0, 1)), PODS)
+    assert (coming.phase, coming.counts) == ("rescaling", {"PS": 1, "Worker": 3})
+    refused = state(0, 1, refused={"generation": 1, "reason": "no", "at": "2026-01-02T03:00:00Z"})
+    stays = described(elastic_job(target=target(1, 3), state=refused), PODS)
+    assert (stays.phase, stays.counts) == ("running", {"PS": 1, "Worker": 1})
+    assert stays.rescaled_s > 0
+
+
+def test_progress_speed_and_cpu_use() -> None:
+    told = Report(
+        at=1.0,
+        generation=0,
+        step=120,
+        steps_per_s=7.03,
+        total_steps=900,
+        received_at=NOW.timestamp(),
+        cpu=CpuUse(use_cores=0.25),
+    )
+    seen = state(0, 1, speeds={"1/1": 5.0, "1/2": 9.0})
+    made = described(elastic_job(target=target(), state=seen), PODS, reports={"j-worker-0": told})
+    assert (made.steps, made.steps_per_s, made.spec.total_steps) == (120, 7.03, 900)
+    assert made.speed is not None
+    assert made.speed.steps_per_s({"PS": 1, "Worker": 1}) == 7.0
+    assert made.speed.steps_per_s({"PS": 1, "Worker": 2}) == 9.0
+    assert getattr(made, "cpu_use", {"Worker": 0.25}) == {"Worker": 0.25}
+
+
+def test_nonsense_in_our_annotations_counts_as_nothing() -> None:
+    assert described(elastic_job(target="{", state="[]")).phase == "waiting"
+
+
+# The cluster
+
+
+def test_free_is_what_others_leave() -> None:
+    foreign = ForeignPod("kube-system", "p", "u", 1, "n1", (500, GI, 1))
+    plain = look(job({"Worker": 1}), (bound("worker", 0),))
+    ours = look(elastic_job(target=target(), state=state()), PODS)
+    made = assemble([plain, ours], NODES, [foreign], 1.0)
+    assert made.nodes["n1"].capacity == Resources(4000, 8 * GI, 2)
+    assert made.nodes["n1"].free == Resources(2500, 7 * GI, 1)
+    assert set(made.jobs) == {"ns/j"}
+
+
+@pytest.mark.parametrize("fields", [{"ready": "False"}, {"ready": "Unknown"}, {"unschedulable": True}])
+def test_nodes_that_take_no_pods(fields: dict[str, Any]) -> None:
+    assert not node("n", **fields).usable
+    assert node("n", taints=[{"key": "k", "effect": "NoSchedule"}]).usable
+
+
+def test_evolved_equals_built_anew() -> None:
+    first = assemble([look(elastic_job())], NODES, [], 1.0)
+    later = [look(elastic_job(target=target(), state=state()), PODS)]
+    evolved, anew = assemble(later, NODES, [], 2.0, first), assemble(later, NODES, [], 2.0)
+    assert (evolved.jobs, evolved.nodes, evolved.now) == (anew.jobs, anew.nodes, anew.now)
+    assert evolved.nodes is first.nodes
+    assert assemble([], NODES, [], 3.0, evolved).jobs == {}
+
+
+# From plan to targets
+
+
+def planned(found: Candidate, change: core.Target | None = None, **others: Candidate) -> dict[str, Target]:
+    everything = {"ns/j": found, **others}
+    made = assemble(everything.values(), NODES, [], NOW.timestamp())
+    return decide(core.Plan(made, {"ns/j": change} if change else {}), everything)
+
+
+START = core.Target({"PS": ("n1",), "Worker": ("n1", "n2")}, "fits")
+
+
+def test_first_start_is_generation_0_however_long_it_waited() -> None:
+    waited = {"generation": 0, "replicas": {}, "reason": "no room", "declared": {"PS": 1, "Worker": 1}}
+    for before in (None, waited):
+        made = planned(look(elastic_job(target=before)), START)["ns/j"]
+        assert (made.generation, made.replicas, made.declared) == (0, {"PS": 1, "Worker": 2}, {"PS": 1, "Worker": 1})
+        assert made.nodes == START.nodes
+        assert Target.parse(made.to_json()) == made
+
+
+def test_another_size_is_one_generation_more_and_other_nodes_are_not() -> None:
+    found = look(elastic_job(target=target(), state=state()), PODS)
+    assert planned(found, START)["ns/j"].generation == 1
+    moved = core.Target({"PS": ("n1",), "Worker": ("n2",)}, "moved")
+    assert planned(found, moved)["ns/j"].generation == 0
+
+
+def test_a_waiting_job_is_told_why_and_only_once() -> None:
+    told = planned(look(elastic_job()))["ns/j"]
+    assert (told.generation, told.replicas) == (0, {})
+    assert told.reason
+    assert planned(look(elastic_job(target=told.to_json()))) == {}
+
+
+def test_an_unchanged_job_is_not_written() -> None:
+    assert planned(look(elastic_job(target=target(), state=state()), PODS)) == {}
+
+
+def test_room_that_is_not_given_up_yet_is_not_promised() -> None:
+    """The other job shall shrink from 3 workers to none of them: its pods are there still."""
+    pods = tuple(replace(bound("worker", i, "n2"), name=f"k{i}", uid=f"k{i}") for i in range(3))
+    leaving = look(None, pods)
+    found = look(elastic_job())
+    snapshot = assemble([found], NODES, [], 1.0)  # what the core was told: all of n2 will be free
+    change = core.Target({"PS": ("n2",), "Worker": ("n2",)}, "fits")
+    assert decide(core.Plan(snapshot, {"ns/j": change}), {"ns/j": found})["ns/j"].replicas
+    held = decide(core.Plan(assemble([found, leaving], NODES, [], 1.0), {"ns/j": change}), {"ns/j": found})["ns/j"]
+    assert held.replicas == {}
+    assert "n2" in held.reason
+
+
+def test_a_job_that_runs_without_target_gets_its_size() -> None:
+    made = planned(look(elastic_job(), PODS))["ns/j"]
+    assert (made.generation, made.replicas, made.nodes) == (
+        0,
+        {"PS": 1, "Worker": 1},
+        {"PS": ("n1",), "Worker": ("n1",)},
+    )
+
+
+def test_only_a_job_that_can_resume_is_stopped() -> None:
+    stop = core.Target({}, "preempted")
+    running = look(elastic_job(target=target(), state=state()), PODS)
+    assert (planned(running, stop)["ns/j"].replicas, planned(running, stop)["ns/j"].generation) == ({}, 1)
+    stiff = elastic_job(target=target(), state=state())
+    stiff.annotations.pop(f"{PREFIX}checkpoint-dir")
+    assert planned(look(stiff, PODS), stop) == {}
+
+
+# Profile fixed
+
+
+def test_fixed_follows_a_person_and_nothing_else() -> None:
+    assert decide_fixed(look(elastic_job(state=state()))) is None
+    asked = decide_fixed(look(elastic_job(state=state(), said={"target-workers": "3"})))
+    assert asked is not None
+    assert (asked.generation, asked.replicas, asked.nodes) == (1, {"PS": 1, "Worker": 3}, {})
+    edited = decide_fixed(look(elastic_job(state=state(), workers=2)))
+    assert edited is not None
+    assert (edited.replicas, edited.declared) == ({"PS": 1, "Worker": 2}, {"PS": 1, "Worker": 2})
+    done = elastic_job(target=edited.to_json(), state=state(1, 2), workers=2)
+    assert decide_fixed(look(done)) is None
+
+
+def test_fixed_starts_what_another_profile_left_waiting() -> None:
+    waiting = {"generation": 0, "replicas": {}, "reason": "no room"}
+    made = decide_fixed(
+        look(job({"Worker": 2}, annotations={f"{PREFIX}placement": "auto", f"{PREFIX}target": json.dumps(waiting)}))
+    )
+    assert made is not None
+    assert (made.generation, made.replicas) == (0, {"Worker": 2})
