@@ -90,9 +90,10 @@ def operator() -> str:
 
 
 def trainer() -> str:
-    """TensorFlow, the digits data set and the example programs."""
-    folder = ROOT / "trainer_images" / "digits"
-    return _from_dockerfile("trainer", folder, folder / "Dockerfile", [folder], "2 min")
+    """TensorFlow, the digits data set, the example programs, and what they report with."""
+    folder, package = ROOT / "trainer_images" / "digits", ROOT / "operator" / "elastic_tfjob"
+    sources = [folder, package / "__init__.py", package / "runtime"]
+    return _from_dockerfile("trainer", ROOT, folder / "Dockerfile", sources, "2 min")
 
 
 def go_operator() -> str:

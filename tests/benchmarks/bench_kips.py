@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import statistics
 import sys
 import time
@@ -366,6 +367,7 @@ def main(*, scenarios: list[str], modes: list[str], output: Path) -> None:
     Example:
       bench_kips.py --scenarios idle --modes go,kips
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that it cleans up
     runs = read(output)
     cluster = kind.ensure("scarce")
     cluster.load(images.trainer())

@@ -19,6 +19,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import signal
 import statistics
 import sys
 import time
@@ -377,6 +378,7 @@ def main(*, modes: list[str], models: list[str], rescales: int, output: Path) ->
     Example:
       bench_rescale.py --modes overlap --models digits --rescales 2
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that it cleans up
     cluster = kind.ensure()
     cluster.load(images.trainer())
     measured: dict[tuple[str, str], list[Rescale]] = {}
