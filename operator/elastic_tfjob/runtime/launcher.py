@@ -229,39 +229,45 @@ class Launcher:
         ):
             self._cancel("another generation is prepared")
             self._drop_prepared()
-        if self.prepared is None:
-            if not self.stopping:
+        if self.prepared is None or (self.prepared.state == "starting" and not self.prepared.pid):
+            if not self.stopping:  # one of them may have the port
                 self._prepare(command)
-            return
+            if self.prepared is None:
+                return
         if command.action == "prepare":
             self._cancel("the operator took it back")
         else:
             self._switch(command, now)
 
     def _is_prepared(self, generation: int) -> bool:
-        return self.prepared is not None and self.prepared.generation == generation and self.prepared.state != "failed"
+        child = self.prepared
+        started = child is not None and (child.pid or child.state == "ready")
+        return child is not None and child.generation == generation and child.state != "failed" and bool(started)
 
     def _prepare(self, command: Command) -> None:
-        config = self._config(command)
-        child = Child(command.generation, config, command.mode)
-        self.prepared = child
+        """Start a generation beside what runs. A program that trains must have said that it uses ElasticCheckpoint: its
+        next generation would not wait, but train too. A restarted one needs a while to say so."""
+        if self.prepared is None:
+            self.prepared = Child(command.generation, self._config(command), command.mode)
+        child = self.prepared
         task = child.task
         if task.trains and self.running is not None and not self._says_hello(self.running):
-            child.state, child.why = "failed", "the running program does not use ElasticCheckpoint (yet)"
-        elif not task.trains and not task.serves:
-            child.state, child.started = (
-                "ready",
-                False,
-            )  # an evaluator is beside the cluster: it starts when it is to run
-        elif command.mode == "spare":
-            waiting = spare.command(self.program, ARCHIVE)
-            if waiting is None:
-                child.state, child.why = "failed", "only `python SCRIPT` and `python -m MODULE` can wait as a spare"
-            else:
-                child.started = False
-                self._spawn(child, waiting)
-        else:
-            self._spawn(child, self.program)
+            child.why = "the running program does not use ElasticCheckpoint (yet)"
+            return
+        child.why = ""
+        if not task.trains and not task.serves:
+            # An evaluator is beside the cluster: it starts when it is to run.
+            child.state, child.started = "ready", False
+            return
+        waiting = spare.command(self.program, ARCHIVE) if command.mode == "spare" else self.program
+        if waiting is None:
+            child.state, child.why = "failed", "only `python SCRIPT` and `python -m MODULE` can wait as a spare"
+            return
+        child.started = command.mode != "spare"
+        try:
+            self._spawn(child, waiting)
+        except OSError as error:
+            child.state, child.why = "failed", f"cannot be started: {error}"
 
     def _switch(self, command: Command, now: float) -> None:
         prepared, running = self.prepared, self.running
@@ -340,7 +346,7 @@ class Launcher:
 
     def _watch_prepared(self, now: float) -> None:
         child = self.prepared
-        if child is None or child.state != "starting":
+        if child is None or child.state != "starting" or not child.pid:
             return
         waits = protocol.read(self._folder(child) / protocol.READY)
         if not child.started:

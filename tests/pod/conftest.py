@@ -1,0 +1,26 @@
+"""Pods that are gone when a test ends."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .pods import Pod
+
+
+@pytest.fixture
+def make_pod(tmp_path: Path) -> Iterator[Callable[..., Pod]]:
+    """`make_pod(source)` writes a program and gives a pod that runs it; further arguments are the Pod's."""
+    pods: list[Pod] = []
+
+    def make(source: str, *arguments: str, name: str = "pod", **more: object) -> Pod:
+        program = tmp_path / f"{name}.py"
+        program.write_text(source)
+        pod = Pod(tmp_path / name, [more.get("python", sys.executable), program, *arguments], **more)
+        pods.append(pod)
+        return pod
+
+    yield make
+    for pod in pods:
+        pod.stop()

@@ -1,0 +1,60 @@
+"""Small programs that run under a launcher in tests: they keep the pod contract, and misbehave when told."""
+
+import json
+
+TRAINER = """
+import os, sys, time
+from pathlib import Path
+from elastic_tfjob.runtime import protocol
+
+generation = int(os.environ["ELASTIC_TFJOB_GENERATION"])
+shared = Path(os.environ["ELASTIC_TFJOB_DIR"])
+folder = protocol.generation_directory(shared, generation)
+told = os.environ.get(f"TOLD_{generation}", "")
+if told == "no hello":
+    time.sleep(60)
+protocol.write(folder / protocol.HELLO, {})
+if told == "crash":
+    sys.exit(7)
+if not (folder / protocol.GO).exists():
+    protocol.write(folder / protocol.READY, {})
+    while not (folder / protocol.GO).exists():
+        time.sleep(0.005)
+print(f"generation {generation} trains with {os.environ['TF_CONFIG']}", flush=True)
+answered = None
+while True:
+    request = (protocol.read(folder / protocol.SAVE) or {}).get("id")
+    if request and request != answered and told != "hang":
+        answered = request
+        failed = told == "full"
+        protocol.write(folder / protocol.SAVED, {"id": request, "ok": not failed, "why": "disk full" if failed else ""})
+        if not failed:
+            while (folder / protocol.SAVE).exists():
+                time.sleep(0.005)
+            print(f"generation {generation} goes on", flush=True)
+    if (shared / f"end-{generation}").exists():
+        sys.exit(int((shared / f"end-{generation}").read_text()))
+    time.sleep(0.005)
+"""
+"""Trains: answers requests to save. The variable TOLD_<generation> says how it misbehaves; the file
+end-<generation> in the shared directory ends it with that exit code."""
+
+SERVER = """
+import json, os, signal, socket, time
+
+config = json.loads(os.environ["TF_CONFIG"])
+task = config["task"]
+port = int(config["cluster"][task["type"]][task["index"]].rsplit(":", 1)[1])
+if os.environ.get("STUBBORN"):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+listener = socket.create_server(("127.0.0.1", port))
+print(f"serves at {port}", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+def tf_config(kind: str, index: int = 0, port: int = 2222) -> str:
+    """TF_CONFIG of a job of a chief, a PS and a worker; `port` is the replica's own."""
+    cluster = {name: [f"127.0.0.1:{port if name == kind else 1}"] for name in ("chief", "ps", "worker")}
+    return json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}, "environment": "cloud"})
