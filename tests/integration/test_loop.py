@@ -1,6 +1,7 @@
 """The scheduling loop on a real control plane: targets, gangs, nodes that are left out, configuration that changes."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -18,8 +19,8 @@ from .running import running
 
 PREFIX = "elastic.kubeflow.org/"
 NAME = "elastic-tfjob-operator"
-CONFIG_MAPS = f"{CORE}/namespaces/default/configmaps"
-CONFIGURED = (f"--config-map=default/{NAME}",)
+HOME = "kubeflow"
+CONFIG_MAPS = f"{CORE}/namespaces/{HOME}/configmaps"
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -31,6 +32,7 @@ pytestmark = [
 async def api(own_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Api]:
     """A client of a control plane with the CRD and two nodes of four cores."""
     await asyncio.to_thread(operators.install, "ours", own_plane.kubeconfig)
+    await asyncio.to_thread(operators.service_account, "ours", own_plane.kubeconfig)  # makes the namespace, too
     async with Api(own_plane.kubeconfig) as client, kwok.nodes(client, own_plane.kubeconfig, tmp_path, 2, cpu=4):
         yield client
 
@@ -58,6 +60,15 @@ def target_of(found: Object) -> Any:
     return json.loads(text) if text else None
 
 
+@contextlib.asynccontextmanager
+async def operator_with_its_rights(plane: ControlPlane, folder: Path) -> AsyncIterator[operators.Operator]:
+    """Our operator as its manifests run it: with its ConfigMap, and no more rights than they give."""
+    identity = await asyncio.to_thread(operators.service_account, "ours", plane.kubeconfig)
+    arguments = [f"--config-map={HOME}/{NAME}"]
+    async with running("ours", plane.kubeconfig, folder, arguments=arguments, identity=identity) as operator:
+        yield operator
+
+
 async def until(api: Api, name: str, what: Callable[[Any], bool], within_s: float = 30) -> Any:
     """The job's target once `what` holds for it."""
     seen: Any = "nothing"
@@ -76,7 +87,7 @@ async def test_gang_waits_with_reason_and_starts_when_there_is_room(
     own_plane: ControlPlane, api: Api, tmp_path: Path
 ) -> None:
     await configure(api, profile="fifo-backfill")
-    async with running("ours", own_plane.kubeconfig, tmp_path, arguments=CONFIGURED):
+    async with operator_with_its_rights(own_plane, tmp_path):
         await api.create(tfjobs("default"), job("first", PS=1, Worker=5))
         first = await until(api, "first", lambda target: target["replicas"])
         assert (first["generation"], first["replicas"]) == (0, {"PS": 1, "Worker": 5})
@@ -103,7 +114,7 @@ async def test_gang_waits_with_reason_and_starts_when_there_is_room(
 
 async def test_plain_jobs_count_as_used_and_are_left_alone(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     await configure(api, profile="fifo-backfill")
-    async with running("ours", own_plane.kubeconfig, tmp_path, arguments=CONFIGURED):
+    async with operator_with_its_rights(own_plane, tmp_path):
         plain = job("plain", cpu="3", Worker=2)
         plain["metadata"]["annotations"] = {}
         await api.create(tfjobs("default"), plain)
@@ -124,7 +135,7 @@ async def test_plain_jobs_count_as_used_and_are_left_alone(own_plane: ControlPla
 async def test_cordoned_node_is_left_out(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     await configure(api, profile="fifo-backfill")
     await api.merge(f"{NODES}/kwok-000", {"spec": {"unschedulable": True}})
-    async with running("ours", own_plane.kubeconfig, tmp_path, arguments=CONFIGURED):
+    async with operator_with_its_rights(own_plane, tmp_path):
         await api.create(tfjobs("default"), job("small", Worker=2))
         assert (await until(api, "small", lambda target: target["replicas"]))["nodes"] == {"Worker": ["kwok-001"] * 2}
         await api.create(tfjobs("default"), job("large", Worker=4))
@@ -138,12 +149,12 @@ async def test_profile_changes_without_restart_and_nonsense_is_refused(
     own_plane: ControlPlane, api: Api, tmp_path: Path
 ) -> None:
     await configure(api, profile="fifo-backfill")
-    async with running("ours", own_plane.kubeconfig, tmp_path, arguments=CONFIGURED) as operator:
+    async with operator_with_its_rights(own_plane, tmp_path) as operator:
         await api.create(tfjobs("default"), job("waits", cpu="3", Worker=3))
         assert (await until(api, "waits", lambda target: True))["replicas"] == {}
         await configure(api, profile="fifo-backfil", scope="some")
         async with asyncio.timeout(30):
-            async for _, event in api.watch(events("default"), fieldSelector=f"involvedObject.name={NAME}"):
+            async for _, event in api.watch(events(HOME), fieldSelector=f"involvedObject.name={NAME}"):
                 assert (event["type"], event["reason"]) == ("Warning", "InvalidConfiguration")
                 assert event["involvedObject"]["kind"] == "ConfigMap"
                 for said in ("fifo-backfil", "optimus", "scope", "profile fifo-backfill as before"):
@@ -165,7 +176,7 @@ async def test_profile_changes_without_restart_and_nonsense_is_refused(
 
 async def test_a_person_asks_for_a_size(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     elastic = {"max-workers": "4", "checkpoint-dir": "/ckpt", "rescale": "recreate"}
-    async with running("ours", own_plane.kubeconfig, tmp_path):  # no ConfigMap: fixed
+    async with operator_with_its_rights(own_plane, tmp_path):  # no ConfigMap: fixed
         await api.create(tfjobs("default"), job("grows", annotations=elastic, PS=1, Worker=1))
         async with asyncio.timeout(30):
             async for _, found in api.watch(tfjobs("default")):
@@ -179,9 +190,31 @@ async def test_a_person_asks_for_a_size(own_plane: ControlPlane, api: Api, tmp_p
         assert "target-workers=3" in asked["reason"]
 
 
+async def test_a_job_that_runs_at_an_edited_size(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+    """Under a profile that places: an edit of the spec asks once, and the size then is the job's own."""
+    elastic = {"max-workers": "4", "checkpoint-dir": "/ckpt", "rescale": "recreate"}
+    await configure(api, profile="fifo-backfill")
+    async with operator_with_its_rights(own_plane, tmp_path):
+        await api.create(tfjobs("default"), job("grows", annotations=elastic, PS=1, Worker=1))
+        await until(api, "grows", lambda target: target["replicas"])
+        await api.merge(
+            f"{tfjobs('default')}/grows",
+            {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 3}}}},
+        )
+        asked = await until(api, "grows", lambda target: target["generation"] == 1)
+        assert asked["replicas"] == asked["declared"] == {"PS": 1, "Worker": 3}
+        assert "spec has 3 Worker" in asked["reason"]
+        async with asyncio.timeout(90):  # and the job gets there
+            async for _, found in api.watch(tfjobs("default")):
+                state = json.loads((found["metadata"].get("annotations") or {}).get(f"{PREFIX}state", "{}"))
+                if state.get("phase") == "Stable" and state["generation"] == 1:
+                    break
+        assert state["replicas"] == {"PS": 1, "Worker": 3}
+
+
 async def test_a_job_with_nonsense_does_not_stop_the_others(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     await configure(api, profile="fifo-backfill")
-    async with running("ours", own_plane.kubeconfig, tmp_path, arguments=CONFIGURED):
+    async with operator_with_its_rights(own_plane, tmp_path):
         odd = job("odd", Worker=1)
         odd["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["affinity"] = {
             "nodeAffinity": {

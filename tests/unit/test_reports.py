@@ -226,7 +226,13 @@ async def test_cpu_use_is_a_mean_over_the_window(world: tuple[World, Reports]) -
     chief = seen.add("chief", 0)
     reports.pods_changed(KEY)
     await until(lambda: chief.name in reports.of_job(KEY))
-    cpu = {"usage_s": 12.5 + 5.0, "use_cores": 9.9}
+    assert reports.of_job(KEY)[chief.name].cpu.use_cores is None  # too early to say
+    cpu = {**FULL["cpu"], "usage_s": 12.5 + 5.0}
     seen.answers[chief.name] = json.dumps({**FULL, "generation": 0, "at": FULL["at"] + 10, "cpu": cpu})
     await until(lambda: reports.of_job(KEY)[chief.name].at > FULL["at"])
+    await asyncio.sleep(0.2)  # asked again, it says the same
     assert reports.of_job(KEY)[chief.name].cpu.use_cores == pytest.approx(0.5)
+    other = {**cpu, "usage_s": 30.0, "limit_cores": 2.0}
+    seen.answers[chief.name] = json.dumps({**FULL, "generation": 0, "at": FULL["at"] + 20, "cpu": other})
+    await until(lambda: reports.of_job(KEY)[chief.name].cpu.limit_cores == 2.0)
+    assert reports.of_job(KEY)[chief.name].cpu.use_cores is None  # another limit: the mean begins anew

@@ -49,6 +49,7 @@ _IN_FLIGHT: Final = 64
 _LARGEST: Final = 64 * 1024
 # CPU use is a mean over so long: a training step's ups and downs are no news.
 _WINDOW_S: Final = 30.0
+_LEAST_WINDOW_S: Final = 4.0
 
 PreparedState = Literal["starting", "ready", "failed"]
 SwitchState = Literal["saving", "committed", "refused"]
@@ -89,8 +90,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class CpuUse:
-    """CPU of the training container: seconds used and throttled since it started; cores it may use, and uses (from
-    Reports: a mean over the last half minute)."""
+    """CPU of the training container: seconds used and throttled since it started; cores it may use, and uses: from
+    Reports, that is a mean over up to half a minute in which it ran the same with the same limit, None before."""
 
     usage_s: float | None = None
     throttled_s: float | None = None
@@ -326,22 +327,26 @@ class _Source:
 
     def take(self, report: Report) -> None:
         """Keep a new report, with CPU use averaged over the window."""
-        if self.report is not None and self.report.generation != report.generation:
+        if self.report is not None and _runs(self.report) != _runs(report):
             self.used.clear()
         usage_s = report.cpu.usage_s
         if usage_s is not None:
             used = self.used
-            if used and (
-                report.at <= used[-1][0] or usage_s < used[-1][1]
-            ):  # the clock was set, or it is another process
+            if used and (report.at < used[-1][0] or usage_s < used[-1][1]):  # another clock, or another process
                 used.clear()
-            used.append((report.at, usage_s))
+            if not used or report.at > used[-1][0]:
+                used.append((report.at, usage_s))
             while len(used) > 2 and used[1][0] <= report.at - _WINDOW_S:
                 used.popleft()
-            if report.at - used[0][0] >= 1.0:
-                cores = (usage_s - used[0][1]) / (report.at - used[0][0])
-                report = replace(report, cpu=replace(report.cpu, use_cores=cores))
+            span_s = report.at - used[0][0]
+            cores = (usage_s - used[0][1]) / span_s if span_s >= _LEAST_WINDOW_S else None
+            report = replace(report, cpu=replace(report.cpu, use_cores=cores))
         self.report = report
+
+
+def _runs(report: Report) -> tuple[object, ...]:
+    """What CPU use depends on: while it stays the same, a mean makes sense."""
+    return report.generation, report.first_step_at, report.cpu.limit_cores
 
 
 class Reports:

@@ -271,6 +271,8 @@ class Scheduler:
         self._managed: set[Key] = set()
         self._snapshot: Snapshot | None = None
         self._profile: tuple[Configuration, Profile] | None = None
+        self._all_at = 0.0
+        self._usable: set[str] = set()
         self._refusals: dict[Key, _Refusal] = {}
         self._reasoned_at: dict[Key, float] = {}
 
@@ -342,7 +344,7 @@ class Scheduler:
     async def _decide(self, configuration: Configuration) -> dict[Key, Target]:
         fixed = configuration.profile == FIXED
         changed, self._dirty = self._dirty, set()
-        self._describe(changed if fixed else changed | self._managed, configuration)
+        self._describe(changed if fixed or not self._all_due(configuration) else changed | self._managed, configuration)
         if fixed:
             asked = {key: decide_fixed(self._candidates[key]) for key in changed if key in self._candidates}
             return {key: target for key, target in asked.items() if target is not None}
@@ -363,6 +365,15 @@ class Scheduler:
         by_name = {f"{key[0]}/{key[1]}": key for key in considered}
         decided = decide(plan, {name: considered[key] for name, key in by_name.items()})
         return {**targets, **{by_name[name]: target for name, target in decided.items()}}
+
+    def _all_due(self, configuration: Configuration) -> bool:
+        """Whether all jobs are to be looked at, and not only those that changed: for the progress of each, at every
+        interval; and when nodes have come or gone. Between, progress is as predicted."""
+        now, usable = time.monotonic(), {node.name for node in self._nodes if node.usable}
+        due = now - self._all_at >= (configuration.parameters.interval_s or _INTERVAL_S) or usable != self._usable
+        if due:
+            self._all_at, self._usable = now, usable
+        return due
 
     def _describe(self, keys: set[Key], configuration: Configuration) -> None:
         """Bring the candidates of these jobs up to date."""

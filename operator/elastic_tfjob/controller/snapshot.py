@@ -162,7 +162,9 @@ def candidate(
             node = wanted[index] if index < len(wanted) else ""
             if pod is not None and (pod.node in nodes or node not in nodes):
                 node = pod.node
-            elif pod is None:
+            elif pod is not None:  # its node is lost: it will be made anew on the other one
+                covered.append((node, _request(found, cpu, role)))
+            else:
                 awaited[role] = node
                 lost = lost or (bool(node) and node not in nodes)
                 covered.append((node, _request(found, cpu, role)))
