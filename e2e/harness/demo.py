@@ -1,9 +1,12 @@
-"""From nothing to a trained model: cluster, operator, a TFJob of handwritten digits, followed to its end.
+"""From nothing to a trained model: cluster, operator, a TFJob of handwritten digits that changes its size as it trains.
+
+It starts with one worker, grows into the idle cluster, gives room back to a second job, and is followed to its end.
 
 PYTHONPATH=e2e python3 -m harness.demo
 """
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -17,42 +20,58 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import binaries, images
-from harness.cluster import BUILD, Cluster
+from harness.cluster import BUILD, Cluster, shared_folder
 from harness.deploy import deploy
 from harness.progress import Problem, main
 
-SAMPLE = images.ROOT / "manifests" / "samples" / "digits.yaml"
-ACCURACY_AT_LEAST = 0.9
-PATIENCE_S = 600.0
+SAMPLES = images.ROOT / "manifests" / "samples"
+SAMPLE, CLAIM, SECOND = (SAMPLES / name for name in ("digits.yaml", "checkpoints.yaml", "second.yaml"))
+STATE = "elastic.kubeflow.org/state"
+ACCURACY_AT_LEAST = 0.95
+PATIENCE_S = 900.0
+SECOND_AFTER_STEPS = 0.4
+"""The second job comes when the first has grown; or after this part of its steps, should it not grow."""
 
 
 @dataclass(slots=True)
 class Followed:
-    """What is known of the job so far: its newest state, where its pods ran, the chief's reports."""
+    """What is known of the job so far: its newest state, where its pods ran, its rescales, the chief's reports."""
 
     state: str = "submitted"
     nodes: dict[str, str] = field(default_factory=dict)
     running: int = 0
+    rescales: list[dict[str, Any]] = field(default_factory=list)
     reports: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def part(self) -> float:
+        """How much of the training is done, from 0 to 1."""
+        return self.reports[-1]["step"] / self.reports[-1]["steps"] if self.reports else 0.0
 
     def line(self) -> str:
         if not self.reports:
             return f"{self.state}: {self.running} of {len(self.nodes) or '?'} pods running"
         last = self.reports[-1]
         return (
-            f"{self.state}: step {last['step']:.0f} of {last['steps']:.0f}, loss {last['loss']:.3f}, "
-            f"accuracy {last['accuracy']:.3f}"
+            f"{self.state}, {self.running} pods: step {last['step']:.0f} of {last['steps']:.0f}, "
+            f"loss {last['loss']:.3f}, accuracy {last['accuracy']:.3f}"
         )
 
 
 def run_job(cluster: Cluster, console: Console) -> tuple[dict[str, Any], Followed]:
-    """Submit the sample anew and follow it until it is finished: the job, and what was seen."""
+    """Submit the sample anew, a second job when it has grown, and follow the first to its end: the job, and what was
+    seen."""
     manifest = yaml.safe_load(SAMPLE.read_text())
     name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
-    cluster.kubectl("-n", namespace, "delete", "tfjob", name, "--ignore-not-found", "--cascade=foreground")
+    for sample in (SECOND, SAMPLE):
+        cluster.kubectl("delete", "-f", sample, "--ignore-not-found", "--cascade=foreground")
+    shutil.rmtree(shared_folder(namespace) / name, ignore_errors=True)  # or it would go on where the last one ended
+    cluster.kubectl("apply", "-f", CLAIM)
     cluster.kubectl("apply", "-f", SAMPLE)
     console.print(f"submitted {SAMPLE.relative_to(images.ROOT)}")
     seen = Followed()
+    second = False
+    told = 0
     deadline = time.monotonic() + PATIENCE_S
     with console.status(seen.line()) as status:
         said = ""
@@ -63,6 +82,13 @@ def run_job(cluster: Cluster, console: Console) -> tuple[dict[str, Any], Followe
                     status.update(line)
                 else:
                     console.print(line)
+            for rescale in seen.rescales[told:]:
+                console.print(f"  rescaled: {' '.join(_row(rescale)[:3])}: {rescale['reason']}")
+            told = len(seen.rescales)
+            if not second and (seen.rescales or seen.part > SECOND_AFTER_STEPS):
+                second = True
+                cluster.kubectl("apply", "-f", SECOND)
+                console.print(f"submitted {SECOND.relative_to(images.ROOT)}")
             if seen.state in ("Succeeded", "Failed"):
                 return job, seen
             if time.monotonic() > deadline:
@@ -83,6 +109,8 @@ def _changes(cluster: Cluster, namespace: str, name: str, seen: Followed) -> Ite
         )
         job, items = json.loads(got), json.loads(pods)["items"]
         conditions = [c["type"] for c in job.get("status", {}).get("conditions", []) if c["status"] == "True"]
+        annotations = job["metadata"].get("annotations", {})
+        seen.rescales = json.loads(annotations.get(STATE, "{}")).get("history", [])
         seen.nodes |= {pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in items}
         seen.running = sum(pod["status"].get("phase") == "Running" for pod in items)
         chief = next((pod for pod in items if pod["metadata"]["name"].endswith("-chief-0")), None)
@@ -108,6 +136,7 @@ def _follow_reports(cluster: Cluster, namespace: str, pod: str, reports: list[di
         namespace,
         "logs",
         "-f",
+        "--container=tensorflow",
         pod,
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
@@ -129,6 +158,33 @@ def table(job: dict[str, Any], seen: Followed, seconds: float) -> Table:
     return result
 
 
+def _row(rescale: dict[str, Any]) -> tuple[str, str, str, str]:
+    """From and to which size, how, with how many seconds of no training, and why."""
+
+    def size(counts: dict[str, int]) -> str:
+        return " + ".join(f"{counts[kind]} {kind}" for kind in ("PS", "Worker") if kind in counts)
+
+    pause = rescale.get("downtime_s")
+    return (
+        f"{size(rescale['from'])} → {size(rescale['to'])}",
+        rescale["mode"],
+        "?" if pause is None else f"{pause:.2f} s",
+        rescale["reason"],
+    )
+
+
+def rescales(seen: Followed) -> Table:
+    """Each change of size: how long training stopped for it, and why it was made."""
+    result = Table(title="Its sizes", title_justify="left")
+    for column in ("from → to", "mode", "training stopped", "steps lost", "reason"):
+        result.add_column(column)
+    for rescale in seen.rescales:
+        change, mode, pause, reason = _row(rescale)
+        lost = rescale.get("lost_steps")
+        result.add_row(change, mode, pause, "?" if lost is None else str(lost), reason)
+    return result
+
+
 @main
 def _main() -> None:
     console = Console(highlight=False, soft_wrap=True)
@@ -136,6 +192,7 @@ def _main() -> None:
     begin = time.monotonic()
     job, seen = run_job(cluster, console)
     console.print(table(job, seen, time.monotonic() - begin))
+    console.print(rescales(seen))
     console.print(f"Look around: export KUBECONFIG={cluster.kubeconfig} PATH={BUILD / 'bin'}:$PATH; kubectl get tfjobs")
     if seen.state != "Succeeded":
         reasons = [f"{c['reason']}: {c['message']}" for c in job["status"]["conditions"] if c["type"] == "Failed"]
