@@ -37,6 +37,14 @@ bench-operator: .venv ## speed of the operator beside the Go one: a table, and b
 	@$(RUN) python -m harness.binaries kube kwok training-operator >/dev/null
 	$(RUN) python tests/benchmarks/bench_operator.py
 
+.PHONY: bench-rescale
+bench-rescale: .venv ## how long training stops when a job changes its size, beside today's ways: build/bench/rescale.json
+	$(RUN) python tests/benchmarks/bench_rescale.py
+
+.PHONY: bench-kips
+bench-kips: .venv ## job completion times with kips, fixed and the Go operator on a cluster of real CPU: build/bench/kips.json
+	$(RUN) python tests/benchmarks/bench_kips.py
+
 .PHONY: bench-scheduling
 bench-scheduling: .venv ## cost of a scheduling round from 100 to 10,000 jobs: a table, and build/bench/scheduling.svg
 	@mkdir -p build/bench
