@@ -89,7 +89,8 @@ def test_grows_and_shrinks_without_losing_a_step(jobs: Jobs) -> None:
         ask(jobs, "digits", workers=1, ps=2)
         settled(jobs, "digits", Worker=1, PS=2)
         assert jobs.pods("digits")["digits-chief-0"]["metadata"]["uid"] == chief  # the same pod all the time
-        assert sorted(jobs.pods("digits")) == ["digits-chief-0", "digits-ps-0", "digits-ps-1", "digits-worker-0"]
+        left = ["digits-chief-0", "digits-ps-0", "digits-ps-1", "digits-worker-0"]
+        until(lambda: sorted(jobs.pods("digits")) == left, 60, lambda: f"there are {sorted(jobs.pods('digits'))}")
         last = finished(jobs, "digits", lines)
     assert last.content["accuracy"] >= 0.95
     assert lost_steps(lines) == 0

@@ -166,7 +166,7 @@ def _row(rescale: dict[str, Any]) -> tuple[str, str, str, str]:
 
     pause = rescale.get("downtime_s")
     return (
-        f"{size(rescale['from'])} → {size(rescale['to'])}",
+        f"{size(rescale['before'])} → {size(rescale['after'])}",
         rescale["mode"],
         "?" if pause is None else f"{pause:.2f} s",
         rescale["reason"],
