@@ -1,0 +1,141 @@
+"""The exporter as a process: what it serves of what launcher and program wrote, and of nonsense."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from elastic_tfjob.controller.reports import Report
+from elastic_tfjob.runtime import protocol
+from elastic_tfjob.runtime.progress import Progress
+
+from .pods import free_ports, until
+
+Get = Callable[[str], bytes]
+
+
+@pytest.fixture
+def get(tmp_path: Path) -> Iterator[Get]:
+    """`get(path)` from an exporter of `tmp_path`."""
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "elastic_tfjob.exporter", "--dir", str(tmp_path), "--port", str(port)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+
+    def ask(path: str) -> bytes:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.read()
+
+    def up() -> bool:
+        try:
+            return ask("/healthz") == b"ok\n"
+        except urllib.error.URLError:
+            return False
+
+    until("it serves", up)
+    yield ask
+    memory = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * 4096
+    print(f"exporter: {memory / 2**20:.1f} MiB resident")
+    process.send_signal(signal.SIGTERM)
+    begin = time.monotonic()
+    _, errors = process.communicate(timeout=5)
+    assert process.returncode == 0
+    assert time.monotonic() - begin < 2
+    assert errors == b""
+    assert memory < 64 << 20
+
+
+def samples(text: bytes) -> dict[str, float]:
+    return {
+        sample.name + "".join(f",{value}" for value in sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def train(directory: Path, generation: int = 0, begin: int = 0, steps: int = 3) -> None:
+    progress = Progress(directory, generation, lambda: None)
+    progress.total_steps = 100
+    progress.begin(begin, {"step": begin, "at": time.time() - 5, "seconds": 0.1, "bytes": 1000, "path": "/c/elastic-0"})
+    for step in range(begin + 1, begin + steps + 1):
+        time.sleep(0.02)
+        progress.count(step, 0.5, 32)
+    progress.close()
+
+
+def test_nothing_is_known_at_first(get: Get) -> None:
+    report = Report.parse(get("/status"))
+    assert (report.launcher, report.generation, report.step) == (False, None, None)
+    assert samples(get("/metrics")) == {}
+
+
+def test_progress_shows(get: Get, tmp_path: Path) -> None:
+    train(tmp_path)
+    report = Report.parse(get("/status"))
+    assert (report.generation, report.step, report.total_steps, report.loss) == (0, 3, 100, 0.5)
+    assert report.steps_per_s is not None
+    assert 10 < report.steps_per_s < 51
+    assert report.checkpoint is not None
+    assert report.checkpoint.bytes == 1000
+    found = samples(get("/metrics"))
+    assert found["elastic_tfjob_steps_total"] == 3
+    assert found["elastic_tfjob_examples_total"] == 96
+    assert found["elastic_tfjob_loss"] == 0.5
+    assert found["elastic_tfjob_step_seconds_count"] == 3
+    assert found["elastic_tfjob_step_seconds_bucket,0.01"] == 0
+    assert 0.06 <= found["elastic_tfjob_step_seconds_sum"] < 5
+    assert 5 <= found["elastic_tfjob_checkpoint_age_seconds"] < 30
+    assert found["elastic_tfjob_checkpoint_size_bytes"] == 1000
+
+
+def test_rescale_shows_as_downtime_and_lost_steps(get: Get, tmp_path: Path) -> None:
+    train(tmp_path)
+    time.sleep(0.3)
+    train(tmp_path, generation=1, begin=1)
+    report = Report.parse(get("/status"))
+    assert report.generation == 1
+    assert report.lost_steps == 2, "step 3 was done, and it went on from 1"
+    assert report.downtime_s is not None
+    assert 0.3 < report.downtime_s < 5
+    found = samples(get("/metrics"))
+    assert found["elastic_tfjob_steps_total"] == 6, "done in this pod, again or not"
+    assert found["elastic_tfjob_rescale_downtime_seconds_count"] == 1
+
+
+def test_a_generation_that_has_not_begun_has_no_first_step(get: Get, tmp_path: Path) -> None:
+    train(tmp_path)
+    protocol.write(tmp_path / protocol.LAUNCHER, {"at": 1.0, "generation": 1, "modes": ["overlap"], "switch": None})
+    report = Report.parse(get("/status"))
+    assert (report.launcher, report.generation, report.modes) == (True, 1, ("overlap",))
+    assert report.first_step_at is None
+    assert report.steps_per_s is None
+    assert report.step == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b'{"step": 1',
+        b"[]",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        json.dumps(dict.fromkeys(["step", "generation", "checkpoint", "cgroup", "prepared", "switch", "modes"], "x")),
+        json.dumps({"step": float("nan"), "step_seconds": {"bounds": [1], "counts": ["x"], "sum": 1}, "loss": 1e999}),
+        json.dumps({"step_seconds": {"bounds": [1], "counts": [1, "x"], "sum": 1}, "checkpoint": {"at": [1]}}),
+    ],
+)
+def test_nonsense_is_as_if_nothing_were_there(get: Get, tmp_path: Path, content: bytes | str) -> None:
+    for name in (protocol.LAUNCHER, protocol.PROGRESS):
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert Report.parse(get("/status")).step is None
+    get("/metrics")
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        get("/etc/passwd")
