@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from elastic_tfjob.scheduling.misfits import misfits_view, repair
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.round import Round
@@ -11,8 +12,9 @@ from elastic_tfjob.scheduling.snapshot import LoanState, Snapshot
 def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
     """Decide for every job in the Snapshot. No clock, no I/O, no randomness but the Snapshot's seed.
 
-    Lend first, so that borrowed nodes count at once and nodes given back no longer; then Allocate, which takes jobs
-    in the Order and nodes from Place; then Migrate on what came out.
+    Lend first, so that borrowed nodes count at once and nodes given back no longer; then what every profile mends in
+    running jobs (`misfits`); then Allocate, which takes jobs in the Order and nodes from Place; then Migrate on what
+    came out.
     """
     loans = profile.lend.lend(snapshot)
     considered = snapshot
@@ -28,6 +30,7 @@ def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
         for job in considered.jobs.values():
             if any(name in returned for names in job.placement.values() for name in names):
                 round_.stop(job, "preempted: a node it runs on goes back to its own pool")
+    repair(round_, considered.view("misfits", misfits_view))
     profile.allocate.allocate(round_)
     profile.migrate.migrate(round_)
     return round_.plan()

@@ -4,20 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from elastic_tfjob.scheduling.snapshot import Placement, Snapshot
+from elastic_tfjob.scheduling.snapshot import Cpu, Placement, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a job shall hold: the node of every replica, in the order of the replicas' indices. No nodes: nothing.
 
-    `cpu` is the CPU in millicores per replica type where it shall differ from the request. `promoted` tells that the
+    `cpu` is what replicas shall hold where that differs from their requests. `promoted` tells that the
     job goes back to the first queue of LAS: its attained service counts from zero again.
     """
 
     nodes: Placement
     reason: str
-    cpu: Mapping[str, int] = field(default_factory=dict)
+    cpu: Cpu = field(default_factory=dict)
     promoted: bool = False
 
     @property
@@ -50,7 +50,7 @@ class Plan:
     def targets(self) -> dict[str, Target]:
         """Of every job that holds or shall hold something."""
         unchanged = {
-            key: Target(job.placement, "keeps what it has")
+            key: Target(job.placement, "keeps what it has", job.cpu)
             for key, job in self.snapshot.jobs.items()
             if job.placement and key not in self.changes
         }

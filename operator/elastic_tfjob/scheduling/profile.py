@@ -83,7 +83,8 @@ class Profile:
     change waits for the next multiple of it. `oracle` tells that the policy is given the true duration and speed;
     without it a simulated job's speed is measured at `sample_points` sizes before it starts, as Optimus does on a test
     slot. A job is rescaled at most every `cooldown_s`, and grows only if its speed is predicted to gain `min_gain`.
-    `repack`: a job whose size changes is placed anew as a whole.
+    `repack`: a job whose size changes is placed anew as a whole. `adjusts_cpu`: whether it gives replicas more CPU than
+    they request. `learns`: whether it uses the speeds that jobs show wherever they run.
     """
 
     name: str
@@ -99,3 +100,5 @@ class Profile:
     min_gain: float = 0.0
     repack: bool = False
     sample_points: int = 0
+    adjusts_cpu: bool = False
+    learns: bool = False

@@ -6,6 +6,7 @@ from elastic_tfjob.api.profiles import (
     ElasticParameters,
     FifoBackfillParameters,
     FixedParameters,
+    KipsParameters,
     LasParameters,
     OptimusParameters,
     PlaceName,
@@ -19,6 +20,7 @@ from elastic_tfjob.scheduling.profile import Allocate, Order, Place, Profile
 from elastic_tfjob.scheduling.stages.allocate.drf import DominantResourceFairness
 from elastic_tfjob.scheduling.stages.allocate.edf import GreedyInOrder
 from elastic_tfjob.scheduling.stages.allocate.fixed import FixedSize, Preemptive
+from elastic_tfjob.scheduling.stages.allocate.kips import DynamicAdjustment
 from elastic_tfjob.scheduling.stages.allocate.optimus import MarginalGain
 from elastic_tfjob.scheduling.stages.allocate.tetris import Tetris
 from elastic_tfjob.scheduling.stages.lend.none import NoLoans
@@ -64,6 +66,8 @@ def build(name: str, parameters: ProfileParameters) -> Profile:
         min_gain=elastic.min_gain,
         repack=elastic.repack,
         sample_points=elastic.sample_points,
+        adjusts_cpu=isinstance(parameters, KipsParameters),
+        learns=isinstance(parameters, ElasticParameters),
     )
 
 
@@ -77,6 +81,8 @@ def _stages(parameters: ProfileParameters) -> tuple[Order, Allocate]:
             return ShortestRemainingTimeFirst(), Tetris(weight)
         case OptimusParameters(per_resource=per_resource, on_full=on_full):
             return Fifo(), MarginalGain(per_resource, on_full)
+        case KipsParameters():
+            return Fifo(), DynamicAdjustment(parameters)
         case SrtfParameters():
             return ShortestRemainingTimeFirst(), Preemptive()
         case LasParameters(thresholds=thresholds, within=within, promote_knob=knob):

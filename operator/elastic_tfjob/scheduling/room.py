@@ -10,7 +10,18 @@ from typing import Literal
 
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
-from elastic_tfjob.scheduling.snapshot import PS, Counts, Job, JobSpec, Node, Placement, ReplicaGroup, Snapshot
+from elastic_tfjob.scheduling.snapshot import (
+    AS_REQUESTED,
+    PS,
+    Counts,
+    Cpu,
+    Job,
+    JobSpec,
+    Node,
+    Placement,
+    ReplicaGroup,
+    Snapshot,
+)
 
 ANY_NODE = "*"
 """The one node of a Room that looks at totals only."""
@@ -49,28 +60,34 @@ class Room:
     # ---- following the Snapshot
 
     def change(self, before: Job | None, after: Job | None, now: float) -> None:
-        held, holds = before.placement if before else {}, after.placement if after else {}
-        if held == holds:
+        if before and after and before.placement == after.placement and before.cpu == after.cpu:
             return
-        if before and held:
-            self.give(before.spec, held)
-        if after and holds:
-            self.take(after.spec, holds)
+        if before and before.placement:
+            self.give(before.spec, before.placement, before.cpu)
+        if after and after.placement:
+            self.take(after.spec, after.placement, after.cpu)
         self._log.clear()
 
     # ---- taking, giving back, undoing
 
-    def take(self, spec: JobSpec, placement: Placement) -> None:
-        for type_, i, n in self._per_node(placement):
-            group = spec.group(type_)
-            assert group is not None
-            self.take_replicas(i, group, n)
+    def take(self, spec: JobSpec, placement: Placement, cpu: Cpu = AS_REQUESTED) -> None:
+        self._book(spec, placement, cpu, 1)
 
-    def give(self, spec: JobSpec, placement: Placement) -> None:
+    def give(self, spec: JobSpec, placement: Placement, cpu: Cpu = AS_REQUESTED) -> None:
+        self._book(spec, placement, cpu, -1)
+
+    def _book(self, spec: JobSpec, placement: Placement, cpu: Cpu, sign: int) -> None:
         for type_, i, n in self._per_node(placement):
             group = spec.group(type_)
             assert group is not None
-            self.take_replicas(i, group, -n)
+            self.take_replicas(i, group, sign * n)
+        for type_, each in cpu.items():
+            group = spec.group(type_)
+            assert group is not None
+            for name, held in zip(placement.get(type_, ()), each, strict=False):
+                at = self.index.get(name)
+                if at is not None:
+                    self.take_cpu(at, sign * (held - group.request.cpu))
 
     def _per_node(self, placement: Placement) -> Iterator[tuple[str, int, int]]:
         """(type, node index, replicas there); a node the cluster has lost is passed over."""
@@ -98,6 +115,12 @@ class Room:
         ps = n if group.type == PS else 0
         self._shift(i, cpu, memory, accelerators, ps)
         self._log.append((i, cpu, memory, accelerators, ps))
+
+    def take_cpu(self, i: int, millicores: int) -> None:
+        """Take CPU alone from node `i`, for replicas that are there; a negative amount gives back."""
+        if millicores:
+            self._shift(i, millicores, 0, 0, 0)
+            self._log.append((i, millicores, 0, 0, 0))
 
     def _shift(self, i: int, cpu: int, memory: int, accelerators: int, ps: int) -> None:
         order = self._order
@@ -252,7 +275,7 @@ def room_view(rank: Rank, totals_only: bool) -> Callable[[Snapshot], Room]:
         room = Room([merged(nodes)] if totals_only else nodes, rank)
         for job in snapshot.jobs.values():
             if job.placement:
-                room.take(job.spec, job.placement)
+                room.take(job.spec, job.placement, job.cpu)
         room._log.clear()
         return room
 

@@ -6,7 +6,7 @@ from elastic_tfjob.scheduling.plan import Loan, Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.queue import Entry, JobQueue, Merge, queue_view, shape
 from elastic_tfjob.scheduling.room import grown, room_view, shrunk
-from elastic_tfjob.scheduling.snapshot import UNPLACED, Counts, Job, Placement, Snapshot
+from elastic_tfjob.scheduling.snapshot import AS_REQUESTED, UNPLACED, Counts, Cpu, Job, Placement, Snapshot
 
 
 class Round:
@@ -21,6 +21,8 @@ class Round:
         self.refusals: dict[str, str] = {}
         self._failed: set[Hashable] = set()
         """Starts that found no nodes since room was last given back: the same again would not either."""
+        self.unmet: dict[str, Counts] = {}
+        """Sizes that running jobs must be brought to but for which there is no room."""
         self.held_back = "does not fit beside the jobs before it"
         place = profile.place
         self.room = snapshot.view(("room", place.rank, place.totals_only), room_view(place.rank, place.totals_only))
@@ -70,6 +72,11 @@ class Round:
         target = self.changes.get(job.spec.key)
         return job.placement if target is None else target.nodes
 
+    def cpu(self, job: Job) -> Cpu:
+        """The CPU its replicas hold as this round stands."""
+        target = self.changes.get(job.spec.key)
+        return job.cpu if target is None else target.cpu
+
     # ---- what
 
     def start(self, job: Job, counts: Counts, reason: str, *, promoted: bool = False) -> bool:
@@ -89,10 +96,16 @@ class Round:
         self.assign(job, UNPLACED, reason)
 
     def resize(self, job: Job, counts: Counts, reason: str) -> bool:
-        """Change how many replicas a job has: the first ones stay, or with `repack` all are placed anew."""
-        held, room, place = self.placement(job), self.room, self.profile.place
+        """Change how many replicas a job has: the first ones stay, or with `repack` all are placed anew.
+
+        All hold what they request afterwards: CPU beyond that is granted last.
+        """
+        room, place = self.room, self.profile.place
         mark = room.mark()
         self._failed.clear()
+        held = self.placement(job)
+        room.give(job.spec, held, self.cpu(job))
+        room.take(job.spec, held)
         nodes: Placement | None
         if self.profile.repack:
             room.give(job.spec, held)
@@ -113,20 +126,66 @@ class Round:
         return True
 
     def assign(self, job: Job, nodes: Placement, reason: str) -> None:
-        """Put the job's replicas on these nodes, or with none take all away; the caller has checked that they fit."""
+        """Put the job's replicas on these nodes, or with none take all away; the caller has checked that they fit.
+
+        They hold what they request.
+        """
         self._failed.clear()
-        self.room.give(job.spec, self.placement(job))
+        self.room.give(job.spec, self.placement(job), self.cpu(job))
         self.room.take(job.spec, nodes)
         self._set(job, nodes, reason)
+
+    def grant(self, job: Job, cpu: Cpu, reason: str) -> None:
+        """Let replicas hold this CPU, which the caller has taken from the Room, where they are.
+
+        The reason of a change of size or place stays the one shown.
+        """
+        nodes = self.placement(job)
+        moved = self.changes.get(job.spec.key)
+        self._set(job, nodes, moved.reason if moved is not None and moved.nodes != job.placement else reason, cpu)
+
+    def repair(self, job: Job, counts: Counts, reason: str) -> bool:
+        """Give a running job this size, with new nodes for replicas whose node the cluster has lost."""
+        nodes = self.snapshot.nodes
+        wanted = shrunk(job.placement, counts)
+        missing = {t: [k for k, name in enumerate(names) if name not in nodes] for t, names in wanted.items()}
+        kept = {t: tuple(name for name in names if name in nodes) for t, names in wanted.items()}
+        add = {t: n - len(kept.get(t, ())) for t, n in counts.items() if n > len(kept.get(t, ()))}
+        room = self.room
+        mark = room.mark()
+        self._failed.clear()
+        room.give(job.spec, job.placement, job.cpu)
+        room.take(job.spec, kept)
+        found = self.profile.place.place(job.spec, add, room, kept) if add else UNPLACED
+        if found is None:
+            room.rollback(mark)
+            return False
+        placed: dict[str, tuple[str, ...]] = {}
+        for type_, n in counts.items():
+            names, new = list(wanted.get(type_, ())), iter(found.get(type_, ()))
+            for k in missing.get(type_, ()):
+                names[k] = next(new)
+            placed[type_] = (*names, *new)[:n]
+        self._set(job, placed, reason)
+        return True
+
+    def save(self) -> tuple[int, dict[str, Target]]:
+        """A point to `restore` the round to, while it tries something."""
+        return self.room.mark(), dict(self.changes)
+
+    def restore(self, saved: tuple[int, dict[str, Target]]) -> None:
+        mark, self.changes = saved[0], dict(saved[1])
+        self.room.rollback(mark)
+        self._failed.clear()
 
     def refuse(self, job: Job, reason: str) -> None:
         self.refusals[job.spec.key] = reason
 
-    def _set(self, job: Job, nodes: Placement, reason: str, *, promoted: bool = False) -> None:
-        if nodes == job.placement and not promoted:
+    def _set(self, job: Job, nodes: Placement, reason: str, cpu: Cpu = AS_REQUESTED, *, promoted: bool = False) -> None:
+        if nodes == job.placement and cpu == job.cpu and not promoted:
             self.changes.pop(job.spec.key, None)
         else:
-            self.changes[job.spec.key] = Target(nodes, reason, promoted=promoted)
+            self.changes[job.spec.key] = Target(nodes, reason, cpu, promoted)
 
     def plan(self) -> Plan:
         self.room.rollback(0)

@@ -25,6 +25,9 @@ Counts = Mapping[str, int]
 Placement = Mapping[str, tuple[str, ...]]
 """Node names per replica type, in the order of the replicas' indices. Empty: the job holds nothing."""
 UNPLACED: Placement = {}
+Cpu = Mapping[str, tuple[int, ...]]
+"""Millicores of each replica, for the types where any differs from the template's request."""
+AS_REQUESTED: Cpu = {}
 
 Phase = Literal["waiting", "running", "rescaling"]
 """`rescaling`: between two targets; a plan leaves such a job alone."""
@@ -65,6 +68,8 @@ def fixed_group(type_: str, request: Resources, count: int) -> ReplicaGroup:
 class JobSpec:
     """What the user asked for. Times are seconds on the Snapshot's clock.
 
+    `asked` says who asked for the present bounds, where somebody did: it becomes the reason of a change to reach them.
+
     `sequence` breaks ties of arrival. `total_steps` is the work, in the program's own steps. `duration_s` is the
     expected run time at the declared size: from an annotation, learned, or in a simulation the truth if a profile
     asks for the oracle.
@@ -83,10 +88,12 @@ class JobSpec:
     constraints: Constraints = ANYWHERE
     constraints_by_type: tuple[tuple[str, Constraints], ...] = ()
     model: str = ""
+    asked: str = ""
 
     @cached_property
     def declared(self) -> Counts:
-        return {group.type: group.count for group in self.groups}
+        """What the user declared, or the nearest that its bounds allow."""
+        return {g.type: min(max(g.count, g.minimum), g.maximum) for g in self.groups}
 
     @cached_property
     def minimum(self) -> Counts:
@@ -119,6 +126,19 @@ class JobSpec:
             accelerators += n * request[2]
         return Resources(cpu, memory, accelerators)
 
+    def extra_cpu(self, cpu: Cpu) -> int:
+        """Millicores that replicas hold beyond their requests."""
+        extra = 0
+        for type_, each in cpu.items():
+            group = self.group(type_)
+            extra += sum(each) - len(each) * group.request.cpu if group else 0
+        return extra
+
+    def within_bounds(self, counts: Counts) -> dict[str, int]:
+        """The nearest size that the bounds allow."""
+        nearest = {g.type: min(max(counts.get(g.type, 0), g.minimum), g.maximum) for g in self.groups}
+        return {type_: n for type_, n in nearest.items() if n}
+
     def constraints_of(self, type_: str) -> Constraints:
         return next((c for t, c in self.constraints_by_type if t == type_), self.constraints)
 
@@ -132,6 +152,9 @@ class Job:
     """A job as it stands. Progress is linear between observations: `steps` were done at `observed_s`, which lies in
     the future while a start or rescale pauses it, and `steps_per_s` come after. `service` counts what the job held of
     its dominant resource (accelerators, else replicas) times seconds up to `since_s`, the time of its last placement.
+
+    `cpu` is what replicas hold now. `cpu_use` is per type the mean of CPU used / CPU held, over a window in which `cpu`
+    and `placement` did not change; a type that is missing is not known (yet).
     """
 
     spec: JobSpec
@@ -147,6 +170,8 @@ class Job:
     migrations: int = 0
     speed: Speed | None = None
     loss_growth: float | None = None
+    cpu: Cpu = field(default_factory=dict)
+    cpu_use: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -159,6 +184,12 @@ class Job:
     @property
     def counts(self) -> dict[str, int]:
         return {type_: len(nodes) for type_, nodes in self.placement.items()}
+
+    @property
+    def holds(self) -> Resources:
+        """All that its replicas hold."""
+        demand = self.spec.demand(self.counts)
+        return demand.plus(Resources(self.spec.extra_cpu(self.cpu))) if self.cpu else demand
 
     @property
     def held(self) -> int:

@@ -10,7 +10,7 @@ relative errors. Jobs without PSs lose the terms in p.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal
 
@@ -60,12 +60,14 @@ class OptimusFit:
 
 @dataclass(frozen=True, slots=True)
 class OnlineSpeed:
-    """What a policy believes: a measured size overrides the fit; a fit without confidence is not used, then the
+    """What a policy believes: a measured size overrides the fit; without a fit, or confidence in it, the
     nearest measured size speaks (so no gain is expected where nothing is known); None before any measurement.
+    `cpu` is what one worker held, in millicores, when a size was measured, where that is known.
     """
 
     measured: Mapping[tuple[int, int], float]
     fit: OptimusFit | None = None
+    cpu: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
     def steps_per_s(self, counts: Mapping[str, int]) -> float | None:
         size = (counts.get("PS", 0), counts.get("Worker", 0))
@@ -84,10 +86,16 @@ def learn(observations: Sequence[Observation], mode: Mode = "sync") -> OnlineSpe
     return believe({(o.ps, o.workers): o.steps_per_s for o in observations}, mode)
 
 
-def believe(seen: Mapping[tuple[int, int], float], mode: Mode = "sync") -> OnlineSpeed:
-    """The belief after these steps per second by (PSs, workers); sizes without workers or speed say nothing."""
+def believe(
+    seen: Mapping[tuple[int, int], float], mode: Mode = "sync", cpu: Mapping[tuple[int, int], float] | None = None
+) -> OnlineSpeed:
+    """The belief after these steps per second by (PSs, workers), and what CPU a worker held then (millicores).
+
+    Sizes without workers or speed say nothing.
+    """
     measured = {size: rate for size, rate in seen.items() if rate > 0 and size[1] > 0}
-    return OnlineSpeed(measured, fit(measured, mode) if measured else None)
+    enough = len(measured) >= POINTS_NEEDED[mode]
+    return OnlineSpeed(measured, fit(measured, mode) if enough else None, dict(cpu or {}))
 
 
 def fit(measured: Mapping[tuple[int, int], float], mode: Mode = "sync") -> OptimusFit:

@@ -9,7 +9,7 @@ from elastic_tfjob.scheduling.room import ANY_NODE, usable_nodes
 
 def violations(plan: Plan) -> list[str]:
     """Every broken invariant of a plan, in words; what the Snapshot itself breaks is not held against it."""
-    return [*over_capacity(plan), *outside_bounds(plan), *forbidden_nodes(plan)]
+    return [*over_capacity(plan), *outside_bounds(plan), *forbidden_nodes(plan), *below_request(plan)]
 
 
 def over_capacity(plan: Plan) -> list[str]:
@@ -23,6 +23,8 @@ def over_capacity(plan: Plan) -> list[str]:
             assert group is not None
             for name, n in Counter(names).items():
                 used[name] = used.get(name, Resources()).plus(group.request.times(n))
+            for name, cpu in zip(names, target.cpu.get(type_, ()), strict=type_ in target.cpu):
+                used[name] = used[name].plus(Resources(cpu - group.request.cpu))
     total = Resources()
     for node in nodes.values():
         total = total.plus(node.free)
@@ -51,4 +53,19 @@ def forbidden_nodes(plan: Plan) -> list[str]:
                 node = plan.snapshot.nodes[name]
                 if not spec.constraints_of(type_).admit(node.labels, node.taints):
                     broken.append(f"{key}: {type_} on {name}, which its constraints forbid")
+    return broken
+
+
+def below_request(plan: Plan) -> list[str]:
+    """CPU in place never goes below the template's request, and only where it may be changed."""
+    broken = []
+    for key, target in plan.changes.items():
+        spec = plan.snapshot.jobs[key].spec
+        for type_, each in target.cpu.items():
+            group = spec.group(type_)
+            assert group is not None
+            if len(each) != target.replicas.get(type_) or min(each) < group.request.cpu:
+                broken.append(f"{key}: {type_} holds {each}, requests {group.request.cpu}")
+            if not spec.rescalable and target.cpu != plan.snapshot.jobs[key].cpu:
+                broken.append(f"{key}: CPU of a job that may not be rescaled")
     return broken

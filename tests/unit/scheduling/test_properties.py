@@ -1,5 +1,6 @@
 """Invariants of every profile over random clusters and jobs."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,13 +12,14 @@ from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Taint, T
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import PLACES, build
-from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Snapshot
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, Snapshot
 from elastic_tfjob.simulation.worlds.ps import MODELS, PsTruth
 
 from .build import node, servers, workers
 from .invariants import violations
 
 NOW = 1000.0
+times = st.sampled_from([0.0, 50.0, 3000.0])
 
 
 @st.composite
@@ -61,6 +63,13 @@ def specs(draw: st.DrawFn, k: int) -> JobSpec:
 
 
 @st.composite
+def uses(draw: st.DrawFn) -> dict[str, float]:
+    """How busy replicas are, where it is known."""
+    known = {t: draw(st.sampled_from([None, 0.05, 0.25, 0.5, 0.9, 1.0])) for t in (PS, WORKER)}
+    return {t: use for t, use in known.items() if use is not None}
+
+
+@st.composite
 def jobs(draw: st.DrawFn, k: int) -> Job:
     spec = draw(specs(k))
     speed = (
@@ -73,6 +82,7 @@ def jobs(draw: st.DrawFn, k: int) -> Job:
         executed_s=draw(st.sampled_from([0.0, 50.0])),
         observed_s=NOW,
         speed=speed,
+        cpu_use=draw(uses()),
     )
 
 
@@ -94,7 +104,8 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     before = Snapshot(NOW - 100, nodes, {j.key: j for j in made[:first]})
     plan = schedule(before, build("fifo-backfill", parse_profile("fifo-backfill", {})))
     running = carried_out(before, plan, NOW - 100)
-    return Snapshot(NOW, nodes, {**running.jobs, **{j.key: j for j in made[first:]}})
+    used = {key: replace(j, cpu_use=draw(uses()), executed_s=draw(times)) for key, j in running.jobs.items()}
+    return Snapshot(NOW, nodes, {**used, **{j.key: j for j in made[first:]}})
 
 
 def carried_out(before: Snapshot, plan: Plan, now: float) -> Snapshot:
@@ -115,8 +126,9 @@ def carried_out(before: Snapshot, plan: Plan, now: float) -> Snapshot:
                 now,
                 service,
                 old.executed_s,
-                old.rescaled_s,
+                now if old.placement and target.replicas != old.counts else old.rescaled_s,
                 speed=old.speed,
+                cpu=target.cpu,  # how busy replicas are is not known right after a change
             )
         )
     return before.evolve(now, changed=changed)

@@ -64,8 +64,7 @@ def test_a_measured_size_overrides_the_fit() -> None:
 
 def test_without_confidence_the_nearest_measured_size_speaks() -> None:
     belief = learn([Observation(1, 1, 2.0), Observation(1, 4, 5.0)])
-    assert belief.fit is not None
-    assert not belief.fit.confident
+    assert belief.fit is None
     assert belief.steps_per_s({"PS": 1, "Worker": 5}) == 5.0
     assert belief.steps_per_s({"PS": 2, "Worker": 1}) == 2.0
 

@@ -6,6 +6,7 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
 from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
+from elastic_tfjob.scheduling.words import words
 
 
 def movable(job: Job, round_: Round) -> bool:
@@ -25,9 +26,9 @@ def candidates(round_: Round) -> tuple[list[Job], Resources]:
         if movable(job, round_):
             jobs.append(job)
         else:
-            free = free.minus(job.spec.demand(job.counts))
+            free = free.minus(job.holds)
     for job in round_.rescaling():
-        free = free.minus(job.spec.demand(job.counts))
+        free = free.minus(job.holds)
     return jobs, free
 
 
@@ -96,8 +97,3 @@ def gains(job: Job, counts: Counts, least: float) -> bool:
         return True
     now, then = job.speed.steps_per_s(job.counts), job.speed.steps_per_s(counts)
     return now is None or then is None or then >= now * (1 + least)
-
-
-def words(counts: Counts) -> str:
-    """`2 PS + 4 Worker`."""
-    return " + ".join(f"{n} {type_}" for type_, n in counts.items() if n) or "nothing"

@@ -49,7 +49,7 @@ class Consolidate:
                     continue
                 full = room.fit_empty(i, group.request)
                 if left < full or room.fit(i, group.request) < full:
-                    break
+                    continue  # among unequal nodes one behind it may be small enough, or free as a whole
                 room.take_replicas(i, group, full)
                 names += [room.nodes[i].name] * full
                 left -= full

@@ -1,0 +1,73 @@
+"""Running jobs that cannot stay as they are, whatever the profile: asked to another size, or robbed of a node."""
+
+from collections.abc import Mapping
+
+from elastic_tfjob.scheduling.room import ANY_NODE
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Snapshot
+from elastic_tfjob.scheduling.stages.allocate.settle import downward
+from elastic_tfjob.scheduling.words import change
+
+
+class Misfits:
+    """A view of the jobs that may need it, so that a round does not look at all the others."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.nodes = snapshot.nodes
+        self.keys: dict[str, None] = {}
+        for job in snapshot.jobs.values():
+            self.change(None, job, snapshot.now)
+
+    def change(self, before: Job | None, after: Job | None, now: float) -> None:
+        if before is not None:
+            self.keys.pop(before.spec.key, None)
+        if after is not None and (after.cpu or outside_bounds(after) or lost_nodes(after, self.nodes)):
+            self.keys[after.spec.key] = None
+
+
+def misfits_view(snapshot: Snapshot) -> Misfits:
+    return Misfits(snapshot)
+
+
+def outside_bounds(job: Job) -> Counts | None:
+    """The size that the bounds ask of a running job that may be rescaled, where it has another one."""
+    if not job.placement or not job.spec.rescalable:
+        return None
+    held = {type_: n for type_, n in job.counts.items() if n}
+    nearest = job.spec.within_bounds(held)
+    return None if nearest == held else nearest
+
+
+def lost_nodes(job: Job, nodes: Mapping[str, Node]) -> list[str]:
+    """Nodes of the job that the cluster does not have any more (or that are not ready, or cordoned)."""
+    return sorted(
+        {name for names in job.placement.values() for name in names if name not in nodes and name != ANY_NODE}
+    )
+
+
+def repair(round_: Round, misfits: Misfits) -> None:
+    """Bring each to the nearest size within its bounds, whatever its cooldown, with replicas of lost nodes elsewhere.
+
+    Where a lost replica finds no room, a job that may be rescaled goes on with fewer, down to its minimum. Under a
+    profile that does not adjust CPU, all go back to what they request.
+    """
+    for key in sorted(misfits.keys):
+        job = round_.job(key)
+        if job.phase != "running" or not round_.placement(job):
+            continue
+        bounds, lost = outside_bounds(job), lost_nodes(job, round_.snapshot.nodes)
+        if bounds is None and not lost:
+            if job.cpu and not round_.profile.adjusts_cpu:
+                round_.assign(job, job.placement, "CPU as requested: this profile does not adjust it")
+            continue
+        wanted = bounds if bounds is not None else {t: n for t, n in job.counts.items() if n}
+        why = [f"{' and '.join(lost)} is gone"] if lost else []
+        if bounds is not None:
+            why.append(job.spec.asked or "its bounds ask for another size")
+        if round_.repair(job, wanted, f"{change(job.counts, wanted)}: {'; '.join(why)}"):
+            continue
+        round_.unmet[key] = wanted
+        if lost and job.spec.rescalable:
+            for fewer in downward(job, wanted):
+                if round_.repair(job, fewer, f"{change(job.counts, fewer)}: {'; '.join(why)}, no room for as many"):
+                    break

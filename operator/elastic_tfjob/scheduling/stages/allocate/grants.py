@@ -1,0 +1,82 @@
+"""CPU beyond what replicas request: idle CPU of their nodes, lent in place."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import Cpu, Job
+
+GRAIN = 10
+"""CPU is granted in multiples of this, in millicores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One replica that could use up to `want` millicores where it is."""
+
+    job: Job
+    type: str
+    index: int
+    want: int
+
+
+class Grants:
+    """What replicas hold beyond their requests while a round decides; takes it from the Round's Room at once.
+
+    CPU goes where it gains most: from equal use, the replica with the least CPU gains most from the next millicore,
+    so the lowest of a node are raised together, as water fills a vessel.
+    """
+
+    def __init__(self, round_: Round) -> None:
+        self._round = round_
+        self._extra: dict[tuple[str, str, int], int] = {}
+        self.jobs: dict[str, Job] = {}
+
+    def held(self, job: Job, type_: str, index: int) -> int:
+        group = job.spec.group(type_)
+        assert group is not None
+        return group.request.cpu + self._extra.get((job.key, type_, index), 0)
+
+    def pour(self, claims: Iterable[Claim], least: float = 0.0) -> None:
+        """Fill the claims from what is idle on their nodes, but none by less than `least` of what the replica holds."""
+        room, per_node = self._round.room, dict[int, list[Claim]]()
+        for claim in claims:
+            names = self._round.placement(claim.job).get(claim.type, ())
+            at = room.index.get(names[claim.index]) if claim.index < len(names) else None
+            if at is not None and room.cpu[at] > 0:
+                per_node.setdefault(at, []).append(claim)
+        for at, there in per_node.items():
+            held = [self.held(c.job, c.type, c.index) for c in there]
+            for claim, before, after in zip(
+                there, held, raised(room.cpu[at], held, [c.want for c in there]), strict=True
+            ):
+                if after > before and after - before >= least * before:
+                    key = (claim.job.key, claim.type, claim.index)
+                    self._extra[key] = self._extra.get(key, 0) + after - before
+                    self.jobs[claim.job.key] = claim.job
+                    room.take_cpu(at, after - before)
+
+    def cpu(self, job: Job) -> Cpu:
+        """What the job's replicas hold, for the types where any has more than it requests."""
+        result = {}
+        for type_, names in self._round.placement(job).items():
+            each = tuple(self.held(job, type_, k) for k in range(len(names)))
+            if any((job.key, type_, k) in self._extra for k in range(len(names))):
+                result[type_] = each
+        return result
+
+
+def raised(idle: int, held: Sequence[int], want: Sequence[int]) -> list[int]:
+    """What each holds after `idle` was poured over them: the lowest first, none above its want, none below before.
+
+    Amounts that are not all that was wanted are cut to a multiple of GRAIN.
+    """
+    if sum(max(0, w - h) for h, w in zip(held, want, strict=True)) <= idle:
+        return [max(h, w) for h, w in zip(held, want, strict=True)]
+    low, high = 0, max(want)
+    while high - low > 1:  # the highest level that what is idle reaches
+        level = (low + high) // 2
+        poured = sum(max(0, min(w, level) - h) for h, w in zip(held, want, strict=True))
+        low, high = (level, high) if poured <= idle else (low, level)
+    level = low // GRAIN * GRAIN
+    return [max(h, min(w, level)) for h, w in zip(held, want, strict=True)]

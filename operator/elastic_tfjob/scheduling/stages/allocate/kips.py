@@ -1,0 +1,486 @@
+"""Dynamic resource adjustment: what is idle goes to jobs that use all they have, and comes back when others need it.
+
+After Jeong and Yu (KIPS KTCCS 11(7), 2022), whose text is not public, and its nearest relative DRAGON (CLOSER'19).
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from elastic_tfjob.api.profiles import KipsParameters
+from elastic_tfjob.scheduling.misfits import misfits_view
+from elastic_tfjob.scheduling.plan import Target
+from elastic_tfjob.scheduling.resources import NOTHING
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import EVALUATOR, PS, WORKER, Counts, Cpu, Job, JobSpec, Snapshot
+from elastic_tfjob.scheduling.stages.allocate.grants import GRAIN, Claim, Grants
+from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
+from elastic_tfjob.scheduling.stages.allocate.settle import downward, movable
+from elastic_tfjob.scheduling.words import change, words
+from elastic_tfjob.speed.optimus import OnlineSpeed
+from elastic_tfjob.speed.utilisation import speedup
+
+Use = Mapping[str, float]
+"""How busy replica types are: the part of their CPU that they use."""
+IDLE, SURPLUS, NEEDED = range(3)
+"""Whom replicas are taken from first: who leaves them idle; has more than declared; has more than its minimum."""
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicAdjustment:
+    """In this order, each with what the steps before it left:
+
+    1. CPU beyond requests counts as free: it was only lent.
+    2. Waiting jobs start in order, at their declared size if it fits, else at the largest below; if not even the
+       minimum fits, on room that is taken from others.
+    3. Replicas get back the CPU they had, less what they leave idle; then those that use all they have get more.
+    4. Jobs whose replicas use all they have get workers or PSs, one at a time where one gains most.
+    5. What starts gets idle CPU of its nodes. What is still idle goes back to where it was.
+    """
+
+    parameters: KipsParameters
+    drifts: bool = True
+
+    def allocate(self, round_: Round) -> None:
+        _Adjustment(round_, self.parameters).run()
+
+
+class _Adjustment:
+    def __init__(self, round_: Round, parameters: KipsParameters) -> None:
+        self.round = round_
+        self.p = parameters
+        self.now = round_.now
+        self.grants = Grants(round_)
+        self.pressed = round_.snapshot.view(("pressed", parameters), pressed_view(parameters)).uses
+        self.waits = ""
+        """The first waiting job that could not start now, but could on an empty cluster."""
+
+    def run(self) -> None:
+        round_ = self.round
+        lent = [job for job in map(round_.job, round_.snapshot.view("misfits", misfits_view).keys) if job.cpu]
+        lent = [job for job in lent if job.phase == "running" and round_.placement(job)]
+        for job in lent:
+            if round_.cpu(job):
+                round_.assign(job, round_.placement(job), "CPU as requested")
+        self._relieve()
+        for key, counts in round_.unmet.items():
+            self._enforce(round_.job(key), counts)
+        self._start_waiting()
+        self.grants.pour(claim for job in lent for claim in self._had(job, trim=True))
+        claims = {job.key: list(self._wants_more(job)) for job in self._adjustable()}
+        self.grants.pour((claim for each in claims.values() for claim in each), self.p.min_cpu_change)
+        short = [key for key, each in claims.items() if any(self._held(c) < c.want for c in each) or not each]
+        self._go_back()
+        if not self.waits:
+            self._grow([round_.job(key) for key in short])
+        self.grants.pour(self._starting(), self.p.min_cpu_change)
+        self.grants.pour(claim for job in lent for claim in self._had(job, trim=False))
+        for job in {job.key: job for job in (*lent, *self.grants.jobs.values())}.values():
+            cpu = self.grants.cpu(job)
+            if cpu != round_.cpu(job) or cpu == job.cpu:
+                round_.grant(job, cpu, self._cpu_reason(job, cpu))
+
+    # ---- waiting jobs
+
+    def _start_waiting(self) -> None:
+        round_ = self.round
+        queue = round_.waiting()
+        for entry in queue:
+            job = round_.job(entry[4])
+            if self._start(job):
+                continue
+            round_.refuse(job, lacks(job, round_))
+            if not self.waits and self._ever_fits(job.spec):
+                self.waits = job.key
+            queue.drop()
+
+    def _start(self, job: Job) -> bool:
+        round_, declared = self.round, job.spec.declared
+        for counts in downward(job, declared):
+            why = "as declared" if counts == declared else f"no room for the declared {words(declared)}"
+            if round_.start(job, counts, f"starts with {words(counts)}: {why}"):
+                return True
+        least = job.spec.minimum
+        waited = self.now - max(job.spec.arrival_s, job.since_s)
+        return self._take(
+            job,
+            least,
+            f"makes room for {job.key}, which waits for {waited:.0f} s",
+            lambda: round_.start(job, least, f"starts with {words(least)}: on room that others give back"),
+            below_declared=waited >= self.p.patience_s,
+        )
+
+    def _enforce(self, job: Job, counts: Counts) -> None:
+        """Make room for a size that a running job must have."""
+        add = {t: n - len(job.placement.get(t, ())) for t, n in counts.items() if n > len(job.placement.get(t, ()))}
+        why = job.spec.asked or "its bounds ask for another size"
+        self._take(
+            job,
+            add or counts,
+            f"makes room for {job.key}: {why}",
+            lambda: self.round.repair(job, counts, f"{change(job.counts, counts)}: {why}"),
+            below_declared=True,
+        )
+
+    def _ever_fits(self, spec: JobSpec) -> bool:
+        room = self.round.room
+        allowed = room.allowed(spec)
+        total = NOTHING
+        for i in range(len(room.nodes)) if allowed is None else sorted(allowed):
+            total = total.plus(room.usable[i])
+        return spec.demand(spec.minimum).within(total)
+
+    # ---- taking
+
+    def _take(self, job: Job, demand: Counts, why: str, attempt: Callable[[], bool], *, below_declared: bool) -> bool:
+        """Take replicas from others, one at a time, until `attempt` succeeds; all or nothing.
+
+        What was taken on nodes that turn out not to matter is given back.
+        """
+        round_ = self.round
+        donors = self._donors(job, below_declared)
+        reachable = round_.room.free_total
+        for donor, floor in donors.values():
+            reachable = reachable.plus(donor.spec.demand(donor.counts)).minus(donor.spec.demand(floor))
+        if not donors or not job.spec.demand(demand).within(reachable):
+            return False
+        saved, before = round_.save(), dict[str, Target | None]()
+        heap = [(self._rank(donor), key) for key, (donor, _) in donors.items()]
+        heapify(heap)
+        while heap:
+            _, key = heappop(heap)
+            donor, floor = donors[key]
+            fewer = one_fewer(counts_of(round_.placement(donor)), floor)
+            if fewer is None:
+                continue
+            before.setdefault(key, round_.changes.get(key))
+            round_.resize(donor, fewer, f"{change(donor.counts, fewer)}: {self._idle_words(donor)}{why}")
+            if attempt():
+                self._give_back(before, round_.placement(job).values())
+                return True
+            heappush(heap, (self._rank(donor), key))
+        round_.restore(saved)
+        return False
+
+    def _donors(self, taker: Job, below_declared: bool) -> dict[str, tuple[Job, Counts]]:
+        """Who can give, and down to what."""
+        round_ = self.round
+        donors = dict[str, tuple[Job, Counts]]()
+        for entry in round_.running_in_order():
+            donor = round_.job(entry[4])
+            spec = donor.spec
+            held = round_.placement(donor)
+            if donor is taker or not spec.elastic or not held or spec.priority > taker.spec.priority:
+                continue
+            floor = spec.minimum if below_declared or self._idles(donor) else spec.declared
+            if all(len(names) <= floor.get(t, 0) for t, names in held.items()):
+                continue
+            grew = any(len(names) > len(donor.placement.get(t, ())) for t, names in held.items())
+            if not grew and movable(donor, round_) and self._worth(donor, 0.0):
+                donors[donor.key] = donor, {t: min(floor.get(t, 0), n) for t, n in donor.counts.items()}
+        return donors
+
+    def _rank(self, donor: Job) -> tuple[float, ...]:
+        """Smallest gives first: idle, then beyond declared; whose last worker is far from its PS; who has most."""
+        held = self.round.placement(donor)
+        workers, declared = held.get(WORKER, ()), donor.spec.declared.get(WORKER, 0)
+        kind = IDLE if self._idles(donor) else SURPLUS if len(workers) > declared else NEEDED
+        beside_ps = bool(workers) and workers[-1] in held.get(PS, ())
+        least = max(1, donor.spec.minimum.get(WORKER, 0))
+        return (kind, beside_ps, -len(workers) / least, -donor.spec.arrival_s, -donor.spec.sequence)
+
+    def _give_back(self, before: Mapping[str, Target | None], used: Iterable[tuple[str, ...]]) -> None:
+        matter = {name for names in used for name in names}
+        for key, target in before.items():
+            donor = self.round.job(key)
+            had = target.nodes if target is not None else donor.placement
+            has = self.round.placement(donor)
+            if matter.isdisjoint(name for t, names in had.items() for name in names[len(has.get(t, ())) :]):
+                self.round.assign(donor, had, target.reason if target is not None else "keeps what it has")
+
+    def _relieve(self) -> None:
+        """Where nodes hold more than they have (a shrink that another job counted on was refused), shrink there."""
+        room, round_ = self.round.room, self.round
+        over = {node.name: i for i, node in enumerate(room.nodes) if room.cpu[i] < 0 or room.memory[i] < 0}
+        if not over:
+            return
+        for job in round_.rescaling():  # it may be about to leave
+            for names in job.placement.values():
+                for name in names:
+                    over.pop(name, None)
+        for name, i in over.items():
+            for entry in round_.running_in_order():
+                job = round_.job(entry[4])
+                while room.cpu[i] < 0 or room.memory[i] < 0:
+                    held = round_.placement(job)
+                    fewer = one_fewer(counts_of(held), job.spec.minimum) if job.spec.elastic else None
+                    if fewer is None or held.get(WORKER, ("",))[-1] != name or not movable(job, round_):
+                        break
+                    round_.resize(job, fewer, f"{change(job.counts, fewer)}: {name} has less than its pods hold")
+
+    # ---- CPU in place
+
+    def _adjustable(self) -> Iterator[Job]:
+        """Jobs bound by the CPU of their replicas that this round has not touched."""
+        for key in self.pressed:
+            job = self.round.job(key)
+            if job.phase == "running" and job.spec.rescalable and self.round.placement(job) == job.placement:
+                yield job
+
+    def _held(self, claim: Claim) -> int:
+        return self.grants.held(claim.job, claim.type, claim.index)
+
+    def _had(self, job: Job, *, trim: bool) -> Iterator[Claim]:
+        """The CPU it held, where its replicas stay; with `trim` less what they leave idle."""
+        placement = self.round.placement(job)
+        for type_, each in job.cpu.items():
+            group, use = job.spec.group(type_), job.cpu_use.get(type_)
+            now, before = placement.get(type_, ()), job.placement.get(type_, ())
+            if group is None:
+                continue
+            for k, held in enumerate(each[: len(now)]):
+                if now[k] == before[k]:
+                    want = held
+                    if trim and use is not None and use < self.p.idle:
+                        used = int(held * use / ((self.p.idle + self.p.busy) / 2))
+                        want = max(group.request.cpu, -(-used // GRAIN) * GRAIN)
+                    yield Claim(job, type_, k, min(want, held))
+
+    def _wants_more(self, job: Job) -> Iterator[Claim]:
+        """A type at its limit may use several times what it holds; one that takes turns with others, of its request."""
+        together = sum(job.cpu_use.values())
+        for type_, use in job.cpu_use.items():
+            at_limit = use >= self.p.busy
+            if at_limit or (together >= self.p.busy and use >= self.p.idle):
+                request = _request(job.spec, type_)
+                for k in range(len(job.placement.get(type_, ()))):
+                    base = self.grants.held(job, type_, k) if at_limit else request
+                    yield Claim(job, type_, k, int(base * self.p.cpu_growth))
+
+    def _starting(self) -> Iterator[Claim]:
+        """Replicas of jobs that start or were just changed: importing and tracing use all the CPU there is."""
+        round_ = self.round
+        changed = (round_.job(key) for key in round_.changes)
+        unknown = (round_.job(entry[4]) for entry in round_.running_in_order())
+        for job in {j.key: j for j in (*changed, *(j for j in unknown if not j.cpu_use))}.values():
+            if not job.spec.rescalable or (job.cpu_use and counts_of(round_.placement(job)) == job.counts):
+                continue
+            for type_, names in round_.placement(job).items():
+                want = int(_request(job.spec, type_) * self.p.cpu_growth)
+                for k in range(len(names)):
+                    yield Claim(job, type_, k, want)
+
+    def _cpu_reason(self, job: Job, cpu: Cpu) -> str:
+        parts = []
+        for type_, names in self.round.placement(job).items():
+            asked = (_request(job.spec, type_),) * len(names)
+            before, after = sum(job.cpu.get(type_, asked)), sum(cpu.get(type_, asked))
+            if before != after:
+                use = job.cpu_use.get(type_)
+                known = "" if use is None else f" ({100 * use:.0f} % used)"
+                parts.append(f"{type_} {before}m -> {after}m{known}")
+        return f"CPU in place: {', '.join(parts)}"
+
+    # ---- replicas
+
+    def _grow(self, jobs: Iterable[Job]) -> None:
+        """One worker or PS at a time to the job that gains most for what it takes, as long as there is room."""
+        round_, room = self.round, self.round.room
+        idle = room.free_cpu
+        units: list[tuple[float, str, str, Counts, float]] = []
+        speeds: dict[str, Growth] = {}
+        for job in jobs:
+            if not (job.spec.elastic and movable(job, round_)):
+                continue
+            speed = speeds[job.key] = self._growth(job)
+            self._enqueue(units, job, job.counts, 1.0, speed)
+        heapify(units)
+        grown: dict[str, tuple[Counts, float]] = {}
+        full: set[Hashable] = set()
+        while units:
+            _, key, type_, counts, factor = heappop(units)
+            job, speed = round_.job(key), speeds[key]
+            group = job.spec.group(type_)
+            kind = (group, job.spec.constraints, job.spec.constraints_by_type)
+            if kind in full:
+                continue
+            reason = f"{change(job.counts, counts)}: {self._use_words(job)}, {idle}m idle, predicted {factor - 1:+.0%}"
+            if not round_.resize(job, counts, reason):
+                full.add(kind)
+                continue
+            grown[key] = counts, factor
+            units = [unit for unit in units if unit[1] != key]  # its other types start from another size now
+            self._enqueue(units, job, counts, factor, speed)
+            heapify(units)
+        for key, (_, factor) in grown.items():
+            job = round_.job(key)
+            if factor < 1 + self.p.min_gain or not self._worth(job, 1 - 1 / factor):
+                round_.assign(job, job.placement, "keeps what it has")
+
+    def _enqueue(
+        self, units: list[tuple[float, str, str, Counts, float]], job: Job, held: Counts, factor: float, speed: "Growth"
+    ) -> None:
+        for type_ in (WORKER, PS):
+            group, n = job.spec.group(type_), held.get(type_, 0)
+            if group is None or not n or n >= group.maximum:
+                continue
+            counts = {**held, type_: n + 1}
+            then = speed.factor(counts)
+            gain = then / factor - 1
+            if gain * n < self.p.min_efficiency or not self._worth(job, 1.0):
+                continue
+            share = group.request.dominant_share(self.round.room.total)
+            units.append((-gain / share if share else -gain, job.key, type_, counts, then))
+
+    def _growth(self, job: Job) -> "Growth":
+        """What is known about the job's speed at other sizes, after the CPU that this round grants it."""
+        more = {}
+        for type_, names in job.placement.items():
+            before = sum(job.cpu.get(type_, ())) or _request(job.spec, type_) * len(names)
+            after = sum(self.grants.held(job, type_, k) for k in range(len(names)))
+            if before:
+                more[type_] = after / before
+        use = self.pressed[job.key]
+        faster = speedup(use, more)
+        use = {type_: min(1.0, u / more.get(type_, 1.0) * faster) for type_, u in use.items()}
+        workers = max(1, len(job.placement.get(WORKER, ())))
+        cpu = sum(self.grants.held(job, WORKER, k) for k in range(workers)) / workers
+        return Growth(job, use, job.steps_per_s * faster, cpu, self.p.min_gain)
+
+    def _go_back(self) -> None:
+        """A larger size that turned out slower than a smaller one is left again."""
+        round_ = self.round
+        for key in list(self.pressed):
+            job = round_.job(key)
+            if not (job.spec.elastic and isinstance(job.speed, OnlineSpeed) and movable(job, round_)):
+                continue
+            if round_.placement(job) != job.placement:
+                continue
+            size = (len(job.placement.get(PS, ())), len(job.placement.get(WORKER, ())))
+            rate, (ps, workers) = max(
+                (
+                    (rate, seen)
+                    for seen, rate in job.speed.measured.items()
+                    if seen[0] <= size[0] and seen[1] <= size[1]
+                ),
+                default=(0.0, size),
+            )
+            counts = {t: ps if t == PS else workers if t == WORKER else n for t, n in job.counts.items()}
+            if rate < job.steps_per_s * (1 + self.p.min_gain) or counts == job.counts:
+                continue
+            if job.spec.within_bounds(counts) == counts and self._worth(job, 1 - job.steps_per_s / rate):
+                seen_there = f"{rate:.3g} steps/s there, {job.steps_per_s:.3g} here"
+                round_.resize(job, counts, f"{change(job.counts, counts)}: was faster with fewer, {seen_there}")
+
+    # ---- judging
+
+    def _worth(self, job: Job, saved: float) -> bool:
+        """Whether a rescale costs less than it saves of the time left; with 0 saved: than the time left itself.
+
+        The cost is the pause, and the CPU time of starting the new program beside the running one at the pace of the
+        slowest replica. A job of unknown length is expected to run as long again as it has run.
+        """
+        slowest = min((min(job.cpu.get(t, ()), default=0) or _request(job.spec, t) for t in job.placement), default=0)
+        cost = self.p.rescale_pause_s + (1000 * self.p.prepare_cpu_s / slowest if slowest else 0.0)
+        ran = job.executed_s + max(0.0, self.now - job.since_s)
+        left: float | None = None
+        if job.spec.total_steps is not None:
+            left = job.remaining_s(self.now)
+        elif job.spec.duration_s is not None:
+            left = max(0.0, job.spec.duration_s - ran)
+        return (ran if left is None else left) * (saved or 1.0) > cost
+
+    def _idles(self, job: Job) -> bool:
+        return job.cpu_use.get(WORKER, 1.0) < self.p.idle
+
+    def _idle_words(self, job: Job) -> str:
+        return f"workers use {job.cpu_use[WORKER]:.0%} of their CPU, " if self._idles(job) else ""
+
+    def _use_words(self, job: Job) -> str:
+        busiest = max(job.cpu_use, key=lambda t: job.cpu_use[t])
+        return f"{busiest} uses {job.cpu_use[busiest]:.0%} of its CPU"
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A job's speed at other sizes relative to the present one: as measured, else as fitted, else from its CPU use.
+
+    `steps_per_s` and `cpu` (millicores of a worker) are of the present size.
+    """
+
+    job: Job
+    use: Use
+    steps_per_s: float
+    cpu: float
+    min_gain: float
+
+    def factor(self, counts: Counts) -> float:
+        size = (counts.get(PS, 0), counts.get(WORKER, 0))
+        held = self.job.counts
+        speed = self.job.speed
+        if isinstance(speed, OnlineSpeed):
+            seen = speed.measured.get(size)
+            if seen is not None:
+                ratio = seen / self.steps_per_s
+                # With less CPU than it would have now, a poor speed says nothing about that size.
+                if ratio >= 1 + self.min_gain or speed.cpu.get(size, self.cpu) >= 0.9 * self.cpu:
+                    return ratio
+            if speed.fit is not None and speed.fit.confident:
+                here = speed.fit.predict(held.get(PS, 0), held.get(WORKER, 0))
+                if here > 0:
+                    return speed.fit.predict(*size) / here
+        elif speed is not None:
+            here, there = speed.steps_per_s(held) or 0.0, speed.steps_per_s(counts)
+            if here > 0 and there is not None:
+                return there / here
+        return speedup(self.use, {t: n / held[t] for t, n in counts.items() if held.get(t)})
+
+
+class Pressed:
+    """A view of the running jobs that are bound by the CPU of their replicas, with how busy each type is.
+
+    They are where types together use nearly all their CPU (types that work in turns share the time), or nearly all
+    they requested: CPU that was lent on top may be more than the program can use.
+    """
+
+    def __init__(self, parameters: KipsParameters, jobs: Iterable[Job]) -> None:
+        self.busy = parameters.busy
+        self.uses: dict[str, Use] = {}
+        for job in jobs:
+            self.change(None, job, 0.0)
+
+    def change(self, before: Job | None, after: Job | None, now: float) -> None:
+        if before is not None:
+            self.uses.pop(before.spec.key, None)
+        if after is None or not after.placement or not after.cpu_use or after.steps_per_s <= 0:
+            return
+        use = {t: u for t, u in after.cpu_use.items() if t != EVALUATOR and after.placement.get(t)}
+        if sum(use.values()) < self.busy:
+            for type_, u in use.items():
+                requested = _request(after.spec, type_) * len(after.placement[type_])
+                held = sum(after.cpu.get(type_, ())) or requested
+                use[type_] = min(1.0, u * held / requested) if requested else u
+            if sum(use.values()) < self.busy:
+                return
+        self.uses[after.spec.key] = use
+
+
+def pressed_view(parameters: KipsParameters) -> Callable[[Snapshot], Pressed]:
+    return lambda snapshot: Pressed(parameters, snapshot.jobs.values())
+
+
+def _request(spec: JobSpec, type_: str) -> int:
+    group = spec.group(type_)
+    return group.request.cpu if group is not None else 0
+
+
+def counts_of(placement: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
+    return {type_: len(names) for type_, names in placement.items()}
+
+
+def one_fewer(counts: Counts, floor: Counts) -> Counts | None:
+    """One worker less, or where there is none to give one PS; None at the floor."""
+    for type_ in (WORKER, PS):
+        if counts.get(type_, 0) > floor.get(type_, 0):
+            return {**counts, type_: counts[type_] - 1}
+    return None
