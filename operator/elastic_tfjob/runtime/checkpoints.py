@@ -30,6 +30,8 @@ class Checkpoints:
 
         self.checkpoint, self.directory, self.keep, self.options = checkpoint, directory, keep, options
         self._files = tf.io.gfile
+        # TensorFlow makes a function for every save, and then warns that it does.
+        tf.get_logger().addFilter(lambda record: "tf_function_save" not in record.getMessage())
 
     def save(self, step: int, **facts: Any) -> dict[str, Any]:
         """Write a checkpoint; gives step, at (Unix time), seconds, bytes, path. Raises what TensorFlow raises."""

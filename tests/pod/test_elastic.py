@@ -1,0 +1,214 @@
+"""ElasticCheckpoint with real TensorFlow in one process: what counts as a checkpoint, what a failing one does, cost."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+tf = pytest.importorskip("tensorflow")
+
+from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, protocol  # noqa: E402
+
+from .pods import Pod, until  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def handler() -> object:
+    """resume() takes SIGTERM over, in a program that has one."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def elastic(directory: Path | str, value: float = 0.0, **options: object) -> tuple[ElasticCheckpoint, object]:
+    variable = tf.Variable([value] * 4)
+    options = {"every_s": None, **options}
+    return ElasticCheckpoint(tf.train.Checkpoint(variable=variable), str(directory), **options), variable
+
+
+def train(directory: Path, steps: int, **options: object) -> int:
+    """Train until `steps`; the step it went on from."""
+    job, variable = elastic(directory, every_steps=10, **options)
+    begin = job.resume()
+    for step in range(begin + 1, steps + 1):
+        variable.assign_add([1.0] * 4)
+        job.step(step, loss=1.0, examples=2)
+    return begin
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name.removesuffix(".complete") for path in directory.glob("*.complete")}
+
+
+def test_goes_on_from_the_newest_and_keeps_the_last(tmp_path: Path) -> None:
+    assert train(tmp_path, 55) == 0
+    assert names(tmp_path) == {"elastic-30", "elastic-40", "elastic-50"}
+    assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == names(tmp_path), "nothing else is left"
+    job, variable = elastic(tmp_path)
+    assert job.resume() == 50
+    assert variable.numpy().tolist() == [50.0] * 4
+
+
+def test_the_end_is_saved(tmp_path: Path) -> None:
+    train(tmp_path, 55, total_steps=55)
+    assert "elastic-55" in names(tmp_path)
+
+
+@pytest.mark.parametrize("harm", ["no marker", "cut off", "file missing", "marker is nonsense", "content is nonsense"])
+def test_what_is_not_complete_does_not_count(tmp_path: Path, harm: str) -> None:
+    train(tmp_path, 20)
+    marker, data = tmp_path / "elastic-20.complete", tmp_path / "elastic-20.data-00000-of-00001"
+    if harm == "no marker":
+        marker.unlink()
+    elif harm == "cut off":
+        os.truncate(data, data.stat().st_size - 1)
+    elif harm == "file missing":
+        data.unlink()
+    elif harm == "marker is nonsense":
+        marker.write_text('{"step": 20')
+    else:
+        data.write_bytes(b"\xff" * data.stat().st_size)
+    job, variable = elastic(tmp_path)
+    assert job.resume() == 10
+    assert variable.numpy().tolist() == [10.0] * 4
+    assert train(tmp_path, 30) == 10, "and it is written again"
+    assert {"elastic-20", "elastic-30"} <= names(tmp_path)
+
+
+def test_checkpoints_of_another_model_are_an_error(tmp_path: Path) -> None:
+    train(tmp_path, 20)
+    other = tf.train.Checkpoint(variable=tf.Variable([[0.0]]))
+    with pytest.raises(RuntimeError, match="can be restored"):
+        ElasticCheckpoint(other, str(tmp_path)).resume()
+
+
+def test_a_save_that_fails_does_not_end_training(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    blocked = tmp_path / "a-file"
+    blocked.write_text("")
+    job, _ = elastic(blocked / "checkpoints", every_steps=10)
+    assert job.resume() == 0
+    for step in range(1, 25):
+        job.step(step)
+    assert capfd.readouterr().err.count("failed") == 2
+    assert job._progress.save_error
+
+
+def test_without_a_directory_it_only_reports() -> None:
+    job = ElasticCheckpoint(tf.train.Checkpoint(), total_steps=3)
+    assert job.resume() == 0
+    job.step(3)
+
+
+def test_wrong_use_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="keep is 0"):
+        elastic(tmp_path, keep=0)
+    with pytest.raises(ValueError, match="every_steps is 0"):
+        elastic(tmp_path, every_steps=0)
+    with pytest.raises(RuntimeError, match="resume"):
+        elastic(tmp_path)[0].step(1)
+
+
+def test_batch_size() -> None:
+    assert batch_size_per_worker(64, "fixed", 3) == 22
+    assert batch_size_per_worker(64, "scaled", 3) == 64
+    with pytest.raises(ValueError, match="'fixed' or 'scaled'"):
+        batch_size_per_worker(64, "other", 3)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "kind", "trains", "chief", "workers"),
+    [
+        ({"chief": 1, "ps": 1, "worker": 2}, "chief", True, True, 2),
+        ({"chief": 1, "ps": 1, "worker": 2}, "worker", False, False, 2),
+        ({"ps": 1, "worker": 3}, "worker", True, True, 2),
+        ({"ps": 1, "worker": 3}, "ps", False, False, 2),
+        ({"worker": 3}, "worker", True, True, 3),
+        ({"master": 1, "worker": 3}, "worker", True, False, 4),
+        ({"chief": 1, "ps": 1, "worker": 2}, "evaluator", False, False, 2),
+    ],
+)
+def test_what_a_replica_does(cluster: dict, kind: str, trains: bool, chief: bool, workers: int) -> None:
+    addresses = {name: [f"{name}-{index}:2222" for index in range(count)] for name, count in cluster.items()}
+    task = protocol.Task.of(protocol.json.dumps({"cluster": addresses, "task": {"type": kind, "index": 0}}))
+    assert (task.trains, task.chief, task.workers) == (trains, chief, workers)
+
+
+def test_a_step_costs_less_than_10_microseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(protocol.DIRECTORY, str(tmp_path))
+    monkeypatch.setenv(protocol.GENERATION, "0")
+    (tmp_path / "generation-0").mkdir()
+    protocol.write(tmp_path / "generation-0" / protocol.GO, {})
+    job, _ = elastic(tmp_path / "checkpoints")
+    job.resume()
+    steps = 20_000
+    begin = time.thread_time()  # of this thread: other programs of a busy machine are not the hook's cost
+    for step in range(1, steps + 1):
+        job.step(step, loss=0.5, examples=32)
+    cost = (time.thread_time() - begin) / steps
+    print(f"hook: {cost * 1e6:.2f} µs a step in the thread that trains")
+    assert cost < 10e-6
+
+
+ALONE = """
+import sys, time
+import tensorflow as tf
+from elastic_tfjob.runtime import ElasticCheckpoint
+
+variable = tf.Variable(0)
+elastic = ElasticCheckpoint(tf.train.Checkpoint(variable=variable), total_steps=int(sys.argv[1]), every_s=None)
+step = elastic.resume(warm_up=lambda: variable.assign(-1))
+print("from", step, "with", int(variable.numpy()), flush=True)
+while step < int(sys.argv[1]):
+    time.sleep(0.002)
+    step += 1
+    variable.assign(step)
+    elastic.step(step)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_sigterm_saves_without_launcher(tmp_path: Path) -> None:
+    environment = {**os.environ, "ELASTIC_TFJOB_CHECKPOINT_DIR": str(tmp_path)}
+
+    def start(steps: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", ALONE, str(steps)]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    process = start(1_000_000)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "from 0 with 0\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    (saved,) = names(tmp_path)
+    process = start(0)
+    assert process.communicate(timeout=120)[0] == f"from {saved.split('-')[1]} with {saved.split('-')[1]}\n"
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("mode", ["overlap", "spare"])
+def test_one_process_hands_over(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "alone.py").write_text(ALONE)
+    environment = {"ELASTIC_TFJOB_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
+    pod = Pod(tmp_path / "pod", [sys.executable, tmp_path / "alone.py", "1000000"], environment).start()
+    try:
+        until("it trains", lambda: pod.status["step"], 120)
+        pod.command("prepare", 1, mode=mode)
+        until("it is ready", lambda: (pod.status["prepared"] or {}).get("state") == "ready", 120)
+        pod.command("switch", 1, mode=mode)
+        until("it trains", lambda: pod.status["generation"] == 1 and pod.status["first_step_at"], 120)
+        status = pod.status
+        assert status["lost_steps"] == 0
+        saved = status["checkpoint"]["step"]
+        assert f"from {saved} with {saved}" in pod.output, "the warm-up has left no trace"
+        print(f"{mode}: {status['downtime_s']:.2f} s")
+        pod.signal(signal.SIGTERM)
+        assert pod.wait(60) == 143
+    finally:
+        pod.stop()

@@ -1,0 +1,142 @@
+"""Real training jobs as processes of this machine: every replica has a launcher, commands are written as the operator
+writes them. What is measured is printed (pytest -rP), not judged: machines differ."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .pods import Pod, free_ports, until
+
+pytest.importorskip("tensorflow")
+
+PROGRAMS = Path(__file__).parents[2] / "trainer_images" / "digits"
+SLOW = 240.0
+"""Seconds in which several TensorFlows start on a busy machine."""
+Replica = tuple[str, int]
+
+
+class Job:
+    """A job's pods by (type, index), and the generations it goes through."""
+
+    def __init__(self, directory: Path, program: str, *options: str) -> None:
+        self.directory = directory
+        self.checkpoints = directory / "checkpoints"
+        self.program = [sys.executable, str(PROGRAMS / program), *options]
+        self.pods: dict[Replica, Pod] = {}
+        self.configs: dict[Replica, str] = {}
+
+    def _configure(self, replicas: Mapping[str, int]) -> None:
+        """TF_CONFIG of each replica; every generation has ports of its own."""
+        ports = iter(free_ports(sum(replicas.values())))
+        cluster = {kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for kind, count in replicas.items()}
+        self.configs = {
+            (kind, index): json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
+            for kind, count in replicas.items()
+            for index in range(count)
+        }
+
+    def _pod(self, replica: Replica) -> Pod:
+        environment = {"TF_CONFIG": self.configs[replica], "ELASTIC_TFJOB_CHECKPOINT_DIR": str(self.checkpoints)}
+        self.pods[replica] = Pod(self.directory / f"{replica[0]}-{replica[1]}", self.program, environment)
+        return self.pods[replica]
+
+    @property
+    def chief(self) -> Pod:
+        return self.pods.get(("chief", 0)) or self.pods["worker", 0]
+
+    def start(self, **replicas: int) -> None:
+        self._configure(replicas)
+        for replica in self.configs:
+            self._pod(replica).start()
+        until("it trains", lambda: (self.chief.status["step"] or 0) > 50, SLOW)
+
+    def rescale(self, generation: int, mode: str = "overlap", **replicas: int) -> dict[str, Any]:
+        """To another size, as the operator does it; the chief's status when it trains again."""
+        self._configure(replicas)
+        before = dict(self.pods)
+        begin = time.monotonic()
+        self._command("prepare", generation, mode)
+        for replica in self.configs:
+            if replica not in before:
+                pod = self._pod(replica)
+                self._command("prepare", generation, mode)
+                pod.start()
+        wanted = [self.pods[replica] for replica in self.configs]
+        until(
+            "all are ready", lambda: all((pod.status["prepared"] or {}).get("state") == "ready" for pod in wanted), SLOW
+        )
+        prepared = time.monotonic()
+        meanwhile = self.chief.status["steps_per_s"]
+        self._command("switch", generation, mode)
+        until("it is decided", lambda: (self.chief.status["switch"] or {}).get("state") not in (None, "saving"), SLOW)
+        assert self.chief.status["switch"]["state"] == "committed", self.chief.status
+        self._command("run", generation, mode)
+        for replica in [replica for replica in self.pods if replica not in self.configs]:
+            self.pods.pop(replica).stop()
+        until("it trains again", lambda: self.chief.status["first_step_at"], SLOW)
+        status = self.chief.status
+        save, switch = status["checkpoint"], status["switch"]
+        print(
+            f"{mode} to {replicas}: prepared in {prepared - begin:.1f} s (training went on at {meanwhile:.0f} steps/s), "
+            f"downtime {status['downtime_s']:.3f} s = last step to commit "
+            f"{switch['at'] - status['first_step_at'] + status['downtime_s']:.3f} s (of it saving {save['seconds']:.3f} s, "
+            f"{save['bytes'] / 1e6:.1f} MB) + restore and first step {status['first_step_at'] - switch['at']:.3f} s"
+        )
+        return status
+
+    def _command(self, action: str, generation: int, mode: str) -> None:
+        for replica, pod in self.pods.items():
+            if replica in self.configs:
+                pod.command(action, generation, mode=mode, tf_config=self.configs[replica])
+
+    def end(self) -> int:
+        return self.chief.wait(SLOW)
+
+    def stop(self) -> None:
+        for pod in self.pods.values():
+            pod.stop()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    return tmp_path
+
+
+@pytest.mark.timeout(900)
+def test_parameter_servers_and_workers_change(directory: Path) -> None:
+    job = Job(directory, "digits.py", "--steps=4000", "--embedding-mb=8", "--checkpoint-every=1000")
+    try:
+        job.start(chief=1, ps=1, worker=2)
+        grown = job.rescale(1, chief=1, ps=2, worker=3)
+        assert grown["lost_steps"] == 0
+        until("it trains on", lambda: job.chief.status["step"] > grown["step"] + 50, SLOW)
+        shrunk = job.rescale(2, chief=1, ps=1, worker=1)
+        assert shrunk["lost_steps"] == 0
+        assert job.end() == 0
+        lines = [json.loads(line) for line in job.chief.output.splitlines() if line.startswith("{")]
+        assert lines[-1]["step"] == 4000
+        assert lines[-1]["accuracy"] >= 0.95
+        steps = [line["step"] for line in lines]
+        assert steps == sorted(set(steps)), "no step was done twice"
+    finally:
+        job.stop()
+
+
+@pytest.mark.timeout(900)
+def test_workers_without_parameter_servers_change(directory: Path) -> None:
+    job = Job(directory, "keras_digits.py", "--steps=100000")
+    try:
+        job.start(worker=1)
+        grown = job.rescale(1, worker=2)
+        assert grown["lost_steps"] == 0
+        until("it trains on", lambda: job.chief.status["step"] > grown["step"] + 20, SLOW)
+        assert job.rescale(2, worker=1)["lost_steps"] == 0
+    finally:
+        job.stop()
