@@ -133,7 +133,7 @@ class KipsParameters(ElasticParameters):
         30.0, description="who waits longer may take all beyond others' minimum, not only beyond their declared size"
     )
     cpu_growth: float = Field(4.0, ge=1, description="most that a replica's CPU is raised at once, times what it holds")
-    min_cpu_change: float = Field(0.1, ge=0, description="least relative raise of a replica's CPU")
+    min_idle: float = Field(0.05, ge=0, le=1, description="idle CPU is lent from this part of a node's CPU on")
     min_efficiency: float = Field(
         0.3, ge=0, le=1, description="least gain of one more replica, relative to a gain in proportion"
     )

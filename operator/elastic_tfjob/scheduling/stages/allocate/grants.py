@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Cpu, Job
 
-GRAIN = 10
-"""CPU is granted in multiples of this, in millicores."""
-
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -38,7 +35,7 @@ class Grants:
         return group.request.cpu + self._extra.get((job.key, type_, index), 0)
 
     def pour(self, claims: Iterable[Claim], least: float = 0.0) -> None:
-        """Fill the claims from what is idle on their nodes, but none by less than `least` of what the replica holds."""
+        """Fill the claims from what is idle on their nodes, where that is at least this part of the node's CPU."""
         room, per_node = self._round.room, dict[int, list[Claim]]()
         for claim in claims:
             names = self._round.placement(claim.job).get(claim.type, ())
@@ -46,11 +43,12 @@ class Grants:
             if at is not None and room.cpu[at] > 0:
                 per_node.setdefault(at, []).append(claim)
         for at, there in per_node.items():
+            if room.cpu[at] < least * room.usable[at].cpu:
+                continue
             held = [self.held(c.job, c.type, c.index) for c in there]
-            for claim, before, after in zip(
-                there, held, raised(room.cpu[at], held, [c.want for c in there]), strict=True
-            ):
-                if after > before and after - before >= least * before:
+            level = raised(room.cpu[at], held, [c.want for c in there])
+            for claim, before, after in zip(there, held, level, strict=True):
+                if after > before:
                     key = (claim.job.key, claim.type, claim.index)
                     self._extra[key] = self._extra.get(key, 0) + after - before
                     self.jobs[claim.job.key] = claim.job
@@ -67,10 +65,7 @@ class Grants:
 
 
 def raised(idle: int, held: Sequence[int], want: Sequence[int]) -> list[int]:
-    """What each holds after `idle` was poured over them: the lowest first, none above its want, none below before.
-
-    Amounts that are not all that was wanted are cut to a multiple of GRAIN.
-    """
+    """What each holds after `idle` was poured over them: the lowest first, none above its want, none below before."""
     if sum(max(0, w - h) for h, w in zip(held, want, strict=True)) <= idle:
         return [max(h, w) for h, w in zip(held, want, strict=True)]
     low, high = 0, max(want)
@@ -78,5 +73,4 @@ def raised(idle: int, held: Sequence[int], want: Sequence[int]) -> list[int]:
         level = (low + high) // 2
         poured = sum(max(0, min(w, level) - h) for h, w in zip(held, want, strict=True))
         low, high = (level, high) if poured <= idle else (low, level)
-    level = low // GRAIN * GRAIN
-    return [max(h, min(w, level)) for h, w in zip(held, want, strict=True)]
+    return [max(h, min(w, low)) for h, w in zip(held, want, strict=True)]

@@ -13,7 +13,7 @@ from elastic_tfjob.scheduling.plan import Target
 from elastic_tfjob.scheduling.resources import NOTHING
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import EVALUATOR, PS, WORKER, Counts, Cpu, Job, JobSpec, Snapshot
-from elastic_tfjob.scheduling.stages.allocate.grants import GRAIN, Claim, Grants
+from elastic_tfjob.scheduling.stages.allocate.grants import Claim, Grants
 from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
 from elastic_tfjob.scheduling.stages.allocate.settle import downward, movable
 from elastic_tfjob.scheduling.words import change, words
@@ -51,7 +51,8 @@ class _Adjustment:
         self.p = parameters
         self.now = round_.now
         self.grants = Grants(round_)
-        self.pressed = round_.snapshot.view(("pressed", parameters), pressed_view(parameters)).uses
+        seen = round_.snapshot.view(("pressed", parameters), pressed_view(parameters))
+        self.pressed, self.silent = seen.uses, seen.silent
         self.waits = ""
         """The first waiting job that could not start now, but could on an empty cluster."""
 
@@ -65,20 +66,19 @@ class _Adjustment:
         self._relieve()
         for key, counts in round_.unmet.items():
             self._enforce(round_.job(key), counts)
+        self._go_back()
         self._start_waiting()
         self.grants.pour(claim for job in lent for claim in self._had(job, trim=True))
         claims = {job.key: list(self._wants_more(job)) for job in self._adjustable()}
-        self.grants.pour((claim for each in claims.values() for claim in each), self.p.min_cpu_change)
+        self.grants.pour((claim for each in claims.values() for claim in each), self.p.min_idle)
         short = [key for key, each in claims.items() if any(self._held(c) < c.want for c in each) or not each]
-        self._go_back()
         if not self.waits:
             self._grow([round_.job(key) for key in short])
-        self.grants.pour(self._starting(), self.p.min_cpu_change)
+        self.grants.pour(self._starting(), self.p.min_idle)
         self.grants.pour(claim for job in lent for claim in self._had(job, trim=False))
         for job in {job.key: job for job in (*lent, *self.grants.jobs.values())}.values():
             cpu = self.grants.cpu(job)
-            if cpu != round_.cpu(job) or cpu == job.cpu:
-                round_.grant(job, cpu, self._cpu_reason(job, cpu))
+            round_.grant(job, cpu, self._cpu_reason(job, cpu))
 
     # ---- waiting jobs
 
@@ -243,7 +243,7 @@ class _Adjustment:
                     want = held
                     if trim and use is not None and use < self.p.idle:
                         used = int(held * use / ((self.p.idle + self.p.busy) / 2))
-                        want = max(group.request.cpu, -(-used // GRAIN) * GRAIN)
+                        want = max(group.request.cpu, used)
                     yield Claim(job, type_, k, min(want, held))
 
     def _wants_more(self, job: Job) -> Iterator[Claim]:
@@ -258,12 +258,13 @@ class _Adjustment:
                     yield Claim(job, type_, k, int(base * self.p.cpu_growth))
 
     def _starting(self) -> Iterator[Claim]:
-        """Replicas of jobs that start or were just changed: importing and tracing use all the CPU there is."""
+        """Replicas of jobs that start, change their size or have yet to make a step: importing and tracing use all the
+        CPU there is."""
         round_ = self.round
-        changed = (round_.job(key) for key in round_.changes)
-        unknown = (round_.job(entry[4]) for entry in round_.running_in_order())
-        for job in {j.key: j for j in (*changed, *(j for j in unknown if not j.cpu_use))}.values():
-            if not job.spec.rescalable or (job.cpu_use and counts_of(round_.placement(job)) == job.counts):
+        resized = [job for key in round_.changes if counts_of(round_.placement(job := round_.job(key))) != job.counts]
+        silent = [round_.job(key) for key in self.silent]
+        for job in {job.key: job for job in (*resized, *silent)}.values():
+            if not job.spec.rescalable or job.phase == "rescaling":
                 continue
             for type_, names in round_.placement(job).items():
                 want = int(_request(job.spec, type_) * self.p.cpu_growth)
@@ -304,7 +305,7 @@ class _Adjustment:
             kind = (group, job.spec.constraints, job.spec.constraints_by_type)
             if kind in full:
                 continue
-            reason = f"{change(job.counts, counts)}: {self._use_words(job)}, {idle}m idle, predicted {factor - 1:+.0%}"
+            reason = f"{change(job.counts, counts)}: {self._use_words(job, counts)}, {idle}m idle, predicted {factor - 1:+.0%}"
             if not round_.resize(job, counts, reason):
                 full.add(kind)
                 continue
@@ -396,9 +397,12 @@ class _Adjustment:
     def _idle_words(self, job: Job) -> str:
         return f"workers use {job.cpu_use[WORKER]:.0%} of their CPU, " if self._idles(job) else ""
 
-    def _use_words(self, job: Job) -> str:
-        busiest = max(job.cpu_use, key=lambda t: job.cpu_use[t])
-        return f"{busiest} uses {job.cpu_use[busiest]:.0%} of its CPU"
+    def _use_words(self, job: Job, counts: Counts) -> str:
+        return " and ".join(
+            f"{'workers use' if type_ == WORKER else f'{type_} use'} {job.cpu_use[type_]:.0%} of their CPU"
+            for type_ in (WORKER, PS)
+            if type_ in job.cpu_use and counts.get(type_, 0) > len(job.placement.get(type_, ()))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,13 +450,19 @@ class Pressed:
     def __init__(self, parameters: KipsParameters, jobs: Iterable[Job]) -> None:
         self.busy = parameters.busy
         self.uses: dict[str, Use] = {}
+        self.silent: dict[str, None] = {}
+        """Those that hold something but have yet to make a step."""
         for job in jobs:
             self.change(None, job, 0.0)
 
     def change(self, before: Job | None, after: Job | None, now: float) -> None:
         if before is not None:
             self.uses.pop(before.spec.key, None)
-        if after is None or not after.placement or not after.cpu_use or after.steps_per_s <= 0:
+            self.silent.pop(before.spec.key, None)
+        if after is None or not after.placement:
+            return
+        if after.steps_per_s <= 0:
+            self.silent[after.spec.key] = None
             return
         use = {t: u for t, u in after.cpu_use.items() if t != EVALUATOR and after.placement.get(t)}
         if sum(use.values()) < self.busy:
