@@ -83,9 +83,9 @@ class Job:
         status = self.chief.status
         save, switch = status["checkpoint"], status["switch"]
         print(
-            f"{mode} to {replicas}: prepared in {prepared - begin:.1f} s (training went on at {meanwhile:.0f} steps/s), "
+            f"{mode} to {replicas}: ready in {prepared - begin:.1f} s (training went on at {meanwhile:.0f} steps/s), "
             f"downtime {status['downtime_s']:.3f} s = last step to commit "
-            f"{switch['at'] - status['first_step_at'] + status['downtime_s']:.3f} s (of it saving {save['seconds']:.3f} s, "
+            f"{switch['at'] - status['first_step_at'] + status['downtime_s']:.3f} s (saving {save['seconds']:.3f} s, "
             f"{save['bytes'] / 1e6:.1f} MB) + restore and first step {status['first_step_at'] - switch['at']:.3f} s"
         )
         return status

@@ -305,7 +305,7 @@ class _Adjustment:
             kind = (group, job.spec.constraints, job.spec.constraints_by_type)
             if kind in full:
                 continue
-            reason = f"{change(job.counts, counts)}: {self._use_words(job, counts)}, {idle}m idle, predicted {factor - 1:+.0%}"
+            reason = f"{change(job.counts, counts)}: {self._use_words(job, counts)}, {idle}m idle, predicted {factor - 1:+.0%}"  # noqa: E501
             if not round_.resize(job, counts, reason):
                 full.add(kind)
                 continue
