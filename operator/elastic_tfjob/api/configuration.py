@@ -31,7 +31,7 @@ class RescaleLimits(_Model):
     prepare_timeout_s: Seconds = Field(300.0, description="until all of the new size is built beside the old")
     checkpoint_timeout_s: Seconds = Field(120.0, description="until the chief has saved")
     switch_timeout_s: Seconds = Field(120.0, description="until the new size has made its first step")
-    recreate_timeout_s: Seconds = Field(300.0, description="until pods that were made anew run, without a launcher")
+    recreate_timeout_s: Seconds = Field(600.0, description="until pods that were made anew run, without a launcher")
 
 
 class StatusPolling(_Model):

@@ -31,7 +31,16 @@ from elastic_tfjob.controller.elastic import (
 from elastic_tfjob.controller.observed import Job, Pod, PodGroup, Service
 from elastic_tfjob.controller.pods import general_name, render_pod, render_service, sized, tf_config
 from elastic_tfjob.controller.reports import Report
-from elastic_tfjob.controller.rescale import Event, Situation, Step, Timeouts, advance, chief_of, with_numbers
+from elastic_tfjob.controller.rescale import (
+    NUMBERS_S,
+    Event,
+    Situation,
+    Step,
+    Timeouts,
+    advance,
+    chief_of,
+    with_numbers,
+)
 from elastic_tfjob.controller.resources import cpu_of
 from elastic_tfjob.controller.status import ReplicaCounts, format_time, parse_time
 
@@ -410,7 +419,9 @@ class _Pass:
         moved = step.state.phase != state.phase
         report = self.reports.get(general_name(self.job.name, *chief_of(self.declared)))
         self._save_state(with_numbers(step.state, report, self.elasticity.total_steps, self.time, fresh=moved))
-        self._look_again(now if moved else None, step.again_s)
+        # Progress is no news that anybody wakes us for.
+        numbers_s = NUMBERS_S if report is not None else None
+        self._look_again(now if moved else None, numbers_s if step.again_s is None else step.again_s)
 
     def _first_state(self) -> State:
         """Of a job whose state is not stored yet, or was overwritten with nonsense."""

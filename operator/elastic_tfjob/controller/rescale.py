@@ -48,7 +48,7 @@ Role = tuple[str, int]
 """Replica type and index."""
 
 # How often the figures in a job's state are refreshed.
-_NUMBERS_S: Final = 60.0
+NUMBERS_S: Final = 60.0
 # A second program beside the first needs about what that one uses: its heap, less the libraries that they share.
 _SECOND_PROGRAM: Final = 0.8
 # Steps per second are believed when they were measured for so long.
@@ -485,7 +485,7 @@ def with_numbers(state: State, report: Report | None, total_steps: int | None, n
     """
     if report is None or report.step is None:
         return state
-    due = state.numbers_at is None or (now - parse_time(state.numbers_at)).total_seconds() >= _NUMBERS_S
+    due = state.numbers_at is None or (now - parse_time(state.numbers_at)).total_seconds() >= NUMBERS_S
     if not (due or fresh) or (state.step == report.step and state.steps_per_s == report.steps_per_s):
         return state
     total = total_steps or report.total_steps

@@ -6,7 +6,7 @@ says that, and nothing is promised on top of it (see scheduler.py).
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -181,14 +181,16 @@ def candidate(
         phase = "running" if superseded and placement else "rescaling"
     moment = now.timestamp()
     report = reports.get(_pod_name(job, spec)) if reports else None
+    steps, observed_s, steps_per_s = _progress(state, report, moment)
     return Candidate(
         job,
-        _known(
-            core.Job,
+        core.Job(
             spec=_job_spec(job, found, asked=asked, why=why, report=report, state=state, priorities=priorities or {}),
             placement=placement,
             phase=phase,
-            **_progress(state, report, moment),
+            steps=steps,
+            observed_s=observed_s,
+            steps_per_s=steps_per_s,
             since_s=_seconds(job.status().start_time) or moment,
             rescaled_s=_last_rescale(state),
             speed=_speed(found, state, report, size),
@@ -313,8 +315,7 @@ def _job_spec(
         (r.template.get("spec") or {}).get("priorityClassName", "") for r in found.spec.tf_replica_specs.values()
     )
     expected = elasticity.estimated_duration
-    spec: core.JobSpec = _known(
-        core.JobSpec,
+    return core.JobSpec(
         key=f"{job.namespace}/{job.name}",
         arrival_s=created,
         groups=tuple(groups),
@@ -330,7 +331,6 @@ def _job_spec(
         constraints_by_type=found.constraints if len(distinct) > 1 else (),
         asked=why,
     )
-    return spec
 
 
 def _constraints(pod: Mapping[str, Any]) -> Constraints:
@@ -355,18 +355,14 @@ def _constraints(pod: Mapping[str, Any]) -> Constraints:
     return Constraints(tuple(sorted(selector.items())), affinity, tolerations)
 
 
-def _progress(state: State | None, report: Report | None, now_s: float) -> dict[str, float]:
-    """The newest of what the program reports and what the state remembers."""
+def _progress(state: State | None, report: Report | None, now_s: float) -> tuple[float, float, float]:
+    """Steps done, when that was known (Unix seconds), and steps a second: the newest of what the program reports and
+    what the state remembers."""
     if report is not None and report.step is not None:
-        return {
-            "steps": float(report.step),
-            "observed_s": report.received_at,
-            "steps_per_s": report.steps_per_s or 0.0,
-        }
+        return float(report.step), report.received_at, report.steps_per_s or 0.0
     if state is not None and state.step is not None:
-        seen = _seconds(state.numbers_at) or now_s
-        return {"steps": float(state.step), "observed_s": seen, "steps_per_s": state.steps_per_s or 0.0}
-    return {"steps": 0.0, "observed_s": 0.0, "steps_per_s": 0.0}
+        return float(state.step), _seconds(state.numbers_at) or now_s, state.steps_per_s or 0.0
+    return 0.0, 0.0, 0.0
 
 
 def _speed(found: Terms, state: State | None, report: Report | None, size: Mapping[str, int]) -> OnlineSpeed | None:
@@ -465,9 +461,3 @@ def _add(used: dict[str, list[int]], node: str, amount: tuple[int, int, int]) ->
     if (sums := used.get(node)) is not None:
         for i in range(3):
             sums[i] += amount[i]
-
-
-def _known(kind: Any, **values: Any) -> Any:
-    """An instance of a core class from those values that it has a field for."""
-    names = {each.name for each in fields(kind)}
-    return kind(**{name: value for name, value in values.items() if name in names})
