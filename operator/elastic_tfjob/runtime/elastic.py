@@ -428,7 +428,8 @@ class _Agreement:
         @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
         def total(values: Any) -> Any:
             def reduce(values: Any) -> Any:
-                return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
+                here = tf.identity(values)  # an argument is on no device, and only what is on one can be summed
+                return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, here)
 
             return strategy.run(reduce, args=(values,))
 
