@@ -200,6 +200,17 @@ def test_run_takes_back_a_switch_that_still_saves(chief: Callable[..., Pod]) -> 
     until("the old one is alone", lambda: len(children(pod)) == 1)
 
 
+def test_run_of_what_is_prepared_saves_first(chief: Callable[..., Pod]) -> None:
+    pod = chief({0: "full"})
+    until("it is up", lambda: "generation 0 trains" in pod.output)
+    prepare(pod)
+    pod.command("run", 1, tf_config=tf_config("chief", port=3001))
+    until("it is refused", lambda: (pod.status["switch"] or {}).get("state") == "refused")
+    assert pod.status["generation"] == 0, "work that is not saved is not given up"
+    pod.command("run", 0, tf_config=CHIEF)
+    until("the prepared one is gone", lambda: pod.status["prepared"] is None)
+
+
 def test_save_that_hangs_is_refused(chief: Callable[..., Pod]) -> None:
     pod = chief({0: "hang"})
     until("it is up", lambda: "generation 0 trains" in pod.output)

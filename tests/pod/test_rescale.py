@@ -74,13 +74,12 @@ class Job:
         prepared = time.monotonic()
         meanwhile = self.chief.status["steps_per_s"]
         self._command("switch", generation, mode)
-        until("it is decided", lambda: (self.chief.status["switch"] or {}).get("state") not in (None, "saving"), SLOW)
-        assert self.chief.status["switch"]["state"] == "committed", self.chief.status
+        switch = until("it is decided", lambda: self._decided(generation), SLOW)
+        assert switch["state"] == "committed", self.chief.status
         self._command("run", generation, mode)
         for replica in [replica for replica in self.pods if replica not in self.configs]:
             self.pods.pop(replica).stop()
-        until("it trains again", lambda: self.chief.status["first_step_at"], SLOW)
-        status = self.chief.status
+        status = until("it trains again", lambda: self._trains(generation), SLOW)
         save, switch = status["checkpoint"], status["switch"]
         print(
             f"{mode} to {replicas}: ready in {prepared - begin:.1f} s (training went on at {meanwhile:.0f} steps/s), "
@@ -89,6 +88,15 @@ class Job:
             f"{save['bytes'] / 1e6:.1f} MB) + restore and first step {status['first_step_at'] - switch['at']:.3f} s"
         )
         return status
+
+    def _decided(self, generation: int) -> dict[str, Any] | None:
+        """What the chief decided about the switch to this generation; one before it has been decided, too."""
+        switch = self.chief.status["switch"]
+        return switch if switch and switch["generation"] == generation and switch["state"] != "saving" else None
+
+    def _trains(self, generation: int) -> dict[str, Any] | None:
+        status = self.chief.status
+        return status if status["generation"] == generation and status["first_step_at"] else None
 
     def _command(self, action: str, generation: int, mode: str) -> None:
         for replica, pod in self.pods.items():

@@ -208,11 +208,15 @@ class Launcher:
             return
         running = self.running
         if command.action == "run":
-            self._cancel("the operator took it back")
+            if self.switch is not None and self.switch["generation"] != command.generation:
+                self._cancel("the operator took it back")
             if running is not None and running.generation == command.generation:
                 self._drop_prepared()
             elif self._is_prepared(command.generation):
-                self._commit(now)
+                if running is not None and running.task.chief:
+                    self._switch(command, now)  # nobody but this launcher has it take over, and never without a save
+                else:
+                    self._commit(now)
             elif running is not None:
                 self._drop_prepared()
                 self.running = None
