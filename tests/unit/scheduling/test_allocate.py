@@ -176,3 +176,13 @@ def test_a_size_that_fits_no_nodes_gives_way_to_the_largest_that_does() -> None:
     j = job("j", workers(1, 1, 3, gpus=2))
     nodes = [node("a", gpus=3), node("b", gpus=3)]
     assert plan("drf", nodes, [j]).changes["j"].replicas == {WORKER: 2}
+
+
+class TestKips:
+    def test_a_job_that_starts_leaves_room_for_one_that_has_waited_too_long(self) -> None:
+        """Rather than start with 2 workers now and be shrunk to 1 in the next round. 4 CPUs; patience is 30 s."""
+        one = workers(1, 1, 1, gpus=0, cpus=1)
+        jobs = [job("a", one), job("b", one), job("wide", workers(2, 1, 2, gpus=0, cpus=1)), job("last", one, at=1)]
+        decided = plan("kips", [node("n", cpus=4)], jobs, now=100)
+        assert sizes(decided) == {"a": 1, "b": 1, "wide": 1, "last": 1}
+        assert decided.changes["wide"].reason == "starts with 1 Worker: makes room for last, which waits for 99 s"

@@ -141,7 +141,8 @@ class _Adjustment:
         donors = self._donors(job, below_declared)
         reachable = round_.room.free_total
         for donor, floor in donors.values():
-            reachable = reachable.plus(donor.spec.demand(donor.counts)).minus(donor.spec.demand(floor))
+            reachable = reachable.plus(donor.spec.demand(counts_of(round_.placement(donor))))
+            reachable = reachable.minus(donor.spec.demand(floor))
         if not donors or not job.spec.demand(demand).within(reachable):
             return False
         saved, before = round_.save(), dict[str, Target | None]()
@@ -154,7 +155,8 @@ class _Adjustment:
             if fewer is None:
                 continue
             before.setdefault(key, round_.changes.get(key))
-            round_.resize(donor, fewer, f"{change(donor.counts, fewer)}: {self._idle_words(donor)}{why}")
+            done = change(donor.counts, fewer) if donor.placement else f"starts with {words(fewer)}"
+            round_.resize(donor, fewer, f"{done}: {self._idle_words(donor)}{why}")
             if attempt():
                 self._give_back(before, round_.placement(job).values())
                 return True
@@ -163,11 +165,11 @@ class _Adjustment:
         return False
 
     def _donors(self, taker: Job, below_declared: bool) -> dict[str, tuple[Job, Counts]]:
-        """Who can give, and down to what."""
+        """Who can give, and down to what. Jobs that start in this round can: better than to be shrunk in the next."""
         round_ = self.round
         donors = dict[str, tuple[Job, Counts]]()
-        for entry in round_.running_in_order():
-            donor = round_.job(entry[4])
+        starting = (job for key in round_.changes if not (job := round_.job(key)).placement)
+        for donor in (*(round_.job(entry[4]) for entry in round_.running_in_order()), *starting):
             spec = donor.spec
             held = round_.placement(donor)
             if donor is taker or not spec.elastic or not held or spec.priority > taker.spec.priority:
@@ -176,8 +178,8 @@ class _Adjustment:
             if all(len(names) <= floor.get(t, 0) for t, names in held.items()):
                 continue
             grew = any(len(names) > len(donor.placement.get(t, ())) for t, names in held.items())
-            if not grew and movable(donor, round_) and self._worth(donor, 0.0):
-                donors[donor.key] = donor, {t: min(floor.get(t, 0), n) for t, n in donor.counts.items()}
+            if not donor.placement or (not grew and movable(donor, round_) and self._worth(donor, 0.0)):
+                donors[donor.key] = donor, {t: min(floor.get(t, 0), len(names)) for t, names in held.items()}
         return donors
 
     def _rank(self, donor: Job) -> tuple[float, ...]:
