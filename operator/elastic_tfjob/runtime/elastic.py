@@ -149,17 +149,23 @@ class ElasticCheckpoint:
             self._attend(step)
 
     def callback(self) -> Any:
-        """A callback for `Model.fit`. It resumes when training begins and counts batches; a resumed `fit` ends when
-        `total_steps` are done. Under a prepared program the first batch is the warm-up."""
+        """A callback for `Model.fit`, of Keras 3 or of tf-keras. It resumes when training begins and counts batches; a
+        resumed `fit` ends when `total_steps` are done. Under a prepared program the first batch is the warm-up.
+        Examples are counted if the constructor was told a `batch_size`."""
         import tensorflow as tf  # noqa: PLC0415
 
         elastic = self
+        # A program may have tf-keras by its own name. Its callbacks will do for Keras 3, but not the other way round.
+        keras: Any = sys.modules.get("tf_keras") or tf.keras
 
-        class ElasticCheckpointCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
+        class ElasticCheckpointCallback(keras.callbacks.Callback):  # type: ignore[misc]
             def __init__(self) -> None:
                 super().__init__()
                 self._done = 0
                 self._batch = -1
+                # With parameter servers a batch is one worker's, else all workers' together.
+                together = elastic._task.workers if elastic._agreement is not None else 1
+                self._examples = (elastic.batch_size or 0) * together
 
             def on_train_begin(self, logs: Any = None) -> None:
                 optimizer = getattr(self.model, "optimizer", None)
@@ -176,11 +182,10 @@ class ElasticCheckpoint:
                 done, self._batch = batch - self._batch, batch
                 if elastic._step is None:  # that was the warm-up
                     self._begin()
-                    return
-                self._done += done
-                loss = (logs or {}).get("loss")
-                elastic.step(self._done, loss=loss, examples=done * (elastic.batch_size or 0))
-                self._end_if_done()
+                elif not self.model.stop_training:  # else all was done before, and Keras only sees it after a batch
+                    self._done += done
+                    elastic.step(self._done, loss=(logs or {}).get("loss"), examples=done * self._examples)
+                    self._end_if_done()
 
             def _begin(self) -> None:
                 self._done = elastic.resume()
