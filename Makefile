@@ -20,7 +20,7 @@ demo: .venv ## from nothing to a trained model: cluster, operator, a real Tensor
 .PHONY: test
 test: .venv ## unit, integration and conformance tests on a real kube-apiserver and etcd
 	@$(RUN) python -m harness.binaries kube kwok training-operator >/dev/null
-	$(RUN) pytest -n 6 $(PYTEST)
+	$(RUN) pytest -n 6 --dist loadgroup $(PYTEST)
 
 .PHONY: e2e
 e2e: .venv ## scenarios on a real kind cluster
@@ -41,9 +41,17 @@ bench-operator: .venv ## speed of the operator beside the Go one: a table, and b
 bench-rescale: .venv ## how long training stops when a job changes its size, beside today's ways: build/bench/rescale.json
 	$(RUN) python tests/benchmarks/bench_rescale.py
 
+.PHONY: bench-hook
+bench-hook: .venv ## what reporting costs at 1,000 steps/s, in the program and beside it: build/bench/hook.json
+	$(RUN) python tests/benchmarks/bench_hook.py --check --json build/bench/hook.json
+
 .PHONY: bench-kips
 bench-kips: .venv ## job completion times with kips, fixed and the Go operator on a cluster of real CPU: build/bench/kips.json
 	$(RUN) python tests/benchmarks/bench_kips.py
+
+.PHONY: bench-kips-simulation
+bench-kips-simulation: .venv ## kips beside fixed, DRF and Optimus in simulation: tables, and build/bench/kips-simulation.json
+	$(RUN) python tests/benchmarks/bench_kips_simulation.py
 
 .PHONY: bench-scheduling
 bench-scheduling: .venv ## cost of a scheduling round from 100 to 10,000 jobs: a table, and build/bench/scheduling.svg

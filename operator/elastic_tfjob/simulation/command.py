@@ -130,6 +130,12 @@ def _restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tu
     help="Seconds between checkpoints: a preempted job loses what came after. 0: it loses nothing.",
 )
 @click.option(
+    "--boot-cpu",
+    type=click.FloatRange(0),
+    default=0,
+    help="CPU seconds of starting one process of the training program (world ps-cpu).",
+)
+@click.option(
     "--speed-noise", type=click.FloatRange(0), default=0, help="Sigma of the lognormal factor on real speeds."
 )
 @click.option("--estimate-noise", type=click.FloatRange(0), default=0, help="Sigma of the factor on durations told.")
@@ -165,6 +171,7 @@ def simulate(
     rescale_pause: float,
     migrate_pause: float,
     checkpoint_interval: float,
+    boot_cpu: float,
     speed_noise: float,
     estimate_noise: float,
     skip_bad: bool,
@@ -198,7 +205,7 @@ def simulate(
                     jobs,
                     cluster,
                     world,
-                    Costs(start_pause, restart_pause, rescale_pause, migrate_pause, checkpoint_interval),
+                    Costs(start_pause, restart_pause, rescale_pause, migrate_pause, checkpoint_interval, boot_cpu),
                     Noise(speed_noise, estimate_noise),
                     inference_pool(scenario) if scenario else None,
                     trace=html_file is not None,
@@ -290,7 +297,7 @@ def _run(specs: Sequence[RunSpec], processes: int | None) -> list[Outcome]:
 def _print(summaries: Sequence[Summary], seeds: bool) -> None:
     """One row per run, or one column where the terminal is too narrow for that."""
     headings = (
-        *("finished", "JCT s", "median s", "p99 s", "queue s", "makespan s", "GPU", "CPU", "in time"),
+        *("finished", "JCT s", "median s", "p99 s", "queue s", "makespan s", "GPU", "CPU", "CPU used", "in time"),
         *("rescales", "preempted", "migrated", "jobs/CPU-s"),
     )
     rows = [(_name(s, seeds), *_numbers(s)) for s in summaries]
@@ -319,7 +326,7 @@ def _numbers(s: Summary) -> tuple[str, ...]:
     return (
         f"{s.finished:,}/{s.jobs:,}",
         *(_seconds(v) for v in (s.avg_jct_s, s.median_jct_s, s.p99_jct_s, s.avg_queue_s, s.makespan_s)),
-        *(_percent(v) for v in (s.gpu_utilisation, s.cpu_utilisation, s.deadline_met)),
+        *(_percent(v) for v in (s.gpu_utilisation, s.cpu_utilisation, s.cpu_used, s.deadline_met)),
         *(f"{v:,}" for v in (s.rescales, s.preemptions, s.migrations)),
         f"{s.finished / s.cpu_s:,.0f}" if s.cpu_s else "-",
     )

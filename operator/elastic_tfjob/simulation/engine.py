@@ -5,7 +5,7 @@ There is no ticking. Truth (the world's rates, the real durations) stays here; a
 
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from math import inf
@@ -13,20 +13,39 @@ from math import inf
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
-from elastic_tfjob.scheduling.snapshot import PS, UNPLACED, WORKER, Job, JobSpec, Node, Placement, Snapshot
+from elastic_tfjob.scheduling.snapshot import (
+    AS_REQUESTED,
+    PS,
+    UNPLACED,
+    WORKER,
+    Cpu,
+    Job,
+    JobSpec,
+    Node,
+    Phase,
+    Placement,
+    Snapshot,
+)
 from elastic_tfjob.simulation.inference import DAY_S, Demand, InferencePool
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.simulation.worlds.base import Truth, World
+from elastic_tfjob.simulation.worlds.ps_cpu import CpuBound, Pace
 from elastic_tfjob.speed.model import Speed
 from elastic_tfjob.speed.optimus import believe
 
-FINISH, ARRIVE, JUMP, DEMAND, ROUND = range(5)
+FINISH, READY, ARRIVE, JUMP, DEMAND, ROUND = range(6)
+BOOT_CORES = 1.0
+"""CPUs that a program can use while it starts: importing and tracing run on one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Seconds that a job stands still, and what it loses. `restart_s` holds (up to so many accelerators, seconds)
     rising; the last one goes for all larger jobs. `checkpoint_interval_s` 0: a preempted job loses nothing.
+
+    Where speed follows CPU, `boot_cpu_s` is the CPU time of starting one process of the training program. A job that
+    starts waits for it. One that is rescaled trains on meanwhile, with what CPU that leaves, and stands still for
+    `rescale_s` only; what it gives up is free for others after that.
     """
 
     start_s: float = 0.0
@@ -34,6 +53,7 @@ class Costs:
     rescale_s: float = 0.0
     migrate_s: float = 0.0
     checkpoint_interval_s: float = 0.0
+    boot_cpu_s: float = 0.0
 
     def restart(self, accelerators: int) -> float:
         return next((seconds for limit, seconds in self.restart_s if accelerators <= limit), self.restart_s[-1][1])
@@ -92,7 +112,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Outcome:
-    """What one run gave. Areas are resource times seconds."""
+    """What one run gave. Areas are resource times seconds: held, and (where the world knows it) of CPU also used."""
 
     profile: str
     seed: int
@@ -104,6 +124,7 @@ class Outcome:
     cpu_capacity: int = 0
     accelerator_area: float = 0.0
     cpu_area: float = 0.0
+    cpu_used_area: float | None = None
     rounds: int = 0
     cpu_s: float = 0.0
     partial: bool = False
@@ -134,6 +155,29 @@ class _Live:
     cpu: int = 0
     seen: dict[tuple[int, int], float] = field(default_factory=dict)
     """Measured steps per second by (PSs, workers), where the policy has to learn them."""
+    seen_cpu: dict[tuple[int, int], float] = field(default_factory=dict)
+    bound: CpuBound | None = None
+    """Set where speed follows the CPU that replicas hold."""
+    cpu_held: Cpu = field(default_factory=dict)
+    use: Mapping[str, float] = field(default_factory=dict)
+    boot: "_Boot | None" = None
+    busy: float = 0.0
+    """CPUs that it uses."""
+
+
+@dataclass(slots=True)
+class _Boot:
+    """A program on its way up: beside the one that trains in `placement`, if any. `part` is what was left at
+    `since_s`, of `takes_s` in all with the CPU held now."""
+
+    placement: Placement
+    cpu: Cpu
+    pause_s: float
+    not_before_s: float
+    since_s: float
+    part: float = 1.0
+    takes_s: float = 0.0
+    version: int = 0
 
 
 Progress = Callable[[float, int, int], None]
@@ -199,6 +243,9 @@ class Simulation:
         self._losses = any(job.loss for job in self.jobs)
         self._cpu_wanted: dict[str, float] = {}
         self._on_node: dict[str, dict[str, None]] = {}
+        self._busy = 0.0
+        self._released: dict[str, float] = {}
+        self._boots = 0
 
     # ---- the loop
 
@@ -240,6 +287,9 @@ class Simulation:
                         self._finish(live[key], now)
                         del live[key]
                         removed.append(key)
+                elif kind == READY:
+                    if key in live and (boot := live[key].boot) is not None and boot.version == version:
+                        changed.append(self._ready(live[key], boot, now))
                 elif kind == JUMP:
                     if key in live and live[key].version == version:
                         round_due = round_due or on_change
@@ -304,7 +354,9 @@ class Simulation:
         if plan.changes:
             self._moved_s = now
         if plan.changes or nodes is not None:
-            changed = {key: self._carry_out(self._live[key], target, now) for key, target in plan.changes.items()}
+            # Those that run first: what they give up is free for others only when they have.
+            first = sorted(plan.changes.items(), key=lambda change: not self._live[change[0]].placement)
+            changed = {key: self._carry_out(self._live[key], target, now) for key, target in first}
             if self.world.contended:
                 held = (self.snapshot.jobs[key].placement for key in plan.changes)
                 touched = {
@@ -344,6 +396,9 @@ class Simulation:
         record = JobRecord(work.key, work.submit_s, work.deadline_s)
         self.outcome.records.append(record)
         live = _Live(work, spec, truth, record, self._lognormal(self.noise.speed), truth if oracle else None)
+        if isinstance(truth, CpuBound):
+            live.bound = truth
+            self.outcome.cpu_used_area = self.outcome.cpu_used_area or 0.0
         if not oracle and self.profile.sample_points and spec.elastic:
             self._measure(live)
         live.observed_s = live.since_s = now
@@ -370,7 +425,10 @@ class Simulation:
         size = (len(live.placement.get(PS, ())), len(live.placement.get(WORKER, ())))
         if live.seen.get(size) != live.rate:
             live.seen[size] = live.rate
-            live.speed = believe(live.seen)
+            if live.bound is not None:
+                workers = self._cores(live, live.placement, live.cpu_held).get(WORKER, [0.0])
+                live.seen_cpu[size] = 1000 * sum(workers) / len(workers)
+            live.speed = believe(live.seen, cpu=live.seen_cpu)
 
     def _finish(self, live: _Live, now: float) -> None:
         record = live.record
@@ -388,8 +446,10 @@ class Simulation:
             record.executed_s += now - live.since_s
         else:
             record.queue_s += now - live.since_s
-        pause = 0.0
-        if not new:
+        pause, resized = 0.0, _counts(old) != _counts(new)
+        if old and new == old:
+            pass  # CPU alone, in place
+        elif not new:
             record.preemptions += 1
             interval = self.costs.checkpoint_interval_s
             if interval > 0:
@@ -403,7 +463,7 @@ class Simulation:
                 pause = self.costs.start_s
             else:
                 pause = self.costs.restart(live.spec.demand({t: len(n) for t, n in new.items()}).accelerators)
-        elif {t: len(n) for t, n in old.items()} != {t: len(n) for t, n in new.items()}:
+        elif resized:
             record.rescales += 1
             live.rescaled_s = now
             pause = self.costs.rescale_s
@@ -413,8 +473,12 @@ class Simulation:
             pause = self.costs.migrate_s
         if target.promoted:
             live.service = 0.0
+        held_before = live.cpu_held
+        live.cpu_held = target.cpu
         self._hold(live, new, now)
         live.since_s = now
+        if live.bound is not None:
+            return self._boot(live, old, held_before, pause, now)
         live.rate = self._rate(live)
         if live.seen and live.rate:
             self._observe(live)
@@ -439,7 +503,7 @@ class Simulation:
         return Job(
             live.spec,
             live.placement,
-            "running" if live.placement else "waiting",
+            self._phase(live),
             live.steps,
             live.observed_s,
             live.rate,
@@ -450,7 +514,14 @@ class Simulation:
             live.record.migrations,
             live.speed,
             self._loss_growth(live),
+            live.cpu_held,
+            live.use,
         )
+
+    def _phase(self, live: _Live) -> Phase:
+        if not live.placement:
+            return "waiting"
+        return "rescaling" if live.boot is not None and live.boot.placement else "running"
 
     def _loss_growth(self, live: _Live) -> float | None:
         """How fast the loss falls where the job is, per second."""
@@ -476,6 +547,84 @@ class Simulation:
             heappush(self._heap, (now, ROUND, 0, 0, ""))
             self._round_at = now
         return nodes
+
+    # ---- speed that follows CPU
+
+    def _boot(self, live: _Live, old: Placement, old_cpu: Cpu, pause: float, now: float) -> Job:
+        """Start what the job's new placement needs; with the same placement only the CPU has changed."""
+        new = live.placement
+        if not new:
+            live.boot = None
+        elif new != old:
+            self._boots += 1
+            free_s = max((self._released.get(name, now) for name in _more(new, old)), default=now)
+            live.boot = _Boot(old, old_cpu, pause, free_s, now, version=self._boots)
+        live.observed_s = max(live.observed_s, now) if new == old else now
+        self._pace(live, now)
+        if (boot := live.boot) is not None:
+            if boot.takes_s:
+                boot.part = max(0.0, boot.part - max(0.0, now - boot.since_s) / boot.takes_s)
+            boot.since_s = max(now, boot.not_before_s)
+            boot.takes_s = self._takes(live, boot)
+            at = boot.since_s + boot.part * boot.takes_s
+            self._boots += 1
+            boot.version = self._boots
+            for name in _more(boot.placement, new):
+                self._released[name] = at
+            heappush(self._heap, (at, READY, 0, boot.version, live.spec.key))
+        elif live.rate and self.profile.learns:
+            self._observe(live)
+        self._plan_finish(live)
+        return self._job(live)
+
+    def _takes(self, live: _Live, boot: _Boot) -> float:
+        """Seconds until the slowest process has started, beside one that trains with at most half of the CPU."""
+        slowest = inf
+        for type_, each in self._cores(live, live.placement, live.cpu_held).items():
+            kept = len(boot.placement.get(type_, ()))
+            for k, held in enumerate(each):
+                spare = held - min(held * live.use.get(type_, 0.0), held / 2) if k < kept else held
+                slowest = min(slowest, spare, BOOT_CORES)
+        return self.costs.boot_cpu_s / slowest if slowest else inf
+
+    def _ready(self, live: _Live, boot: _Boot, now: float) -> Job:
+        live.steps += live.rate * max(0.0, now - live.observed_s)
+        live.boot = None
+        live.observed_s = now + boot.pause_s
+        self._pace(live, now)
+        if live.rate and self.profile.learns:
+            self._observe(live)
+        self._plan_finish(live)
+        return self._job(live)
+
+    def _pace(self, live: _Live, now: float) -> None:
+        """The rate now, how busy replicas are, and the CPU that takes."""
+        assert live.bound is not None
+        boot = live.boot
+        placement, cpu = (live.placement, live.cpu_held) if boot is None else (boot.placement, boot.cpu)
+        cores = self._cores(live, placement, cpu)
+        pace = live.bound.pace(cores) if placement else Pace(0.0, {})
+        live.rate, live.use = pace.steps_per_s * live.factor, pace.use
+        busy = sum(pace.use.get(type_, 0.0) * sum(each) for type_, each in cores.items())
+        if boot is not None:
+            for type_, each in cores.items():
+                left = min(max(held - BOOT_CORES, held / 2) / held for held in each if held)
+                if (use := pace.use.get(type_, 0.0)) > left:
+                    live.rate = min(live.rate, pace.steps_per_s * live.factor * left / use)
+            new = self._cores(live, live.placement, live.cpu_held)
+            busy = max(busy, sum(min(held, BOOT_CORES) for each in new.values() for held in each))
+        self._account(now)
+        self._busy += busy - live.busy
+        live.busy = busy
+
+    def _cores(self, live: _Live, placement: Placement, cpu: Cpu) -> dict[str, list[float]]:
+        cores = {}
+        for group in live.spec.groups:
+            n = len(placement.get(group.type, ()))
+            if n:
+                each = cpu.get(group.type, (group.request.cpu,) * n)
+                cores[group.type] = [held / 1000 for held in each[:n]]
+        return cores
 
     # ---- contention
 
@@ -540,10 +689,13 @@ class Simulation:
         if new:
             counts = {type_: len(names) for type_, names in new.items()}
             demand = live.spec.demand(counts)
-            live.accelerators, live.cpu = demand.accelerators, demand.cpu
+            live.accelerators, live.cpu = demand.accelerators, demand.cpu + live.spec.extra_cpu(live.cpu_held)
             live.held = demand.accelerators or sum(counts.values())
         else:
             live.accelerators = live.cpu = live.held = 0
+            live.cpu_held = AS_REQUESTED
+            self._busy -= live.busy
+            live.busy = 0.0
         self._used_accelerators += live.accelerators
         self._used_cpu += live.cpu
 
@@ -552,6 +704,8 @@ class Simulation:
         if passed > 0:
             self.outcome.accelerator_area += passed * self._used_accelerators
             self.outcome.cpu_area += passed * self._used_cpu
+            if self.outcome.cpu_used_area is not None:
+                self.outcome.cpu_used_area += passed * 1000 * self._busy
             self._accounted_s = now
 
     def _sample(self, now: float) -> None:
@@ -587,6 +741,16 @@ class Simulation:
 def cpu_share(cpus: float, wanted: float) -> float:
     """The part of what it wants that each container gets on a node of `cpus` where all together want `wanted`."""
     return 1.0 if wanted <= cpus else cpus / wanted
+
+
+def _counts(placement: Placement) -> dict[str, int]:
+    return {type_: len(names) for type_, names in placement.items() if names}
+
+
+def _more(one: Placement, other: Placement) -> list[str]:
+    """The nodes where `one` has more replicas than `other`."""
+    has, had = _per_node(one), _per_node(other)
+    return [name for name, n in has.items() if n > had.get(name, 0)]
 
 
 def _per_node(placement: Placement) -> dict[str, int]:

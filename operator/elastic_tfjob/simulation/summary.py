@@ -13,8 +13,9 @@ class Summary:
     """Times in seconds, utilisations and `deadline_met` as fractions; None where a number has no meaning.
 
     JCTs are over finished jobs. Queueing is all the time a job held nothing, of finished jobs. Utilisation is what
-    jobs held of the cluster from the first submission to the last finish. `deadline_met` is of all jobs with a
-    deadline. `cpu_s` is process CPU time of the run, the one number that differs from run to run.
+    jobs held of the cluster from the first submission to the last finish, `cpu_used` what they used of its CPU (where
+    the world knows that). `deadline_met` is of all jobs with a deadline. `cpu_s` is process CPU time of the run, the
+    one number that differs from run to run.
     """
 
     profile: str
@@ -28,6 +29,7 @@ class Summary:
     makespan_s: float | None
     gpu_utilisation: float | None
     cpu_utilisation: float | None
+    cpu_used: float | None
     deadline_met: float | None
     rescales: int
     preemptions: int
@@ -60,6 +62,7 @@ def summarise(outcome: Outcome, jobs: int) -> Summary:
         makespan_s=makespan if done else None,
         gpu_utilisation=_share(outcome.accelerator_area, outcome.accelerator_capacity * makespan),
         cpu_utilisation=_share(outcome.cpu_area, outcome.cpu_capacity * makespan),
+        cpu_used=_share(outcome.cpu_used_area or 0.0, outcome.cpu_capacity * makespan),
         deadline_met=sum(map(met, with_deadline)) / len(with_deadline) if with_deadline else None,
         rescales=sum(r.rescales for r in records),
         preemptions=sum(r.preemptions for r in records),

@@ -7,11 +7,13 @@ from elastic_tfjob.simulation.worlds.fixed import FixedWorld
 from elastic_tfjob.simulation.worlds.linear import LinearWorld
 from elastic_tfjob.simulation.worlds.pollux import PolluxWorld
 from elastic_tfjob.simulation.worlds.ps import PsWorld
+from elastic_tfjob.simulation.worlds.ps_cpu import PsCpuWorld
 
 WORLDS: dict[str, World] = {
     "fixed": FixedWorld(),
     "linear": LinearWorld(),
     "ps": PsWorld(),
+    "ps-cpu": PsCpuWorld(),
     "pollux": PolluxWorld(),
     "elasticflow": ElasticFlowWorld(),
     "cpu-share": CpuShareWorld(),
