@@ -16,8 +16,8 @@ from .pods import Pod, free_ports, until
 pytest.importorskip("tensorflow")
 
 PROGRAMS = Path(__file__).parents[2] / "trainer_images" / "digits"
-SLOW = 240.0
-"""Seconds in which several TensorFlows start on a busy machine."""
+SLOW = 600.0
+"""Seconds in which several TensorFlows start on a very busy machine: only a test that hangs waits that long."""
 Replica = tuple[str, int]
 
 
@@ -67,10 +67,7 @@ class Job:
                 pod = self._pod(replica)
                 self._command("prepare", generation, mode)
                 pod.start()
-        wanted = [self.pods[replica] for replica in self.configs]
-        until(
-            "all are ready", lambda: all((pod.status["prepared"] or {}).get("state") == "ready" for pod in wanted), SLOW
-        )
+        until("all are ready", self._ready, SLOW)
         prepared = time.monotonic()
         meanwhile = self.chief.status["steps_per_s"]
         self._command("switch", generation, mode)
@@ -88,6 +85,13 @@ class Job:
             f"{save['bytes'] / 1e6:.1f} MB) + restore and first step {status['first_step_at'] - switch['at']:.3f} s"
         )
         return status
+
+    def _ready(self) -> bool:
+        """Whether all that the new size needs is prepared; fails with the output of a program that has died."""
+        prepared = {replica: self.pods[replica].status["prepared"] or {} for replica in self.configs}
+        for replica, each in prepared.items():
+            assert each.get("state") != "failed", f"{replica}: {each}\n{self.pods[replica].output}"
+        return all(each.get("state") == "ready" for each in prepared.values())
 
     def _decided(self, generation: int) -> dict[str, Any] | None:
         """What the chief decided about the switch to this generation; one before it has been decided, too."""
@@ -117,12 +121,15 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     return tmp_path
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.xdist_group("tensorflow-2")
+@pytest.mark.timeout(1800)
 def test_parameter_servers_and_workers_change(directory: Path) -> None:
     job = Job(directory, "digits.py", "--steps=4000", "--embedding-mb=8", "--checkpoint-every=1000")
     try:
-        job.start(chief=1, ps=1, worker=2)
-        grown = job.rescale(1, chief=1, ps=2, worker=3)
+        job.start(chief=1, ps=1, worker=1)
+        status = job.chief.status
+        assert all(status[name] for name in ("loss", "steps_per_s", "examples_per_s", "total_steps")), status
+        grown = job.rescale(1, chief=1, ps=2, worker=2)
         assert grown["lost_steps"] == 0
         until("it trains on", lambda: job.chief.status["step"] > grown["step"] + 50, SLOW)
         shrunk = job.rescale(2, chief=1, ps=1, worker=1)
@@ -137,7 +144,8 @@ def test_parameter_servers_and_workers_change(directory: Path) -> None:
         job.stop()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.xdist_group("tensorflow-1")
+@pytest.mark.timeout(1800)
 def test_workers_without_parameter_servers_change(directory: Path) -> None:
     job = Job(directory, "keras_digits.py", "--steps=100000")
     try:

@@ -34,7 +34,14 @@ class Checkpoints:
         tf.get_logger().addFilter(lambda record: "tf_function_save" not in record.getMessage())
 
     def save(self, step: int, **facts: Any) -> dict[str, Any]:
-        """Write a checkpoint; gives step, at (Unix time), seconds, bytes, path. Raises what TensorFlow raises."""
+        """Write a checkpoint, and delete what is no longer wanted; gives step, at (Unix time), seconds, bytes, path.
+        Raises what TensorFlow raises; what was written by then is deleted, lest it keep a full volume full."""
+        try:
+            return self._write(step, facts)
+        finally:
+            self._prune(step)
+
+    def _write(self, step: int, facts: dict[str, Any]) -> dict[str, Any]:
         begin = time.monotonic()
         self._files.makedirs(self.directory)
         name = f"{_PREFIX}{step}"
@@ -82,9 +89,9 @@ class Checkpoints:
         """Raises what TensorFlow raises."""
         self.checkpoint.read(path, options=self.options).expect_partial()
 
-    def prune(self, newest: int) -> None:
-        """Delete all but the last `keep`, and what unfinished saves before `newest` left. What cannot be
-        deleted is left for next time."""
+    def _prune(self, newest: int) -> None:
+        """Delete all but the last `keep`, and what unfinished saves up to `newest` left. What cannot be deleted is left
+        for next time."""
         try:
             kept = {each["step"] for each in self.complete()[: self.keep]}
             names = self._files.listdir(self.directory)
@@ -93,7 +100,7 @@ class Checkpoints:
         old = [(match[0], int(match[1])) for match in (_FILE.fullmatch(name.rstrip("/")) for name in names) if match]
         # Markers first: what is deleted in part is not complete.
         for name, step in sorted(old, key=lambda each: not each[0].endswith(".complete")):
-            if step < newest and step not in kept:
+            if step <= newest and step not in kept:
                 self._remove(f"{self.directory}/{name}")
 
     def _remove(self, path: str) -> None:

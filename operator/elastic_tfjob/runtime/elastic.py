@@ -262,7 +262,6 @@ class ElasticCheckpoint:
             if self._task.chief:
                 facts = {"generation": self._progress.generation, "workers": self._task.workers}
                 self._progress.checkpoint = self._checkpoints.save(step, **facts)
-                self._checkpoints.prune(step)
             else:
                 with tempfile.TemporaryDirectory() as folder:
                     self._checkpoints.write_elsewhere(folder)
