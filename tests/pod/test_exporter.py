@@ -1,6 +1,8 @@
 """The exporter as a process: what it serves of what launcher and program wrote, and of nonsense."""
 
 import json
+import math
+import re
 import signal
 import subprocess
 import sys
@@ -107,6 +109,45 @@ def test_rescale_shows_as_downtime_and_lost_steps(get: Get, tmp_path: Path) -> N
     found = samples(get("/metrics"))
     assert found["elastic_tfjob_steps_total"] == 6, "done in this pod, again or not"
     assert found["elastic_tfjob_rescale_downtime_seconds_count"] == 1
+
+
+COUNTERS = {"steps", "examples", "container_cpu_seconds", "container_cpu_throttled_seconds"}
+HISTOGRAMS = {"step_seconds", "rescale_downtime_seconds"}
+GAUGES = {
+    *("step", "target_steps", "loss", "generation", "container_memory_bytes"),
+    *("checkpoint_age_seconds", "checkpoint_size_bytes", "checkpoint_duration_seconds", "checkpoint_failing"),
+}
+
+
+def test_metrics_keep_the_conventions_of_prometheus(get: Get, tmp_path: Path) -> None:
+    train(tmp_path)
+    cgroup = {"usage_s": 12.5, "throttled_s": 0.5, "used_bytes": 1 << 20}
+    protocol.write(tmp_path / protocol.LAUNCHER, {"at": 1.0, "generation": 0, "cgroup": cgroup})
+    text = get("/metrics").decode()
+    families = {family.name.removeprefix("elastic_tfjob_"): family for family in text_string_to_metric_families(text)}
+    kinds = dict.fromkeys(COUNTERS, "counter") | dict.fromkeys(HISTOGRAMS, "histogram") | dict.fromkeys(GAUGES, "gauge")
+    assert {name: family.type for name, family in families.items()} == kinds
+    for name, family in families.items():
+        assert family.documentation, name
+        # Counters, and only they, end in _total; units are base units, in full and last.
+        assert not re.search(r"(total|count|sum|bucket|counter|gauge|histogram|_s|_ms|_mb|milliseconds)$", name)
+        assert not re.search(r"(seconds|bytes)_", name), "the unit comes last"
+        identities = [(sample.name, *sample.labels.items()) for sample in family.samples]
+        assert len(identities) == len(set(identities))
+        if family.type == "counter":
+            assert [sample.name for sample in family.samples] == [f"elastic_tfjob_{name}_total"]
+        if family.type == "histogram":
+            buckets = [sample for sample in family.samples if sample.name.endswith("_bucket")]
+            bounds = [float(sample.labels["le"]) for sample in buckets]
+            assert bounds == sorted(bounds)
+            assert bounds[-1] == math.inf
+            counts = [sample.value for sample in buckets]
+            assert counts == sorted(counts), "they are cumulative"
+            assert counts[-1] == next(sample.value for sample in family.samples if sample.name.endswith("_count"))
+    found = samples(text.encode())
+    assert found["elastic_tfjob_container_cpu_seconds_total"] == 12.5
+    assert found["elastic_tfjob_container_cpu_throttled_seconds_total"] == 0.5
+    assert found["elastic_tfjob_container_memory_bytes"] == 1 << 20
 
 
 def test_a_generation_that_has_not_begun_has_no_first_step(get: Get, tmp_path: Path) -> None:
