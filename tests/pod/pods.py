@@ -27,8 +27,8 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-def until(what: str, true: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """What `true` gives once that is not falsy."""
+def until(what: str, true: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """What `true` gives once that is not falsy. A busy machine takes long, and is no failure."""
     end = time.monotonic() + seconds
     while not (found := true()):
         assert time.monotonic() < end, f"not within {seconds} s: {what}"
@@ -83,7 +83,7 @@ class Pod:
     def output(self) -> str:
         return (self.directory / "output").read_text()
 
-    def wait(self, seconds: float = 10.0) -> int:
+    def wait(self, seconds: float = 60.0) -> int:
         assert self.process is not None
         return self.process.wait(seconds)
 
