@@ -1,6 +1,7 @@
 """ElasticCheckpoint with real TensorFlow in one process: what counts as a checkpoint, what a failing one does, cost."""
 
 import contextlib
+import importlib
 import os
 import signal
 import subprocess
@@ -8,15 +9,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-tf = pytest.importorskip("tensorflow")
+from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, protocol
 
-from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, protocol  # noqa: E402
-
-from .pods import Pod, until  # noqa: E402
+from .pods import Pod, until
 
 pytestmark = pytest.mark.xdist_group("tensorflow-1")  # two at once are enough for two cores
 
@@ -29,7 +28,16 @@ def handler() -> object:
     signal.signal(signal.SIGTERM, before)
 
 
+def tensorflow() -> Any:
+    """Imported by the process that needs it, not by each that looks for tests: it takes seconds and half a gigabyte."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow as tf  # noqa: PLC0415
+
+    return tf
+
+
 def elastic(directory: Path | str, value: float = 0.0, **options: object) -> tuple[ElasticCheckpoint, object]:
+    tf = tensorflow()
     variable = tf.Variable([value] * 4)
     options = {"every_s": None, **options}
     return ElasticCheckpoint(tf.train.Checkpoint(variable=variable), str(directory), **options), variable
@@ -86,6 +94,7 @@ def test_what_is_not_complete_does_not_count(tmp_path: Path, harm: str) -> None:
 
 def test_checkpoints_of_another_model_are_an_error(tmp_path: Path) -> None:
     train(tmp_path, 20)
+    tf = tensorflow()
     other = tf.train.Checkpoint(variable=tf.Variable([[0.0]]))
     with pytest.raises(RuntimeError, match="can be restored"):
         ElasticCheckpoint(other, str(tmp_path)).resume()
@@ -160,7 +169,7 @@ def test_a_volume_that_takes_nothing_refuses_the_save(volume: Path, launched: Pa
 
 
 def test_without_a_directory_it_only_reports() -> None:
-    job = ElasticCheckpoint(tf.train.Checkpoint(), total_steps=3)
+    job = ElasticCheckpoint(tensorflow().train.Checkpoint(), total_steps=3)
     assert job.resume() == 0
     job.step(3)
 
@@ -177,7 +186,7 @@ def test_wrong_use_is_said(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:.shuffle=True. was passed")
 @pytest.mark.parametrize("package", ["keras", "tf_keras"])
 def test_keras(tmp_path: Path, package: str) -> None:
-    keras = pytest.importorskip(package)
+    tf, keras = tensorflow(), importlib.import_module(package)
     data = tf.data.Dataset.from_tensor_slices((tf.random.uniform((64, 4)), tf.random.uniform((64, 1)))).batch(8)
 
     def fit(steps: int) -> tuple[ElasticCheckpoint, object]:

@@ -13,8 +13,6 @@ import pytest
 
 from .pods import Pod, free_ports, until
 
-pytest.importorskip("tensorflow")
-
 PROGRAMS = Path(__file__).parents[2] / "trainer_images" / "digits"
 SLOW = 600.0
 """Seconds in which several TensorFlows start on a very busy machine: only a test that hangs waits that long."""
