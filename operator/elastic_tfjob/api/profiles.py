@@ -138,7 +138,7 @@ class KipsParameters(ElasticParameters):
         0.3, ge=0, le=1, description="least gain of one more replica, relative to a gain in proportion"
     )
     rescale_pause_s: Seconds = Field(1.0, description="what a rescale stops training for")
-    prepare_cpu_s: Seconds = Field(3.0, description="CPU time of starting one process of the new size")
+    prepare_cpu_s: Seconds = Field(12.0, description="CPU time of starting one process of the new size")
 
     @model_validator(mode="after")
     def apart(self) -> "KipsParameters":

@@ -54,6 +54,15 @@ class Grants:
                     self.jobs[claim.job.key] = claim.job
                     room.take_cpu(at, after - before)
 
+    def withdraw(self, job: Job) -> None:
+        """Take back all that was poured for a job whose first replicas stay where they are."""
+        placement, room = self._round.placement(job), self._round.room
+        for type_, names in placement.items():
+            for k, name in enumerate(names):
+                extra = self._extra.pop((job.key, type_, k), 0)
+                if extra:
+                    room.take_cpu(room.index[name], -extra)
+
     def cpu(self, job: Job) -> Cpu:
         """What the job's replicas hold, for the types where any has more than it requests."""
         result = {}

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from elastic_tfjob.api.profiles import KipsParameters
 from elastic_tfjob.scheduling.misfits import misfits_view
 from elastic_tfjob.scheduling.plan import Target
-from elastic_tfjob.scheduling.resources import NOTHING
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import EVALUATOR, PS, WORKER, Counts, Cpu, Job, JobSpec, Snapshot
 from elastic_tfjob.scheduling.stages.allocate.grants import Claim, Grants
@@ -22,6 +22,7 @@ from elastic_tfjob.speed.utilisation import speedup
 
 Use = Mapping[str, float]
 """How busy replica types are: the part of their CPU that they use."""
+Givers = tuple[list[tuple[tuple[float, ...], str]], Resources]
 IDLE, SURPLUS, NEEDED = range(3)
 """Whom replicas are taken from first: who leaves them idle; has more than declared; has more than its minimum."""
 
@@ -53,6 +54,8 @@ class _Adjustment:
         self.grants = Grants(round_)
         seen = round_.snapshot.view(("pressed", parameters), pressed_view(parameters))
         self.pressed, self.silent = seen.uses, seen.silent
+        self.givers: dict[bool, Givers] = {}
+        """Whom replicas can be taken from, without and with those below their declared size."""
         self.waits = ""
         """The first waiting job that could not start now, but could on an empty cluster."""
 
@@ -74,6 +77,8 @@ class _Adjustment:
         short = [key for key, each in claims.items() if any(self._held(c) < c.want for c in each) or not each]
         if not self.waits:
             self._grow([round_.job(key) for key in short])
+        for job in self._resized():  # what the next size needs is CPU to start with, in every replica alike
+            self.grants.withdraw(job)
         self.grants.pour(self._starting(), self.p.min_idle)
         self.grants.pour(claim for job in lent for claim in self._had(job, trim=False))
         for job in {job.key: job for job in (*lent, *self.grants.jobs.values())}.values():
@@ -99,6 +104,7 @@ class _Adjustment:
         for counts in downward(job, declared):
             why = "as declared" if counts == declared else f"no room for the declared {words(declared)}"
             if round_.start(job, counts, f"starts with {words(counts)}: {why}"):
+                self._may_give(job)
                 return True
         least = job.spec.minimum
         waited = self.now - max(job.spec.arrival_s, job.since_s)
@@ -138,20 +144,21 @@ class _Adjustment:
         What was taken on nodes that turn out not to matter is given back.
         """
         round_ = self.round
-        donors = self._donors(job, below_declared)
-        reachable = round_.room.free_total
-        for donor, floor in donors.values():
-            reachable = reachable.plus(donor.spec.demand(counts_of(round_.placement(donor))))
-            reachable = reachable.minus(donor.spec.demand(floor))
-        if not donors or not job.spec.demand(demand).within(reachable):
+        givers = self.givers.get(below_declared)
+        if givers is None:
+            givers = self.givers[below_declared] = self._givers(below_declared)
+        heap, reachable = givers
+        if not heap or not job.spec.demand(demand).within(reachable):
             return False
         saved, before = round_.save(), dict[str, Target | None]()
-        heap = [(self._rank(donor), key) for key, (donor, _) in donors.items()]
-        heapify(heap)
+        passed_over: list[tuple[tuple[float, ...], str]] = []
         while heap:
-            _, key = heappop(heap)
-            donor, floor = donors[key]
-            fewer = one_fewer(counts_of(round_.placement(donor)), floor)
+            rank, key = heappop(heap)
+            donor = round_.job(key)
+            if donor is job or donor.spec.priority > job.spec.priority:
+                passed_over.append((rank, key))
+                continue
+            fewer = one_fewer(counts_of(round_.placement(donor)), self._floor(donor, below_declared))
             if fewer is None:
                 continue
             before.setdefault(key, round_.changes.get(key))
@@ -159,28 +166,47 @@ class _Adjustment:
             round_.resize(donor, fewer, f"{done}: {self._idle_words(donor)}{why}")
             if attempt():
                 self._give_back(before, round_.placement(job).values())
+                for entry in (*passed_over, *((self._rank(round_.job(k)), k) for k in before)):
+                    heappush(heap, entry)
+                self._may_give(job)
                 return True
             heappush(heap, (self._rank(donor), key))
         round_.restore(saved)
+        self.givers.clear()
         return False
 
-    def _donors(self, taker: Job, below_declared: bool) -> dict[str, tuple[Job, Counts]]:
-        """Who can give, and down to what. Jobs that start in this round can: better than to be shrunk in the next."""
+    def _givers(self, below_declared: bool) -> Givers:
+        """Who can give, and an upper bound of what could be free. Jobs that start in this round can give: better than
+        to be shrunk in the next."""
         round_ = self.round
-        donors = dict[str, tuple[Job, Counts]]()
         starting = (job for key in round_.changes if not (job := round_.job(key)).placement)
+        heap, reachable = list[tuple[tuple[float, ...], str]](), round_.room.free_total
         for donor in (*(round_.job(entry[4]) for entry in round_.running_in_order()), *starting):
-            spec = donor.spec
-            held = round_.placement(donor)
-            if donor is taker or not spec.elastic or not held or spec.priority > taker.spec.priority:
-                continue
-            floor = spec.minimum if below_declared or self._idles(donor) else spec.declared
-            if all(len(names) <= floor.get(t, 0) for t, names in held.items()):
-                continue
-            grew = any(len(names) > len(donor.placement.get(t, ())) for t, names in held.items())
-            if not donor.placement or (not grew and movable(donor, round_) and self._worth(donor, 0.0)):
-                donors[donor.key] = donor, {t: min(floor.get(t, 0), len(names)) for t, names in held.items()}
-        return donors
+            if self._gives(donor, below_declared):
+                held, floor = counts_of(round_.placement(donor)), self._floor(donor, below_declared)
+                reachable = reachable.plus(donor.spec.demand(held)).minus(donor.spec.demand(floor))
+                heap.append((self._rank(donor), donor.key))
+        heapify(heap)
+        return heap, reachable
+
+    def _may_give(self, job: Job) -> None:
+        """A job that has just started is one more that can give."""
+        for below_declared, (heap, _) in self.givers.items():
+            if self._gives(job, below_declared):
+                heappush(heap, (self._rank(job), job.key))
+
+    def _gives(self, donor: Job, below_declared: bool) -> bool:
+        held = self.round.placement(donor)
+        if not donor.spec.elastic or not held:
+            return False
+        floor = self._floor(donor, below_declared)
+        if all(len(names) <= floor.get(t, 0) for t, names in held.items()):
+            return False
+        grew = any(len(names) > len(donor.placement.get(t, ())) for t, names in held.items())
+        return not donor.placement or (not grew and movable(donor, self.round) and self._worth(donor, 0.0))
+
+    def _floor(self, donor: Job, below_declared: bool) -> Counts:
+        return donor.spec.minimum if below_declared or self._idles(donor) else donor.spec.declared
 
     def _rank(self, donor: Job) -> tuple[float, ...]:
         """Smallest gives first: idle, then beyond declared; whose last worker is far from its PS; who has most."""
@@ -259,11 +285,14 @@ class _Adjustment:
                     base = self.grants.held(job, type_, k) if at_limit else request
                     yield Claim(job, type_, k, int(base * self.p.cpu_growth))
 
+    def _resized(self) -> list[Job]:
+        round_ = self.round
+        return [job for key in round_.changes if counts_of(round_.placement(job := round_.job(key))) != job.counts]
+
     def _starting(self) -> Iterator[Claim]:
         """Replicas of jobs that start, change their size or have yet to make a step: importing and tracing use all the
         CPU there is."""
-        round_ = self.round
-        resized = [job for key in round_.changes if counts_of(round_.placement(job := round_.job(key))) != job.counts]
+        round_, resized = self.round, self._resized()
         silent = [round_.job(key) for key in self.silent]
         for job in {job.key: job for job in (*resized, *silent)}.values():
             if not job.spec.rescalable or job.phase == "rescaling":
@@ -380,11 +409,13 @@ class _Adjustment:
     def _worth(self, job: Job, saved: float) -> bool:
         """Whether a rescale costs less than it saves of the time left; with 0 saved: than the time left itself.
 
-        The cost is the pause, and the CPU time of starting the new program beside the running one at the pace of the
-        slowest replica. A job of unknown length is expected to run as long again as it has run.
+        The cost is the pause, and that of starting the new program beside the running one, which takes its CPU time at
+        the pace of the slowest replica: half of what is trained meanwhile, and of the other half what the new size would
+        have saved. A job of unknown length is expected to run as long again as it has run.
         """
         slowest = min((min(job.cpu.get(t, ()), default=0) or _request(job.spec, t) for t in job.placement), default=0)
-        cost = self.p.rescale_pause_s + (1000 * self.p.prepare_cpu_s / slowest if slowest else 0.0)
+        starting = 1000 * self.p.prepare_cpu_s / slowest if slowest else 0.0
+        cost = self.p.rescale_pause_s + starting * (1 + saved) / 2
         ran = job.executed_s + max(0.0, self.now - job.since_s)
         left: float | None = None
         if job.spec.total_steps is not None:

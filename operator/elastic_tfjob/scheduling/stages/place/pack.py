@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.room import Rank, Room
 from elastic_tfjob.scheduling.snapshot import PS, Counts, JobSpec, Placement
 
@@ -37,9 +38,15 @@ class Pack:
         mark = room.mark()
         left = dict(add)
         names: dict[str, list[str]] = {}
-        candidates = own + [i for i in room.ascending() if i not in own]
-        groups = sorted(spec.groups, key=lambda g: g.type != PS)
-        for i in candidates:
+        groups = sorted((g for g in spec.groups if add.get(g.type)), key=lambda g: g.type != PS)
+        least = Resources(*map(min, zip(*(g.request for g in groups), strict=True)))
+        cpu, memory, accelerators = room.cpu, room.memory, room.accelerators
+        has_room = [  # most nodes of a full cluster have none for any of these
+            i
+            for i in (*own, *(i for i in room.ascending() if i not in own))
+            if cpu[i] >= least.cpu and memory[i] >= least.memory and accelerators[i] >= least.accelerators
+        ]
+        for i in has_room:
             for group in groups:
                 want = left.get(group.type, 0)
                 if not want:
