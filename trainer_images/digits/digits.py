@@ -62,13 +62,19 @@ class Network(tf.Module):
         glorot = tf.keras.initializers.GlorotUniform(seed=0)
         self.w1, self.b1 = tf.Variable(glorot((64, hidden))), tf.Variable(tf.zeros(hidden))
         self.w2, self.b2 = tf.Variable(glorot((hidden, 10))), tf.Variable(tf.zeros(10))
-        self.weights = [self.w1, self.b1, self.w2, self.b2]
         self.rows = embedding_mb * MEBIBYTE // (4 * EMBEDDING)
         if self.rows:
             self.table = tf.Variable(tf.zeros((self.rows, EMBEDDING)))
             self.w3 = tf.Variable(glorot((EMBEDDING, hidden)))
-            # A partitioner makes several variables of a large one.
-            self.weights += [self.w3, *getattr(self.table, "variables", [self.table])]
+
+    @property
+    def weights(self) -> list[tf.Variable]:
+        """All that is trained. No attribute: a checkpoint would hold the parts of the table a second time."""
+        small = [self.w1, self.b1, self.w2, self.b2]
+        if not self.rows:
+            return small
+        # A partitioner makes several variables of a large one.
+        return [*small, self.w3, *getattr(self.table, "variables", [self.table])]
 
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
         hidden = images @ self.w1 + self.b1
