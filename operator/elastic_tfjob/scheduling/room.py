@@ -81,13 +81,20 @@ class Room:
             group = spec.group(type_)
             assert group is not None
             self.take_replicas(i, group, sign * n)
+        self.book_cpu(spec, placement, cpu, sign)
+
+    def book_cpu(self, spec: JobSpec, placement: Placement, cpu: Cpu, sign: int) -> None:
+        """Take (1) or give back (-1) what replicas hold beyond their requests."""
+        per_node: dict[int, int] = {}
         for type_, each in cpu.items():
             group = spec.group(type_)
             assert group is not None
             for name, held in zip(placement.get(type_, ()), each, strict=False):
                 at = self.index.get(name)
                 if at is not None:
-                    self.take_cpu(at, sign * (held - group.request.cpu))
+                    per_node[at] = per_node.get(at, 0) + sign * (held - group.request.cpu)
+        for at, millicores in per_node.items():
+            self.take_cpu(at, millicores)
 
     def _per_node(self, placement: Placement) -> Iterator[tuple[str, int, int]]:
         """(type, node index, replicas there); a node the cluster has lost is passed over."""

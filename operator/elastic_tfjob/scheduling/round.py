@@ -131,8 +131,12 @@ class Round:
         They hold what they request.
         """
         self._failed.clear()
-        self.room.give(job.spec, self.placement(job), self.cpu(job))
-        self.room.take(job.spec, nodes)
+        held, cpu = self.placement(job), self.cpu(job)
+        if nodes == held:
+            self.room.book_cpu(job.spec, held, cpu, -1)
+        else:
+            self.room.give(job.spec, held, cpu)
+            self.room.take(job.spec, nodes)
         self._set(job, nodes, reason)
 
     def grant(self, job: Job, cpu: Cpu, reason: str) -> None:

@@ -45,7 +45,7 @@ def test_half_the_cpu_takes_twice_as_long_for_what_is_computed_and_not_for_the_n
     form = MODELS["vgg-16"]
     whole, half = truth(model="vgg-16", cpu=2000), truth(model="vgg-16", cpu=1000)
     added = 1 / half.steps_per_s({PS: 1, WORKER: 2}) - 1 / whole.steps_per_s({PS: 1, WORKER: 2})
-    assert added == pytest.approx(form.a / 2 + form.c * 2)
+    assert added == pytest.approx(form.a / 2 + form.b + form.c * 2)
 
 
 def test_synchronous_workers_go_at_the_pace_of_the_slowest_others_each_at_its_own() -> None:

@@ -1,9 +1,9 @@
 """Parameter-server training whose replicas are as fast as the CPU they hold: requests are limits, as under kips live.
 
-The `ps` world's form with CPU in it. Computing a batch's share (a) goes with the CPU of workers, serving them (c) with
-that of PSs; the network (b, d, e) does not:
+The `ps` world's form with CPU in it. What workers do, in parts (a) and each whole (b), goes with the CPU of workers; what
+PSs do for each of them (c) with that of PSs; the network (d, e) does not:
 
-    1/f = a/(w k_w) + b + c w/(p k_p) + d w + e p        k: CPU held / CPU with which a, c were measured
+    1/f = (a/w + b)/k_w + c w/(p k_p) + d w + e p        k: CPU held / CPU with which the rest was measured
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,10 +78,10 @@ class PsCpuTruth:
         w, p = len(workers) * shrink, len(servers) * shrink
         pace_w = (min(workers) if model.synchronous else sum(workers) / len(workers)) / model.worker
         pace_p = min(servers) / model.ps
-        rate = 1 / (form.a / (w * pace_w) + form.b + form.c * w / (p * pace_p) + form.d * w + form.e * p)
+        rate = 1 / ((form.a / w + form.b) / pace_w + form.c * w / (p * pace_p) + form.d * w + form.e * p)
         use = dict.fromkeys(cores, 0.0)
         # CPU-seconds of a step over those held; where workers do not wait for each other all compute all the time.
-        use[WORKER] = rate * form.a / w * len(workers) * model.worker / sum(cores[WORKER])
+        use[WORKER] = rate * (form.a / w + form.b) * len(workers) * model.worker / sum(cores[WORKER])
         use[PS] = rate * form.c * w / p * len(servers) * model.ps / sum(cores[PS])
         return Pace(rate, {type_: min(1.0, u) for type_, u in use.items()})
 

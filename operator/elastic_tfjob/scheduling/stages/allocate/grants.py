@@ -47,12 +47,12 @@ class Grants:
                 continue
             held = [self.held(c.job, c.type, c.index) for c in there]
             level = raised(room.cpu[at], held, [c.want for c in there])
+            room.take_cpu(at, sum(level) - sum(held))
             for claim, before, after in zip(there, held, level, strict=True):
                 if after > before:
                     key = (claim.job.key, claim.type, claim.index)
                     self._extra[key] = self._extra.get(key, 0) + after - before
                     self.jobs[claim.job.key] = claim.job
-                    room.take_cpu(at, after - before)
 
     def withdraw(self, job: Job) -> None:
         """Take back all that was poured for a job whose first replicas stay where they are."""

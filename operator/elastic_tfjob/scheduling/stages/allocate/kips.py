@@ -410,8 +410,8 @@ class _Adjustment:
         """Whether a rescale costs less than it saves of the time left; with 0 saved: than the time left itself.
 
         The cost is the pause, and that of starting the new program beside the running one, which takes its CPU time at
-        the pace of the slowest replica: half of what is trained meanwhile, and of the other half what the new size would
-        have saved. A job of unknown length is expected to run as long again as it has run.
+        the pace of the slowest replica: half of what is trained meanwhile, and of the other half what the new size
+        would have saved. A job of unknown length is expected to run as long again as it has run.
         """
         slowest = min((min(job.cpu.get(t, ()), default=0) or _request(job.spec, t) for t in job.placement), default=0)
         starting = 1000 * self.p.prepare_cpu_s / slowest if slowest else 0.0
