@@ -48,12 +48,15 @@ def paced(step):
 without = paced(lambda number: None)
 elastic.resume()
 paced_with = paced(lambda number: elastic.step(number, loss=0.5, examples=32))
-cpu, begin = time.thread_time(), int(seconds * rate)
-for number in range(begin, begin + calls):
+cpu, number = time.thread_time(), int(seconds * rate)
+for number in range(number, number + calls):
     elastic.step(number, loss=0.5, examples=32)
 thread = (time.thread_time() - cpu) / calls
 print(json.dumps({"thread_s": thread, "process_s": paced_with - without}), flush=True)
-time.sleep(3600)
+while True:  # until it is ended
+    number += 1
+    time.sleep(1 / rate)
+    elastic.step(number)
 """
 
 

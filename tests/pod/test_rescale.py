@@ -133,6 +133,7 @@ def test_parameter_servers_and_workers_change(directory: Path) -> None:
         until("it trains on", lambda: job.chief.status["step"] > grown["step"] + 50, SLOW)
         shrunk = job.rescale(2, chief=1, ps=1, worker=1)
         assert shrunk["lost_steps"] == 0
+        assert shrunk["checkpoint"]["bytes"] < 1.1 * grown["checkpoint"]["bytes"], "however many PS hold it"
         resumed_at = shrunk["checkpoint"]["step"]
         until(
             "the last size has a good model",
