@@ -4,19 +4,22 @@ import itertools
 import json
 from typing import Any
 
+import pytest
+
 from harness.cluster import shared_folder
 from harness.jobs import Jobs, Object, until
 from harness.training import PREFIX, Line, Lines, training, wait_for_step
 
 GROWS = {"min-workers": "1", "max-workers": "3", "min-ps": "1", "max-ps": "2"}
 ONE_WORKER = {"Chief": 1, "PS": 1, "Worker": 1}
+CHECKPOINT_S = 10
 
 
 def elastic(jobs: Jobs, name: str, steps: int, **more: Any) -> Object:
     """A digits job between one and three workers, one and two PS, with checkpoints in a folder of its own."""
     shared_folder(jobs.namespace)
     annotations = GROWS | more.pop("annotations", {})
-    arguments = [f"--steps={steps}", "--report-every=20", "--checkpoint-every=10"]
+    arguments = [f"--steps={steps}", "--report-every=20", f"--checkpoint-every={CHECKPOINT_S}"]
     return training(
         name,
         replicas=ONE_WORKER,
@@ -69,6 +72,16 @@ def lost_steps(lines: Lines) -> int:
     return sum(max(0, before[-1].step - after[0].resumed_at) for before, after in itertools.pairwise(each))
 
 
+def lost_seconds(lines: Lines) -> float:
+    """The longest training that was done once more: from the step that a program went on from until the last step of
+    the one before."""
+    longest = 0.0
+    for before, after in itertools.pairwise(programs(lines)):
+        again = [line.at for line in before if line.step > after[0].resumed_at]
+        longest = max(longest, again[-1] - again[0] if again else 0.0)
+    return longest
+
+
 def finished(jobs: Jobs, name: str, lines: Lines, seconds: float = 300) -> Line:
     """The last line of the job, once it has succeeded."""
     jobs.wait_for(name, "Succeeded", seconds)
@@ -97,3 +110,59 @@ def test_grows_and_shrinks_without_losing_a_step(jobs: Jobs) -> None:
     told = jobs.kubectl("describe", "tfjob", "digits")
     assert "Rescaled" in told
     assert "lost" in told
+
+
+def test_without_a_launcher_the_pods_are_made_anew(jobs: Jobs) -> None:
+    jobs.apply(elastic(jobs, "plain", steps=6000, annotations={"inject": "none"}))
+    with Lines(jobs.cluster, jobs.namespace, "plain-chief-0") as lines:
+        wait_for_step(lines, 200, 240)
+        before = {pod["metadata"]["uid"] for pod in jobs.pods("plain").values()}
+        ask(jobs, "plain", workers=2)
+        now = settled(jobs, "plain", Worker=2)
+        assert now["history"][-1]["mode"] == "recreate"
+        assert before.isdisjoint(pod["metadata"]["uid"] for pod in jobs.pods("plain").values())
+        last = finished(jobs, "plain", lines)
+    assert last.content["accuracy"] >= 0.95
+    assert lost_steps(lines) == 0  # the chief saves when it gets SIGTERM
+
+
+def test_an_edit_of_the_replicas_rescales_an_elastic_job(jobs: Jobs) -> None:
+    jobs.apply(elastic(jobs, "edited", steps=8000))
+    with Lines(jobs.cluster, jobs.namespace, "edited-chief-0") as lines:
+        wait_for_step(lines, 200, 240)
+        patch = {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 2}}}}
+        jobs.kubectl("patch", "tfjob", "edited", "--type=merge", "--patch", json.dumps(patch))
+        settled(jobs, "edited", Worker=2)
+        assert finished(jobs, "edited", lines).content["accuracy"] >= 0.95
+    assert lost_steps(lines) == 0
+
+
+def test_cpu_is_adjusted_in_place(jobs: Jobs) -> None:
+    """A job held back by its CPU limits on an idle cluster gets more CPU, and no container is restarted for it."""
+    fixed_size = {"max-workers": "1", "max-ps": "1", "min-workers": "0"}
+    job = elastic(jobs, "held", steps=100_000, cpu_m=200, annotations=fixed_size)
+    jobs.apply(job)
+
+    def cpu() -> dict[str, str]:
+        return {
+            name: pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] for name, pod in jobs.pods("held").items()
+        }
+
+    jobs.wait_for("held", "Running")
+    until(lambda: set(cpu().values()) != {"200m"}, 180, lambda: f"still {cpu()}: {state(jobs, 'held')}")
+    for pod in jobs.pods("held").values():
+        assert [each["restartCount"] for each in pod["status"]["containerStatuses"]] == [0]
+    assert "CPUAdjusted" in jobs.kubectl("describe", "tfjob", "held")
+
+
+@pytest.mark.parametrize("wrong", ["many", "99"])
+def test_a_size_that_is_not_allowed_is_told_and_changes_nothing(jobs: Jobs, wrong: str) -> None:
+    jobs.apply(elastic(jobs, "asked", steps=100_000))
+    jobs.wait_for("asked", "Running")
+    jobs.kubectl("annotate", "tfjob", "asked", f"{PREFIX}target-workers={wrong}")
+
+    def told() -> str:
+        return jobs.kubectl("describe", "tfjob", "asked")
+
+    until(lambda: "InvalidAnnotation" in told(), 30, lambda: "no event:\n" + told())
+    assert f"'{wrong}'" in told() or f": {wrong} is ignored" in told()

@@ -1,7 +1,7 @@
 """A kind cluster, made if it does not exist, else used as it is. One at a time: another configuration replaces it.
 
 PYTHONPATH=e2e python3 -m harness.cluster            # ready, with a kubeconfig and kubectl under build/
-PYTHONPATH=e2e python3 -m harness.cluster scarce     # four workers whose CPU adds up to the machine's
+PYTHONPATH=e2e python3 -m harness.cluster scarce     # three workers whose CPU adds up to the machine's
 PYTHONPATH=e2e python3 -m harness.cluster --delete
 """
 
@@ -10,6 +10,9 @@ import json
 import os
 import string
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +31,7 @@ CHECKPOINTS = BUILD / "checkpoints"
 """This machine's side of /checkpoints on every worker."""
 CONTROL_PLANE_CPU_M = 600
 """CPU, in millicores, that a scarce cluster leaves to its control plane and to whoever drives it."""
-SCARCE_WORKERS = 4
+SCARCE_WORKERS = 3
 _DEFINITION_LABEL = "elastic-tfjob/cluster-definition"
 
 
@@ -72,7 +75,7 @@ class Cluster:
             "sed -n 's/usage_usec \\(.*\\)/\\1000/p' kubelet.slice/kubelet-kubepods.slice/cpu.stat"
         )
         workers = [node for node in self._containers() if not node.endswith("control-plane")]
-        return sum(int(engine().run("exec", node, "sh", "-c", script)) for node in workers) / 1e9
+        return sum(int(self.on_node(node, "sh", "-c", script)) for node in workers) / 1e9
 
     def allocatable_cores(self) -> float:
         """CPU that the workers offer to pods."""
@@ -83,11 +86,35 @@ class Cluster:
         ]
         return sum(float(cpu[:-1]) / 1000 if cpu.endswith("m") else float(cpu) for cpu in offered)
 
+    def on_node(self, node: str, *command: str) -> str:
+        """The standard output of a command on a node, as root. Raises CommandFailed."""
+        return engine().run("exec", node, *command)
+
+    @contextmanager
+    def frozen(self, node: str) -> Iterator[None]:
+        """A node that is gone, as from a power cut or a broken cable: nothing on it runs, nobody reaches it. Then it
+        comes back."""
+        engine().run("pause", node)
+        try:
+            yield
+        finally:
+            engine().run("unpause", node)
+            self.on_node(node, "systemctl", "restart", "kubelet")  # which registers it, should somebody have deleted it
+            until_ready = ("wait", "--for=condition=Ready", f"node/{node}", "--timeout=10s")
+            for attempt in range(12):
+                try:
+                    self.kubectl(*until_ready)
+                    break
+                except CommandFailed:  # it is not registered yet
+                    if attempt == 11:
+                        raise
+                    time.sleep(5)
+
     def _containers(self) -> list[str]:
         return _kind("get", "nodes", f"--name={self.name}").split()
 
     def _ctr(self, node: str, *args: str) -> str:
-        return engine().run("exec", node, "ctr", "--namespace=k8s.io", *args)
+        return self.on_node(node, "ctr", "--namespace=k8s.io", *args)
 
 
 def ensure(config: str = "standard") -> Cluster:

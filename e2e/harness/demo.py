@@ -177,7 +177,7 @@ def rescales(seen: Followed) -> Table:
     """Each change of size: how long training stopped for it, and why it was made."""
     result = Table(title="Its sizes", title_justify="left")
     for column in ("from → to", "mode", "training stopped", "steps lost", "reason"):
-        result.add_column(column)
+        result.add_column(column, no_wrap=column != "reason")
     for rescale in seen.rescales:
         change, mode, pause, reason = _row(rescale)
         lost = rescale.get("lost_steps")
@@ -187,7 +187,7 @@ def rescales(seen: Followed) -> Table:
 
 @main
 def _main() -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 140)
     cluster = deploy()
     begin = time.monotonic()
     job, seen = run_job(cluster, console)

@@ -9,18 +9,10 @@ from typing import Any
 import orjson
 
 from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.controller.decision import Create, DeletePod, Observed, ResizePod, SaveState, Settings, Tell
 from elastic_tfjob.controller.elastic import STATE_ANNOTATION, TARGET_ANNOTATION, State, Target
 from elastic_tfjob.controller.observed import Job, Pod, Trouble
-from elastic_tfjob.controller.reconcile import (
-    Create,
-    DeletePod,
-    Observed,
-    ResizePod,
-    SaveState,
-    Settings,
-    Tell,
-    reconcile,
-)
+from elastic_tfjob.controller.reconcile import reconcile
 from elastic_tfjob.controller.reports import CpuUse, MemoryUse, Prepared, Report, Switch
 from elastic_tfjob.controller.resources import cpu_of
 from unit.build import NOW, UID, job

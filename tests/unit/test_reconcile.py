@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STOP_COMMAND
-from elastic_tfjob.controller.observed import Job
-from elastic_tfjob.controller.reconcile import (
+from elastic_tfjob.controller.decision import (
     AdoptService,
     Count,
     Create,
@@ -24,6 +22,8 @@ from elastic_tfjob.controller.reconcile import (
     Settings,
     UpdatePodGroup,
 )
+from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STOP_COMMAND
+from elastic_tfjob.controller.observed import Job
 from unit.build import NOW, condition, decide, job, pod, pod_group, replicas, service, services, shown
 
 STOPPED = {"annotations": {COMMAND_ANNOTATION: STOP_COMMAND}}

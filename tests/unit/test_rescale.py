@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.controller.decision import DeletePod, Settings
 from elastic_tfjob.controller.elastic import TARGET_ANNOTATION, State, Target
-from elastic_tfjob.controller.reconcile import DeletePod, Settings
 from elastic_tfjob.controller.reports import MemoryUse
 from unit import pretend
 from unit.pretend import ELASTIC, Cluster, started

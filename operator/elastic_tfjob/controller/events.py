@@ -15,8 +15,8 @@ from elastic_tfjob.api.tfjob import CONTROLLER_NAME, GROUP, KIND, VERSION
 from elastic_tfjob.controller import metrics
 from elastic_tfjob.controller.client import ApiClient, ApiError, NotFound
 from elastic_tfjob.controller.cluster import ConfigMap
+from elastic_tfjob.controller.decision import Event
 from elastic_tfjob.controller.observed import Job
-from elastic_tfjob.controller.reconcile import Event
 from elastic_tfjob.controller.status import format_time
 
 __all__ = ["Recorder"]

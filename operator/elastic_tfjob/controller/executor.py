@@ -19,12 +19,7 @@ from elastic_tfjob.controller.client import (
     NotFound,
     Unavailable,
 )
-from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STOP_COMMAND
-from elastic_tfjob.controller.events import Recorder
-from elastic_tfjob.controller.gang import group_version
-from elastic_tfjob.controller.observed import Job, Pod, PodGroup, Service
-from elastic_tfjob.controller.pods import owner_reference
-from elastic_tfjob.controller.reconcile import (
+from elastic_tfjob.controller.decision import (
     Action,
     AdoptService,
     Create,
@@ -39,6 +34,11 @@ from elastic_tfjob.controller.reconcile import (
     Tell,
     UpdatePodGroup,
 )
+from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STOP_COMMAND
+from elastic_tfjob.controller.events import Recorder
+from elastic_tfjob.controller.gang import group_version
+from elastic_tfjob.controller.observed import Job, Pod, PodGroup, Service
+from elastic_tfjob.controller.pods import owner_reference
 
 __all__ = ["Caches", "Executor", "jobs_path"]
 

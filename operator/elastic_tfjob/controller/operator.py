@@ -33,6 +33,7 @@ from elastic_tfjob.controller.client import (
 )
 from elastic_tfjob.controller.cluster import ConfigMap
 from elastic_tfjob.controller.configuration import LiveConfiguration
+from elastic_tfjob.controller.decision import Observed, Settings, Timeouts
 from elastic_tfjob.controller.elastic import STATE_ANNOTATION, State
 from elastic_tfjob.controller.events import Recorder
 from elastic_tfjob.controller.executor import Caches, Executor, jobs_path
@@ -42,9 +43,8 @@ from elastic_tfjob.controller.inject import STATUS_PORT
 from elastic_tfjob.controller.leader import LeaderElection
 from elastic_tfjob.controller.observed import Job, Key, Pod, PodGroup, Service
 from elastic_tfjob.controller.queue import KeyQueue
-from elastic_tfjob.controller.reconcile import Observed, Settings, reconcile
+from elastic_tfjob.controller.reconcile import reconcile
 from elastic_tfjob.controller.reports import Reports, ask_directly, ask_through_proxy
-from elastic_tfjob.controller.rescale import Timeouts
 from elastic_tfjob.controller.scheduler import FIXED, Scheduler
 
 __all__ = ["Operator", "Options", "run"]

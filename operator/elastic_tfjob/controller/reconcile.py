@@ -9,13 +9,31 @@ training-operator), deviations are listed in docs/compatibility.md.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from elastic_tfjob.api.annotations import Elasticity
 from elastic_tfjob.api.tfjob import REPLICA_TYPES, InvalidTFJob, TFJobSpec
 from elastic_tfjob.controller import gang, inject
+from elastic_tfjob.controller.decision import (
+    Action,
+    AdoptService,
+    Count,
+    Create,
+    Decision,
+    DeleteJob,
+    DeletePod,
+    DeletePodGroup,
+    DeleteService,
+    Event,
+    Observed,
+    ResizePod,
+    SaveState,
+    Settings,
+    Tell,
+    UpdatePodGroup,
+)
 from elastic_tfjob.controller.elastic import (
     COMMAND_ANNOTATION,
     ETA_ANNOTATION,
@@ -28,41 +46,11 @@ from elastic_tfjob.controller.elastic import (
     State,
     Target,
 )
-from elastic_tfjob.controller.observed import Job, Pod, PodGroup, Service
+from elastic_tfjob.controller.observed import Pod, Service
 from elastic_tfjob.controller.pods import general_name, render_pod, render_service, sized, tf_config
-from elastic_tfjob.controller.reports import Report
-from elastic_tfjob.controller.rescale import (
-    NUMBERS_S,
-    Event,
-    Situation,
-    Step,
-    Timeouts,
-    advance,
-    chief_of,
-    with_numbers,
-)
+from elastic_tfjob.controller.rescale import NUMBERS_S, Situation, Step, advance, chief_of, with_numbers
 from elastic_tfjob.controller.resources import cpu_of
 from elastic_tfjob.controller.status import ReplicaCounts, format_time, parse_time
-
-__all__ = [
-    "Action",
-    "AdoptService",
-    "Count",
-    "Create",
-    "Decision",
-    "DeleteJob",
-    "DeletePod",
-    "DeletePodGroup",
-    "DeleteService",
-    "Event",
-    "Observed",
-    "ResizePod",
-    "SaveState",
-    "Settings",
-    "Tell",
-    "UpdatePodGroup",
-    "reconcile",
-]
 
 # What upstream takes for the exit code of a container that has none: retryable, since it is above 127.
 _NO_EXIT_CODE: Final = 0xBEEF
@@ -72,148 +60,6 @@ _COUNTED_BY_BACKOFF: Final = ("OnFailure", "Always", "ExitCode")
 _PAUSED: Final = ("Checkpointing", "Switching", "Recreating")
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the operator was started with. An empty gang scheduler means none; an empty domain, none in TF_CONFIG.
-
-    `wait_for_target`: the profile places jobs, so that those with our annotations (`all_jobs`: every job) get their
-    pods when they have a target. `image` holds launcher and exporter; empty where it is not known.
-    """
-
-    gang_scheduler: str = ""
-    cluster_domain: str = ""
-    wait_for_target: bool = False
-    all_jobs: bool = False
-    image: str = ""
-    timeouts: Timeouts = field(default_factory=Timeouts)
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """All that a decision may look at. Pods and services are those with the job's labels, whoever owns them; reports
-    are the exporters', by pod."""
-
-    job: Job
-    now: datetime
-    pods: tuple[Pod, ...] = ()
-    services: tuple[Service, ...] = ()
-    pod_group: PodGroup | None = None
-    priorities: Mapping[str, int] = field(default_factory=dict)
-    reports: Mapping[str, Report] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Create:
-    """Create a pod, service or PodGroup."""
-
-    body: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class DeletePod:
-    """Delete a pod. `mark` leaves a note on it first, so that nobody takes its end for a failure."""
-
-    name: str
-    uid: str
-    mark: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteService:
-    """Delete a service."""
-
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class AdoptService:
-    """Become the controller of a service that has the job's labels and no controller."""
-
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class UpdatePodGroup:
-    """Replace the spec of the job's PodGroup."""
-
-    name: str
-    spec: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class DeletePodGroup:
-    """Delete the job's PodGroup."""
-
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteJob:
-    """Delete the TFJob itself: its time to live after finishing is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Give a pod's launcher a command."""
-
-    name: str
-    uid: str
-    command: str
-
-
-@dataclass(frozen=True, slots=True)
-class ResizePod:
-    """Change the CPU of a running pod's container that trains, in millicores; a limit of 0 is none."""
-
-    name: str
-    uid: str
-    request: int
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class SaveState:
-    """Store these annotations of the job; None removes one."""
-
-    annotations: Mapping[str, str | None]
-
-
-Action = (
-    Create
-    | DeletePod
-    | DeleteService
-    | AdoptService
-    | UpdatePodGroup
-    | DeletePodGroup
-    | DeleteJob
-    | Tell
-    | ResizePod
-    | SaveState
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """A transition to count once its status is stored: created, successful, failed or restarted."""
-
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What to do now. `status` is the new status, or None when it stays as it is; `again_at` is when time alone will
-    call for another look."""
-
-    actions: tuple[Action, ...] = ()
-    status: dict[str, Any] | None = None
-    events: tuple[Event, ...] = ()
-    counts: tuple[Count, ...] = ()
-    again_at: datetime | None = None
 
 
 def reconcile(observed: Observed, settings: Settings) -> Decision:

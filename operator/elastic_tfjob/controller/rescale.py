@@ -23,6 +23,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from elastic_tfjob.api.tfjob import TFJobSpec
+from elastic_tfjob.controller.decision import Event, Timeouts
 from elastic_tfjob.controller.elastic import (
     STOP_COMMAND,
     Command,
@@ -42,8 +43,6 @@ from elastic_tfjob.controller.pods import general_name, sized, tf_config
 from elastic_tfjob.controller.reports import Report
 from elastic_tfjob.controller.status import format_time, parse_time
 
-__all__ = ["Event", "Role", "Situation", "Step", "Timeouts", "advance", "chief_of", "with_numbers"]
-
 Role = tuple[str, int]
 """Replica type and index."""
 
@@ -53,29 +52,6 @@ NUMBERS_S: Final = 60.0
 _SECOND_PROGRAM: Final = 0.8
 # Steps per second are believed when they were measured for so long.
 _SPEED_WINDOW_S: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What to tell the user in `kubectl describe`."""
-
-    type: str
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long each phase may take, in seconds. `hook_s`: after so long without a reported step the program is taken
-    for one that does not report any."""
-
-    prepare_s: float = 300.0
-    unschedulable_s: float = 60.0
-    checkpoint_s: float = 120.0
-    switch_s: float = 120.0
-    cancel_s: float = 60.0
-    recreate_s: float = 600.0
-    hook_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +71,7 @@ class Situation:
     accelerators: bool = False
     mode: Mode = "overlap"
     domain: str = ""
-    timeouts: Timeouts = Timeouts()
+    timeouts: Timeouts = field(default_factory=Timeouts)
 
     @property
     def by_role(self) -> dict[Role, Pod]:

@@ -20,11 +20,11 @@ from elastic_tfjob.controller import metrics
 from elastic_tfjob.controller.cache import Informer
 from elastic_tfjob.controller.client import ApiClient, ApiError, Conflict, NotFound
 from elastic_tfjob.controller.cluster import ACTIVE_AND_BOUND, ForeignPod, Node
+from elastic_tfjob.controller.decision import Event
 from elastic_tfjob.controller.elastic import TARGET_ANNOTATION, Target
 from elastic_tfjob.controller.events import Recorder
 from elastic_tfjob.controller.executor import jobs_path
 from elastic_tfjob.controller.observed import Job, Key, Pod
-from elastic_tfjob.controller.reconcile import Event
 from elastic_tfjob.controller.reports import Reports
 from elastic_tfjob.controller.snapshot import Candidate, Role, asked_for, assemble, candidate, promised
 from elastic_tfjob.controller.status import parse_time

@@ -1,0 +1,157 @@
+"""Things that go wrong around an elastic job: it ends with the right model all the same, and events say what was."""
+
+import json
+
+from harness.cluster import shared_folder
+from harness.deploy import DEPLOYMENT, NAMESPACE, operator_log
+from harness.jobs import Jobs, Object, until
+from harness.training import PREFIX, Lines, wait_for_step
+from test_elastic import CHECKPOINT_S, ask, elastic, finished, lost_seconds, lost_steps, settled, state
+
+RIGHT = 0.95
+STEPS = 4000
+SAVING_S = 5
+"""What a save and a busy machine may add to the time between two checkpoints."""
+
+KILL_PROGRAMS = """
+import os, pathlib, signal
+for stat in pathlib.Path('/proc').glob('[0-9]*/stat'):
+    pid, parent = int(stat.parent.name), int(stat.read_text().rpartition(')')[2].split()[1])
+    if parent == 1 and pid != os.getpid():
+        os.kill(pid, signal.SIGKILL)
+"""
+"""Kills what a container's first process started, as the kernel does when memory runs out."""
+
+LATER = """
+import time
+_time, _time_ns = time.time, time.time_ns
+time.time = lambda: _time() + 60
+time.time_ns = lambda: _time_ns() + 60 * 10**9
+"""
+"""A clock that is a minute fast, for every Python program that starts with it as its sitecustomize."""
+
+
+def at(jobs: Jobs, pod: str) -> str:
+    return str(jobs.get("pod", pod)["spec"]["nodeName"])
+
+
+def described(jobs: Jobs, name: str) -> str:
+    return jobs.kubectl("describe", "tfjob", name)
+
+
+def test_killed_worker_ps_and_exporter_cost_a_checkpoint_interval_at_most(jobs: Jobs) -> None:
+    jobs.apply(elastic(jobs, "hurt", steps=STEPS))
+    with Lines(jobs.cluster, jobs.namespace, "hurt-chief-0") as lines:
+        wait_for_step(lines, 300, 240)
+        node = at(jobs, "hurt-chief-0")
+        jobs.cluster.on_node(node, "pkill", "-KILL", "-f", "elastic_tfjob.exporter")  # of all its pods there
+        jobs.kubectl("delete", "pod", "hurt-worker-0", "--grace-period=0", "--force")
+        wait_for_step(lines, lines.last_step() + 300, 180)
+        jobs.kubectl("exec", "hurt-ps-0", "--container=tensorflow", "--", "python", "-c", KILL_PROGRAMS)
+        assert finished(jobs, "hurt", lines).content["accuracy"] >= RIGHT
+    assert lost_seconds(lines) <= CHECKPOINT_S + SAVING_S
+    chief = jobs.get("pod", "hurt-chief-0")["status"]
+    exporters = [each for each in chief["initContainerStatuses"] if each["name"] == "elastic-tfjob-exporter"]
+    assert exporters[0]["restartCount"] > 0
+
+
+def test_the_operator_is_killed_during_a_rescale(jobs: Jobs) -> None:
+    jobs.apply(elastic(jobs, "orphan", steps=STEPS))
+    with Lines(jobs.cluster, jobs.namespace, "orphan-chief-0") as lines:
+        wait_for_step(lines, 200, 240)
+        ask(jobs, "orphan", workers=3)
+        until(lambda: state(jobs, "orphan").get("phase") == "Preparing", 60, lambda: f"{state(jobs, 'orphan')}")
+        select = "--selector=control-plane=elastic-tfjob-operator"
+        jobs.cluster.kubectl("-n", NAMESPACE, "delete", "pod", select, "--grace-period=0", "--force")
+        settled(jobs, "orphan", Worker=3)
+        assert finished(jobs, "orphan", lines).content["accuracy"] >= RIGHT
+    assert lost_steps(lines) == 0
+    jobs.cluster.kubectl("-n", NAMESPACE, "rollout", "status", DEPLOYMENT, "--timeout=120s")
+
+
+def test_a_read_only_volume_refuses_the_rescale_and_training_goes_on(jobs: Jobs) -> None:
+    jobs.apply(elastic(jobs, "mute", steps=STEPS))
+    folder = shared_folder(f"{jobs.namespace}/mute")
+    with Lines(jobs.cluster, jobs.namespace, "mute-chief-0") as lines:
+        wait_for_step(lines, 200, 240)
+        folder.chmod(0o555)  # the job's user is not its owner
+        ask(jobs, "mute", workers=3)
+        until(lambda: bool(state(jobs, "mute").get("refused")), 180, lambda: f"not refused: {state(jobs, 'mute')}")
+        assert "RescaleRolledBack" in described(jobs, "mute")
+        wait_for_step(lines, lines.last_step() + 100, 60)
+        folder.chmod(0o777)
+        assert finished(jobs, "mute", lines).content["accuracy"] >= RIGHT
+    assert lost_steps(lines) == 0
+
+
+def test_a_full_volume_takes_no_checkpoint_and_training_goes_on(jobs: Jobs) -> None:
+    job = elastic(jobs, "full", steps=STEPS)
+    for spec in job["spec"]["tfReplicaSpecs"].values():
+        pod = spec["template"]["spec"]
+        pod["containers"][0]["command"].append("--embedding-mb=2")
+        pod["volumes"] = [{"name": "checkpoints", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]
+    jobs.apply(job)
+    with Lines(jobs.cluster, jobs.namespace, "full-chief-0") as lines:
+        wait_for_step(lines, 200, 240)
+        ask(jobs, "full", workers=3)
+        until(lambda: bool(state(jobs, "full").get("refused")), 180, lambda: f"not refused: {state(jobs, 'full')}")
+        assert "No space left on device" in described(jobs, "full")
+        assert finished(jobs, "full", lines).content["accuracy"] >= RIGHT
+    assert lost_steps(lines) == 0
+
+
+def test_the_node_is_drained(jobs: Jobs) -> None:
+    jobs.apply(elastic(jobs, "moved", steps=STEPS))
+    with Lines(jobs.cluster, jobs.namespace, "moved-chief-0") as lines:
+        wait_for_step(lines, 300, 240)
+        node = at(jobs, "moved-ps-0")
+        try:
+            what = "--pod-selector=training.kubeflow.org/job-name"  # the operator may stay
+            jobs.cluster.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", what)
+            assert finished(jobs, "moved", lines).content["accuracy"] >= RIGHT
+        finally:
+            jobs.cluster.kubectl("uncordon", node)
+    assert lost_seconds(lines) <= CHECKPOINT_S + SAVING_S
+
+
+def test_the_node_is_lost(jobs: Jobs) -> None:
+    """Kubernetes itself keeps the pods of a lost node until somebody says that it is gone; then they are made anew."""
+    jobs.apply(elastic(jobs, "lost", steps=STEPS))
+    with Lines(jobs.cluster, jobs.namespace, "lost-chief-0") as lines:
+        wait_for_step(lines, 300, 240)
+        node = at(jobs, "lost-ps-0")
+        with jobs.cluster.frozen(node):
+            jobs.cluster.kubectl("delete", "node", node)
+            assert finished(jobs, "lost", lines).content["accuracy"] >= RIGHT
+    assert lost_seconds(lines) <= CHECKPOINT_S + SAVING_S
+
+
+def test_a_clock_that_is_a_minute_fast_changes_nothing(jobs: Jobs) -> None:
+    jobs.kubectl("create", "configmap", "later", f"--from-literal=sitecustomize.py={LATER}")
+    job = elastic(jobs, "early", steps=STEPS)
+    chief = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
+    chief["volumes"].append({"name": "later", "configMap": {"name": "later"}})
+    chief["containers"][0]["volumeMounts"].append({"name": "later", "mountPath": "/later"})
+    chief["containers"][0]["env"].append({"name": "PYTHONPATH", "value": "/later"})
+    jobs.apply(job)
+    with Lines(jobs.cluster, jobs.namespace, "early-chief-0") as lines:
+        wait_for_step(lines, 200, 240)
+        ask(jobs, "early", workers=3)
+        now = settled(jobs, "early", Worker=3)
+        assert finished(jobs, "early", lines).content["accuracy"] >= RIGHT
+    assert 0 < now["history"][-1]["downtime_s"] < 10
+    assert lost_steps(lines) == 0
+
+
+def test_nonsense_in_annotations_is_told_and_the_job_runs(jobs: Jobs) -> None:
+    nonsense = {"max-ps": "lots", "deadline": "soon", "state": "{", "target": '{"generation": "new"}'}
+    job: Object = elastic(jobs, "odd", steps=2000, annotations=nonsense)
+    jobs.apply(job)
+    with Lines(jobs.cluster, jobs.namespace, "odd-chief-0") as lines:
+        wait_for_step(lines, 200, 240)
+        wrong = {f"{PREFIX}target": "[]", f"{PREFIX}state": json.dumps({"phase": "Asleep"})}
+        jobs.kubectl("annotate", "tfjob", "odd", "--overwrite", *(f"{key}={text}" for key, text in wrong.items()))
+        assert finished(jobs, "odd", lines).content["accuracy"] >= RIGHT
+    told = described(jobs, "odd")
+    assert told.count("InvalidAnnotation") >= len(nonsense)
+    assert "bug" not in operator_log(jobs.cluster, tail=200)

@@ -1,0 +1,174 @@
+"""What a decision about one job may look at, and what can come of it: data, and nothing else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from elastic_tfjob.controller.observed import Job, Pod, PodGroup, Service
+from elastic_tfjob.controller.reports import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long each phase may take, in seconds. `hook_s`: after so long without a reported step the program is taken
+    for one that does not report any."""
+
+    prepare_s: float = 300.0
+    unschedulable_s: float = 60.0
+    checkpoint_s: float = 120.0
+    switch_s: float = 120.0
+    cancel_s: float = 60.0
+    recreate_s: float = 600.0
+    hook_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the operator was started with. An empty gang scheduler means none; an empty domain, none in TF_CONFIG.
+
+    `wait_for_target`: the profile places jobs, so that those with our annotations (`all_jobs`: every job) get their
+    pods when they have a target. `image` holds launcher and exporter; empty where it is not known.
+    """
+
+    gang_scheduler: str = ""
+    cluster_domain: str = ""
+    wait_for_target: bool = False
+    all_jobs: bool = False
+    image: str = ""
+    timeouts: Timeouts = field(default_factory=Timeouts)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """All that a decision may look at. Pods and services are those with the job's labels, whoever owns them; reports
+    are the exporters', by pod."""
+
+    job: Job
+    now: datetime
+    pods: tuple[Pod, ...] = ()
+    services: tuple[Service, ...] = ()
+    pod_group: PodGroup | None = None
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    reports: Mapping[str, Report] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create a pod, service or PodGroup."""
+
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete a pod. `mark` leaves a note on it first, so that nobody takes its end for a failure."""
+
+    name: str
+    uid: str
+    mark: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteService:
+    """Delete a service."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptService:
+    """Become the controller of a service that has the job's labels and no controller."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePodGroup:
+    """Replace the spec of the job's PodGroup."""
+
+    name: str
+    spec: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePodGroup:
+    """Delete the job's PodGroup."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    """Delete the TFJob itself: its time to live after finishing is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Give a pod's launcher a command."""
+
+    name: str
+    uid: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResizePod:
+    """Change the CPU of a running pod's container that trains, in millicores; a limit of 0 is none."""
+
+    name: str
+    uid: str
+    request: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaveState:
+    """Store these annotations of the job; None removes one."""
+
+    annotations: Mapping[str, str | None]
+
+
+Action = (
+    Create
+    | DeletePod
+    | DeleteService
+    | AdoptService
+    | UpdatePodGroup
+    | DeletePodGroup
+    | DeleteJob
+    | Tell
+    | ResizePod
+    | SaveState
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A transition to count once its status is stored: created, successful, failed or restarted."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What to tell the user in `kubectl describe`."""
+
+    type: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now. `status` is the new status, or None when it stays as it is; `again_at` is when time alone will
+    call for another look."""
+
+    actions: tuple[Action, ...] = ()
+    status: dict[str, Any] | None = None
+    events: tuple[Event, ...] = ()
+    counts: tuple[Count, ...] = ()
+    again_at: datetime | None = None
