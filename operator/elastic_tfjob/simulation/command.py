@@ -27,7 +27,7 @@ from elastic_tfjob.simulation.worlds.catalogue import DEFAULT_WORLD, WORLDS, wor
 
 INTERRUPTED = 130
 """The shell's exit status for a program that SIGINT ended."""
-ROW_WIDTH = 150
+ROW_WIDTH = 164
 """Columns that a table of one row per run needs."""
 
 

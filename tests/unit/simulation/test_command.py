@@ -23,7 +23,17 @@ mix:
 """
 KEYS = (
     *("profile", "seed", "jobs", "finished", "avg_jct_s", "median_jct_s", "p99_jct_s", "avg_queue_s", "makespan_s"),
-    *("gpu_utilisation", "cpu_utilisation", "deadline_met", "rescales", "preemptions", "migrations", "rounds", "cpu_s"),
+    *(
+        "gpu_utilisation",
+        "cpu_utilisation",
+        "cpu_used",
+        "deadline_met",
+        "rescales",
+        "preemptions",
+        "migrations",
+        "rounds",
+        "cpu_s",
+    ),
 )
 
 
