@@ -31,28 +31,29 @@ import json, sys, time
 import tensorflow as tf
 from elastic_tfjob.runtime import ElasticCheckpoint
 
-seconds, rate, calls = float(sys.argv[1]), int(sys.argv[2]), 50_000
+seconds, rate = float(sys.argv[1]), int(sys.argv[2])
 elastic = ElasticCheckpoint(tf.train.Checkpoint(variable=tf.Variable(0.0)))
 
 
 def paced(step):
-    # CPU seconds of the whole process, all threads, a step
-    steps = int(seconds * rate)
-    begin, cpu = time.monotonic(), time.process_time()
+    # CPU seconds a step: of `step` itself, and of all other threads
+    steps, inside = int(seconds * rate), 0.0
+    begin, process, thread = time.monotonic(), time.process_time(), time.thread_time()
     for number in range(1, steps + 1):
         time.sleep(max(begin + number / rate - time.monotonic(), 0.0))
+        before = time.thread_time()
         step(number)
-    return (time.process_time() - cpu) / steps
+        inside += time.thread_time() - before
+    others = time.process_time() - process - (time.thread_time() - thread)
+    return inside / steps, others / steps
 
 
 without = paced(lambda number: None)
 elastic.resume()
-paced_with = paced(lambda number: elastic.step(number, loss=0.5, examples=32))
-cpu, number = time.thread_time(), int(seconds * rate)
-for number in range(number, number + calls):
-    elastic.step(number, loss=0.5, examples=32)
-thread = (time.thread_time() - cpu) / calls
-print(json.dumps({"thread_s": thread, "process_s": paced_with - without}), flush=True)
+taken = paced(lambda number: elastic.step(number, loss=0.5, examples=32))
+inside, others = (after - before for after, before in zip(taken, without))
+print(json.dumps({"thread_s": inside, "others_s": others}), flush=True)
+number = int(seconds * rate)
 while True:  # until it is ended
     number += 1
     time.sleep(1 / rate)
@@ -146,16 +147,16 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         found = measure(Path(directory), options.seconds)
-    thread, process = found["hook"]["thread_s"], found["hook"]["process_s"]
+    thread, others = found["hook"]["thread_s"], found["hook"]["others_s"]
     print(f"a step, in the thread that trains   {thread * 1e6:6.2f} µs   {thread * STEPS_PER_S:7.2%} of a step")
-    print(f"a step, in the whole program        {process * 1e6:6.2f} µs   {process * STEPS_PER_S:7.2%} of a core")
+    print(f"a step, in the hook's own thread    {others * 1e6:6.2f} µs   {others * STEPS_PER_S:7.2%} of a core")
     for name in ("launcher", "exporter"):
         each = found[name]
         print(f"{name:35} {each['rss_bytes'] / 2**20:6.1f} MiB  {each['cores']:7.2%} of a core")
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(found, indent=1) + "\n")
-    if options.check and max(thread, process) * STEPS_PER_S >= SHARE:
+    if options.check and thread * STEPS_PER_S >= SHARE:
         sys.exit(f"a step costs more than {SHARE:.0%} of its time")
 
 
