@@ -135,7 +135,7 @@ class KipsParameters(ElasticParameters):
     cpu_growth: float = Field(4.0, ge=1, description="most that a replica's CPU is raised at once, times what it holds")
     min_idle: float = Field(0.05, ge=0, le=1, description="idle CPU is lent from this part of a node's CPU on")
     min_efficiency: float = Field(
-        0.3, ge=0, le=1, description="least gain of one more replica, relative to a gain in proportion"
+        0.5, ge=0, le=1, description="least gain of one more replica, relative to a gain in proportion"
     )
     rescale_pause_s: Seconds = Field(1.0, description="what a rescale stops training for")
     prepare_cpu_s: Seconds = Field(12.0, description="CPU time of starting one process of the new size")
