@@ -345,6 +345,25 @@ def test_cpu_alone_changes_in_place() -> None:
     assert cluster.pods["j-worker-0"].cpu == (100, 100)
 
 
+def test_cpu_that_was_lent_is_given_back_before_the_new_size_runs() -> None:
+    """Added pods may need it; and nobody gets more before that size runs, for it may not come."""
+    cluster = started()
+    lent = Target(0, {"Chief": 1, "PS": 1, "Worker": 2}, {}, {"Chief": (400,), "PS": (100,)}, "idle capacity")
+    cluster.annotations[TARGET_ANNOTATION] = lent.to_json()
+    cluster.run(5)
+    cluster.unschedulable.add("j-worker-2")
+    grown = Target(1, {"Chief": 1, "PS": 1, "Worker": 3}, {}, {"Chief": (150,), "PS": (300,)}, "grows")
+    cluster.annotations[TARGET_ANNOTATION] = grown.to_json()
+    cluster.run(5)
+    assert cluster.state.phase == "Preparing"
+    assert cluster.pods["j-chief-0"].cpu == (150, 150)
+    assert cluster.pods["j-ps-0"].cpu == (100, 100)
+    cluster.unschedulable.clear()
+    cluster.run(30)
+    assert cluster.state.phase == "Stable"
+    assert cluster.pods["j-ps-0"].cpu == (300, 300)
+
+
 @pytest.mark.parametrize("name", ["state", "target"])
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"phase": "Dancing"}', '{"phase": "Switching"}', "7"])
 def test_nonsense_in_the_operators_own_annotations(name: str, text: str) -> None:

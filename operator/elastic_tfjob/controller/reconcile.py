@@ -203,11 +203,11 @@ class _Pass:
             if self.status.is_true("Running"):
                 self._condition("Restarting", "TFJobRescaling", f"TFJob {self.job.name} waits: {self.state.reason}")
             return
+        self._resize_cpu()
         for name, replica in self.spec.tf_replica_specs.items():
             count = self.step.counts.get(name, 0) if self.step is not None else replica.count
             self._advance_pods(name, count)
             self._advance_services(name, count)
-        self._resize_cpu()
         self._update_status()
 
     # Jobs that follow a target
@@ -319,16 +319,20 @@ class _Pass:
         self.again_at = min(times, default=None)
 
     def _resize_cpu(self) -> None:
-        """Bring the CPU of running pods to what the target says, in place."""
+        """Bring the CPU of running pods to what the target says, in place. On the way to another size pods only give
+        up CPU: those that are added may need it, and whether the others get more is known when that size runs."""
         state = self.state
-        if state is None or state.phase != "Stable" or not self.elasticity.elastic(self.declared):
+        if state is None or not self.elasticity.elastic(self.declared):
+            return
+        size = state if state.phase == "Stable" else state.next
+        if size is None:
             return
         for name, replica in self.spec.tf_replica_specs.items():
             for pod in self._of_type(name):
                 if pod.index is None or pod.index >= replica.count or pod.terminating or pod.phase != "Running":
                     continue
-                wanted = self._cpu(state, name, pod.index)
-                if wanted is not None and wanted != pod.cpu:
+                wanted = self._cpu(size, name, pod.index)
+                if wanted is not None and wanted != pod.cpu and (size is state or wanted[0] < pod.cpu[0]):
                     self.actions.append(ResizePod(pod.name, pod.uid, *wanted))
 
     def _cpu(self, size: State | Next, name: str, index: int) -> tuple[int, int] | None:
