@@ -126,6 +126,7 @@ def plot(path: Path, sizes: Sequence[int], results: dict[str, list[tuple[float, 
         "#8c564b",
         "#17becf",
         "#222",
+        "#9c6",
     )
 
     def x(jobs: float, k: int) -> float:

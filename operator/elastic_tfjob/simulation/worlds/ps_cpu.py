@@ -1,7 +1,7 @@
 """Parameter-server training whose replicas are as fast as the CPU they hold: requests are limits, as under kips live.
 
-The `ps` world's form with CPU in it. What workers do, in parts (a) and each whole (b), goes with the CPU of workers; what
-PSs do for each of them (c) with that of PSs; the network (d, e) does not:
+The `ps` world's form with CPU in it. What workers do, in parts (a) and each whole (b), goes with the CPU of workers;
+what PSs do for each of them (c) with that of PSs; the network (d, e) does not:
 
     1/f = (a/w + b)/k_w + c w/(p k_p) + d w + e p        k: CPU held / CPU with which the rest was measured
 """
