@@ -185,4 +185,18 @@ class TestKips:
         jobs = [job("a", one), job("b", one), job("wide", workers(2, 1, 2, gpus=0, cpus=1)), job("last", one, at=1)]
         decided = plan("kips", [node("n", cpus=4)], jobs, now=100)
         assert sizes(decided) == {"a": 1, "b": 1, "wide": 1, "last": 1}
-        assert decided.changes["wide"].reason == "starts with 1 Worker: makes room for last, which waits for 99 s"
+        assert decided.changes["wide"].reason == "makes room for last, which waits for 99 s"
+
+    def test_the_reason_of_a_start_is_only_why_that_size(self) -> None:
+        """The size is said by who carries the plan out."""
+        two = workers(2, 1, 2, gpus=0, cpus=1)
+        nodes = [node("n", cpus=3)]
+        decided = plan("kips", nodes, [job("first", two), job("second", two, at=1)])
+        assert {key: target.reason for key, target in decided.changes.items()} == {
+            "first": "as declared",
+            "second": "no room for the declared 2 Worker",
+        }
+        wide = job("wide", workers(2, 1, 3, gpus=0, cpus=1), on={"Worker": ("n",) * 3}, duration=1e6, steps_per_s=1.0)
+        decided = plan("kips", nodes, [wide, job("new", workers(1, gpus=0, cpus=1))])
+        assert decided.changes["new"].reason == "on room that others give back"
+        assert decided.changes["wide"].reason == "Worker 3 -> 2: makes room for new, which waits for 0 s"

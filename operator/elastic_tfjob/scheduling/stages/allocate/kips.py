@@ -103,7 +103,7 @@ class _Adjustment:
         round_, declared = self.round, job.spec.declared
         for counts in downward(job, declared):
             why = "as declared" if counts == declared else f"no room for the declared {words(declared)}"
-            if round_.start(job, counts, f"starts with {words(counts)}: {why}"):
+            if round_.start(job, counts, why):
                 self._may_give(job)
                 return True
         least = job.spec.minimum
@@ -112,7 +112,7 @@ class _Adjustment:
             job,
             least,
             f"makes room for {job.key}, which waits for {waited:.0f} s",
-            lambda: round_.start(job, least, f"starts with {words(least)}: on room that others give back"),
+            lambda: round_.start(job, least, "on room that others give back"),
             below_declared=waited >= self.p.patience_s,
         )
 
@@ -162,8 +162,8 @@ class _Adjustment:
             if fewer is None:
                 continue
             before.setdefault(key, round_.changes.get(key))
-            done = change(donor.counts, fewer) if donor.placement else f"starts with {words(fewer)}"
-            round_.resize(donor, fewer, f"{done}: {self._idle_words(donor)}{why}")
+            done = f"{change(donor.counts, fewer)}: " if donor.placement else ""
+            round_.resize(donor, fewer, f"{done}{self._idle_words(donor)}{why}")
             if attempt():
                 self._give_back(before, round_.placement(job).values())
                 for entry in (*passed_over, *((self._rank(round_.job(k)), k) for k in before)):
