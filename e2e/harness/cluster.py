@@ -19,7 +19,7 @@ from pathlib import Path
 from harness import binaries, images
 from harness.binaries import digest
 from harness.engine import engine
-from harness.progress import CommandFailed, main, run, say, step
+from harness.progress import CommandFailed, Problem, main, run, say, step
 
 NAME = os.environ.get("ELASTIC_TFJOB_CLUSTER", "elastic-tfjob")
 E2E = images.ROOT / "e2e"
@@ -29,9 +29,10 @@ BUILD = images.ROOT / "build"
 KUBECONFIG = BUILD / "kubeconfig"
 CHECKPOINTS = BUILD / "checkpoints"
 """This machine's side of /checkpoints on every worker."""
-CONTROL_PLANE_CPU_M = 600
+CONTROL_PLANE_CPU_M = 500
 """CPU, in millicores, that a scarce cluster leaves to its control plane and to whoever drives it."""
 SCARCE_WORKERS = 3
+BACK_S = 120
 _DEFINITION_LABEL = "elastic-tfjob/cluster-definition"
 
 
@@ -93,22 +94,21 @@ class Cluster:
     @contextmanager
     def frozen(self, node: str) -> Iterator[None]:
         """A node that is gone, as from a power cut or a broken cable: nothing on it runs, nobody reaches it. Then it
-        comes back."""
+        comes back, also if somebody deleted it meanwhile."""
+        labels = json.loads(self.kubectl("get", "node", node, "-o", "json"))["metadata"]["labels"]
         engine().run("pause", node)
         try:
             yield
         finally:
             engine().run("unpause", node)
-            self.on_node(node, "systemctl", "restart", "kubelet")  # which registers it, should somebody have deleted it
-            until_ready = ("wait", "--for=condition=Ready", f"node/{node}", "--timeout=10s")
-            for attempt in range(12):
-                try:
-                    self.kubectl(*until_ready)
-                    break
-                except CommandFailed:  # it is not registered yet
-                    if attempt == 11:
-                        raise
-                    time.sleep(5)
+            self.on_node(node, "systemctl", "restart", "kubelet")  # only then it registers anew
+            deadline = time.monotonic() + BACK_S
+            while not self.kubectl("get", "node", node, "--ignore-not-found"):
+                if time.monotonic() > deadline:
+                    raise Problem(f"the node {node} is not back after {BACK_S} s")
+                time.sleep(1)
+            self.kubectl("label", "node", node, "--overwrite", *(f"{key}={value}" for key, value in labels.items()))
+            self.kubectl("wait", "--for=condition=Ready", f"node/{node}", f"--timeout={BACK_S}s")
 
     def _containers(self) -> list[str]:
         return _kind("get", "nodes", f"--name={self.name}").split()
