@@ -31,6 +31,8 @@ Rank = Literal["least-free", "least-allocated", "fewest-ps"]
 LeastAllocated score; or by parameter servers on them, the freest first among equals. All ascending."""
 
 MANY = 1 << 30
+FEW = 8
+"""One in so many nodes is few enough to sort them rather than to go through all in order."""
 Key = tuple[float, float, float, int]
 
 
@@ -52,6 +54,11 @@ class Room:
         self.ps = [0] * len(nodes)
         """Parameter servers of our jobs per node, for placements that keep them apart."""
         self._order: list[Key] = sorted(self._key(i) for i in range(len(nodes)))
+        self._by_free: list[list[tuple[int, int]]] = [
+            sorted((free, i) for i, free in enumerate(each))
+            for each in ((self.cpu, self.memory, self.accelerators) if rank == "fewest-ps" else ())
+        ]
+        """Nodes by what they have free of each resource: of a full cluster, few have what is asked for."""
         self._largest = maximal(self.usable)
         self._log: list[tuple[int, int, int, int, int]] = []
         self._allowed: dict[tuple[Constraints, bool], frozenset[int] | None] = {}
@@ -132,6 +139,15 @@ class Room:
     def _shift(self, i: int, cpu: int, memory: int, accelerators: int, ps: int) -> None:
         order = self._order
         del order[bisect_left(order, self._key(i))]
+        for nodes, free, taken in zip(
+            self._by_free,
+            (self.cpu, self.memory, self.accelerators),
+            (cpu, memory, accelerators),
+            strict=False,
+        ):
+            if taken:
+                del nodes[bisect_left(nodes, (free[i], i))]
+                insort(nodes, (free[i] - taken, i))
         self.cpu[i] -= cpu
         self.memory[i] -= memory
         self.accelerators[i] -= accelerators
@@ -183,15 +199,15 @@ class Room:
     def free(self, i: int) -> Resources:
         return Resources(self.cpu[i], self.memory[i], self.accelerators[i])
 
-    def fit(self, i: int, request: Resources) -> int:
-        """How many such requests node `i` still holds."""
+    def fit(self, i: int, request: Resources, planned: Resources = NOTHING) -> int:
+        """How many such requests node `i` still holds beside what is planned for it."""
         n = MANY
         if request.accelerators:
-            n = self.accelerators[i] // request.accelerators
+            n = (self.accelerators[i] - planned.accelerators) // request.accelerators
         if request.cpu:
-            n = min(n, self.cpu[i] // request.cpu)
+            n = min(n, (self.cpu[i] - planned.cpu) // request.cpu)
         if request.memory:
-            n = min(n, self.memory[i] // request.memory)
+            n = min(n, (self.memory[i] - planned.memory) // request.memory)
         return max(n, 0)
 
     def fit_empty(self, i: int, request: Resources) -> int:
@@ -241,6 +257,10 @@ class Room:
 
     def first(self, demand: Resources, allowed: frozenset[int] | None) -> int | None:
         """The first node in the order of `rank` that holds `demand`."""
+        few = self._few(demand)
+        if few is not None:
+            holding = [i for i in few if self.holds(i, demand) and (allowed is None or i in allowed)]
+            return min(holding, key=self._key, default=None)
         cpu, memory, accelerators = self.cpu, self.memory, self.accelerators
         want_cpu, want_memory, want_accelerators = demand
         for key in self._order:
@@ -253,6 +273,22 @@ class Room:
             ):
                 return i
         return None
+
+    def holding(self, demand: Resources) -> Iterator[int]:
+        """The nodes that hold `demand`, in the order of `rank`. Taking while iterating moves nodes."""
+        few = self._few(demand)
+        if few is not None:
+            return iter(sorted((i for i in few if self.holds(i, demand)), key=self._key))
+        return (key[3] for key in self._order if self.holds(key[3], demand))
+
+    def _few(self, demand: Resources) -> list[int] | None:
+        """Nodes, in no order, beside which none holds `demand`; None if those are many."""
+        least, found = len(self.nodes) // FEW, None
+        for nodes, want in zip(self._by_free, demand, strict=False):
+            start = bisect_left(nodes, (want, -1))
+            if len(nodes) - start <= least:
+                least, found = len(nodes) - start, nodes[start:]
+        return None if found is None else [i for _, i in found]
 
     def largest_empty_fit(self, demand: Resources) -> bool:
         """Whether some node without any of our jobs would hold `demand`."""

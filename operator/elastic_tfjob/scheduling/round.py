@@ -1,6 +1,6 @@
 """One round of decisions: the working state that the stages share, and how it becomes a Plan."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from elastic_tfjob.scheduling.plan import Loan, Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
@@ -173,12 +173,13 @@ class Round:
         self._set(job, placed, reason)
         return True
 
-    def save(self) -> tuple[int, dict[str, Target]]:
-        """A point to `restore` the round to, while it tries something."""
-        return self.room.mark(), dict(self.changes)
-
-    def restore(self, saved: tuple[int, dict[str, Target]]) -> None:
-        mark, self.changes = saved[0], dict(saved[1])
+    def undo(self, mark: int, before: Mapping[str, Target | None]) -> None:
+        """Back to when the Room was at `mark` and what has changed since was as in `before`."""
+        for key, target in before.items():
+            if target is None:
+                self.changes.pop(key, None)
+            else:
+                self.changes[key] = target
         self.room.rollback(mark)
         self._failed.clear()
 

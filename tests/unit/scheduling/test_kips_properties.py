@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, Job, JobSpec, ReplicaGroup, Snapshot
+from elastic_tfjob.scheduling.stages.allocate.kips import _Adjustment
 from elastic_tfjob.speed.optimus import believe
 
 from .build import node
@@ -102,3 +104,21 @@ def test_rounds_of_a_small_cluster(draw: Any) -> None:
         snapshot = carried_out(snapshot, plan)
         again = schedule(snapshot, KIPS)
         assert again.changes == {}, "an unchanged world, another plan"
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(draw=st.data())
+def test_not_looking_again_where_taking_failed_changes_no_decision(draw: Any) -> None:
+    """Many jobs wait, of different ages and priorities, beside some that run: without the bound the same start, and
+    the same give."""
+    nodes = [node(f"n{k}", cpus=draw.draw(st.sampled_from([0.35, 0.7]))) for k in range(3)]
+    first = {f"job-{k}": Job(draw.draw(specs(k))) for k in range(4)}
+    start = schedule(Snapshot(0.0, {n.name: n for n in nodes}, first), KIPS)
+    jobs = carried_out(start.snapshot, start).jobs
+    waiting = [Job(draw.draw(specs(k)), since_s=draw.draw(st.integers(0, 100)) * 1.0) for k in range(4, 12)]
+    running = [lived(draw.draw, job, 100.0) for job in jobs.values()]
+    crowd = Snapshot(100.0, start.snapshot.nodes, {job.key: job for job in (*running, *waiting)})
+    bounded = schedule(crowd, KIPS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Adjustment, "_in_vain", lambda *_, **__: False)
+        assert bounded == schedule(Snapshot(crowd.now, crowd.nodes, crowd.jobs), KIPS)

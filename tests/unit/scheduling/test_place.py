@@ -3,9 +3,13 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from elastic_tfjob.scheduling.constraints import Constraints, Requirement, Taint, Toleration
-from elastic_tfjob.scheduling.snapshot import Job, Node
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.room import Room
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, Node, fixed_group
 
 from .build import job, node, plan, servers, workers
 
@@ -104,6 +108,33 @@ class TestPack:
         nodes = [node("a", cpus=3), node("b", cpus=4)]
         placed = where("pack", nodes, [job("j", servers(1), workers(5, gpus=0, cpus=1))])["j"]
         assert placed == {"PS": ("b",), "Worker": ("b", "b", "b", "a", "a")}
+
+
+requests = st.builds(Resources, st.integers(0, 6), st.integers(0, 6), st.integers(0, 2))
+
+
+@given(
+    nodes=st.lists(st.builds(Resources, st.integers(0, 9), st.integers(0, 9), st.integers(0, 4)), min_size=1),
+    taken=st.lists(st.tuples(st.integers(0, 99), requests, st.sampled_from([PS, WORKER]))),
+    kept=st.integers(0, 99),
+    demand=requests,
+)
+def test_nodes_found_by_what_they_have_free_are_those_that_a_look_at_all_finds(
+    nodes: list[Resources], taken: list[tuple[int, Resources, str]], kept: int, demand: Resources
+) -> None:
+    room = Room([Node(f"n{k}", free, free) for k, free in enumerate(nodes)], "fewest-ps")
+    for k, (i, request, type_) in enumerate(taken):
+        if k == kept:
+            mark = room.mark()
+        room.take_replicas(i % len(nodes), fixed_group(type_, request, 1), 1)
+    if kept < len(taken):
+        room.rollback(mark)
+    all_ = sorted(range(len(nodes)), key=lambda i: (room.ps[i], -room.accelerators[i], -room.cpu[i], i))
+    holding = [i for i in all_ if room.holds(i, demand)]
+    assert list(room.holding(demand)) == holding
+    assert room.first(demand, None) == next(iter(holding), None)
+    odd = frozenset(range(1, len(nodes), 2))
+    assert room.first(demand, odd) == next((i for i in holding if i in odd), None)
 
 
 @pytest.mark.parametrize("place", ["consolidate", "best-fit", "spread", "even", "pack"])

@@ -56,6 +56,8 @@ class _Adjustment:
         self.pressed, self.silent = seen.uses, seen.silent
         self.givers: dict[bool, Givers] = {}
         """Whom replicas can be taken from, without and with those below their declared size."""
+        self.in_vain: list[tuple[JobSpec, bool]] = []
+        """Waiting jobs that even all that could be taken left without room, and whether needed replicas counted."""
         self.waits = ""
         """The first waiting job that could not start now, but could on an empty cluster."""
 
@@ -108,12 +110,26 @@ class _Adjustment:
                 return True
         least = job.spec.minimum
         waited = self.now - max(job.spec.arrival_s, job.since_s)
-        return self._take(
+        impatient = waited >= self.p.patience_s
+        if self._in_vain(job.spec, below_declared=impatient):
+            return False
+        if self._take(
             job,
             least,
             f"makes room for {job.key}, which waits for {waited:.0f} s",
             lambda: round_.start(job, least, "on room that others give back"),
-            below_declared=waited >= self.p.patience_s,
+            below_declared=impatient,
+        ):
+            return True
+        self.in_vain.append((job.spec, impatient))
+        return False
+
+    def _in_vain(self, spec: JobSpec, *, below_declared: bool) -> bool:
+        """Whether taking has failed for a job that needs no more and may take no less. What could be free, with all
+        givers at their least, only shrinks while waiting jobs start: it would fail again."""
+        return any(
+            spec.priority <= failed.priority and below_declared <= needed and needs_all_of(spec, failed)
+            for failed, needed in self.in_vain
         )
 
     def _enforce(self, job: Job, counts: Counts) -> None:
@@ -150,7 +166,7 @@ class _Adjustment:
         heap, reachable = givers
         if not heap or not job.spec.demand(demand).within(reachable):
             return False
-        saved, before = round_.save(), dict[str, Target | None]()
+        mark, before = round_.room.mark(), dict[str, Target | None]()
         passed_over: list[tuple[tuple[float, ...], str]] = []
         while heap:
             rank, key = heappop(heap)
@@ -171,7 +187,7 @@ class _Adjustment:
                 self._may_give(job)
                 return True
             heappush(heap, (self._rank(donor), key))
-        round_.restore(saved)
+        round_.undo(mark, before)
         self.givers.clear()
         return False
 
@@ -519,6 +535,22 @@ def _request(spec: JobSpec, type_: str) -> int:
 
 def counts_of(placement: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
     return {type_: len(names) for type_, names in placement.items()}
+
+
+def needs_all_of(spec: JobSpec, other: JobSpec) -> bool:
+    """Whether where `spec` fits at its minimum, `other` would, too."""
+    if (spec.constraints, spec.constraints_by_type, spec.loanable) != (
+        other.constraints,
+        other.constraints_by_type,
+        other.loanable,
+    ):
+        return False
+    return all(
+        (group := spec.group(least.type)) is not None
+        and spec.minimum[group.type] >= other.minimum[group.type]
+        and least.request.within(group.request)
+        for least in other.groups
+    )
 
 
 def one_fewer(counts: Counts, floor: Counts) -> Counts | None:

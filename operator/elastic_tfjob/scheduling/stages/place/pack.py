@@ -1,8 +1,9 @@
 """Pack: the fewest nodes, workers beside their PS, PS of different jobs apart."""
 
 from dataclasses import dataclass
+from itertools import chain
 
-from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.room import Rank, Room
 from elastic_tfjob.scheduling.snapshot import PS, Counts, JobSpec, Placement
 
@@ -35,34 +36,31 @@ class Pack:
                 if n:
                     room.take_replicas(whole, group, n)
             return {type_: (name,) * n for type_, n in add.items() if n}
-        mark = room.mark()
-        left = dict(add)
-        names: dict[str, list[str]] = {}
         groups = sorted((g for g in spec.groups if add.get(g.type)), key=lambda g: g.type != PS)
-        least = Resources(*map(min, zip(*(g.request for g in groups), strict=True)))
-        cpu, memory, accelerators = room.cpu, room.memory, room.accelerators
-        has_room = [  # most nodes of a full cluster have none for any of these
-            i
-            for i in (*own, *(i for i in room.ascending() if i not in own))
-            if cpu[i] >= least.cpu and memory[i] >= least.memory and accelerators[i] >= least.accelerators
-        ]
-        for i in has_room:
-            for group in groups:
-                want = left.get(group.type, 0)
-                if not want:
+        planned: dict[int, Resources] = {}
+        chosen: dict[str, list[tuple[int, int]]] = {}
+        for group in groups:
+            left, allowed = add[group.type], room.allowed(spec, group.type)
+            others = (i for i in room.holding(group.request) if i not in own)
+            for i in chain((i for i in own if room.holds(i, group.request)), others):
+                if allowed is not None and i not in allowed:
                     continue
-                allowed_type = room.allowed(spec, group.type)
-                if allowed_type is not None and i not in allowed_type:
-                    continue
-                n = min(want, room.fit(i, group.request))
+                taken = planned.get(i, NOTHING)
+                n = min(left, room.fit(i, group.request, taken))
                 if n:
-                    room.take_replicas(i, group, n)
-                    names.setdefault(group.type, []).extend([room.nodes[i].name] * n)
-                    left[group.type] = want - n
-            if not any(left.values()):
-                return {type_: tuple(nodes) for type_, nodes in names.items()}
-        room.rollback(mark)
-        return None
+                    planned[i] = taken.plus(group.request.times(n))
+                    chosen.setdefault(group.type, []).append((i, n))
+                    left -= n
+                if not left:
+                    break
+            if left:
+                return None
+        for group in groups:
+            for i, n in chosen[group.type]:
+                room.take_replicas(i, group, n)
+        return {
+            type_: tuple(name for i, n in each for name in (room.nodes[i].name,) * n) for type_, each in chosen.items()
+        }
 
 
 def own_nodes(beside: Placement, room: Room) -> list[int]:
