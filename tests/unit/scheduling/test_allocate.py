@@ -1,5 +1,7 @@
 """How many replicas: each Allocate on cases worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from elastic_tfjob.scheduling.resources import Resources
@@ -55,8 +57,6 @@ class TestDrf:
         assert decided.changes["big"].nodes == {"Worker": ("n", "n")}
 
     def test_a_job_that_cannot_be_rescaled_keeps_its_size(self) -> None:
-        from dataclasses import replace  # noqa: PLC0415
-
         big = job("big", workers(1, 1, 4), on={"Worker": ("n",) * 4})
         stiff = replace(big, spec=replace(big.spec, rescalable=False))
         assert sizes(plan("drf", [node("n", gpus=4)], [stiff, job("new", at=1)])) == {"big": 4}
@@ -65,8 +65,6 @@ class TestDrf:
         new = job("new", at=1)
         for state in ({"rescaled_s": 50.0}, {"phase": "rescaling"}):
             big = job("big", workers(1, 1, 4), on={"Worker": ("n",) * 4})
-            from dataclasses import replace  # noqa: PLC0415
-
             busy = replace(big, **state)  # type: ignore[arg-type]
             decided = plan("drf", [node("n", gpus=4)], [busy, new], now=100, cooldown_s=60)
             assert sizes(decided) == {"big": 4}, state
@@ -200,3 +198,13 @@ class TestKips:
         decided = plan("kips", nodes, [wide, job("new", workers(1, gpus=0, cpus=1))])
         assert decided.changes["new"].reason == "on room that others give back"
         assert decided.changes["wide"].reason == "Worker 3 -> 2: makes room for new, which waits for 0 s"
+
+    def test_a_job_whose_steps_are_done_is_lent_no_cpu_to_start_with(self) -> None:
+        """Both make no step: one has yet to make its first, the other has made its last."""
+        one = workers(1, gpus=0, cpus=1)
+        jobs = [
+            job("starts", one, steps=100, on={"Worker": ("a",)}),
+            replace(job("done", one, steps=100, on={"Worker": ("b",)}), steps=100.0),
+        ]
+        decided = plan("kips", [node("a", cpus=4), node("b", cpus=4)], jobs)
+        assert {key: dict(target.cpu) for key, target in decided.changes.items()} == {"starts": {WORKER: (4000,)}}

@@ -511,7 +511,9 @@ class Pressed:
         if after is None or not after.placement:
             return
         if after.steps_per_s <= 0:
-            self.silent[after.spec.key] = None
+            total = after.spec.total_steps
+            if total is None or after.steps < total:  # one whose steps are done only has to end
+                self.silent[after.spec.key] = None
             return
         use = {t: u for t, u in after.cpu_use.items() if t != EVALUATOR and after.placement.get(t)}
         if sum(use.values()) < self.busy:
