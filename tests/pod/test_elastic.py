@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, protocol
+from elastic_tfjob.runtime.elastic import brief
 
 from .pods import Pod, until
 
@@ -305,3 +306,24 @@ def test_one_process_hands_over(tmp_path: Path, mode: str) -> None:
         assert pod.wait(300) == 143
     finally:
         pod.stop()
+
+
+REMOTE = """Graph execution error:
+
+Detected at node SaveV2 defined at (most recent call last):
+  File "/app/train.py", line 192, in <module>
+
+  File "/app/train.py", line 146, in train
+
+/checkpoints/elastic-35_temp/part-00000-of-00001.data; No space left on device
+\t [[{{node SaveV2}}]] [Op:__inference_tf_function_save_412]"""
+"""What TensorFlow says when another process could not write."""
+
+
+def test_the_cause_is_told_and_not_where_in_the_program() -> None:
+    told = brief(OSError(REMOTE))
+    assert told == "OSError: /checkpoints/elastic-35_temp/part-00000-of-00001.data; No space left on device"
+
+
+def test_a_plain_message_stays() -> None:
+    assert brief(ValueError("no such thing")) == "ValueError: no such thing"

@@ -266,7 +266,7 @@ class ElasticCheckpoint:
                 with tempfile.TemporaryDirectory() as folder:
                     self._checkpoints.write_elsewhere(folder)
         except Exception as error:  # of the file system, or of a parameter server: the next step will tell
-            self._progress.save_error = f"{type(error).__name__}: {str(error)[:300]}"
+            self._progress.save_error = brief(error)
             print(f"checkpoint at step {step} failed: {self._progress.save_error}", file=sys.stderr, flush=True)
             self._plan_next()
             self._progress.pause()
@@ -444,6 +444,14 @@ class _Agreement:
         results = self._strategy.experimental_local_results(self._total(self._tf.constant(values, self._tf.int64)))
         # Every replica of a worker brings the worker's value, so a chief's own value comes back once per replica.
         return [int(value) // len(results) for value in results[0].numpy()]
+
+
+def brief(error: Exception) -> str:
+    """What went wrong in one line: without the places in the program that TensorFlow lists before it says that."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    places = ("Graph execution error", "Detected at node", "File ", "[[")
+    told = " ".join(line for line in lines if line and not line.startswith(places))
+    return f"{type(error).__name__}: {told[:300]}"
 
 
 def _many(tf: Any, strategy: Any) -> bool:
