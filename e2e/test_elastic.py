@@ -91,7 +91,7 @@ def finished(jobs: Jobs, name: str, lines: Lines, seconds: float = 300) -> Line:
 
 
 def test_grows_and_shrinks_without_losing_a_step(jobs: Jobs) -> None:
-    jobs.apply(elastic(jobs, "digits", steps=12000))
+    jobs.apply(elastic(jobs, "digits", steps=8000))
     with Lines(jobs.cluster, jobs.namespace, "digits-chief-0") as lines:
         wait_for_step(lines, 200, 240)
         chief = jobs.pods("digits")["digits-chief-0"]["metadata"]["uid"]
@@ -113,7 +113,7 @@ def test_grows_and_shrinks_without_losing_a_step(jobs: Jobs) -> None:
 
 
 def test_without_a_launcher_the_pods_are_made_anew(jobs: Jobs) -> None:
-    jobs.apply(elastic(jobs, "plain", steps=6000, annotations={"inject": "none"}))
+    jobs.apply(elastic(jobs, "plain", steps=4000, annotations={"inject": "none"}))
     with Lines(jobs.cluster, jobs.namespace, "plain-chief-0") as lines:
         wait_for_step(lines, 200, 240)
         before = {pod["metadata"]["uid"] for pod in jobs.pods("plain").values()}
@@ -127,7 +127,7 @@ def test_without_a_launcher_the_pods_are_made_anew(jobs: Jobs) -> None:
 
 
 def test_an_edit_of_the_replicas_rescales_an_elastic_job(jobs: Jobs) -> None:
-    jobs.apply(elastic(jobs, "edited", steps=8000))
+    jobs.apply(elastic(jobs, "edited", steps=4000))
     with Lines(jobs.cluster, jobs.namespace, "edited-chief-0") as lines:
         wait_for_step(lines, 200, 240)
         patch = {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 2}}}}
