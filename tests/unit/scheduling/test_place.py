@@ -104,6 +104,28 @@ class TestPack:
         target = plan("drf", nodes, [running], place="pack").changes["j"]
         assert target.nodes == {"PS": ("a",), "Worker": ("a", "a", "a")}
 
+    def test_two_small_jobs_start_on_two_nodes(self) -> None:
+        """So that each can be lent the CPU of its own."""
+        small = (servers(1, cpus=0.06), workers(1, gpus=0, cpus=0.06))
+        nodes = [node(name, cpus=0.48) for name in ("a", "b", "c")]
+        decided = plan("kips", nodes, [job("one", *small), job("two", *small, at=1)]).changes
+        assert [set(sum(decided[key].nodes.values(), ())) for key in ("one", "two")] == [{"a"}, {"b"}]
+
+    def test_a_worker_is_added_where_cpu_idles_not_where_its_job_was_lent_it_all(self) -> None:
+        """Its job holds all 300 millicores of a; one more there would only take from the others."""
+        groups = (servers(1, cpus=0.06), workers(1, 1, 2, gpus=0, cpus=0.06))
+        running = job(
+            "j",
+            *groups,
+            steps=1e6,
+            on={"PS": ("a",), "Worker": ("a",)},
+            steps_per_s=1.0,
+            cpu={"Worker": (240,)},
+            cpu_use={"PS": 0.2, "Worker": 1.0},
+        )
+        nodes = [node("a", cpus=0.3), node("b", cpus=0.48)]
+        assert plan("kips", nodes, [running], now=1000).changes["j"].nodes == {"PS": ("a",), "Worker": ("a", "b")}
+
     def test_what_does_not_fit_one_node_fills_node_after_node_ps_first(self) -> None:
         nodes = [node("a", cpus=3), node("b", cpus=4)]
         placed = where("pack", nodes, [job("j", servers(1), workers(5, gpus=0, cpus=1))])["j"]
