@@ -131,6 +131,11 @@ class TestPack:
         placed = where("pack", nodes, [job("j", servers(1), workers(5, gpus=0, cpus=1))])["j"]
         assert placed == {"PS": ("b",), "Worker": ("b", "b", "b", "a", "a")}
 
+    def test_ps_leave_the_cpu_beside_accelerators_to_who_needs_both(self) -> None:
+        nodes = [node("a", cpus=2), node("b", gpus=2, cpus=2)]
+        placed = where("pack", nodes, [job("j", servers(2), workers(1, gpus=1, cpus=1))])["j"]
+        assert placed == {"PS": ("b", "a"), "Worker": ("b",)}
+
 
 requests = st.builds(Resources, st.integers(0, 6), st.integers(0, 6), st.integers(0, 2))
 

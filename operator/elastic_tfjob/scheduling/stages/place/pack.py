@@ -12,9 +12,9 @@ RANK: Rank = "fewest-ps"
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """One node for the whole job if one holds it, else node after node filled as far as it goes, PSs first (DRAGON,
-    CLOSER'19). Nodes that already serve the job come first; then those with the fewest PSs of others, so that these
-    do not share one network card; then the freest.
+    """One node for the whole job if one holds it, else node after node filled as far as it goes: what needs
+    accelerators first, then PSs (DRAGON, CLOSER'19). Nodes that already serve the job come first; then those with the
+    fewest PSs of others, so that these do not share one network card; then the freest.
     """
 
     rank: Rank = RANK
@@ -36,7 +36,9 @@ class Pack:
                 if n:
                     room.take_replicas(whole, group, n)
             return {type_: (name,) * n for type_, n in add.items() if n}
-        groups = sorted((g for g in spec.groups if add.get(g.type)), key=lambda g: g.type != PS)
+        # Accelerators are on few nodes: what needs none must not take the CPU beside them.
+        added = (group for group in spec.groups if add.get(group.type))
+        groups = sorted(added, key=lambda group: (not group.request.accelerators, group.type != PS))
         planned: dict[int, Resources] = {}
         chosen: dict[str, list[tuple[int, int]]] = {}
         for group in groups:
