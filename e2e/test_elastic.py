@@ -42,7 +42,7 @@ def state(jobs: Jobs, name: str) -> dict[str, Any]:
     return dict(json.loads(text)) if text else {}
 
 
-def settled(jobs: Jobs, name: str, *, seconds: float = 240, **replicas: int) -> dict[str, Any]:
+def settled(jobs: Jobs, name: str, *, seconds: float = 400, **replicas: int) -> dict[str, Any]:
     """The job's state, once it is Stable with these replicas."""
     seen: dict[str, Any] = {}
 
@@ -82,7 +82,7 @@ def lost_seconds(lines: Lines) -> float:
     return longest
 
 
-def finished(jobs: Jobs, name: str, lines: Lines, seconds: float = 300) -> Line:
+def finished(jobs: Jobs, name: str, lines: Lines, seconds: float = 600) -> Line:
     """The last line of the job, once it has succeeded."""
     jobs.wait_for(name, "Succeeded", seconds)
     last = lines.seen[-1].content["steps"]
@@ -93,7 +93,7 @@ def finished(jobs: Jobs, name: str, lines: Lines, seconds: float = 300) -> Line:
 def test_grows_and_shrinks_without_losing_a_step(jobs: Jobs) -> None:
     jobs.apply(elastic(jobs, "digits", steps=8000))
     with Lines(jobs.cluster, jobs.namespace, "digits-chief-0") as lines:
-        wait_for_step(lines, 200, 240)
+        wait_for_step(lines, 200, 400)
         chief = jobs.pods("digits")["digits-chief-0"]["metadata"]["uid"]
         ask(jobs, "digits", workers=3)
         settled(jobs, "digits", Worker=3)
@@ -115,7 +115,7 @@ def test_grows_and_shrinks_without_losing_a_step(jobs: Jobs) -> None:
 def test_without_a_launcher_the_pods_are_made_anew(jobs: Jobs) -> None:
     jobs.apply(elastic(jobs, "plain", steps=4000, annotations={"inject": "none"}))
     with Lines(jobs.cluster, jobs.namespace, "plain-chief-0") as lines:
-        wait_for_step(lines, 200, 240)
+        wait_for_step(lines, 200, 400)
         before = {pod["metadata"]["uid"] for pod in jobs.pods("plain").values()}
         ask(jobs, "plain", workers=2)
         now = settled(jobs, "plain", Worker=2)
@@ -129,7 +129,7 @@ def test_without_a_launcher_the_pods_are_made_anew(jobs: Jobs) -> None:
 def test_an_edit_of_the_replicas_rescales_an_elastic_job(jobs: Jobs) -> None:
     jobs.apply(elastic(jobs, "edited", steps=4000))
     with Lines(jobs.cluster, jobs.namespace, "edited-chief-0") as lines:
-        wait_for_step(lines, 200, 240)
+        wait_for_step(lines, 200, 400)
         patch = {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 2}}}}
         jobs.kubectl("patch", "tfjob", "edited", "--type=merge", "--patch", json.dumps(patch))
         settled(jobs, "edited", Worker=2)

@@ -47,12 +47,12 @@ def described(jobs: Jobs, name: str) -> str:
 def test_killed_worker_ps_and_exporter_cost_a_checkpoint_interval_at_most(jobs: Jobs) -> None:
     jobs.apply(elastic(jobs, "hurt", steps=STEPS))
     with Lines(jobs.cluster, jobs.namespace, "hurt-chief-0") as lines:
-        wait_for_step(lines, 300, 240)
+        wait_for_step(lines, 300, 400)
         node = at(jobs, "hurt-chief-0")
         jobs.cluster.on_node(node, "pkill", "-KILL", "-f", "elastic_tfjob.exporter")  # of all its pods there
         until(lambda: exporter_restarts(jobs, "hurt-chief-0") > 0, 60, lambda: "the exporter is not started again")
         jobs.kubectl("delete", "pod", "hurt-worker-0", "--grace-period=0", "--force")
-        wait_for_step(lines, lines.last_step() + 300, 180)
+        wait_for_step(lines, lines.last_step() + 300, 300)
         jobs.kubectl("exec", "hurt-ps-0", "--container=tensorflow", "--", "python", "-c", KILL_PROGRAMS)
         assert finished(jobs, "hurt", lines).content["accuracy"] >= RIGHT
     assert lost_seconds(lines) <= CHECKPOINT_S + SAVING_S
@@ -61,7 +61,7 @@ def test_killed_worker_ps_and_exporter_cost_a_checkpoint_interval_at_most(jobs: 
 def test_the_operator_is_killed_during_a_rescale(jobs: Jobs) -> None:
     jobs.apply(elastic(jobs, "orphan", steps=STEPS))
     with Lines(jobs.cluster, jobs.namespace, "orphan-chief-0") as lines:
-        wait_for_step(lines, 200, 240)
+        wait_for_step(lines, 200, 400)
         ask(jobs, "orphan", workers=3)
         until(lambda: state(jobs, "orphan").get("phase") == "Preparing", 60, lambda: f"{state(jobs, 'orphan')}")
         select = "--selector=control-plane=elastic-tfjob-operator"
@@ -76,7 +76,7 @@ def test_a_read_only_volume_refuses_the_rescale_and_training_goes_on(jobs: Jobs)
     jobs.apply(elastic(jobs, "mute", steps=STEPS))
     folder = shared_folder(f"{jobs.namespace}/mute")
     with Lines(jobs.cluster, jobs.namespace, "mute-chief-0") as lines:
-        wait_for_step(lines, 200, 240)
+        wait_for_step(lines, 200, 400)
         folder.chmod(0o555)  # the job's user is not its owner
         ask(jobs, "mute", workers=3)
         until(lambda: bool(state(jobs, "mute").get("refused")), 180, lambda: f"not refused: {state(jobs, 'mute')}")
@@ -95,7 +95,7 @@ def test_a_full_volume_takes_no_checkpoint_and_training_goes_on(jobs: Jobs) -> N
         pod["volumes"] = [{"name": "checkpoints", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]
     jobs.apply(job)
     with Lines(jobs.cluster, jobs.namespace, "full-chief-0") as lines:
-        wait_for_step(lines, 200, 240)
+        wait_for_step(lines, 200, 400)
         ask(jobs, "full", workers=3)
         until(lambda: bool(state(jobs, "full").get("refused")), 180, lambda: f"not refused: {state(jobs, 'full')}")
         assert "No space left on device" in described(jobs, "full")
@@ -106,7 +106,7 @@ def test_a_full_volume_takes_no_checkpoint_and_training_goes_on(jobs: Jobs) -> N
 def test_the_node_is_drained(jobs: Jobs) -> None:
     jobs.apply(elastic(jobs, "moved", steps=STEPS))
     with Lines(jobs.cluster, jobs.namespace, "moved-chief-0") as lines:
-        wait_for_step(lines, 300, 240)
+        wait_for_step(lines, 300, 400)
         node = at(jobs, "moved-ps-0")
         try:
             what = "--pod-selector=training.kubeflow.org/job-name"  # the operator may stay
@@ -121,7 +121,7 @@ def test_the_node_is_lost(jobs: Jobs) -> None:
     """Kubernetes itself keeps the pods of a lost node until somebody says that it is gone; then they are made anew."""
     jobs.apply(elastic(jobs, "lost", steps=STEPS))
     with Lines(jobs.cluster, jobs.namespace, "lost-chief-0") as lines:
-        wait_for_step(lines, 300, 240)
+        wait_for_step(lines, 300, 400)
         node = at(jobs, "lost-ps-0")
         with jobs.cluster.frozen(node):
             jobs.cluster.kubectl("delete", "node", node)
@@ -138,7 +138,7 @@ def test_a_clock_that_is_a_minute_fast_changes_nothing(jobs: Jobs) -> None:
     chief["containers"][0]["env"].append({"name": "PYTHONPATH", "value": "/later"})
     jobs.apply(job)
     with Lines(jobs.cluster, jobs.namespace, "early-chief-0") as lines:
-        wait_for_step(lines, 200, 240)
+        wait_for_step(lines, 200, 400)
         ask(jobs, "early", workers=3)
         now = settled(jobs, "early", Worker=3)
         assert finished(jobs, "early", lines).content["accuracy"] >= RIGHT
@@ -151,7 +151,7 @@ def test_nonsense_in_annotations_is_told_and_the_job_runs(jobs: Jobs) -> None:
     job: Object = elastic(jobs, "odd", steps=2000, annotations=nonsense)
     jobs.apply(job)
     with Lines(jobs.cluster, jobs.namespace, "odd-chief-0") as lines:
-        wait_for_step(lines, 200, 240)
+        wait_for_step(lines, 200, 400)
         wrong = {f"{PREFIX}target": "[]", f"{PREFIX}state": json.dumps({"phase": "Asleep"})}
         jobs.kubectl("annotate", "tfjob", "odd", "--overwrite", *(f"{key}={text}" for key, text in wrong.items()))
         assert finished(jobs, "odd", lines).content["accuracy"] >= RIGHT
