@@ -111,6 +111,7 @@ def _write_containers_conf() -> Path:
         "[containers]",
         # podman asks for a million by default, and fails where the machine allows less
         f'default_ulimits = ["nofile={files}", "nproc={processes}"]',
+        "pids_limit = 0",  # else 2,048 processes and threads for all the pods of a node: a dozen TensorFlows or two
         "[network]",
         'network_backend = "netavark"',  # the older one (CNI) has no name service, and nodes find each other by name
         "[engine]",

@@ -72,7 +72,7 @@ class Model:
 MODELS = {
     "digits": Model(("--report-every=5",), (1, 2), (2, 3), "2Gi"),
     # 128 MB of variables, sharded over the PS
-    "large": Model(("--report-every=5", "--embedding-mb=128"), (2, 3), (2, 3), "3Gi"),
+    "large": Model(("--report-every=1", "--embedding-mb=128"), (2, 3), (2, 3), "3Gi"),
 }
 
 
