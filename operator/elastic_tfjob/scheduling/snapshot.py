@@ -35,6 +35,11 @@ LoanState = Literal["own", "busy", "offered", "loaned", "reclaiming"]
 """Ours; or of another pool: in use there, offered to us, lent to us, lent and wanted back."""
 
 
+def counts_of(placement: Placement) -> dict[str, int]:
+    """How many replicas of each type."""
+    return {type_: len(names) for type_, names in placement.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """`free` is what pods that are not ours leave of `capacity`; our own replicas are not yet deducted from it."""

@@ -12,7 +12,7 @@ from elastic_tfjob.scheduling.misfits import misfits_view
 from elastic_tfjob.scheduling.plan import Target
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import EVALUATOR, PS, WORKER, Counts, Cpu, Job, JobSpec, Snapshot
+from elastic_tfjob.scheduling.snapshot import EVALUATOR, PS, WORKER, Counts, Cpu, Job, JobSpec, Snapshot, counts_of
 from elastic_tfjob.scheduling.stages.allocate.grants import Claim, Grants
 from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
 from elastic_tfjob.scheduling.stages.allocate.settle import downward, movable
@@ -533,10 +533,6 @@ def pressed_view(parameters: KipsParameters) -> Callable[[Snapshot], Pressed]:
 def _request(spec: JobSpec, type_: str) -> int:
     group = spec.group(type_)
     return group.request.cpu if group is not None else 0
-
-
-def counts_of(placement: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
-    return {type_: len(names) for type_, names in placement.items()}
 
 
 def needs_all_of(spec: JobSpec, other: JobSpec) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, counts_of
 from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
 from elastic_tfjob.scheduling.words import words
 
@@ -37,6 +37,8 @@ def settle(round_: Round, jobs: Sequence[Job], sizes: Sequence[Counts | None], w
 
     First whatever becomes free, then starts and growth, small jobs first (they fit anywhere, as in Optimus). A job
     that finds no nodes for its size gets the largest size below it that fits; a running one at worst keeps what it has.
+    What is left then goes to those that got less, as it would in the next round: others may have given up room, and
+    what the whole job does not find, replicas that are added to it may.
     """
     repack = round_.profile.repack
     placing: list[tuple[int, int, Job, Counts]] = []
@@ -54,25 +56,28 @@ def settle(round_: Round, jobs: Sequence[Job], sizes: Sequence[Counts | None], w
                 round_.resize(job, counts, f"{why}: {words(held)} to {words(counts)}")
             elif gains(job, counts, round_.profile.min_gain):
                 placing.append((sum(counts.values()), k, job, counts))
-    for _, _, job, counts in sorted(placing, key=lambda p: p[:2]):
-        _place(round_, job, counts, why)
+    wanting = [(job, counts) for _, _, job, counts in sorted(placing, key=lambda p: p[:2])]
+    progress = True
+    while progress:
+        placed = [_place(round_, job, counts, why) for job, counts in wanting]
+        wanting = [(job, counts) for job, counts in wanting if counts_of(round_.placement(job)) != counts]
+        progress = any(placed)
     round_.held_back = f"{why}: nothing left for its minimum"
 
 
-def _place(round_: Round, job: Job, counts: Counts, why: str) -> None:
+def _place(round_: Round, job: Job, counts: Counts, why: str) -> bool:
+    """Whether the job got this size, or any that is smaller but more than it has."""
     held = round_.placement(job)
     for smaller in downward(job, counts):
         if held and all(n <= len(held.get(type_, ())) for type_, n in smaller.items()):
-            return  # no growth fits: keeps what it has
-        if held:
-            done = round_.resize(job, smaller, f"{why}: {words(job.counts)} to {words(smaller)}")
-        else:
-            change = f"{words(job.counts)} to {words(smaller)}" if job.placement else words(smaller)
-            done = round_.start(job, smaller, f"{why}: {change}")
-        if done:
-            return
+            return False  # no growth fits: keeps what it has
+        change = f"{words(job.counts)} to {words(smaller)}" if job.placement else words(smaller)
+        place = round_.resize if held else round_.start
+        if place(job, smaller, f"{why}: {change}"):
+            return True
     if not held and not job.placement:
         round_.refuse(job, lacks(job, round_))
+    return False
 
 
 def downward(job: Job, counts: Counts) -> Iterator[Counts]:
