@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.cluster import shared_folder
-from harness.jobs import Jobs, Object, until
+from harness.jobs import Jobs, Object, sleepers, until
 from harness.training import PREFIX, Line, Lines, training, wait_for_step
 
 GROWS = {"min-workers": "1", "max-workers": "3", "min-ps": "1", "max-ps": "2"}
@@ -138,19 +138,31 @@ def test_an_edit_of_the_replicas_rescales_an_elastic_job(jobs: Jobs) -> None:
 
 
 def test_cpu_is_adjusted_in_place(jobs: Jobs) -> None:
-    """A job held back by its CPU limits on an idle cluster gets more CPU, and no container is restarted for it."""
+    """A job of 200m a replica on an idle cluster is lent what its node has; another job comes and gets some of it, and
+    no container is restarted for it."""
     fixed_size = {"max-workers": "1", "max-ps": "1", "min-workers": "0"}
-    job = elastic(jobs, "held", steps=100_000, cpu_m=200, annotations=fixed_size)
-    jobs.apply(job)
-
-    def told() -> str:
-        return jobs.kubectl("describe", "tfjob", "held")
-
+    jobs.apply(elastic(jobs, "held", steps=100_000, cpu_m=200, annotations=fixed_size))
     jobs.wait_for("held", "Running")
-    until(lambda: "CPUAdjusted" in told(), 180, lambda: "its CPU stays:\n" + told())
-    pods = jobs.pods("held").values()
-    assert any(pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] != "200m" for pod in pods)
-    assert all(each["restartCount"] == 0 for pod in pods for each in pod["status"]["containerStatuses"])
+
+    def limits() -> list[str]:
+        pods = jobs.pods("held").values()
+        return [pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] for pod in pods]
+
+    lent = limits()
+    assert "200m" not in lent
+    other = sleepers("other", Worker=1)
+    other["metadata"]["annotations"] = {f"{PREFIX}placement": "auto"}
+    pod = other["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+    pod["nodeSelector"] = {"kubernetes.io/hostname": jobs.get("pod", "held-chief-0")["spec"]["nodeName"]}
+    pod["containers"][0]["resources"] = {"requests": {"cpu": "600m"}}
+    jobs.apply(other)
+    jobs.wait_for("other", "Running")
+    assert (
+        sum(int(each.removesuffix("m")) for each in limits()) <= sum(int(each.removesuffix("m")) for each in lent) - 500
+    )
+    assert "CPUAdjusted" in jobs.describe("held")
+    statuses = [pod["status"]["containerStatuses"] for pod in jobs.pods("held").values()]
+    assert all(each["restartCount"] == 0 for containers in statuses for each in containers)
 
 
 @pytest.mark.parametrize("wrong", ["many", "99"])
