@@ -117,18 +117,6 @@ def test_the_node_is_drained(jobs: Jobs) -> None:
     assert lost_seconds(lines) <= CHECKPOINT_S + SAVING_S
 
 
-def test_the_node_is_lost(jobs: Jobs) -> None:
-    """Kubernetes itself keeps the pods of a lost node until somebody says that it is gone; then they are made anew."""
-    jobs.apply(elastic(jobs, "lost", steps=STEPS))
-    with Lines(jobs.cluster, jobs.namespace, "lost-chief-0") as lines:
-        wait_for_step(lines, 300, 400)
-        node = at(jobs, "lost-ps-0")
-        with jobs.cluster.frozen(node):
-            jobs.cluster.kubectl("delete", "node", node)
-            assert finished(jobs, "lost", lines).content["accuracy"] >= RIGHT
-    assert lost_seconds(lines) <= CHECKPOINT_S + SAVING_S
-
-
 def test_a_clock_that_is_a_minute_fast_changes_nothing(jobs: Jobs) -> None:
     jobs.kubectl("create", "configmap", "later", f"--from-literal=sitecustomize.py={LATER}")
     job = elastic(jobs, "early", steps=STEPS)

@@ -11,7 +11,7 @@ import orjson
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.decision import Create, DeletePod, Observed, ResizePod, SaveState, Settings, Tell
 from elastic_tfjob.controller.elastic import STATE_ANNOTATION, TARGET_ANNOTATION, State, Target
-from elastic_tfjob.controller.observed import Job, Pod, Trouble
+from elastic_tfjob.controller.observed import Job, Pod, Trouble, pinned_to
 from elastic_tfjob.controller.reconcile import reconcile
 from elastic_tfjob.controller.reports import CpuUse, MemoryUse, Prepared, Report, Switch
 from elastic_tfjob.controller.resources import cpu_of
@@ -216,6 +216,7 @@ class Cluster:
             restarts=0,
             troubles=(),
             cpu=cpu_of(body["spec"]),
+            pinned=pinned_to(body["spec"]),
             command=metadata.get("annotations", {}).get(f"{PREFIX}command", ""),
         )
         chief = role == "chief" or ("Chief" not in self.types and (role, self.pods[name].index) == ("worker", 0))
@@ -233,7 +234,7 @@ class Cluster:
                 trouble = Trouble("Unschedulable", "0/3 nodes are available: 3 Insufficient cpu.")
                 self.pods[name] = replace(pod, troubles=(trouble,))
             elif pod.phase == "Pending":
-                self.pods[name] = replace(pod, phase="Running", troubles=())
+                self.pods[name] = replace(pod, phase="Running", node=pod.pinned or "any", troubles=())
             elif pod.phase == "Running":
                 self.launchers[name].obey(pod.command)
 

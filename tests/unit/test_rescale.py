@@ -314,6 +314,25 @@ class TestWaiting:
         assert cluster.pods["j-worker-0"].cpu == (300, 300)
         assert cluster.pods["j-ps-0"].cpu == (100, 100)
 
+    def test_a_pod_that_waits_for_a_lost_node_is_made_anew_on_another(self) -> None:
+        """Those that are bound stay where they are; only what is not is bound to somewhere else."""
+        cluster = Cluster(settings=self.WAITS)
+        replicas = {"Chief": 1, "PS": 1, "Worker": 1}
+        target = Target(0, replicas, {"Chief": ("a",), "PS": ("a",), "Worker": ("b",)}, reason="fits on a and b")
+        cluster.annotations[TARGET_ANNOTATION] = target.to_json()
+        cluster.unschedulable.add("j-worker-0")
+        cluster.run(5)
+        assert cluster.pods["j-worker-0"].pinned == "b"
+        kept = {name: pod.uid for name, pod in cluster.pods.items() if pod.node}
+        elsewhere = Target(0, replicas, dict.fromkeys(replicas, ("c",)), reason="b is gone")
+        cluster.annotations[TARGET_ANNOTATION] = elsewhere.to_json()
+        cluster.run(5)
+        cluster.unschedulable.clear()
+        cluster.run(5)
+        assert cluster.pods["j-worker-0"].node == "c"
+        assert {name: cluster.pods[name].uid for name in kept} == kept
+        assert set(kept) == {"j-chief-0", "j-ps-0"}
+
     def test_a_job_without_annotations_does_not_wait(self) -> None:
         cluster = Cluster(settings=self.WAITS, annotations={})
         cluster.run(3)

@@ -90,7 +90,8 @@ class Trouble:
 class Pod:
     """A pod of some TFJob. `index` is None where the label is not a number; `exit_code` is None until the container
     that trains has terminated. `cpu` are request and limit of that container in millicores, `command` is what the
-    operator told its launcher; `exporter` tells that it can be asked for its status."""
+    operator told its launcher; `exporter` tells that it can be asked for its status; `pinned` is the one node that it
+    may be bound to."""
 
     namespace: str
     name: str
@@ -111,6 +112,7 @@ class Pod:
     cpu: tuple[int, int] = (0, 0)
     command: str = ""
     exporter: bool = False
+    pinned: str = ""
 
     @classmethod
     def parse(cls, raw: Raw) -> "Pod":
@@ -134,6 +136,7 @@ class Pod:
             restarts=sum(container.get("restartCount", 0) for container in (*inits, *containers)),
             troubles=tuple(_troubles(metadata["name"], status)),
             node=sys.intern(spec.get("nodeName") or ""),
+            pinned=sys.intern(pinned_to(spec)),
             ip=status.get("podIP") or "",
             requests=requests_of(spec),
             cpu=cpu_of(spec),
@@ -215,6 +218,18 @@ class PodGroup:
         """The spec as the API sends it."""
         found: dict[str, Any] = orjson.loads(self.raw_spec)
         return found
+
+
+def pinned_to(spec: Raw) -> str:
+    """The node that inject.pin wrote into a pod's affinity, as the last of a term's fields."""
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ) or {}
+    for term in affinity.get("nodeSelectorTerms") or ():
+        for field in reversed(term.get("matchFields") or ()):
+            if field["key"] == "metadata.name" and field["operator"] == "In":
+                return str(field["values"][0])
+    return ""
 
 
 def _of_replica(metadata: Raw) -> dict[str, Any]:

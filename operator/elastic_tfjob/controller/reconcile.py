@@ -406,7 +406,7 @@ class _Pass:
             if pod.index is None:
                 continue
             present.add(pod.index)
-            if pod.index >= count:
+            if pod.index >= count or self._waits_for_a_node_in_vain(name, pod):
                 self._delete_pods([pod], mark=True)
             # An elastic job survives the loss of a pod, so a drain or a preemption is no failure of it.
             leaving = pod.index >= replica.count or pod.stopped_by_us or (elastic and pod.terminating)
@@ -422,6 +422,15 @@ class _Pass:
         for index in range(count):
             if index not in present and (Pod, general_name(self.job.name, name, index)) not in self.taken:
                 self._create_pod(name, index)
+
+    def _waits_for_a_node_in_vain(self, name: str, pod: Pod) -> bool:
+        """Whether a pod that is not bound yet is pinned to another node than it shall have by now: one that is lost."""
+        state = self.state
+        if state is None or pod.index is None or pod.node or not pod.pinned or pod.phase != "Pending":
+            return False
+        added = state.next is not None and pod.index >= state.replicas.get(name, 0)
+        nodes = (state.next if added and state.next is not None else state).nodes.get(name, ())
+        return pod.pinned != (nodes[pod.index] if pod.index < len(nodes) else "")
 
     def _judge_failed(self, name: str, policy: str, pod: Pod) -> None:
         exit_code = _NO_EXIT_CODE if pod.exit_code is None else pod.exit_code
