@@ -1,7 +1,7 @@
 """What the operator keeps of the API's objects: only what decisions read, so that 10,000 jobs fit in memory. Pure."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -220,12 +220,17 @@ class PodGroup:
         return found
 
 
-def pinned_to(spec: Raw) -> str:
-    """The node that inject.pin wrote into a pod's affinity, as the last of a term's fields."""
+def required_terms(spec: Raw) -> Iterable[Raw]:
+    """The terms of a pod's required node affinity, of which a node must match one."""
     affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
     ) or {}
-    for term in affinity.get("nodeSelectorTerms") or ():
+    return affinity.get("nodeSelectorTerms") or ()
+
+
+def pinned_to(spec: Raw) -> str:
+    """The node that inject.pin wrote into a pod's affinity, as the last of a term's fields."""
+    for term in required_terms(spec):
         for field in reversed(term.get("matchFields") or ()):
             if field["key"] == "metadata.name" and field["operator"] == "In":
                 return str(field["values"][0])

@@ -428,8 +428,7 @@ class _Pass:
         state = self.state
         if state is None or pod.index is None or pod.node or not pod.pinned or pod.phase != "Pending":
             return False
-        added = state.next is not None and pod.index >= state.replicas.get(name, 0)
-        nodes = (state.next if added and state.next is not None else state).nodes.get(name, ())
+        nodes = _size_with(state, name, pod.index).nodes.get(name, ())
         return pod.pinned != (nodes[pod.index] if pod.index < len(nodes) else "")
 
     def _judge_failed(self, name: str, policy: str, pod: Pod) -> None:
@@ -470,8 +469,8 @@ class _Pass:
         state, domain = self.state, self.settings.cluster_domain
         if state is None:
             return render_pod(self.job, self.spec, name, index, domain=domain)
-        added = state.next is not None and index >= state.replicas.get(name, 0)
-        size = state.next if added and state.next is not None else state
+        size = _size_with(state, name, index)
+        added = size is not state
         spec = sized(self.declared, size.replicas)
         pod = render_pod(self.job, spec, name, index, domain=domain, slot=size.slot)
         what = self.elasticity.injected(self.declared) if self.settings.image else "none"
@@ -584,6 +583,11 @@ class _Pass:
 
     def _event(self, type_: str, reason: str, message: str) -> None:
         self.events.append(Event(type_, reason, message))
+
+
+def _size_with(state: State, name: str, index: int) -> State | Next:
+    """The size that a replica belongs to: the one that the job runs with, or if it is added for the next one, that."""
+    return state if state.next is None or index < state.replicas.get(name, 0) else state.next
 
 
 def _within(wanted: Mapping[str, Any], existing: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.cluster import ForeignPod, Node
 from elastic_tfjob.controller.elastic import STATE_ANNOTATION, TARGET_ANNOTATION, State, Target
 from elastic_tfjob.controller.inject import sidecar_request
-from elastic_tfjob.controller.observed import Job, Pod
+from elastic_tfjob.controller.observed import Job, Pod, required_terms
 from elastic_tfjob.controller.reports import Report
 from elastic_tfjob.controller.rescale import chief_of
 from elastic_tfjob.controller.resources import cpu_of, requests_of
@@ -334,16 +334,13 @@ def _job_spec(
 
 
 def _constraints(pod: Mapping[str, Any]) -> Constraints:
-    required = ((pod.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ) or {}
     affinity = tuple(
         tuple(
             Requirement(each["key"], each["operator"], tuple(each.get("values") or ()))
             for part in ("matchExpressions", "matchFields")
             for each in term.get(part) or ()
         )
-        for term in required.get("nodeSelectorTerms") or ()
+        for term in required_terms(pod)
     )
     selector = dict(pod.get("nodeSelector") or {})
     if pod.get("nodeName"):

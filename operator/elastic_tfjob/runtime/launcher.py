@@ -245,8 +245,9 @@ class Launcher:
 
     def _is_prepared(self, generation: int) -> bool:
         child = self.prepared
-        started = child is not None and (child.pid or child.state == "ready")
-        return child is not None and child.generation == generation and child.state != "failed" and bool(started)
+        if child is None or child.generation != generation or child.state == "failed":
+            return False
+        return bool(child.pid) or child.state == "ready"
 
     def _prepare(self, command: Command) -> None:
         """Start a generation beside what runs. A program that trains must have said that it uses ElasticCheckpoint: its

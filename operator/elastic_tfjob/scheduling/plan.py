@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from elastic_tfjob.scheduling.snapshot import Cpu, Placement, Snapshot
+from elastic_tfjob.scheduling.snapshot import Cpu, Placement, Snapshot, counts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Target:
 
     @property
     def replicas(self) -> dict[str, int]:
-        return {type_: len(names) for type_, names in self.nodes.items()}
+        return counts_of(self.nodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -349,6 +349,11 @@ def grown(placement: Placement, added: Placement) -> dict[str, tuple[str, ...]]:
     return {**placement, **{type_: placement.get(type_, ()) + names for type_, names in added.items() if names}}
 
 
+def lacking(placement: Placement, counts: Counts) -> dict[str, int]:
+    """How many replicas of each type the placement has too few."""
+    return {t: n - len(placement.get(t, ())) for t, n in counts.items() if n > len(placement.get(t, ()))}
+
+
 def shrunk(placement: Placement, counts: Counts) -> dict[str, tuple[str, ...]]:
     """The placement with only the first replicas of each type, as TFJobs remove the highest indices first."""
     return {type_: names[: counts.get(type_, 0)] for type_, names in placement.items() if counts.get(type_, 0)}

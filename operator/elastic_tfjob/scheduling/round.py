@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from elastic_tfjob.scheduling.plan import Loan, Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.queue import Entry, JobQueue, Merge, queue_view, shape
-from elastic_tfjob.scheduling.room import grown, room_view, shrunk
+from elastic_tfjob.scheduling.room import grown, lacking, room_view, shrunk
 from elastic_tfjob.scheduling.snapshot import AS_REQUESTED, UNPLACED, Counts, Cpu, Job, Placement, Snapshot
 
 
@@ -104,8 +104,7 @@ class Round:
         mark = room.mark()
         self._failed.clear()
         held = self.placement(job)
-        room.give(job.spec, held, self.cpu(job))
-        room.take(job.spec, held)
+        room.book_cpu(job.spec, held, self.cpu(job), -1)
         nodes: Placement | None
         if self.profile.repack:
             room.give(job.spec, held)
@@ -116,7 +115,7 @@ class Round:
                 t: names[len(kept.get(t, ())) :] for t, names in held.items() if len(kept.get(t, ())) < len(names)
             }
             room.give(job.spec, dropped)
-            add = {t: n - len(kept.get(t, ())) for t, n in counts.items() if n > len(kept.get(t, ()))}
+            add = lacking(kept, counts)
             added = place.place(job.spec, add, room, kept) if add else UNPLACED
             nodes = None if added is None else grown(kept, added)
         if nodes is None:
@@ -154,7 +153,7 @@ class Round:
         wanted = shrunk(job.placement, counts)
         missing = {t: [k for k, name in enumerate(names) if name not in nodes] for t, names in wanted.items()}
         kept = {t: tuple(name for name in names if name in nodes) for t, names in wanted.items()}
-        add = {t: n - len(kept.get(t, ())) for t, n in counts.items() if n > len(kept.get(t, ()))}
+        add = lacking(kept, counts)
         room = self.room
         mark = room.mark()
         self._failed.clear()

@@ -188,7 +188,7 @@ class Job:
 
     @property
     def counts(self) -> dict[str, int]:
-        return {type_: len(nodes) for type_, nodes in self.placement.items()}
+        return counts_of(self.placement)
 
     @property
     def holds(self) -> Resources:

@@ -25,6 +25,7 @@ from elastic_tfjob.scheduling.snapshot import (
     Phase,
     Placement,
     Snapshot,
+    counts_of,
 )
 from elastic_tfjob.simulation.inference import DAY_S, Demand, InferencePool
 from elastic_tfjob.simulation.workload import WorkloadJob
@@ -462,7 +463,7 @@ class Simulation:
                 record.start_s = now
                 pause = self.costs.start_s
             else:
-                pause = self.costs.restart(live.spec.demand({t: len(n) for t, n in new.items()}).accelerators)
+                pause = self.costs.restart(live.spec.demand(counts_of(new)).accelerators)
         elif resized:
             record.rescales += 1
             live.rescaled_s = now
@@ -687,7 +688,7 @@ class Simulation:
             self._crowd(live, 1)
         live.placement = new
         if new:
-            counts = {type_: len(names) for type_, names in new.items()}
+            counts = counts_of(new)
             demand = live.spec.demand(counts)
             live.accelerators, live.cpu = demand.accelerators, demand.cpu + live.spec.extra_cpu(live.cpu_held)
             live.held = demand.accelerators or sum(counts.values())

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Placement, ReplicaGroup
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Placement, ReplicaGroup, counts_of
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.simulation.worlds.base import Truth
 from elastic_tfjob.simulation.worlds.ps import MEASURED_TASKS, MODELS, PsModel
@@ -63,7 +63,7 @@ class PsCpuTruth:
     most: float | None = None
 
     def rate(self, placement: Placement) -> float:
-        return self.steps_per_s({type_: len(names) for type_, names in placement.items()})
+        return self.steps_per_s(counts_of(placement))
 
     def steps_per_s(self, counts: Counts) -> float:
         return self.pace({g.type: [g.request.cpu / 1000] * counts.get(g.type, 0) for g in self.groups}).steps_per_s

@@ -11,6 +11,7 @@ from elastic_tfjob.api.profiles import KipsParameters
 from elastic_tfjob.scheduling.misfits import misfits_view
 from elastic_tfjob.scheduling.plan import Target
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.scheduling.room import lacking
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import EVALUATOR, PS, WORKER, Counts, Cpu, Job, JobSpec, Snapshot, counts_of
 from elastic_tfjob.scheduling.stages.allocate.grants import Claim, Grants
@@ -79,9 +80,10 @@ class _Adjustment:
         short = [key for key, each in claims.items() if any(self._held(c) < c.want for c in each) or not each]
         if not self.waits:
             self._grow([round_.job(key) for key in short])
-        for job in self._resized():  # what the next size needs is CPU to start with, in every replica alike
+        resized = self._resized()
+        for job in resized:  # what the next size needs is CPU to start with, in every replica alike
             self.grants.withdraw(job)
-        self.grants.pour(self._starting(), self.p.min_idle)
+        self.grants.pour(self._starting(resized), self.p.min_idle)
         self.grants.pour(claim for job in lent for claim in self._had(job, trim=False))
         for job in {job.key: job for job in (*lent, *self.grants.jobs.values())}.values():
             cpu = self.grants.cpu(job)
@@ -134,11 +136,10 @@ class _Adjustment:
 
     def _enforce(self, job: Job, counts: Counts) -> None:
         """Make room for a size that a running job must have."""
-        add = {t: n - len(job.placement.get(t, ())) for t, n in counts.items() if n > len(job.placement.get(t, ()))}
         why = job.spec.asked or "its bounds ask for another size"
         self._take(
             job,
-            add or counts,
+            lacking(job.placement, counts) or counts,
             f"makes room for {job.key}: {why}",
             lambda: self.round.repair(job, counts, f"{change(job.counts, counts)}: {why}"),
             below_declared=True,
@@ -305,10 +306,10 @@ class _Adjustment:
         round_ = self.round
         return [job for key in round_.changes if counts_of(round_.placement(job := round_.job(key))) != job.counts]
 
-    def _starting(self) -> Iterator[Claim]:
+    def _starting(self, resized: Iterable[Job]) -> Iterator[Claim]:
         """Replicas of jobs that start, change their size or have yet to make a step: importing and tracing use all the
         CPU there is."""
-        round_, resized = self.round, self._resized()
+        round_ = self.round
         silent = [round_.job(key) for key in self.silent]
         for job in {job.key: job for job in (*resized, *silent)}.values():
             if not job.spec.rescalable or job.phase == "rescaling":
