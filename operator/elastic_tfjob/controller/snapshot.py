@@ -179,9 +179,9 @@ def candidate(
     if on_its_way or (awaited and not lost):
         superseded = bool(asked) and any(size.get(name, 0) != count for name, count in asked.items())
         phase = "running" if superseded and placement else "rescaling"
-    moment = now.timestamp()
+    since_s = _seconds(job.status().start_time) or now.timestamp()
     report = reports.get(_pod_name(job, spec)) if reports else None
-    steps, observed_s, steps_per_s = _progress(state, report, moment)
+    steps, observed_s, steps_per_s = _progress(state, report, since_s)
     return Candidate(
         job,
         core.Job(
@@ -191,7 +191,7 @@ def candidate(
             steps=steps,
             observed_s=observed_s,
             steps_per_s=steps_per_s,
-            since_s=_seconds(job.status().start_time) or moment,
+            since_s=since_s,
             rescaled_s=_last_rescale(state),
             speed=_speed(found, state, report, size),
             cpu=cpu,
@@ -352,14 +352,14 @@ def _constraints(pod: Mapping[str, Any]) -> Constraints:
     return Constraints(tuple(sorted(selector.items())), affinity, tolerations)
 
 
-def _progress(state: State | None, report: Report | None, now_s: float) -> tuple[float, float, float]:
+def _progress(state: State | None, report: Report | None, since_s: float) -> tuple[float, float, float]:
     """Steps done, when that was known (Unix seconds), and steps a second: the newest of what the program reports and
-    what the state remembers."""
+    what the state remembers; else none since the start."""
     if report is not None and report.step is not None:
         return float(report.step), report.received_at, report.steps_per_s or 0.0
     if state is not None and state.step is not None:
-        return float(state.step), _seconds(state.numbers_at) or now_s, state.steps_per_s or 0.0
-    return 0.0, 0.0, 0.0
+        return float(state.step), _seconds(state.numbers_at) or since_s, state.steps_per_s or 0.0
+    return 0.0, since_s, 0.0
 
 
 def _speed(found: Terms, state: State | None, report: Report | None, size: Mapping[str, int]) -> OnlineSpeed | None:

@@ -17,10 +17,12 @@ class ShortestRemainingTimeFirst:
     drift: float = 1.0
 
     def key(self, job: Job, now: float) -> OrderKey:
-        left = job.remaining_s(now)
+        # A running job's is the time of its end, as its last observation foretells it: the clock does not move it.
+        at = job.observed_s if job.placement else now
+        left = job.remaining_s(at)
         if left is None:
             left = inf
-        return (now + left, 0.0) if job.placement else (left, 1.0)
+        return (at + left, 0.0) if job.placement else (left, 1.0)
 
     def next_jump_s(self, job: Job, now: float) -> float | None:
         return None
