@@ -3,7 +3,7 @@
 import json
 
 from harness.cluster import shared_folder
-from harness.deploy import DEPLOYMENT, NAMESPACE, operator_log
+from harness.deploy import kill_operator, operator_log, wait_ready
 from harness.jobs import Jobs, Object, until
 from harness.training import PREFIX, Lines, wait_for_step
 from test_elastic import CHECKPOINT_S, ask, elastic, finished, lost_seconds, lost_steps, settled, state
@@ -40,10 +40,6 @@ def exporter_restarts(jobs: Jobs, pod: str) -> int:
     return int(next(each["restartCount"] for each in statuses if each["name"] == "elastic-tfjob-exporter"))
 
 
-def described(jobs: Jobs, name: str) -> str:
-    return jobs.kubectl("describe", "tfjob", name)
-
-
 def test_killed_worker_ps_and_exporter_cost_a_checkpoint_interval_at_most(jobs: Jobs) -> None:
     jobs.apply(elastic(jobs, "hurt", steps=STEPS))
     with Lines(jobs.cluster, jobs.namespace, "hurt-chief-0") as lines:
@@ -64,12 +60,11 @@ def test_the_operator_is_killed_during_a_rescale(jobs: Jobs) -> None:
         wait_for_step(lines, 200, 400)
         ask(jobs, "orphan", workers=3)
         until(lambda: state(jobs, "orphan").get("phase") == "Preparing", 60, lambda: f"{state(jobs, 'orphan')}")
-        select = "--selector=control-plane=elastic-tfjob-operator"
-        jobs.cluster.kubectl("-n", NAMESPACE, "delete", "pod", select, "--grace-period=0", "--force")
+        kill_operator(jobs.cluster)
         settled(jobs, "orphan", Worker=3)
         assert finished(jobs, "orphan", lines).content["accuracy"] >= RIGHT
     assert lost_steps(lines) == 0
-    jobs.cluster.kubectl("-n", NAMESPACE, "rollout", "status", DEPLOYMENT, "--timeout=120s")
+    wait_ready(jobs.cluster)
 
 
 def test_a_read_only_volume_refuses_the_rescale_and_training_goes_on(jobs: Jobs) -> None:
@@ -80,7 +75,7 @@ def test_a_read_only_volume_refuses_the_rescale_and_training_goes_on(jobs: Jobs)
         folder.chmod(0o555)  # the job's user is not its owner
         ask(jobs, "mute", workers=3)
         until(lambda: bool(state(jobs, "mute").get("refused")), 180, lambda: f"not refused: {state(jobs, 'mute')}")
-        assert "RescaleRolledBack" in described(jobs, "mute")
+        assert "RescaleRolledBack" in jobs.describe("mute")
         wait_for_step(lines, lines.last_step() + 100, 60)
         folder.chmod(0o777)
         assert finished(jobs, "mute", lines).content["accuracy"] >= RIGHT
@@ -98,7 +93,7 @@ def test_a_full_volume_takes_no_checkpoint_and_training_goes_on(jobs: Jobs) -> N
         wait_for_step(lines, 200, 400)
         ask(jobs, "full", workers=3)
         until(lambda: bool(state(jobs, "full").get("refused")), 180, lambda: f"not refused: {state(jobs, 'full')}")
-        assert "No space left on device" in described(jobs, "full")
+        assert "No space left on device" in jobs.describe("full")
         assert finished(jobs, "full", lines).content["accuracy"] >= RIGHT
     assert lost_steps(lines) == 0
 
@@ -143,6 +138,18 @@ def test_nonsense_in_annotations_is_told_and_the_job_runs(jobs: Jobs) -> None:
         wrong = {f"{PREFIX}target": "[]", f"{PREFIX}state": json.dumps({"phase": "Asleep"})}
         jobs.kubectl("annotate", "tfjob", "odd", "--overwrite", *(f"{key}={text}" for key, text in wrong.items()))
         assert finished(jobs, "odd", lines).content["accuracy"] >= RIGHT
-    told = described(jobs, "odd")
+    told = jobs.describe("odd")
     assert told.count("InvalidAnnotation") >= len(nonsense)
     assert "bug" not in operator_log(jobs.cluster, tail=200)
+
+
+def test_the_node_is_lost(jobs: Jobs) -> None:
+    """Kubernetes itself keeps the pods of a lost node until somebody says that it is gone; then they are made anew."""
+    jobs.apply(elastic(jobs, "lost", steps=STEPS))
+    with Lines(jobs.cluster, jobs.namespace, "lost-chief-0") as lines:
+        wait_for_step(lines, 300, 400)
+        node = at(jobs, "lost-ps-0")
+        with jobs.cluster.frozen(node):
+            jobs.cluster.kubectl("delete", "node", node)
+            assert finished(jobs, "lost", lines).content["accuracy"] >= RIGHT
+    assert lost_seconds(lines) <= CHECKPOINT_S + SAVING_S

@@ -2,7 +2,7 @@
 
 import re
 
-from harness.deploy import DEPLOYMENT, NAMESPACE, operator_log
+from harness.deploy import kill_operator, operator_log, wait_ready
 from harness.jobs import Jobs, sleepers, until
 
 
@@ -30,19 +30,11 @@ def test_a_job_outlives_the_operators_pod(jobs: Jobs) -> None:
     jobs.apply(sleepers("calm", command="sleep 20", PS=1, Worker=2))
     jobs.wait_for("calm", "Running")
     before = {name: pod["metadata"]["uid"] for name, pod in jobs.pods("calm").items()}
-    jobs.cluster.kubectl(
-        "-n",
-        NAMESPACE,
-        "delete",
-        "pod",
-        "--selector=control-plane=elastic-tfjob-operator",
-        "--grace-period=0",
-        "--force",
-    )
+    kill_operator(jobs.cluster)
     jobs.wait_for("calm", "Succeeded")
     after = {name: pod["metadata"]["uid"] for name, pod in jobs.pods("calm").items()}
     assert after.items() <= before.items()  # no pod was made anew
-    jobs.cluster.kubectl("-n", NAMESPACE, "rollout", "status", DEPLOYMENT, "--timeout=120s")
+    wait_ready(jobs.cluster)
 
 
 def test_a_failing_replica_fails_the_job_and_its_exit_code_is_told(jobs: Jobs) -> None:

@@ -60,6 +60,12 @@ def wait_ready(cluster: Cluster) -> None:
         cluster.kubectl("-n", NAMESPACE, "rollout", "status", DEPLOYMENT, "--timeout=180s")
 
 
+def kill_operator(cluster: Cluster) -> None:
+    """Delete the operator's pod, which hears nothing of it before; its Deployment makes another."""
+    select = "--selector=control-plane=elastic-tfjob-operator"
+    cluster.kubectl("-n", NAMESPACE, "delete", "pod", select, "--grace-period=0", "--force")
+
+
 def operator_log(cluster: Cluster, tail: int = -1) -> str:
     """The last `tail` lines that the operator logged (all by default)."""
     return cluster.kubectl("-n", NAMESPACE, "logs", DEPLOYMENT, f"--tail={tail}")
