@@ -83,9 +83,10 @@ class Scenario:
 
 _SMALL = {"Chief": 60, "PS": 60, "Worker": 60}
 _MIDDLE = {"Chief": 50, "PS": 50, "Worker": 100}
-# The small replicas fit anywhere, a worker only where there is no other: chief and PS, spread as the default scheduler
-# spreads them, leave one node for two workers.
-_BIG = {"Chief": 60, "PS": 60, "Worker": 440}
+# The small replicas fit anywhere, a worker only on a node of its own: chief and PSs, spread as the default scheduler
+# spreads them, leave no node for the workers. Only where the Go operator happens to create the workers first (the order
+# of types is random there) does the job start.
+_BIG = {"Chief": 60, "PS": 60, "Worker": 450}
 
 SCENARIOS = {
     "idle": Scenario(
@@ -100,7 +101,7 @@ SCENARIOS = {
     ),
     "deadlock": Scenario(
         "jobs whose small replicas, spread out, leave no node for their workers",
-        tuple(Arrival(2.0 * i, f"big-{i}", steps=500, worker=2, cpu_m=_BIG, max_worker=2) for i in range(2)),
+        tuple(Arrival(2.0 * i, f"big-{i}", steps=500, worker=2, ps=2, cpu_m=_BIG, max_worker=2) for i in range(2)),
         600,
     ),
     "mixed": Scenario(

@@ -2,10 +2,10 @@
 
     python3 launcher.pyz -- python train.py --steps 1000
 
-Level-based: 20 times a second what the operator commands (a file that follows an annotation of the pod) is compared
-with what runs, and one step is taken towards it. Which generation runs is kept in committed.json, so a restarted
-container goes on where it was. The chief's launcher alone decides a switch: its program has saved and waits -> the
-barrier of the prepared one opens and the old one is stopped; nobody outside the pod is asked in between.
+Level-based: several times a second what the operator commands (a file that follows an annotation of the pod) is
+compared with what runs, and one step is taken towards it. Which generation runs is kept in committed.json, so a
+restarted container goes on where it was. The chief's launcher alone decides a switch: its program has saved and waits
+-> the barrier of the prepared one opens and the old one is stopped; nobody outside the pod is asked in between.
 
 A job's result is as without the launcher: the running program's exit code is the launcher's, output goes straight to
 the container's, signals are forwarded, and whatever goes wrong in here is noted in launcher.log and changes nothing.
@@ -32,7 +32,9 @@ from elastic_tfjob.runtime import cgroup, protocol, spare
 ARCHIVE = str(Path(__file__).absolute().parents[2])
 """What holds the package `elastic_tfjob`: launcher.pyz, or a directory."""
 
-POLL_S, SAVING_POLL_S = 0.05, 0.005
+IDLE_POLL_S, POLL_S, SAVING_POLL_S = 0.25, 0.05, 0.005
+"""Between two looks: while nothing goes on (each costs CPU time, which a small container has little of), while programs
+come or go, and while all wait for a checkpoint."""
 STATUS_S = 1.0
 TERM_S = 5.0
 """How long a program that is replaced has between SIGTERM and SIGKILL."""
@@ -118,7 +120,7 @@ class Launcher:
     save_until: float = 0.0
     _seen: Any = None
     _stamp: Any = None
-    _status: str = ""
+    _said: dict[str, Any] = field(default_factory=dict)
     _status_at: float = 0.0
     _cpu: list[tuple[float, float]] = field(default_factory=list)
     _cgroup: dict[str, Any] = field(default_factory=dict)
@@ -141,8 +143,7 @@ class Launcher:
                 self._log(f"{type(error).__name__}: {error}")
                 if self.running is not None and not self.running.pid:  # the user's program cannot be started
                     raise
-            wait = POLL_S if self.asked is None else SAVING_POLL_S
-            received = signal.sigtimedwait(_WATCHED, wait)
+            received = signal.sigtimedwait(_WATCHED, self._pause())
             if received is not None and received.si_signo != signal.SIGCHLD:
                 self._forward(received.si_signo)
 
@@ -161,6 +162,11 @@ class Launcher:
         elif command.action == "run":
             self._start_running(command.generation, self._config(command))
         # else: a new pod, whose program is prepared and waits
+
+    def _pause(self) -> float:
+        if self.asked is not None:
+            return SAVING_POLL_S
+        return POLL_S if self.prepared or self.stopping or not self.running else IDLE_POLL_S
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -501,16 +507,10 @@ class Launcher:
         return modes
 
     def _publish(self, now: float) -> None:
-        due = now - self._status_at >= STATUS_S
-        if due:
-            self._cgroup = cgroup.usage()
-            if (used := self._cgroup.get("usage_s")) is not None:
-                self._cpu = [*self._cpu[-5:], (now, used)]
-        prepared = self.prepared
-        (first, before), (last, after) = (self._cpu[0], self._cpu[-1]) if self._cpu else ((0.0, 0.0), (0.0, 0.0))
-        status = {
+        """Say what runs: each second with what the container can do and uses, and at once where it changes."""
+        prepared, due = self.prepared, now - self._status_at >= STATUS_S
+        state = {
             "generation": self.running.generation if self.running else None,
-            "modes": self._modes(),
             "prepared": prepared
             and {
                 "generation": prepared.generation,
@@ -519,14 +519,20 @@ class Launcher:
                 "why": prepared.why,
             },
             "switch": self.switch,
-            "cgroup": self._cgroup,
-            "use_cores": (after - before) / (last - first) if last > first else None,
         }
-        text = json.dumps(status)
-        if due or text != self._status:
-            with contextlib.suppress(OSError):
-                protocol.write(self.directory / protocol.LAUNCHER, {"at": time.time(), **status})
-            self._status, self._status_at = text, (now if due else self._status_at)
+        if not due and state == self._said:
+            return
+        if due:
+            self._status_at, self._cgroup = now, cgroup.usage()
+            if (used := self._cgroup.get("usage_s")) is not None:
+                self._cpu = [*self._cpu[-5:], (now, used)]
+        self._said = state
+        (first, before), (last, after) = (self._cpu[0], self._cpu[-1]) if self._cpu else ((0.0, 0.0), (0.0, 0.0))
+        use = {"cgroup": self._cgroup, "use_cores": (after - before) / (last - first) if last > first else None}
+        with contextlib.suppress(OSError):
+            protocol.write(
+                self.directory / protocol.LAUNCHER, {"at": time.time(), **state, "modes": self._modes(), **use}
+            )
 
     def _log(self, line: str) -> None:
         with contextlib.suppress(OSError):

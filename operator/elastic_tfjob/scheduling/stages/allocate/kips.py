@@ -6,6 +6,7 @@ After Jeong and Yu (KIPS KTCCS 11(7), 2022), whose text is not public, and its n
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from math import sqrt
 
 from elastic_tfjob.api.profiles import KipsParameters
 from elastic_tfjob.scheduling.misfits import misfits_view
@@ -292,15 +293,25 @@ class _Adjustment:
                     yield Claim(job, type_, k, min(want, held))
 
     def _wants_more(self, job: Job) -> Iterator[Claim]:
-        """A type at its limit may use several times what it holds; one that takes turns with others, of its request."""
-        together = sum(job.cpu_use.values())
-        for type_, use in job.cpu_use.items():
-            at_limit = use >= self.p.busy
-            if at_limit or (together >= self.p.busy and use >= self.p.idle):
-                request = _request(job.spec, type_)
-                for k in range(len(job.placement.get(type_, ()))):
-                    base = self.grants.held(job, type_, k) if at_limit else request
-                    yield Claim(job, type_, k, int(base * self.p.cpu_growth))
+        """Types at their limit may use several times what they hold. Where none is, types take turns: then a step is
+        shortest where each has CPU by the root of its work, and the busiest may use several times its request."""
+        limits = [type_ for type_, use in job.cpu_use.items() if use >= self.p.busy]
+        if not limits and sum(job.cpu_use.values()) < self.p.busy:
+            return
+        work = {type_: job.cpu_use[type_] * self._mean_cpu(job, type_) for type_ in limits or job.cpu_use}
+        most = max(work.values())
+        for type_, load in work.items():
+            for k in range(len(job.placement.get(type_, ()))):
+                if limits:
+                    want = self.grants.held(job, type_, k) * self.p.cpu_growth
+                else:
+                    want = _request(job.spec, type_) * self.p.cpu_growth * sqrt(load / most)
+                yield Claim(job, type_, k, int(want))
+
+    def _mean_cpu(self, job: Job, type_: str) -> float:
+        """Millicores that a replica held while its use was measured."""
+        held = job.cpu.get(type_)
+        return sum(held) / len(held) if held else _request(job.spec, type_)
 
     def _resized(self) -> list[Job]:
         round_ = self.round
