@@ -208,3 +208,18 @@ class TestKips:
         ]
         decided = plan("kips", [node("a", cpus=4), node("b", cpus=4)], jobs)
         assert {key: dict(target.cpu) for key, target in decided.changes.items()} == {"starts": {WORKER: (4000,)}}
+
+    def test_types_that_take_turns_get_cpu_by_the_root_of_their_work(self) -> None:
+        """PS and worker together use 80 % of the time: PS 0.64 of a CPU, worker 0.16, whose roots are as 2 to 1."""
+        types = (servers(1), workers(1, gpus=0, cpus=1))
+        turns = job("turns", *types, steps=1e6, on={"PS": ("n",), "Worker": ("n",)}, steps_per_s=1.0)
+        turns = replace(turns, cpu_use={PS: 0.64, WORKER: 0.16})
+        decided = plan("kips", [node("n", cpus=9)], [turns])
+        assert dict(decided.changes["turns"].cpu) == {PS: (4000,), WORKER: (2000,)}
+
+    def test_a_type_at_its_limit_gets_what_there_is(self) -> None:
+        types = (servers(1), workers(1, gpus=0, cpus=1))
+        bound = job("bound", *types, steps=1e6, on={"PS": ("n",), "Worker": ("n",)}, steps_per_s=1.0)
+        bound = replace(bound, cpu_use={PS: 0.64, WORKER: 0.9})
+        decided = plan("kips", [node("n", cpus=4)], [bound])
+        assert dict(decided.changes["bound"].cpu) == {WORKER: (3000,)}
