@@ -95,7 +95,7 @@ def test_injected_containers_are_counted() -> None:
     plain, injected = (
         described(elastic_job(said={"inject": what})).spec.groups[0].request for what in ("none", "both")
     )
-    assert injected.cpu > plain.cpu
+    assert injected.cpu == plain.cpu  # a pod that asks for all of a node's CPU still fits there
     assert injected.memory > plain.memory
 
 
