@@ -69,10 +69,12 @@ class Model:
     memory: str
 
 
+_LINES = f"--evaluate-every={ENDLESS}"
+"""Else a line would be printed not when its step is done, but when the model has been tried on what was held out."""
 MODELS = {
-    "digits": Model(("--report-every=5",), (1, 2), (2, 3), "2Gi"),
+    "digits": Model(("--report-every=5", _LINES), (1, 2), (2, 3), "2Gi"),
     # 128 MB of variables, sharded over the PS
-    "large": Model(("--report-every=1", "--embedding-mb=128"), (2, 3), (2, 3), "3Gi"),
+    "large": Model(("--report-every=1", _LINES, "--embedding-mb=128"), (2, 3), (2, 3), "3Gi"),
 }
 
 

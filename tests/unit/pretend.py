@@ -116,6 +116,9 @@ class Cluster:
         self.made: list[str] = []
         self.resized: list[ResizePod] = []
         self.unschedulable: set[str] = set()
+        self.unheard: set[str] = set()
+        """Pods whose kubelet is slow to show them a new command."""
+        self._heard: dict[str, str] = {}
         self.deaf = False
         self.deleting = False
         self._uids = 0
@@ -236,7 +239,9 @@ class Cluster:
             elif pod.phase == "Pending":
                 self.pods[name] = replace(pod, phase="Running", node=pod.pinned or "any", troubles=())
             elif pod.phase == "Running":
-                self.launchers[name].obey(pod.command)
+                if name not in self.unheard:
+                    self._heard[name] = pod.command
+                self.launchers[name].obey(self._heard.get(name, ""))
 
     def run(self, rounds: int = 30, seconds: float = 1.0) -> None:
         """Let time pass, the operator looking every second."""

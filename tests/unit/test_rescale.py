@@ -184,6 +184,22 @@ def test_the_newer_of_two_targets_wins() -> None:
     assert "1 Chief + 1 PS + 4 Worker is wanted now" in cluster.events[1][1]
 
 
+def test_the_next_target_waits_until_all_know_what_runs() -> None:
+    """A pod that has not heard that generation 1 runs would stop its program to prepare generation 2."""
+    cluster = started()
+    cluster.target(1, Worker=3)
+    cluster.until("Switching")
+    cluster.unheard = {"j-worker-0"}
+    cluster.target(2, Worker=2)
+    cluster.run(10)
+    assert cluster.state.phase == "Switching"
+    assert '"run"' in cluster.pods["j-worker-0"].command
+    cluster.unheard.clear()
+    cluster.run(30)
+    assert cluster.running == {"chief-0": 2, "ps-0": 2, "worker-0": 2, "worker-1": 2}
+    assert cluster.reasons == ["Rescaling", "Rescaled"] * 2
+
+
 PHASES = ["Preparing", "Checkpointing", "Switching"]
 
 

@@ -267,7 +267,7 @@ def _switching(s: Situation) -> Step:
     silent = not s.launcher and chief is not None and chief.phase == "Running"
     limit_s = s.timeouts.recreate_s if coming.mode == "recreate" else s.timeouts.switch_s
     late = s.elapsed_s > limit_s
-    if not (heard or silent or late):
+    if not ((heard and _followed(s)) or silent or late):
         return step
     downtime_s = report.downtime_s if heard and report is not None else None
     if downtime_s is None and coming.mode == "recreate" and not late:
@@ -384,6 +384,13 @@ def _prepared(s: Situation, role: Role) -> bool:
         return False
     prepared = report.prepared
     return prepared is not None and prepared.generation == generation and prepared.state == "ready"
+
+
+def _followed(s: Situation) -> bool:
+    """Whether all pods that can be heard know that the new generation runs. One that does not would take the command
+    that comes next for the first it hears of, and stop the program that trains for the coming one's sake."""
+    reports = (s.report(role) for role in _roles(s.state.replicas) if role in s.by_role)
+    return all(report is None or report.generation in (None, s.state.generation) for report in reports)
 
 
 def _mode(s: Situation) -> Mode | None:
