@@ -11,7 +11,8 @@
 
 Until the chief's launcher has committed the switch, training has not stopped and everything can be undone. The launcher
 decides alone, in the pod: its program has saved and the new one stands ready, or not. The operator only learns which,
-so neither its death nor a slow API server prolongs the pause.
+so neither its death nor a slow API server prolongs the pause. The next rescale begins when the chief has made a step
+and all pods have heard which generation runs.
 
 A phase is stored before anything is done that follows from it: `advance` gives what the stored phase calls for, and
 perhaps the next state. So it can be killed anywhere and goes on from the annotation.
