@@ -249,7 +249,7 @@ def measure(cluster: Cluster, mode: str, name: str, times: int, said: Callable[[
     """`times` changes each way, of workers and PS; each is told as soon as it is measured."""
     model = MODELS[name]
     namespace = re.sub("[^a-z0-9-]", "-", f"rescale-{mode}-{name}-{int(time.time()) % 100_000}")
-    kind.shared_folder(namespace)
+    folder = kind.shared_folder(namespace)
     cluster.kubectl("create", "namespace", namespace)
     jobs = Jobs(cluster, namespace)
     changes = [("Worker", model.worker[1]), ("PS", model.ps[1]), ("Worker", model.worker[0]), ("PS", model.ps[0])]
@@ -259,6 +259,9 @@ def measure(cluster: Cluster, mode: str, name: str, times: int, said: Callable[[
             subject = Subject(jobs, model, mode, lines, {"PS": model.ps[0], "Worker": model.worker[0]})
             subject.submit()
             wait_for_step(lines, 50, PATIENCE_S)
+            # The first checkpoint makes the servers connect to the chief. Where that is the one at SIGTERM it fails under
+            # the Go operator: suspending has deleted the chief's service, and with it its name.
+            until(lambda: any(folder.glob("*.complete")), PATIENCE_S, lambda: f"no checkpoint in {folder}")
             for kind_of, count in changes * times:
                 results.append(rescale(subject, kind_of, count))
                 said(results[-1])
