@@ -259,8 +259,8 @@ def measure(cluster: Cluster, mode: str, name: str, times: int, said: Callable[[
             subject = Subject(jobs, model, mode, lines, {"PS": model.ps[0], "Worker": model.worker[0]})
             subject.submit()
             wait_for_step(lines, 50, PATIENCE_S)
-            # The first checkpoint makes the servers connect to the chief. One at SIGTERM would fail under the Go operator:
-            # suspending has deleted the chief's service, and with it its name.
+            # The first checkpoint makes the servers connect to the chief. One at SIGTERM would fail under the Go
+            # operator: suspending has deleted the chief's service, and with it its name.
             until(lambda: any(folder.glob("*.complete")), PATIENCE_S, lambda: f"no checkpoint in {folder}")
             for kind_of, count in changes * times:
                 results.append(rescale(subject, kind_of, count))
