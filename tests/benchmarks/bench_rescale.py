@@ -94,10 +94,15 @@ class Rescale:
 def pause(lines: list[Line], asked: float) -> tuple[Line, Line] | None:
     """The last line of the program that ran when the change was asked for, and the first of the one that follows it.
 
-    None while there is no such line. Every program says from which step it went on.
+    None while there is no such line. Every program says from which step it went on; one that could save nothing goes on
+    from where the one before it did, and makes steps that have been made.
     """
     pairs = itertools.pairwise(lines)
-    changed = (pair for pair in pairs if pair[1].at > asked and pair[0].resumed_at != pair[1].resumed_at)
+    changed = (
+        (last, first)
+        for last, first in pairs
+        if first.at > asked and (first.resumed_at != last.resumed_at or first.step <= last.step)
+    )
     return next(changed, None)
 
 
