@@ -223,3 +223,9 @@ class TestKips:
         bound = replace(bound, cpu_use={PS: 0.64, WORKER: 0.9})
         decided = plan("kips", [node("n", cpus=4)], [bound])
         assert dict(decided.changes["bound"].cpu) == {WORKER: (3000,)}
+
+    def test_types_without_cpu_of_their_own_want_none(self) -> None:
+        types = (servers(1, cpus=0), workers(1, gpus=1))
+        turns = job("turns", *types, steps=1e6, on={"PS": ("n",), "Worker": ("n",)}, steps_per_s=1.0)
+        turns = replace(turns, cpu_use={PS: 0.5, WORKER: 0.4})
+        assert not plan("kips", [node("n", gpus=1, cpus=4)], [turns]).changes

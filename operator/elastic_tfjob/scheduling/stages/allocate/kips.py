@@ -296,22 +296,18 @@ class _Adjustment:
         """Types at their limit may use several times what they hold. Where none is, types take turns: then a step is
         shortest where each has CPU by the root of its work, and the busiest may use several times its request."""
         limits = [type_ for type_, use in job.cpu_use.items() if use >= self.p.busy]
-        if not limits and sum(job.cpu_use.values()) < self.p.busy:
-            return
-        work = {type_: job.cpu_use[type_] * self._mean_cpu(job, type_) for type_ in limits or job.cpu_use}
-        most = max(work.values())
-        for type_, load in work.items():
+        for type_ in limits:
             for k in range(len(job.placement.get(type_, ()))):
-                if limits:
-                    want = self.grants.held(job, type_, k) * self.p.cpu_growth
-                else:
-                    want = _request(job.spec, type_) * self.p.cpu_growth * sqrt(load / most)
-                yield Claim(job, type_, k, int(want))
-
-    def _mean_cpu(self, job: Job, type_: str) -> float:
-        """Millicores that a replica held while its use was measured."""
-        held = job.cpu.get(type_)
-        return sum(held) / len(held) if held else _request(job.spec, type_)
+                yield Claim(job, type_, k, int(self.grants.held(job, type_, k) * self.p.cpu_growth))
+        if limits or sum(job.cpu_use.values()) < self.p.busy:
+            return
+        replicas = {type_: n for type_, n in job.counts.items() if n and type_ in job.cpu_use}
+        work = {type_: job.cpu_use[type_] * _held_cpu(job, type_) / n for type_, n in replicas.items()}
+        most = max(work.values(), default=0.0) or 1.0  # replicas without CPU of their own have no work, and want none
+        for type_, n in replicas.items():
+            want = int(_request(job.spec, type_) * self.p.cpu_growth * sqrt(work[type_] / most))
+            for k in range(n):
+                yield Claim(job, type_, k, want)
 
     def _resized(self) -> list[Job]:
         round_ = self.round
@@ -396,7 +392,7 @@ class _Adjustment:
         """What is known about the job's speed at other sizes, after the CPU that this round grants it."""
         more = {}
         for type_, names in job.placement.items():
-            before = sum(job.cpu.get(type_, ())) or _request(job.spec, type_) * len(names)
+            before = _held_cpu(job, type_)
             after = sum(self.grants.held(job, type_, k) for k in range(len(names)))
             if before:
                 more[type_] = after / before
@@ -531,8 +527,7 @@ class Pressed:
         if sum(use.values()) < self.busy:
             for type_, u in use.items():
                 requested = _request(after.spec, type_) * len(after.placement[type_])
-                held = sum(after.cpu.get(type_, ())) or requested
-                use[type_] = min(1.0, u * held / requested) if requested else u
+                use[type_] = min(1.0, u * _held_cpu(after, type_) / requested) if requested else u
             if sum(use.values()) < self.busy:
                 return
         self.uses[after.spec.key] = use
@@ -545,6 +540,11 @@ def pressed_view(parameters: KipsParameters) -> Callable[[Snapshot], Pressed]:
 def _request(spec: JobSpec, type_: str) -> int:
     group = spec.group(type_)
     return group.request.cpu if group is not None else 0
+
+
+def _held_cpu(job: Job, type_: str) -> int:
+    """Millicores that a type's replicas hold together while their use is measured."""
+    return sum(job.cpu.get(type_, ())) or _request(job.spec, type_) * len(job.placement.get(type_, ()))
 
 
 def needs_all_of(spec: JobSpec, other: JobSpec) -> bool:
