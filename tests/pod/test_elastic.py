@@ -67,6 +67,19 @@ def test_goes_on_from_the_newest_and_keeps_the_last(tmp_path: Path) -> None:
     assert variable.numpy().tolist() == [50.0] * 4
 
 
+def test_the_first_checkpoint_comes_soon_whatever_the_interval(tmp_path: Path) -> None:
+    job, _ = elastic(tmp_path, every_s=1000.0)
+    step, end = job.resume(), time.monotonic() + 60
+    while not names(tmp_path):
+        assert time.monotonic() < end, "no checkpoint within a minute"
+        time.sleep(0.1)
+        step += 1
+        job.step(step)
+    assert names(tmp_path) == {f"elastic-{step}"}
+    later = job._due_at - time.monotonic()
+    assert 900 < later <= 1000, "the next one comes after the interval"
+
+
 def test_the_end_is_saved(tmp_path: Path) -> None:
     train(tmp_path, 55, total_steps=55)
     assert "elastic-55" in names(tmp_path)

@@ -30,6 +30,9 @@ from elastic_tfjob.runtime.progress import Progress
 
 _KEPT_ENVIRONMENT = ("TF_", "GRPC_", "XLA_", "KERAS_", "OMP_", "MKL_", "KMP_", "CUDA_")
 _POLL_S = 0.005
+_FIRST_S = 5.0
+"""The first checkpoint of a program comes so soon, whatever the interval: it shows whether saving works at all, and
+makes parameter servers connect to the chief. At SIGTERM they could not: a pod that is ended has no name any more."""
 _AGREE_S = 0.25
 """How often the workers of a MultiWorkerMirroredStrategy ask each other whether one of them was told to save."""
 _KILLED_S = 60.0
@@ -55,10 +58,11 @@ class ElasticCheckpoint:
     `checkpoint`: a tf.train.Checkpoint of all that training changes. `directory`: path or URL for tf.io.gfile; by
     default $ELASTIC_TFJOB_CHECKPOINT_DIR, which the operator sets from the job's annotation; if there is none, nothing
     is saved and the job cannot be rescaled. `total_steps`: when training ends (then the last checkpoint is written).
-    Saved every `every_steps` steps or `every_s` seconds, whichever comes first; the last `keep` are kept.
-    `batch_size` and `batch`: see batch_size_per_worker. `strategy`: needed for MultiWorkerMirroredStrategy, where every
-    worker makes the same calls. `sharded`: parameter servers write their own part of a checkpoint, which is faster for
-    large models but needs `directory` in their containers too; otherwise the chief writes all.
+    Saved every `every_steps` steps or `every_s` seconds, whichever comes first, and with `every_s` also 5 s after
+    training has begun; the last `keep` are kept. `batch_size` and `batch`: see batch_size_per_worker. `strategy`:
+    needed for MultiWorkerMirroredStrategy, where every worker makes the same calls. `sharded`: parameter servers write
+    their own part of a checkpoint, which is faster for large models but needs `directory` in their containers too;
+    otherwise the chief writes all.
 
     A save that fails does not end training: it is reported, and tried again when the next one is due.
     """
@@ -130,7 +134,7 @@ class ElasticCheckpoint:
         if found is None:
             self._saved_step = -1
         self._progress.begin(self._step, found)
-        self._plan_next()
+        self._plan_next(_FIRST_S)
         self._handle_sigterm()
         return self._step
 
@@ -277,8 +281,8 @@ class ElasticCheckpoint:
         self._progress.pause()
         return True
 
-    def _plan_next(self) -> None:
-        """When the next checkpoint is due."""
+    def _plan_next(self, within_s: float = math.inf) -> None:
+        """When the next checkpoint is due; `within_s`, if there is an interval in seconds at all."""
         assert self._step is not None
         self._next_step = self._step + self._every_steps if self._every_steps else sys.maxsize
         total = self._progress.total_steps
@@ -286,7 +290,7 @@ class ElasticCheckpoint:
             self._next_step = min(self._next_step, total)
         elif total is not None:
             self._next_step = sys.maxsize
-        self._due_at = time.monotonic() + self._every_s if self._every_s else math.inf
+        self._due_at = time.monotonic() + min(self._every_s, within_s) if self._every_s else math.inf
 
     def _restore(self) -> dict[str, Any] | None:
         if self._checkpoints is None:
