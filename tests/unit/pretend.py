@@ -118,7 +118,12 @@ class Cluster:
         self.unschedulable: set[str] = set()
         self.unheard: set[str] = set()
         """Pods whose kubelet is slow to show them a new command."""
+        self.dropped: tuple[str, str] | None = None
+        """A pod and an action: its kubelet does not show it the next command of that action, only a change after it."""
+        self._passed_over: dict[str, str] = {}
         self._heard: dict[str, str] = {}
+        self.told: list[tuple[str, str]] = []
+        """Pods and actions, in the order in which they were told."""
         self.deaf = False
         self.deleting = False
         self._uids = 0
@@ -193,6 +198,9 @@ class Cluster:
             case Tell(name, uid, command):
                 assert self.pods[name].uid == uid
                 self.pods[name] = replace(self.pods[name], command=command)
+                self.told.append((name, orjson.loads(command)["action"]))
+                if self.dropped == self.told[-1]:
+                    self.dropped, self._passed_over[name] = None, command
             case ResizePod(name, _, request, limit):
                 self.resized.append(write)
                 self.pods[name] = replace(self.pods[name], cpu=(request, limit))
@@ -239,7 +247,7 @@ class Cluster:
             elif pod.phase == "Pending":
                 self.pods[name] = replace(pod, phase="Running", node=pod.pinned or "any", troubles=())
             elif pod.phase == "Running":
-                if name not in self.unheard:
+                if name not in self.unheard and pod.command != self._passed_over.get(name):
                     self._heard[name] = pod.command
                 self.launchers[name].obey(self._heard.get(name, ""))
 

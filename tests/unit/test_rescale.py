@@ -200,6 +200,41 @@ def test_the_next_target_waits_until_all_know_what_runs() -> None:
     assert cluster.reasons == ["Rescaling", "Rescaled"] * 2
 
 
+def test_each_pod_is_told_once() -> None:
+    """The switch only the chief, which decides; added pods are born with their first command."""
+    cluster = started()
+    cluster.target(1, Worker=3)
+    cluster.run(60)
+    kept = ["j-chief-0", "j-ps-0", "j-worker-0", "j-worker-1"]
+    prepare, switch = [(name, "prepare") for name in kept], [("j-chief-0", "switch")]
+    assert cluster.told == [*prepare, *switch, *((name, "run") for name in (*kept, "j-worker-2"))]
+
+
+@pytest.mark.parametrize(
+    "dropped", [("j-chief-0", "prepare"), ("j-chief-0", "switch"), ("j-worker-0", "prepare"), ("j-worker-0", "run")]
+)
+def test_a_command_that_the_kubelet_does_not_pass_on_is_given_again(dropped: tuple[str, str]) -> None:
+    cluster = started()
+    cluster.dropped = dropped
+    cluster.target(1, Worker=3)
+    cluster.run(25)
+    assert cluster.told.count(dropped) == 2
+    assert cluster.reasons == ["Rescaling", "Rescaled"]
+    assert set(cluster.running.values()) == {1}
+
+
+def test_a_chief_that_did_not_hear_that_it_is_to_go_on_is_not_made_anew() -> None:
+    cluster = started()
+    cluster.launchers["j-ps-0"].builds = False
+    cluster.dropped = ("j-chief-0", "run")
+    cluster.target(1, Worker=3)
+    uid = cluster.pods["j-chief-0"].uid
+    cluster.run(80)
+    assert cluster.told.count(("j-chief-0", "run")) == 2
+    assert cluster.reasons == ["Rescaling", "RescaleRolledBack"]
+    assert cluster.pods["j-chief-0"].uid == uid
+
+
 PHASES = ["Preparing", "Checkpointing", "Switching"]
 
 

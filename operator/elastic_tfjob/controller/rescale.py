@@ -21,6 +21,7 @@ perhaps the next state. So it can be killed anywhere and goes on from the annota
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from math import log2
 from typing import Final
 
 from elastic_tfjob.api.tfjob import TFJobSpec
@@ -53,6 +54,8 @@ NUMBERS_S: Final = 60.0
 _SECOND_PROGRAM: Final = 0.8
 # Steps per second are believed when they were measured for so long.
 _SPEED_WINDOW_S: Final = 5.0
+# A pod that has not heard its command after so long is told again; then after twice as long, and so on.
+_NUDGE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +218,9 @@ def _preparing(s: Situation) -> Step:
 
 def _checkpointing(s: Situation) -> Step:
     coming = _coming(s)
-    commands = _commands(s, _roles(coming.replicas), "switch", coming)
+    # Where whole programs wait, only the chief has something to do; of spares, servers start with it.
+    told = _roles(coming.replicas) if coming.mode == "spare" else [s.chief]
+    commands = _commands(s, told, "switch", coming)
     step = Step(s.state, _most(s.state.replicas, coming.replicas), commands, again_s=1.0)
     chief, report = s.by_role.get(s.chief), s.report(s.chief)
     if report is not None and report.generation == coming.generation:
@@ -442,17 +447,47 @@ def _commands(s: Situation, roles: list[Role], action: str, coming: Next | None)
 
 
 def _lacking(s: Situation, wanted: Mapping[Role, Command]) -> dict[Role, str]:
-    """The commands that differ from what the pods were told."""
+    """The commands that differ from what the pods were told, and those that do not seem to reach their pods.
+
+    The kubelet passes an annotation on within a second; but one that changes while it is still passing on the change
+    before (on a busy node) stays where it is until it looks again by itself, up to a minute and a half later. Any
+    change of the pod makes it look: the text gets a space at its end, which launchers do not mind, or loses it.
+    """
     if not s.launcher:
         return {}
     pods = s.by_role
+    space = " " * (int(log2(max(1.0, 2 * s.elapsed_s / _NUDGE_S))) % 2)
     found = {}
     for role, command in wanted.items():
         pod = pods.get(role)
+        if pod is None or pod.terminating or pod.command == STOP_COMMAND:
+            continue
         text = command.to_json()
-        if pod is not None and not pod.terminating and pod.command not in (text, STOP_COMMAND):
+        if pod.command.rstrip() != text:
             found[role] = text
+        elif pod.command != text + space and _deaf(s, role, command):
+            found[role] = text + space
     return found
+
+
+def _deaf(s: Situation, role: Role, command: Command) -> bool:
+    """Whether a replica's exporter tells that its launcher has not heard a command."""
+    report = s.report(role)
+    if report is None or report.generation is None:
+        return False
+    prepared, generation = report.prepared, command.generation
+    match command.action:
+        case "prepare":
+            return report.generation != generation and (prepared is None or prepared.generation != generation)
+        case "switch":
+            switch = report.switch
+            return (
+                role == s.chief
+                and report.generation != generation
+                and (switch is None or switch.generation != generation)
+            )
+        case _:
+            return report.generation != generation or prepared is not None
 
 
 def _config(s: Situation, role: Role, counts: Counts, slot: int) -> str:
