@@ -232,7 +232,11 @@ async def test_cpu_use_is_a_mean_over_the_window(world: tuple[World, Reports]) -
     await until(lambda: reports.of_job(KEY)[chief.name].at > FULL["at"])
     await asyncio.sleep(0.2)  # asked again, it says the same
     assert reports.of_job(KEY)[chief.name].cpu.use_cores == pytest.approx(0.5)
+    older = {**cpu, "at": FULL["at"] + 20, "usage_s": 12.5 + 8.0}
+    seen.answers[chief.name] = json.dumps({**FULL, "generation": 0, "at": FULL["at"] + 23, "cpu": older})
+    await until(lambda: reports.of_job(KEY)[chief.name].at > FULL["at"] + 20)
+    assert reports.of_job(KEY)[chief.name].cpu.use_cores == pytest.approx(0.4)  # by when it was looked at, not asked
     other = {**cpu, "usage_s": 30.0, "limit_cores": 2.0}
-    seen.answers[chief.name] = json.dumps({**FULL, "generation": 0, "at": FULL["at"] + 20, "cpu": other})
+    seen.answers[chief.name] = json.dumps({**FULL, "generation": 0, "at": FULL["at"] + 30, "cpu": other})
     await until(lambda: reports.of_job(KEY)[chief.name].cpu.limit_cores == 2.0)
     assert reports.of_job(KEY)[chief.name].cpu.use_cores is None  # another limit: the mean begins anew

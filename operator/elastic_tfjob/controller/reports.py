@@ -91,8 +91,10 @@ class Checkpoint:
 @dataclass(frozen=True, slots=True)
 class CpuUse:
     """CPU of the training container: seconds used and throttled since it started; cores it may use, and uses: from
-    Reports, that is a mean over up to half a minute in which it ran the same with the same limit, None before."""
+    Reports, that is a mean over up to half a minute in which it ran the same with the same limit, None before. `at` is
+    the Unix time of these figures on the pod's clock."""
 
+    at: float | None = None
     usage_s: float | None = None
     throttled_s: float | None = None
     limit_cores: float | None = None
@@ -277,7 +279,7 @@ def _checkpoint(raw: _Fields | None) -> Checkpoint | None:
 def _cpu(raw: _Fields | None) -> CpuUse:
     if raw is None:
         return CpuUse()
-    return CpuUse(*(raw.number(name) for name in ("usage_s", "throttled_s", "limit_cores", "use_cores")))
+    return CpuUse(*(raw.number(name) for name in ("at", "usage_s", "throttled_s", "limit_cores", "use_cores")))
 
 
 def _memory(raw: _Fields | None) -> MemoryUse:
@@ -329,16 +331,16 @@ class _Source:
         """Keep a new report, with CPU use averaged over the window."""
         if self.report is not None and _runs(self.report) != _runs(report):
             self.used.clear()
-        usage_s = report.cpu.usage_s
+        usage_s, at = report.cpu.usage_s, report.cpu.at or report.at
         if usage_s is not None:
             used = self.used
-            if used and (report.at < used[-1][0] or usage_s < used[-1][1]):  # another clock, or another process
+            if used and (at < used[-1][0] or usage_s < used[-1][1]):  # another clock, or another process
                 used.clear()
-            if not used or report.at > used[-1][0]:
-                used.append((report.at, usage_s))
-            while len(used) > 2 and used[1][0] <= report.at - _WINDOW_S:
+            if not used or at > used[-1][0]:
+                used.append((at, usage_s))
+            while len(used) > 2 and used[1][0] <= at - _WINDOW_S:
                 used.popleft()
-            span_s = report.at - used[0][0]
+            span_s = at - used[0][0]
             cores = (usage_s - used[0][1]) / span_s if span_s >= _LEAST_WINDOW_S else None
             report = replace(report, cpu=replace(report.cpu, use_cores=cores))
         self.report = report

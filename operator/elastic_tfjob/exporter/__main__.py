@@ -59,7 +59,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     with ThreadingHTTPServer(("", options.port), handler(options.dir)) as server:
         server.daemon_threads = True
-        server.serve_forever()
+        server.serve_forever(poll_interval=3600)  # how often it would look whether it is to end
 
 
 if __name__ == "__main__":

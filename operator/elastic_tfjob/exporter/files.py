@@ -103,6 +103,7 @@ def status(directory: Path) -> dict[str, Any]:
         if saved
         else None,
         "cpu": {
+            "at": cgroup.number("at"),
             "usage_s": cgroup.number("usage_s"),
             "throttled_s": cgroup.number("throttled_s"),
             "limit_cores": cgroup.number("limit_cores"),

@@ -346,7 +346,7 @@ class ElasticCheckpoint:
             self._agreement.sum(0)
 
     def _watch(self) -> None:
-        """In the other thread, twenty times a second: is there something to do at the next step?"""
+        """In the other thread, some times a second: is there something to do at the next step?"""
         if self._folder is not None and self._task.trains:
             request = None
             if (self._folder / protocol.SAVE).exists():

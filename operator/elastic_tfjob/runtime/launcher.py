@@ -32,10 +32,11 @@ from elastic_tfjob.runtime import cgroup, protocol, spare
 ARCHIVE = str(Path(__file__).absolute().parents[2])
 """What holds the package `elastic_tfjob`: launcher.pyz, or a directory."""
 
-IDLE_POLL_S, POLL_S, SAVING_POLL_S = 0.25, 0.05, 0.005
+IDLE_POLL_S, POLL_S, SAVING_POLL_S = 1.0, 0.05, 0.005
 """Between two looks: while nothing goes on (each costs CPU time, which a small container has little of), while programs
 come or go, and while all wait for a checkpoint."""
-STATUS_S = 1.0
+STATUS_S = 3.0
+"""How often it says what the container uses; what changes, it says at once."""
 TERM_S = 5.0
 """How long a program that is replaced has between SIGTERM and SIGKILL."""
 _FORWARDED = [
@@ -507,7 +508,7 @@ class Launcher:
         return modes
 
     def _publish(self, now: float) -> None:
-        """Say what runs: each second with what the container can do and uses, and at once where it changes."""
+        """Say what runs: now and then with what the container can do and uses, and at once where it changes."""
         prepared, due = self.prepared, now - self._status_at >= STATUS_S
         state = {
             "generation": self.running.generation if self.running else None,
@@ -523,7 +524,7 @@ class Launcher:
         if not due and state == self._said:
             return
         if due:
-            self._status_at, self._cgroup = now, cgroup.usage()
+            self._status_at, self._cgroup = now, {"at": time.time(), **cgroup.usage()}
             if (used := self._cgroup.get("usage_s")) is not None:
                 self._cpu = [*self._cpu[-5:], (now, used)]
         self._said = state

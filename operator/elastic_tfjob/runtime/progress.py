@@ -19,15 +19,16 @@ from elastic_tfjob.runtime import protocol
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the step-time histogram, in seconds; one more bucket takes the rest."""
 DOWNTIME_BUCKETS = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
-WRITE_S, WATCH_S = 0.5, 0.05
-"""Seldom, for it costs CPU (tests/benchmarks/bench_hook.py); training goes on until a request to save is seen."""
+WRITE_S, WATCH_S = 1.0, 0.25
+"""Seldom, for it costs CPU (tests/benchmarks/bench_hook.py): in a container of 50 millicores, 20 looks a second took a
+tenth of it. Training goes on until a request to save is seen."""
 RATE_S = 10.0
 """Steps a second are of this long a time."""
 
 
 class Progress:
-    """Counters of the program that trains, and the thread that writes them (twice a second) and calls `watch` (twenty
-    times a second)."""
+    """Counters of the program that trains, and the thread that writes them each second and calls `watch` four times as
+    often."""
 
     def __init__(self, directory: Path | None, generation: int, watch: Callable[[], None]) -> None:
         self.path = directory / protocol.PROGRESS if directory else None
