@@ -124,6 +124,9 @@ class Cluster:
         self._heard: dict[str, str] = {}
         self.told: list[tuple[str, str]] = []
         """Pods and actions, in the order in which they were told."""
+        self.modes: tuple[str, ...] = ("overlap", "spare")
+        """What the launchers say how their pods can be rescaled."""
+        self.reported_at = 0.0
         self.deaf = False
         self.deleting = False
         self._uids = 0
@@ -147,10 +150,10 @@ class Cluster:
     def reports(self) -> dict[str, Report]:
         return {
             name: Report(
-                at=0.0,
+                at=self.reported_at,
                 generation=launcher.generation,
                 launcher=True,
-                modes=("overlap", "spare"),
+                modes=self.modes,
                 prepared=launcher.prepared,
                 switch=launcher.switch,
                 step=100,

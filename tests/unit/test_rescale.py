@@ -50,6 +50,22 @@ def test_overlap(replicas: dict[str, int], running: dict[str, int]) -> None:
     assert all(cluster.pods[name].uid == uid for name, uid in kept.items() if name in cluster.pods)
 
 
+@pytest.mark.parametrize(("looked", "mode"), [(True, "overlap"), (False, "recreate")])
+def test_a_launcher_that_has_not_looked_since_the_first_step_is_waited_for(looked: bool, mode: str) -> None:
+    """Its word is older than the program's that it can be rescaled. If it stays with it, the pods are made anew."""
+    cluster = started()
+    cluster.modes = ()
+    cluster.target(1, Worker=3)
+    cluster.run(3)
+    assert cluster.state.phase == "Stable"
+    if looked:
+        cluster.modes = ("overlap", "spare")
+    else:
+        cluster.reported_at = 10.0
+    cluster.run(30)
+    assert [each.mode for each in cluster.state.history] == [mode]
+
+
 def test_the_next_generation_listens_on_the_other_port() -> None:
     cluster = started()
     for generation, workers, port in ((1, 3, 2223), (2, 4, 2222)):

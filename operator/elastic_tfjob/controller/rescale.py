@@ -54,6 +54,8 @@ NUMBERS_S: Final = 60.0
 _SECOND_PROGRAM: Final = 0.8
 # Steps per second are believed when they were measured for so long.
 _SPEED_WINDOW_S: Final = 5.0
+# A program that makes steps has told its launcher that it can be rescaled; so long after, the launcher has looked.
+_MODES_S: Final = 5.0
 # A pod that has not heard its command after so long is told again; then after twice as long, and so on.
 _NUDGE_S: Final = 5.0
 
@@ -178,7 +180,7 @@ def _stable(s: Situation) -> Step:
         return stay
     mode = _mode(s) if target.replicas else "recreate"
     if mode is None:
-        return stay
+        return replace(stay, again_s=1.0)
     coming = Next(
         generation=target.generation,
         slot=state.slot if mode == "recreate" else 1 - state.slot,
@@ -406,6 +408,8 @@ def _mode(s: Situation) -> Mode | None:
         return "recreate"
     if report is None or report.generation != s.state.generation or report.first_step_at is None:
         return "recreate" if s.elapsed_s > s.timeouts.hook_s else None
+    if not report.modes and report.at - report.first_step_at < _MODES_S:
+        return None
     reports = [found for role in _roles(s.state.replicas) if (found := s.report(role)) is not None]
     offered = set.intersection(*(set(each.modes) for each in reports))
     if s.mode == "overlap" and "overlap" in offered and not s.accelerators and all(map(_room_for_two, reports)):

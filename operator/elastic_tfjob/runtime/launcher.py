@@ -520,6 +520,7 @@ class Launcher:
                 "why": prepared.why,
             },
             "switch": self.switch,
+            "modes": self._modes(),
         }
         if not due and state == self._said:
             return
@@ -531,9 +532,7 @@ class Launcher:
         (first, before), (last, after) = (self._cpu[0], self._cpu[-1]) if self._cpu else ((0.0, 0.0), (0.0, 0.0))
         use = {"cgroup": self._cgroup, "use_cores": (after - before) / (last - first) if last > first else None}
         with contextlib.suppress(OSError):
-            protocol.write(
-                self.directory / protocol.LAUNCHER, {"at": time.time(), **state, "modes": self._modes(), **use}
-            )
+            protocol.write(self.directory / protocol.LAUNCHER, {"at": time.time(), **state, **use})
 
     def _log(self, line: str) -> None:
         with contextlib.suppress(OSError):
