@@ -479,19 +479,12 @@ def _deaf(s: Situation, role: Role, command: Command) -> bool:
     report = s.report(role)
     if report is None or report.generation is None:
         return False
-    prepared, generation = report.prepared, command.generation
-    match command.action:
-        case "prepare":
-            return report.generation != generation and (prepared is None or prepared.generation != generation)
-        case "switch":
-            switch = report.switch
-            return (
-                role == s.chief
-                and report.generation != generation
-                and (switch is None or switch.generation != generation)
-            )
-        case _:
-            return report.generation != generation or prepared is not None
+    if command.action == "run":
+        return report.generation != command.generation or report.prepared is not None
+    if command.action == "switch" and role != s.chief:  # who does not decide does not answer
+        return False
+    answer = report.prepared if command.action == "prepare" else report.switch
+    return command.generation not in (report.generation, answer and answer.generation)
 
 
 def _config(s: Situation, role: Role, counts: Counts, slot: int) -> str:
