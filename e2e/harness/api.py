@@ -7,7 +7,10 @@ hide in the second.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
+import weakref
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +83,33 @@ class Connection:
         return cls(settings.host, tls, headers)
 
 
+class Connector(aiohttp.TCPConnector):
+    """Connections to one server, at most `limit` (0: any number) at a time; all are gone when `close` returns.
+
+    aiohttp's own lets go of a TLS connection before the server has answered its farewell. From a busy server the
+    answer may come after the end of the event loop, and Python then reports an open socket, in some later test.
+    """
+
+    def __init__(self, server: Connection, *, limit: int) -> None:
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        super().__init__(ssl=server.tls or False, limit=limit, socket_factory=self._socket)
+
+    def _socket(self, address: tuple[Any, ...]) -> socket.socket:
+        family, kind, protocol, *_ = address
+        made = socket.socket(family, kind, protocol)
+        self._sockets.add(made)
+        return made
+
+    async def close(self, *, abort_ssl: bool = False) -> None:
+        await super().close(abort_ssl=abort_ssl)
+        for opened in self._sockets:
+            with contextlib.suppress(OSError):  # closed, or not connected
+                opened.shutdown(socket.SHUT_RDWR)
+        async with asyncio.timeout(5):
+            while any(opened.fileno() >= 0 for opened in self._sockets):
+                await asyncio.sleep(0.01)
+
+
 class Api:
     """`async with Api(kubeconfig) as api:`; one connection pool of `connections` sockets."""
 
@@ -92,7 +122,7 @@ class Api:
         self._session = aiohttp.ClientSession(
             base_url=server.url,
             # Watches live in the same pool and hold their socket, hence some extra.
-            connector=aiohttp.TCPConnector(ssl=server.tls or False, limit=self._connections + 8),
+            connector=Connector(server, limit=self._connections + 8),
             timeout=aiohttp.ClientTimeout(total=60),
             headers={"Accept": "application/json", **server.headers},
             read_bufsize=2**20,

@@ -24,7 +24,7 @@ import orjson
 import yaml
 from aiohttp import web
 
-from harness.api import Connection
+from harness.api import Connection, Connector
 
 # Set anew by aiohttp on each side; a message that is passed on must not repeat them.
 _HOP_BY_HOP = {"connection", "content-encoding", "content-length", "host", "keep-alive", "transfer-encoding"}
@@ -62,7 +62,7 @@ class FaultProxy:
         self._session = aiohttp.ClientSession(
             base_url=server.url,
             headers=server.headers,
-            connector=aiohttp.TCPConnector(ssl=server.tls or False, limit=0),
+            connector=Connector(server, limit=0),
             timeout=aiohttp.ClientTimeout(total=None),
             auto_decompress=True,
         )
