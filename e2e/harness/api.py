@@ -105,9 +105,10 @@ class Connector(aiohttp.TCPConnector):
         for opened in self._sockets:
             with contextlib.suppress(OSError):  # closed, or not connected
                 opened.shutdown(socket.SHUT_RDWR)
-        async with asyncio.timeout(5):
-            while any(opened.fileno() >= 0 for opened in self._sockets):
-                await asyncio.sleep(0.01)
+        with contextlib.suppress(TimeoutError):  # what is open still, Python reports
+            async with asyncio.timeout(30):
+                while any(opened.fileno() >= 0 for opened in self._sockets):
+                    await asyncio.sleep(0.01)
 
 
 class Api:

@@ -121,7 +121,7 @@ def ensure(config: str = "standard") -> Cluster:
     """The cluster, ready: the existing one if it is healthy and defined as `config` is today, else a new one."""
     node_image = images.node()
     text = _config(config)
-    definition = digest(node_image, text, VOLUMES)
+    definition = digest(node_image, text, VOLUMES, str(CHECKPOINTS))  # another checkout's nodes have another folder
     cluster = Cluster(NAME, KUBECONFIG)
     if NAME in _kind("get", "clusters").split():
         if problem := _problem(cluster, definition):
@@ -176,7 +176,7 @@ def _problem(cluster: Cluster, definition: str) -> str:
         return "its API server does not answer"
     labels = {node["metadata"]["labels"].get(_DEFINITION_LABEL) for node in nodes}
     if labels != {definition}:
-        return "its definition has changed"
+        return "its definition has changed, or another checkout made it"
     for node in nodes:
         ready = next(c for c in node["status"]["conditions"] if c["type"] == "Ready")
         if ready["status"] != "True":
