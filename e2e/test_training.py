@@ -15,6 +15,9 @@ def test_the_sample_trains_digits_to_95_percent(cluster: Cluster) -> None:
     assert seen.reports[-1]["step"] == seen.reports[-1]["steps"]
     assert seen.reports[-1]["accuracy"] >= 0.95
     assert not [each for each in seen.rescales if each["lost_steps"]]
+    sizes = [each["after"]["Worker"] - each["before"]["Worker"] for each in seen.rescales]
+    assert sizes[0] > 0, "it grows into the idle cluster"
+    assert min(sizes) < 0, "it gives room to the second job"
     assert len(set(seen.nodes.values()) - {""}) >= 1
     assert [c["type"] for c in job["status"]["conditions"]] == ["Created", "Running", "Succeeded"]
     assert job["status"]["completionTime"] >= job["status"]["startTime"]

@@ -31,7 +31,8 @@ CHECKPOINTS = BUILD / "checkpoints"
 """This machine's side of /checkpoints on every worker."""
 CONTROL_PLANE_CPU_M = 500
 """CPU, in millicores, that a scarce cluster leaves to its control plane and to whoever drives it."""
-SCARCE_WORKERS = 3
+WORKER_CPU_M = 1000
+"""CPU, in millicores, that each worker of a standard cluster offers."""
 BACK_S = 120
 _DEFINITION_LABEL = "elastic-tfjob/cluster-definition"
 
@@ -145,10 +146,12 @@ def ensure(config: str = "standard") -> Cluster:
 
 
 def _config(name: str) -> str:
-    """The kind configuration, with what depends on this machine filled in."""
+    """The kind configuration, with the CPU that a worker must reserve on this machine so as to offer what it should."""
+    text = CONFIGS[name].read_text()
     cores_m = 1000 * (os.cpu_count() or 1)
-    reserved = cores_m - (cores_m - CONTROL_PLANE_CPU_M) // SCARCE_WORKERS
-    return string.Template(CONFIGS[name].read_text()).substitute(RESERVED=reserved)
+    scarce_m = (cores_m - CONTROL_PLANE_CPU_M) // text.count("role: worker")
+    offered_m = scarce_m if name == "scarce" else WORKER_CPU_M
+    return string.Template(text).substitute(RESERVED=max(0, cores_m - offered_m))
 
 
 def shared_folder(name: str) -> Path:

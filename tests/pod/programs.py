@@ -32,12 +32,13 @@ while True:
             while (folder / protocol.SAVE).exists():
                 time.sleep(0.005)
             print(f"generation {generation} goes on", flush=True)
-    if (shared / f"end-{generation}").exists():
-        sys.exit(int((shared / f"end-{generation}").read_text()))
+    end = protocol.read(shared / f"end-{generation}.json")
+    if end:
+        sys.exit(end["code"])
     time.sleep(0.005)
 """
 """Trains: answers requests to save. The variable TOLD_<generation> says how it misbehaves; the file
-end-<generation> in the shared directory ends it with that exit code."""
+end-<generation>.json in the shared directory ends it with its `code`."""
 
 SERVER = """
 import json, os, signal, socket, time

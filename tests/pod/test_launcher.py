@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import elastic_tfjob.runtime
+from elastic_tfjob.runtime import protocol
 
 from .pods import Pod, free_ports, until
 from .programs import SERVER, TRAINER, tf_config
@@ -159,7 +160,7 @@ def test_chief_prepares_saves_and_hands_over(chief: Callable[..., Pod]) -> None:
     pod.command("run", 1, tf_config=tf_config("chief", port=3001))
     time.sleep(0.2)
     assert len(children(pod)) == 1, "it runs already"
-    (pod.shared / "end-1").write_text("9")
+    protocol.write(pod.shared / "end-1.json", {"code": 9})
     assert pod.wait() == 9
 
 
@@ -257,7 +258,7 @@ def test_old_one_that_ends_ends_the_pod(chief: Callable[..., Pod]) -> None:
     pod = chief()
     prepare(pod)
     both = set(children(pod))
-    (pod.shared / "end-0").write_text("0")
+    protocol.write(pod.shared / "end-0.json", {"code": 0})
     assert pod.wait() == 0, "a job that has finished has finished"
     until("the prepared one is gone too", lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in both))
 

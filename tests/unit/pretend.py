@@ -127,6 +127,7 @@ class Cluster:
         self.modes: tuple[str, ...] = ("overlap", "spare")
         """What the launchers say how their pods can be rescaled."""
         self.reported_at = 0.0
+        self.steps_per_s = 10.0
         self.deaf = False
         self.deleting = False
         self._uids = 0
@@ -157,7 +158,7 @@ class Cluster:
                 prepared=launcher.prepared,
                 switch=launcher.switch,
                 step=100,
-                steps_per_s=10.0,
+                steps_per_s=self.steps_per_s,
                 first_step_at=1.0 if launcher.first_step else None,
                 last_step_at=100.0,
                 downtime_s=0.5,

@@ -470,6 +470,18 @@ def test_a_drained_pod_of_an_elastic_job_is_no_failure() -> None:
     assert cluster.running == SIZE
 
 
+def test_a_sizes_speed_is_not_that_beside_starting_programs() -> None:
+    cluster = started()
+    cluster.steps_per_s = 12.0
+    cluster.target(1, Worker=3)
+    cluster.until("Preparing")
+    assert cluster.state.speeds == {"1/2": 12.0}
+    cluster.steps_per_s = 4.0  # the programs of the new size take the CPU
+    cluster.until("Stable")
+    assert cluster.state.steps_per_s == 4.0
+    assert cluster.state.speeds["1/2"] == 12.0
+
+
 def test_state_survives_its_annotation() -> None:
     cluster = started()
     cluster.target(1, Worker=3)

@@ -233,6 +233,8 @@ def test_progress_speed_and_cpu_use() -> None:
         step=120,
         steps_per_s=7.03,
         total_steps=900,
+        first_step_at=100.0,
+        last_step_at=105.0,
         received_at=NOW.timestamp(),
         cpu=CpuUse(use_cores=0.25),
     )
@@ -242,6 +244,11 @@ def test_progress_speed_and_cpu_use() -> None:
     assert made.speed is not None
     assert made.speed.steps_per_s({"PS": 1, "Worker": 1}) == 7.0
     assert made.speed.steps_per_s({"PS": 1, "Worker": 2}) == 9.0
+    early = described(
+        elastic_job(target=target(), state=seen), PODS, reports={"j-worker-0": replace(told, last_step_at=104.0)}
+    )
+    assert early.speed is not None
+    assert early.speed.steps_per_s({"PS": 1, "Worker": 1}) == 5.0, "it has hardly begun"
     assert getattr(made, "cpu_use", {"Worker": 0.25}) == {"Worker": 0.25}
 
 

@@ -26,8 +26,9 @@ from sklearn.model_selection import train_test_split
 
 from elastic_tfjob.runtime import ElasticCheckpoint, serve
 
-DISPATCH_S = 0.05
-"""Steps are handed out for about this long at a time; in between, a checkpoint can be saved."""
+DISPATCH_S, STEPS_AHEAD = 0.05, 2
+"""Steps are handed out for about this long at a time, and at least so many for each worker; in between, a checkpoint
+can be saved."""
 EMBEDDING = 16
 MEBIBYTE = 1 << 20
 
@@ -158,8 +159,8 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
                 evaluated_at = done
             print(json.dumps(report), flush=True)
             losses = []
-        # Twice as many as this time at most: one slow chunk or a fast one says little.
-        todo = max(min(int(todo * DISPATCH_S / (time.monotonic() - chunk)), 2 * todo), 1)
+        # Twice as many as this time at most: one slow chunk or a fast one says little. Nor so few that workers idle.
+        todo = max(min(int(todo * DISPATCH_S / (time.monotonic() - chunk)), 2 * todo), STEPS_AHEAD * workers)
 
 
 def main() -> None:

@@ -123,7 +123,8 @@ class Rescaled:
 class State:
     """Where a job is. `slot` says which of its two ports it uses, `since` when the phase began (RFC 3339).
 
-    `speeds` are the steps per second seen at each size, "PS/workers"; `numbers_at` is when the figures were refreshed.
+    `speeds` are the steps per second seen at each size, "PS/workers", and `speed_cpu` the millicores that a worker had
+    then in the mean, where that is not what it requests; `numbers_at` is when the figures were refreshed.
     """
 
     phase: Phase
@@ -144,6 +145,7 @@ class State:
     steps_per_s: float | None = None
     eta: str | None = None
     speeds: Mapping[str, float] = field(default_factory=dict)
+    speed_cpu: Mapping[str, int] = field(default_factory=dict)
     numbers_at: str | None = None
 
     @classmethod

@@ -264,7 +264,7 @@ class _Pass:
         self._delete_pods(step.delete, mark=True)
         moved = step.state.phase != state.phase
         report = self.reports.get(general_name(self.job.name, *chief_of(self.declared)))
-        self._save_state(with_numbers(step.state, report, self.elasticity.total_steps, self.time, fresh=moved))
+        self._save_state(with_numbers(state, step.state, report, self.elasticity.total_steps, self.time))
         # Progress is no news that anybody wakes us for.
         numbers_s = NUMBERS_S if report is not None else None
         self._look_again(now if moved else None, numbers_s if step.again_s is None else step.again_s)

@@ -50,6 +50,8 @@ _LARGEST: Final = 64 * 1024
 # CPU use is a mean over so long: a training step's ups and downs are no news.
 _WINDOW_S: Final = 30.0
 _LEAST_WINDOW_S: Final = 4.0
+# After a generation's first step: earlier, a speed says more about the start than about the size.
+_SPEED_WINDOW_S: Final = 5.0
 
 PreparedState = Literal["starting", "ready", "failed"]
 SwitchState = Literal["saving", "committed", "refused"]
@@ -182,6 +184,12 @@ class Report:
             self.downtime_s,
             self.lost_steps,
         )
+
+    def speed_of(self, generation: int) -> float | None:
+        """Steps per second of this generation, once it has trained for so long that they tell how fast its size is."""
+        if self.generation != generation or self.first_step_at is None:
+            return None
+        return self.steps_per_s if (self.last_step_at or 0.0) - self.first_step_at >= _SPEED_WINDOW_S else None
 
 
 class _Fields:

@@ -52,8 +52,6 @@ Role = tuple[str, int]
 NUMBERS_S: Final = 60.0
 # A second program beside the first needs about what that one uses: its heap, less the libraries that they share.
 _SECOND_PROGRAM: Final = 0.8
-# Steps per second are believed when they were measured for so long.
-_SPEED_WINDOW_S: Final = 5.0
 # A program that makes steps has told its launcher that it can be rescaled; so long after, the launcher has looked.
 _MODES_S: Final = 5.0
 # A pod that has not heard its command after so long is told again; then after twice as long, and so on.
@@ -494,34 +492,39 @@ def _config(s: Situation, role: Role, counts: Counts, slot: int) -> str:
 # Figures
 
 
-def with_numbers(state: State, report: Report | None, total_steps: int | None, now: datetime, fresh: bool) -> State:
-    """The state with the chief's newest figures, if it is time for them or `fresh` ones are wanted.
+def with_numbers(before: State, state: State, report: Report | None, total_steps: int | None, now: datetime) -> State:
+    """The state with the chief's newest figures, if it is time for them or it has another phase than `before`.
 
-    `total_steps`: what the user said; else what the program reports.
+    `total_steps`: what the user said; else what the program reports. A size's speed is that of a Stable job: beside the
+    programs of a coming size, which take CPU to start, the running one is slower.
     """
     if report is None or report.step is None:
         return state
     due = state.numbers_at is None or (now - parse_time(state.numbers_at)).total_seconds() >= NUMBERS_S
-    if not (due or fresh) or (state.step == report.step and state.steps_per_s == report.steps_per_s):
+    told = (state.step, state.steps_per_s) == (report.step, report.steps_per_s)
+    if told or not (due or before.phase != state.phase):
         return state
     total = total_steps or report.total_steps
     speed = report.steps_per_s
     eta = None
     if total is not None and speed:
         eta = format_time(now + timedelta(seconds=max(0.0, total - report.step) / speed))
-    measured = (
-        report.generation == state.generation
-        and report.first_step_at is not None
-        and (report.last_step_at or 0.0) - report.first_step_at >= _SPEED_WINDOW_S
-    )
-    size = f"{state.replicas.get('PS', 0)}/{state.replicas.get('Worker', 0)}"
+    of_size = report.speed_of(state.generation) if before.phase == "Stable" else None
+    speeds, speed_cpu = dict(state.speeds), dict(state.speed_cpu)
+    if of_size:
+        size = f"{state.replicas.get('PS', 0)}/{state.replicas.get('Worker', 0)}"
+        speeds[size] = round(of_size, 3)
+        speed_cpu.pop(size, None)
+        if lent := before.cpu.get("Worker"):
+            speed_cpu[size] = sum(lent) // len(lent)
     return replace(
         state,
         step=report.step,
         total_steps=total,
         steps_per_s=speed,
         eta=eta,
-        speeds={**state.speeds, size: round(speed, 3)} if measured and speed else state.speeds,
+        speeds=speeds,
+        speed_cpu=speed_cpu,
         numbers_at=format_time(now),
     )
 

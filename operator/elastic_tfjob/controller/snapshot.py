@@ -193,7 +193,7 @@ def candidate(
             steps_per_s=steps_per_s,
             since_s=since_s,
             rescaled_s=_last_rescale(state),
-            speed=_speed(found, state, report, size),
+            speed=_speed(found, state, report, size, cpu),
             cpu=cpu,
             cpu_use=_cpu_use(by_role, reports or {}),
         ),
@@ -362,22 +362,34 @@ def _progress(state: State | None, report: Report | None, since_s: float) -> tup
     return 0.0, since_s, 0.0
 
 
-def _speed(found: Terms, state: State | None, report: Report | None, size: Mapping[str, int]) -> OnlineSpeed | None:
-    seen: dict[tuple[int, int], float] = {}
-    for text, rate in (state.speeds if state is not None else {}).items():
+def _speed(
+    found: Terms,
+    state: State | None,
+    report: Report | None,
+    size: Mapping[str, int],
+    cpu: Mapping[str, tuple[int, ...]],
+) -> OnlineSpeed | None:
+    if state is None or core.WORKER not in found.requests:
+        return None
+    request, beside = found.requests[core.WORKER].cpu, found.beside[core.WORKER]
+    seen: dict[tuple[int, int], tuple[float, int]] = {}
+    for text, rate in state.speeds.items():
         ps, _, workers = text.partition("/")
         if ps.isdecimal() and workers.isdecimal():
-            seen[int(ps), int(workers)] = float(f"{rate:.2g}")
-    settled = state is not None and state.phase == "Stable"
-    if settled and report is not None and report.steps_per_s and report.generation == state.generation:  # type: ignore[union-attr]
-        seen[size.get(core.PS, 0), size.get(core.WORKER, 0)] = float(f"{report.steps_per_s:.2g}")
-    return _believe(tuple(sorted(seen.items()))) if seen else None
+            lent = state.speed_cpu.get(text)
+            seen[int(ps), int(workers)] = rate, request if lent is None else lent + beside
+    now = report.speed_of(state.generation) if state.phase == "Stable" and report is not None else None
+    if now:
+        held = cpu.get(core.WORKER) or (request,)
+        seen[size.get(core.PS, 0), size.get(core.WORKER, 0)] = now, sum(held) // len(held)
+    # Two digits of a speed are what can be measured; so most rounds need no new fit.
+    told = tuple((each, float(f"{rate:.2g}"), held) for each, (rate, held) in sorted(seen.items()))
+    return _believe(told) if told else None
 
 
 @lru_cache(maxsize=8192)
-def _believe(seen: tuple[tuple[tuple[int, int], float], ...]) -> OnlineSpeed:
-    # Two digits of a speed are what can be measured; so most rounds need no new fit.
-    return believe(dict(seen))
+def _believe(seen: tuple[tuple[tuple[int, int], float, int], ...]) -> OnlineSpeed:
+    return believe({size: rate for size, rate, _ in seen}, cpu={size: float(cpu) for size, _, cpu in seen})
 
 
 def _promised_cpu(

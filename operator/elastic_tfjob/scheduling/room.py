@@ -189,6 +189,11 @@ class Room:
     def free_total(self) -> Resources:
         return Resources(self.free_cpu, self.free_memory, self.free_accelerators)
 
+    def free_cpu_for(self, spec: JobSpec) -> int:
+        """Millicores that are free where all types of a job may run."""
+        allowed = self.allowed(spec)
+        return self.free_cpu if allowed is None else sum(self.cpu[i] for i in allowed)
+
     def fits_total(self, demand: Resources) -> bool:
         return (
             demand.accelerators <= self.free_accelerators

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from elastic_tfjob.scheduling.constraints import Taint
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
+from elastic_tfjob.speed.optimus import believe
 from elastic_tfjob.speed.table import Table
 
 from .build import GIB, job, node, plan, rates, servers, sizes, workers
@@ -229,3 +231,33 @@ class TestKips:
         turns = job("turns", *types, steps=1e6, on={"PS": ("n",), "Worker": ("n",)}, steps_per_s=1.0)
         turns = replace(turns, cpu_use={PS: 0.5, WORKER: 0.4})
         assert not plan("kips", [node("n", gpus=1, cpus=4)], [turns]).changes
+
+    @pytest.mark.parametrize(("millicores", "workers_then"), [(2000, 1), (3000, 2)])
+    def test_a_larger_size_is_left_where_the_smaller_one_was_faster_with_no_more_cpu(
+        self, millicores: int, workers_then: int
+    ) -> None:
+        """Two workers of 1 CPU each make 13 steps a second; one made 16 with as much as both have, or with more."""
+        types = (servers(1), workers(1, 1, 2, gpus=0, cpus=1))
+        seen = believe({(1, 1): 16.0, (1, 2): 13.0}, cpu={(1, 1): millicores, (1, 2): 1000})
+        two = job("two", *types, steps=1e6, on={"PS": ("n",), "Worker": ("n", "n")}, steps_per_s=13.0, speed=seen)
+        two = replace(two, cpu_use={PS: 0.2, WORKER: 0.9})
+        decided = plan("kips", [node("n", cpus=3)], [two], now=1000)
+        assert decided.targets["two"].replicas[WORKER] == workers_then
+
+    @pytest.mark.parametrize(("millicores", "workers_then"), [(1000, 2), (1800, 1)])
+    def test_a_good_speed_with_more_cpu_is_none(self, millicores: int, workers_then: int) -> None:
+        """The PS is the bottleneck, so a second worker would gain nothing; but two were seen twice as fast."""
+        types = (servers(1), workers(1, 1, 2, gpus=0, cpus=1))
+        seen = believe({(1, 1): 10.0, (1, 2): 20.0}, cpu={(1, 1): 1000, (1, 2): millicores})
+        one = job("one", *types, steps=1e6, on={"PS": ("n",), "Worker": ("n",)}, steps_per_s=10.0, speed=seen)
+        one = replace(one, cpu_use={PS: 1.0, WORKER: 0.5})
+        decided = plan("kips", [node("n", cpus=2), node("m", cpus=1)], [one], now=1000)
+        assert decided.targets["one"].replicas[WORKER] == workers_then
+
+    def test_idle_is_only_what_the_job_may_use(self) -> None:
+        types = (servers(1), workers(1, 1, 2, gpus=0, cpus=1))
+        one = job("one", *types, steps=1e6, on={"PS": ("n",), "Worker": ("n",)}, steps_per_s=1.0)
+        one = replace(one, cpu_use={PS: 0.2, WORKER: 1.0})
+        other = node("control-plane", cpus=8, taints=(Taint("role"),))
+        decided = plan("kips", [node("n", cpus=2), node("m", cpus=1), other], [one], now=1000)
+        assert "100% of their CPU, 1000m idle" in decided.changes["one"].reason

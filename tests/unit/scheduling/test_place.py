@@ -131,6 +131,12 @@ class TestPack:
         placed = where("pack", nodes, [job("j", servers(1), workers(5, gpus=0, cpus=1))])["j"]
         assert placed == {"PS": ("b",), "Worker": ("b", "b", "b", "a", "a")}
 
+    def test_a_large_worker_gets_the_node_that_holds_it(self) -> None:
+        """Its PS, placed first, would take the CPU of the freer node b."""
+        nodes = [node("a", cpus=0.4), node("b", cpus=0.9)]
+        placed = where("pack", nodes, [job("j", servers(1, cpus=0.1), workers(1, gpus=0, cpus=0.85))])["j"]
+        assert placed == {"PS": ("a",), "Worker": ("b",)}
+
     def test_ps_leave_the_cpu_beside_accelerators_to_who_needs_both(self) -> None:
         nodes = [node("a", cpus=2), node("b", gpus=2, cpus=2)]
         placed = where("pack", nodes, [job("j", servers(2), workers(1, gpus=1, cpus=1))])["j"]

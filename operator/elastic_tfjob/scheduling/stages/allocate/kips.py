@@ -25,6 +25,8 @@ from elastic_tfjob.speed.utilisation import speedup
 Use = Mapping[str, float]
 """How busy replica types are: the part of their CPU that they use."""
 Givers = tuple[list[tuple[tuple[float, ...], str]], Resources]
+ALIKE = 0.9
+"""Speeds tell of sizes if they were measured with the same CPU, give or take a tenth."""
 IDLE, SURPLUS, NEEDED = range(3)
 """Whom replicas are taken from first: who leaves them idle; has more than declared; has more than its minimum."""
 
@@ -341,8 +343,8 @@ class _Adjustment:
 
     def _grow(self, jobs: Iterable[Job]) -> None:
         """One worker or PS at a time to the job that gains most for what it takes, as long as there is room."""
-        round_, room = self.round, self.round.room
-        idle = room.free_cpu
+        round_ = self.round
+        idle: dict[str, int] = {}
         units: list[tuple[float, str, str, Counts, float]] = []
         speeds: dict[str, Growth] = {}
         for job in jobs:
@@ -360,7 +362,8 @@ class _Adjustment:
             kind = (group, job.spec.constraints, job.spec.constraints_by_type)
             if kind in full:
                 continue
-            reason = f"{change(job.counts, counts)}: {self._use_words(job, counts)}, {idle}m idle, predicted {factor - 1:+.0%}"  # noqa: E501
+            free = idle.setdefault(key, round_.room.free_cpu_for(job.spec))
+            reason = f"{change(job.counts, counts)}: {self._use_words(job, counts)}, {free}m idle, predicted {factor - 1:+.0%}"  # noqa: E501
             if not round_.resize(job, counts, reason):
                 full.add(kind)
                 continue
@@ -404,7 +407,8 @@ class _Adjustment:
         return Growth(job, use, job.steps_per_s * faster, cpu, self.p.min_gain)
 
     def _go_back(self) -> None:
-        """A larger size that turned out slower than a smaller one is left again."""
+        """A larger size that turned out slower than a smaller one is left again, if its workers hold the CPU that those
+        had."""
         round_ = self.round
         for key in list(self.pressed):
             job = round_.job(key)
@@ -413,11 +417,12 @@ class _Adjustment:
             if round_.placement(job) != job.placement:
                 continue
             size = (len(job.placement.get(PS, ())), len(job.placement.get(WORKER, ())))
+            held, cpu = _held_cpu(job, WORKER), job.speed.cpu
             rate, (ps, workers) = max(
                 (
                     (rate, seen)
                     for seen, rate in job.speed.measured.items()
-                    if seen[0] <= size[0] and seen[1] <= size[1]
+                    if seen[0] <= size[0] and seen[1] <= size[1] and cpu.get(seen, 0.0) * seen[1] <= held / ALIKE
                 ),
                 default=(0.0, size),
             )
@@ -466,7 +471,7 @@ class _Adjustment:
 class Growth:
     """A job's speed at other sizes relative to the present one: as measured, else as fitted, else from its CPU use.
 
-    `steps_per_s` and `cpu` (millicores of a worker) are of the present size.
+    `steps_per_s` and `cpu` (millicores of a worker, in the mean) are of the present size.
     """
 
     job: Job
@@ -482,9 +487,10 @@ class Growth:
         if isinstance(speed, OnlineSpeed):
             seen = speed.measured.get(size)
             if seen is not None:
-                ratio = seen / self.steps_per_s
-                # With less CPU than it would have now, a poor speed says nothing about that size.
-                if ratio >= 1 + self.min_gain or speed.cpu.get(size, self.cpu) >= 0.9 * self.cpu:
+                ratio, cpu = seen / self.steps_per_s, speed.cpu.get(size, self.cpu)
+                # With less CPU than it would have now, a poor speed says nothing about that size; nor a good one with
+                # more.
+                if cpu <= self.cpu / ALIKE if ratio >= 1 + self.min_gain else cpu >= self.cpu * ALIKE:
                     return ratio
             if speed.fit is not None and speed.fit.confident:
                 here = speed.fit.predict(held.get(PS, 0), held.get(WORKER, 0))

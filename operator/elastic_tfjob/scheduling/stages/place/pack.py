@@ -1,11 +1,12 @@
 """Pack: the fewest nodes, workers beside their PS, PS of different jobs apart."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.room import Rank, Room
-from elastic_tfjob.scheduling.snapshot import PS, Counts, JobSpec, Placement
+from elastic_tfjob.scheduling.snapshot import PS, Counts, JobSpec, Placement, ReplicaGroup
 
 RANK: Rank = "fewest-ps"
 
@@ -13,8 +14,9 @@ RANK: Rank = "fewest-ps"
 @dataclass(frozen=True, slots=True)
 class Pack:
     """One node for the whole job if one holds it, else node after node filled as far as it goes: what needs
-    accelerators first, then PSs (DRAGON, CLOSER'19). Nodes that already serve the job come first; then those with the
-    fewest PSs of others, so that these do not share one network card; then the freest.
+    accelerators first, then PSs (DRAGON, CLOSER'19); if not all fits like that, the largest replicas first. Nodes that
+    already serve the job come first; then those with the fewest PSs of others, so that these do not share one network
+    card; then the freest.
     """
 
     rank: Rank = RANK
@@ -37,32 +39,46 @@ class Pack:
                     room.take_replicas(whole, group, n)
             return {type_: (name,) * n for type_, n in add.items() if n}
         # Accelerators are on few nodes: what needs none must not take the CPU beside them.
-        added = (group for group in spec.groups if add.get(group.type))
-        groups = sorted(added, key=lambda group: (not group.request.accelerators, group.type != PS))
-        planned: dict[int, Resources] = {}
-        chosen: dict[str, list[tuple[int, int]]] = {}
-        for group in groups:
-            left, allowed = add[group.type], room.allowed(spec, group.type)
-            others = (i for i in room.holding(group.request) if i not in own)
-            for i in chain((i for i in own if room.holds(i, group.request)), others):
-                if allowed is not None and i not in allowed:
-                    continue
-                taken = planned.get(i, NOTHING)
-                n = min(left, room.fit(i, group.request, taken))
-                if n:
-                    planned[i] = taken.plus(group.request.times(n))
-                    chosen.setdefault(group.type, []).append((i, n))
-                    left -= n
-                if not left:
-                    break
-            if left:
-                return None
-        for group in groups:
+        added = [group for group in spec.groups if add.get(group.type)]
+        ps_first = sorted(added, key=lambda group: (not group.request.accelerators, group.type != PS))
+        largest_first = sorted(ps_first, key=lambda group: (-group.request.accelerators, -group.request.cpu))
+        chosen = fill(spec, ps_first, add, room, own)
+        if chosen is None and largest_first != ps_first:
+            chosen = fill(spec, largest_first, add, room, own)
+        if chosen is None:
+            return None
+        for group in added:
             for i, n in chosen[group.type]:
                 room.take_replicas(i, group, n)
         return {
             type_: tuple(name for i, n in each for name in (room.nodes[i].name,) * n) for type_, each in chosen.items()
         }
+
+
+def fill(
+    spec: JobSpec, groups: Sequence[ReplicaGroup], add: Counts, room: Room, own: Sequence[int]
+) -> dict[str, list[tuple[int, int]]] | None:
+    """By type, how many replicas go to which nodes, where types are given what is left one after another; None if
+    that is not enough."""
+    planned: dict[int, Resources] = {}
+    chosen: dict[str, list[tuple[int, int]]] = {}
+    for group in groups:
+        left, allowed = add[group.type], room.allowed(spec, group.type)
+        others = (i for i in room.holding(group.request) if i not in own)
+        for i in chain((i for i in own if room.holds(i, group.request)), others):
+            if allowed is not None and i not in allowed:
+                continue
+            taken = planned.get(i, NOTHING)
+            n = min(left, room.fit(i, group.request, taken))
+            if n:
+                planned[i] = taken.plus(group.request.times(n))
+                chosen.setdefault(group.type, []).append((i, n))
+                left -= n
+            if not left:
+                break
+        if left:
+            return None
+    return chosen
 
 
 def own_nodes(beside: Placement, room: Room) -> list[int]:
