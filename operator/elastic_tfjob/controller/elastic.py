@@ -208,5 +208,7 @@ def _state(raw: dict[str, Any]) -> dict[str, Any]:
     raw["refused"] = Refused(**raw["refused"]) if raw.get("refused") else None
     if raw["next"] is None and raw["phase"] not in ("Waiting", "Stable"):
         raise ValueError(f"phase {raw['phase']} without the size to go to")
+    raw["speeds"] = {str(size): float(rate) for size, rate in (raw.get("speeds") or {}).items()}
+    raw["speed_cpu"] = {str(size): int(cpu) for size, cpu in (raw.get("speed_cpu") or {}).items()}
     raw["history"] = tuple(Rescaled(**each) for each in raw.get("history") or ())
     return raw

@@ -261,3 +261,14 @@ class TestKips:
         other = node("control-plane", cpus=8, taints=(Taint("role"),))
         decided = plan("kips", [node("n", cpus=2), node("m", cpus=1), other], [one], now=1000)
         assert "100% of their CPU, 1000m idle" in decided.changes["one"].reason
+
+    def test_cpu_of_replicas_that_leave_is_lent_to_nobody_yet(self) -> None:
+        """Four hold a node of 1 CPU; a PS is to come before two workers may go, so that five have to fit."""
+        types = (servers(2, cpus=0.1), workers(1, gpus=0, cpus=0.1))
+        on = {"PS": ("n",), "Worker": ("n",) * 3}
+        held = {"PS": (250,), "Worker": (250,) * 3}
+        changing = job("j", *types, steps=1e6, on=on, steps_per_s=1.0, cpu=held, cpu_use={PS: 0.9, WORKER: 0.9})
+        target = plan("kips", [node("n", cpus=1)], [changing], now=1000).changes["j"]
+        assert target.replicas == {PS: 2, WORKER: 1}
+        lent = [*target.cpu.get(PS, (100, 100)), *target.cpu.get(WORKER, (100,))]
+        assert 300 < sum(lent) <= 1000 - 2 * 100

@@ -77,6 +77,7 @@ class _Adjustment:
             self._enforce(round_.job(key), counts)
         self._go_back()
         self._start_waiting()
+        self._keep_for_leaving()
         self.grants.pour(claim for job in lent for claim in self._had(job, trim=True))
         claims = {job.key: list(self._wants_more(job)) for job in self._adjustable()}
         self.grants.pour((claim for each in claims.values() for claim in each), self.p.min_idle)
@@ -265,6 +266,18 @@ class _Adjustment:
                     if fewer is None or held.get(WORKER, ("",))[-1] != name or not movable(job, round_):
                         break
                     round_.resize(job, fewer, f"{change(job.counts, fewer)}: {name} has less than its pods hold")
+
+    def _keep_for_leaving(self) -> None:
+        """Replicas that leave hold what they request until those that stay or come run as the new size: it is lent to
+        nobody before."""
+        round_, room = self.round, self.round.room
+        for job in self._resized():
+            now = round_.placement(job)
+            for type_, names in job.placement.items():
+                for name in names[len(now.get(type_, ())) :]:
+                    i = room.index.get(name)
+                    if i is not None:
+                        room.take_cpu(i, min(room.cpu[i], _request(job.spec, type_)))
 
     # ---- CPU in place
 
