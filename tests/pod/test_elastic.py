@@ -15,6 +15,7 @@ import pytest
 
 from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, protocol
 from elastic_tfjob.runtime.elastic import brief
+from elastic_tfjob.runtime.progress import Progress
 
 from .pods import Pod, until
 
@@ -340,3 +341,18 @@ def test_the_cause_is_told_and_not_where_in_the_program() -> None:
 
 def test_a_plain_message_stays() -> None:
     assert brief(ValueError("no such thing")) == "ValueError: no such thing"
+
+
+def test_the_speed_is_that_since_the_first_step(tmp_path: Path) -> None:
+    """The first one takes long: it traces, and waits for the other replicas."""
+    progress = Progress(tmp_path, 0, watch=lambda: None)
+    progress.begin(0, None)
+    time.sleep(3)
+    progress.count(1, None, 1)
+    begin = time.monotonic()
+    until("that is noticed", lambda: (protocol.read(tmp_path / protocol.PROGRESS) or {}).get("first_step_at"))
+    for step in range(2, 52):
+        time.sleep(0.02)
+        progress.count(step, None, 1)
+    progress.write()
+    assert progress.rate() > 0.5 * 50 / (time.monotonic() - begin)

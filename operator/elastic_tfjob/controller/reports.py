@@ -185,7 +185,7 @@ class Report:
             self.lost_steps,
         )
 
-    def speed_of(self, generation: int) -> float | None:
+    def speed_of(self, generation: int | None) -> float | None:
         """Steps per second of this generation, once it has trained for so long that they tell how fast its size is."""
         if self.generation != generation or self.first_step_at is None:
             return None

@@ -354,9 +354,10 @@ def _constraints(pod: Mapping[str, Any]) -> Constraints:
 
 def _progress(state: State | None, report: Report | None, since_s: float) -> tuple[float, float, float]:
     """Steps done, when that was known (Unix seconds), and steps a second: the newest of what the program reports and
-    what the state remembers; else none since the start."""
+    what the state remembers; else none since the start. A program's first seconds tell no speed: what is taken from a
+    job that seems to have long to go would be taken from one that is nearly done."""
     if report is not None and report.step is not None:
-        return float(report.step), report.received_at, report.steps_per_s or 0.0
+        return float(report.step), report.received_at, report.speed_of(report.generation) or 0.0
     if state is not None and state.step is not None:
         return float(state.step), _seconds(state.numbers_at) or since_s, state.steps_per_s or 0.0
     return 0.0, since_s, 0.0

@@ -164,7 +164,9 @@ class Progress:
             # The first step is news that a rescale waits for.
             first = self._first_step_at is not None and not first_seen
             if first or now - written >= WRITE_S:
-                first_seen = first_seen or first
+                if first:  # what came before it (tracing, waiting for the others) says nothing about the speed
+                    first_seen = True
+                    self._window = deque()
                 written = now
                 self.write()
 
