@@ -272,3 +272,10 @@ class TestKips:
         assert target.replicas == {PS: 2, WORKER: 1}
         lent = [*target.cpu.get(PS, (100, 100)), *target.cpu.get(WORKER, (100,))]
         assert 300 < sum(lent) <= 1000 - 2 * 100
+
+    @pytest.mark.parametrize(("steps_per_s", "workers_then"), [(0.0, 2), (1.0, 1)])
+    def test_workers_that_wait_for_the_first_step_are_not_idle(self, steps_per_s: float, workers_then: int) -> None:
+        two = job("two", workers(2, 1, 2, gpus=0, cpus=1), steps=1e6, on={"Worker": ("n", "n")}, since_s=0.0)
+        two = replace(two, steps_per_s=steps_per_s, cpu_use={WORKER: 0.2})
+        decided = plan("kips", [node("n", cpus=2)], [two, job("new", workers(1, gpus=0, cpus=1), at=9)], now=10)
+        assert decided.targets["two"].replicas[WORKER] == workers_then

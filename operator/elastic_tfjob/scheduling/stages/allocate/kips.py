@@ -453,11 +453,13 @@ class _Adjustment:
 
         The cost is the pause, and that of starting the new program beside the running one, which takes its CPU time at
         the pace of the slowest replica: half of what is trained meanwhile, and of the other half what the new size
-        would have saved. A job of unknown length is expected to run as long again as it has run.
+        would have saved. One that has yet to make a step trains nothing meanwhile: its start was in vain. A job of
+        unknown length is expected to run as long again as it has run.
         """
         slowest = min((min(job.cpu.get(t, ()), default=0) or _request(job.spec, t) for t in job.placement), default=0)
         starting = 1000 * self.p.prepare_cpu_s / slowest if slowest else 0.0
-        cost = self.p.rescale_pause_s + starting * (1 + saved) / 2
+        lost = (1 + saved) / 2 if job.steps_per_s > 0 else 1.0
+        cost = self.p.rescale_pause_s + starting * lost
         ran = job.executed_s + max(0.0, self.now - job.since_s)
         left: float | None = None
         if job.spec.total_steps is not None:
@@ -467,7 +469,8 @@ class _Adjustment:
         return (ran if left is None else left) * (saved or 1.0) > cost
 
     def _idles(self, job: Job) -> bool:
-        return job.cpu_use.get(WORKER, 1.0) < self.p.idle
+        """Whether it leaves its workers' CPU idle as it trains: before the first step they wait for their chief."""
+        return job.steps_per_s > 0 and job.cpu_use.get(WORKER, 1.0) < self.p.idle
 
     def _idle_words(self, job: Job) -> str:
         return f"workers use {job.cpu_use[WORKER]:.0%} of their CPU, " if self._idles(job) else ""
