@@ -375,8 +375,9 @@ class _Adjustment:
             kind = (group, job.spec.constraints, job.spec.constraints_by_type)
             if kind in full:
                 continue
-            free = idle.setdefault(key, round_.room.free_cpu_for(job.spec))
-            reason = f"{change(job.counts, counts)}: {self._use_words(job, counts)}, {free}m idle, predicted {factor - 1:+.0%}"  # noqa: E501
+            if key not in idle:
+                idle[key] = round_.room.free_cpu_for(job.spec)
+            reason = f"{change(job.counts, counts)}: {self._use_words(job, counts)}, {idle[key]}m idle, predicted {factor - 1:+.0%}"  # noqa: E501
             if not round_.resize(job, counts, reason):
                 full.add(kind)
                 continue
