@@ -268,11 +268,13 @@ class _Adjustment:
                     round_.resize(job, fewer, f"{change(job.counts, fewer)}: {name} has less than its pods hold")
 
     def _keep_for_leaving(self) -> None:
-        """Replicas that leave hold what they request until those that stay or come run as the new size: it is lent to
-        nobody before."""
+        """Replicas that leave hold what they request until those that come run as the new size: it is lent to nobody
+        before. Where none come nobody needs the room: who stays gets more CPU only when that size runs."""
         round_, room = self.round, self.round.room
         for job in self._resized():
             now = round_.placement(job)
+            if all(len(names) <= len(job.placement.get(type_, ())) for type_, names in now.items()):
+                continue
             for type_, names in job.placement.items():
                 for name in names[len(now.get(type_, ())) :]:
                     i = room.index.get(name)
