@@ -37,6 +37,11 @@ BACK_S = 120
 _DEFINITION_LABEL = "elastic-tfjob/cluster-definition"
 
 
+def cores(quantity: str) -> float:
+    """`500m` or `0.5` of CPU as 0.5."""
+    return int(quantity[:-1]) / 1000 if quantity.endswith("m") else float(quantity)
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     name: str
@@ -45,6 +50,10 @@ class Cluster:
     def kubectl(self, *args: str | Path, stdin: str | None = None) -> str:
         """The standard output of `kubectl args`, as administrator. Raises CommandFailed with what kubectl said."""
         return run([binaries.path("kube"), "kubectl", f"--kubeconfig={self.kubeconfig}", *args], stdin=stdin)
+
+    def workers(self) -> list[str]:
+        """Names of all nodes but the control plane."""
+        return [node for node in self._containers() if not node.endswith("control-plane")]
 
     def nodes(self) -> list[dict]:
         return json.loads(self.kubectl("get", "nodes", "-o", "json"))["items"]
@@ -56,16 +65,16 @@ class Cluster:
         """
         repository, _, tag = image.rpartition(":")
         dev = f"{repository}:dev"
-        workers = [node for node in self._containers() if everywhere or not node.endswith("control-plane")]
-        present = {node: self._ctr(node, "images", "ls", "-q").split() for node in workers}
-        if missing := [node for node in workers if image not in present[node]]:
+        nodes = self._containers() if everywhere else self.workers()
+        present = {node: self._ctr(node, "images", "ls", "-q").split() for node in nodes}
+        if missing := [node for node in nodes if image not in present[node]]:
             with (
                 step(f"loading {repository.rpartition('/')[2]} ({tag}) onto {len(missing)} nodes"),
                 tempfile.NamedTemporaryFile(prefix="image-", suffix=".tar") as archive,
             ):
                 engine().run("save", "--output", archive.name, image)
                 _kind("load", "image-archive", archive.name, f"--name={self.name}", f"--nodes={','.join(missing)}")
-        for node in workers:
+        for node in nodes:
             self._ctr(node, "images", "tag", "--force", image, dev)
             if old := [x for x in present[node] if x.startswith(f"{repository}:") and x not in (image, dev)]:
                 self._ctr(node, "images", "rm", *old)
@@ -76,8 +85,7 @@ class Cluster:
             "cd /sys/fs/cgroup; cat cpuacct/kubelet.slice/kubelet-kubepods.slice/cpuacct.usage 2>/dev/null || "
             "sed -n 's/usage_usec \\(.*\\)/\\1000/p' kubelet.slice/kubelet-kubepods.slice/cpu.stat"
         )
-        workers = [node for node in self._containers() if not node.endswith("control-plane")]
-        return sum(int(self.on_node(node, "sh", "-c", script)) for node in workers) / 1e9
+        return sum(int(self.on_node(node, "sh", "-c", script)) for node in self.workers()) / 1e9
 
     def allocatable_cores(self) -> float:
         """CPU that the workers offer to pods."""
@@ -86,7 +94,7 @@ class Cluster:
             for node in self.nodes()
             if "node-role.kubernetes.io/control-plane" not in node["metadata"]["labels"]
         ]
-        return sum(float(cpu[:-1]) / 1000 if cpu.endswith("m") else float(cpu) for cpu in offered)
+        return sum(map(cores, offered))
 
     def on_node(self, node: str, *command: str) -> str:
         """The standard output of a command on a node, as root. Raises CommandFailed."""

@@ -69,6 +69,7 @@ def train(directory: Path, generation: int = 0, begin: int = 0, steps: int = 3) 
     for step in range(begin + 1, begin + steps + 1):
         time.sleep(0.02)
         progress.count(step, 0.5, 32)
+        progress.write()  # as its thread does, which a busy machine may not run in so short a time
     progress.close()
 
 

@@ -22,10 +22,10 @@ Replica = tuple[str, int]
 class Job:
     """A job's pods by (type, index), and the generations it goes through."""
 
-    def __init__(self, directory: Path, program: str, *options: str) -> None:
+    def __init__(self, directory: Path, *program: object) -> None:
         self.directory = directory
         self.checkpoints = directory / "checkpoints"
-        self.program = [sys.executable, str(PROGRAMS / program), *options]
+        self.program = [sys.executable, *map(str, program)]
         self.pods: dict[Replica, Pod] = {}
         self.configs: dict[Replica, str] = {}
 
@@ -119,7 +119,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.xdist_group("tensorflow-2")
 @pytest.mark.timeout(1800)
 def test_parameter_servers_and_workers_change(directory: Path) -> None:
-    job = Job(directory, "digits.py", "--steps=1000000", "--embedding-mb=8", "--checkpoint-every=1000")
+    job = Job(directory, PROGRAMS / "digits.py", "--steps=1000000", "--embedding-mb=8", "--checkpoint-every=1000")
 
     def lines() -> list[dict[str, Any]]:
         return [json.loads(line) for line in job.chief.output.splitlines() if line.startswith("{")]
@@ -148,8 +148,15 @@ def test_parameter_servers_and_workers_change(directory: Path) -> None:
 
 @pytest.mark.xdist_group("tensorflow-1")
 @pytest.mark.timeout(1800)
-def test_workers_without_parameter_servers_change(directory: Path) -> None:
-    job = Job(directory, "keras_digits.py", "--steps=100000")
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param([PROGRAMS / "keras_digits.py", "--steps=100000"], id="keras"),
+        pytest.param([Path(__file__).with_name("mirrored.py")], id="own-loop"),
+    ],
+)
+def test_workers_without_parameter_servers_change(directory: Path, program: list[object]) -> None:
+    job = Job(directory, *program)
     try:
         job.start(worker=1)
         grown = job.rescale(1, worker=2)

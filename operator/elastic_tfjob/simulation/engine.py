@@ -435,9 +435,22 @@ class Simulation:
         record = live.record
         record.executed_s += now - live.since_s
         record.finish_s = now
+        self._release(live, now)
         self._hold(live, UNPLACED, now)
         self.outcome.last_s = now
         self._done += 1
+
+    def _release(self, ended: _Live, now: float) -> None:
+        """Jobs that were to start where `ended` would have left once its rescale was through need not wait for that."""
+        if ended.boot is None or not (left := set(_more(ended.boot.placement, ended.placement))):
+            return
+        self._released |= dict.fromkeys(left, now)
+        for other in self._live.values():
+            if (boot := other.boot) is not None and other is not ended:
+                awaited = _more(other.placement, boot.placement)
+                if not left.isdisjoint(awaited) and boot.not_before_s > now:
+                    boot.not_before_s = max(self._released.get(name, now) for name in awaited)
+                    self._boot(other, other.placement, other.cpu_held, boot.pause_s, now)
 
     def _carry_out(self, live: _Live, target: Target, now: float) -> Job:
         record, new, old = live.record, target.nodes, live.placement

@@ -113,3 +113,20 @@ def test_what_a_shrinking_job_gives_up_is_free_when_its_rescale_is_done() -> Non
     assert b.finish_s is not None
     assert b.start_s is not None
     assert b.finish_s - b.start_s > 20 + 10 + 100 * 0.096
+
+
+def test_what_a_shrinking_job_gives_up_is_free_when_it_ends_before_that() -> None:
+    """b comes at 30 and gets one of a's workers; a would give it up after 20 s, but ends before, and b starts then."""
+    outcome = simulate(
+        "drf",
+        [job("a", steps=320, workers=3, high=3), job("b", at=30, steps=100)],
+        cpus=2.0,
+        world=PsCpuWorld(),
+        costs=Costs(boot_cpu_s=5, rescale_s=1),
+        check=no_violation,
+    )
+    a, b = outcome.records
+    assert a.rescales == 1
+    assert a.finish_s is not None
+    assert 30 < a.finish_s < 50
+    assert b.finish_s == pytest.approx(a.finish_s + 10 + 17.6)
