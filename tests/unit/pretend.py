@@ -129,6 +129,7 @@ class Cluster:
         self.reported_at = 0.0
         self.steps_per_s = 10.0
         self.deaf = False
+        self.listens_since = NOW
         self.deleting = False
         self._uids = 0
 
@@ -174,7 +175,14 @@ class Cluster:
         """One pass; the operator may be killed after so many of its writes."""
         reports = self.reports()
         decision = reconcile(
-            Observed(job=self.job(), now=self.now, pods=tuple(self.pods.values()), reports=reports), self.settings
+            Observed(
+                job=self.job(),
+                now=self.now,
+                pods=tuple(self.pods.values()),
+                reports=reports,
+                listened_s=(self.now - self.listens_since).total_seconds(),
+            ),
+            self.settings,
         )
         creations = [action for action in decision.actions if isinstance(action, Create)]
         states = [action for action in decision.actions if isinstance(action, SaveState)]
@@ -183,6 +191,15 @@ class Cluster:
         self.events += [(event.reason, event.message) for event in decision.events]
         for write in writes[:killed_after]:
             self._write(write)
+
+    def back_after(self, seconds: float) -> None:
+        """There is no operator for a while; then one comes, which has yet to hear of any pod."""
+        for _ in range(5):
+            self.tick(seconds / 5)
+        self.listens_since = self.now
+        self.deaf = True
+        self.reconcile()
+        self.deaf = False
 
     def _write(self, write: Any) -> None:
         match write:

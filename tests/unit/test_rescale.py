@@ -282,6 +282,37 @@ def test_the_operator_killed_in_each_phase(phase: str, writes: int) -> None:
     consistent(cluster)
 
 
+@pytest.mark.parametrize("phase", ["Stable", *PHASES])
+def test_an_operator_that_comes_back_late_listens_before_it_judges(phase: str) -> None:
+    """The phase began long ago, but that nothing was heard since is not the pods' fault."""
+    cluster = started()
+    cluster.target(1, Worker=3)
+    if phase != "Stable":
+        cluster.until(phase)
+        cluster.reconcile()
+    kept = {name: pod.uid for name, pod in cluster.pods.items()}
+    cluster.back_after(3600)
+    cluster.run(30)
+    assert set(cluster.running.values()) == {1}
+    assert [each.mode for each in cluster.state.history] == ["overlap"]
+    assert cluster.reasons == ["Rescaling", "Rescaled"]
+    assert cluster.state.last_downtime_s == 0.5
+    assert {name: pod.uid for name, pod in cluster.pods.items() if name in kept} == kept
+
+
+def test_an_operator_that_comes_back_late_to_a_roll_back_leaves_the_chief_alone() -> None:
+    cluster = started()
+    cluster.launchers["j-ps-0"].builds = False
+    cluster.target(1, Worker=3)
+    cluster.until("RollingBack")
+    uid = cluster.pods["j-chief-0"].uid
+    cluster.back_after(3600)
+    cluster.run(30)
+    assert cluster.reasons == ["Rescaling", "RescaleRolledBack"]
+    assert cluster.state.phase == "Stable"
+    assert cluster.pods["j-chief-0"].uid == uid
+
+
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("what", ["suspended", "finished", "deleted"])
 def test_the_job_ends_in_the_middle(what: str, phase: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 from typing import Any
 
 from elastic_tfjob.controller.observed import Job, Pod, PodGroup, Service
@@ -42,7 +43,7 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class Observed:
     """All that a decision may look at. Pods and services are those with the job's labels, whoever owns them; reports
-    are the exporters', by pod."""
+    are the exporters', by pod; `listened_s` is for how long they have been asked, in seconds."""
 
     job: Job
     now: datetime
@@ -51,6 +52,7 @@ class Observed:
     pod_group: PodGroup | None = None
     priorities: Mapping[str, int] = field(default_factory=dict)
     reports: Mapping[str, Report] = field(default_factory=dict)
+    listened_s: float = inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 import uuid
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -115,6 +116,7 @@ class Operator:
         self._priorities: dict[str, int] = {}
         self._leading = asyncio.Event()
         self._stopping = False
+        self._leads_since = 0.0
         place = f"/namespaces/{options.namespace}" if options.namespace else ""
         settle = partial(self._queue.add, after_s=_SETTLE_S)
         groups = None
@@ -239,6 +241,7 @@ class Operator:
             self._settings = replace(self._settings, image=await self._own_image())
         if election is not None:
             await election.acquire()
+        self._leads_since = time.monotonic()
         workers: list[asyncio.Task[None]] = [
             asyncio.create_task(self._work(election), name=f"worker-{i}") for i in range(self._options.threads)
         ]
@@ -317,6 +320,7 @@ class Operator:
                 pod_group=next(iter(groups.of_job(key)), None) if groups is not None else None,
                 priorities=self._priorities,
                 reports=self._reports.of_job(key),
+                listened_s=time.monotonic() - self._leads_since,
             ),
             self._settings,
         )

@@ -84,6 +84,7 @@ class _Pass:
         self.settings = settings
         self.elasticity = Elasticity.parse(observed.job.annotations, spec)
         self.reports = observed.reports
+        self.listened_s = observed.listened_s
         self.pod_group = observed.pod_group
         self.priorities = observed.priorities
         self.time = observed.now
@@ -245,6 +246,7 @@ class _Pass:
                 now=self.time,
                 pods=self.pods,
                 reports=self.reports,
+                listened_s=self.listened_s,
                 elastic=elastic,
                 launcher=launcher,
                 accelerators=inject.needs_accelerator(self.declared),

@@ -21,7 +21,7 @@ perhaps the next state. So it can be killed anywhere and goes on from the annota
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from math import log2
+from math import inf, log2
 from typing import Final
 
 from elastic_tfjob.api.tfjob import TFJobSpec
@@ -61,7 +61,7 @@ _NUDGE_S: Final = 5.0
 @dataclass(frozen=True, slots=True)
 class Situation:
     """All that `advance` looks at. `pods` are the job's own; `launcher` tells that all of its pods have one, and an
-    exporter; `mode` is the best way of rescaling that the user allows."""
+    exporter; `mode` is the best way of rescaling that the user allows; exporters have been asked for `listened_s`."""
 
     job: Job
     spec: TFJobSpec
@@ -70,6 +70,7 @@ class Situation:
     now: datetime
     pods: tuple[Pod, ...] = ()
     reports: Mapping[str, Report] = field(default_factory=dict)
+    listened_s: float = inf
     elastic: bool = True
     launcher: bool = True
     accelerators: bool = False
@@ -100,6 +101,12 @@ class Situation:
     def elapsed_s(self) -> float:
         """Seconds since the phase began."""
         return (self.now - parse_time(self.state.since)).total_seconds() if self.state.since else 0.0
+
+    @property
+    def unheard_s(self) -> float:
+        """For how long a pod that has said nothing in this phase could have been heard: an operator that has just come
+        has asked nobody yet."""
+        return min(self.elapsed_s, self.listened_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +215,7 @@ def _preparing(s: Situation) -> Step:
     if problem := _withdrawn(s) or _cannot_prepare(s, added):
         return _roll_back(s, step, problem)
     missing = [role for role in _roles(coming.replicas) if not _prepared(s, role)]
-    if missing and s.elapsed_s > s.timeouts.prepare_s:
+    if missing and s.unheard_s > s.timeouts.prepare_s:
         names = ", ".join(_name(role) for role in missing[:5])
         return _roll_back(s, step, f"not ready after {s.timeouts.prepare_s:.0f} s: {names}")
     if missing:
@@ -233,7 +240,7 @@ def _checkpointing(s: Situation) -> Step:
         if report.switch.state == "committed":
             return replace(step, state=_committed(s))
     # The launcher gives up first; this is for a launcher that cannot be heard.
-    if s.elapsed_s > s.timeouts.checkpoint_s + s.timeouts.cancel_s:
+    if s.unheard_s > s.timeouts.checkpoint_s + s.timeouts.cancel_s:
         return _roll_back(s, step, f"no checkpoint after {s.elapsed_s:.0f} s, and no word from {_name(s.chief)}")
     return step
 
@@ -259,7 +266,7 @@ def _rolling_back(s: Situation) -> Step:
         refused = Refused(coming.generation, s.state.reason, format_time(s.now))
         back = replace(s.state, phase="Stable", since=format_time(s.now), next=None, refused=refused)
         return replace(step, state=back)
-    if s.elapsed_s > s.timeouts.cancel_s and chief is not None and not chief.terminating:
+    if s.unheard_s > s.timeouts.cancel_s and chief is not None and not chief.terminating:
         # Nobody can tell what it does: made anew, it goes on from the newest checkpoint.
         return replace(step, delete=(chief,))
     return step
@@ -272,7 +279,7 @@ def _switching(s: Situation) -> Step:
     heard = report is not None and report.generation == state.generation and report.first_step_at is not None
     silent = not s.launcher and chief is not None and chief.phase == "Running"
     limit_s = s.timeouts.recreate_s if coming.mode == "recreate" else s.timeouts.switch_s
-    late = s.elapsed_s > limit_s
+    late = s.unheard_s > limit_s
     if not ((heard and _followed(s)) or silent or late):
         return step
     downtime_s = report.downtime_s if heard and report is not None else None
@@ -405,7 +412,7 @@ def _mode(s: Situation) -> Mode | None:
     if s.mode == "recreate" or not s.launcher or chief is None or chief.phase != "Running":
         return "recreate"
     if report is None or report.generation != s.state.generation or report.first_step_at is None:
-        return "recreate" if s.elapsed_s > s.timeouts.hook_s else None
+        return "recreate" if s.unheard_s > s.timeouts.hook_s else None
     if not report.modes and report.at - report.first_step_at < _MODES_S:
         return None
     reports = [found for role in _roles(s.state.replicas) if (found := s.report(role)) is not None]
