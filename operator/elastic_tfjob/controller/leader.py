@@ -36,12 +36,14 @@ class LeaderElection:
         self._identity = identity
         self._seen: str | None = None
         self._seen_at = 0.0
+        self._runs_out_at = 0.0
         self._renewed_at = 0.0
 
     async def acquire(self) -> None:
         """Return once this candidate is the leader."""
         while not await self._try():
-            await asyncio.sleep(RETRY_S)
+            left_s = self._runs_out_at - time.monotonic()
+            await asyncio.sleep(left_s if 0 < left_s < RETRY_S else RETRY_S)
         metrics.LEADER.set(1)
         log.info("leading", identity=self._identity)
 
@@ -109,7 +111,8 @@ class LeaderElection:
         if version != self._seen:
             self._seen, self._seen_at = version, now
         holder = spec.get("holderIdentity") or ""
-        if holder not in ("", self._identity) and now < self._seen_at + spec.get("leaseDurationSeconds", LEASE_S):
+        self._runs_out_at = self._seen_at + spec.get("leaseDurationSeconds", LEASE_S)
+        if holder not in ("", self._identity) and now < self._runs_out_at:
             return False
         if holder != self._identity:
             wanted["acquireTime"] = moment
