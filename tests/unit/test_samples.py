@@ -1,0 +1,40 @@
+"""The samples show what they are made to show on the cluster of `make demo`, wherever its other pods lie."""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+import yaml
+
+from elastic_tfjob.api.tfjob import TFJobSpec
+from elastic_tfjob.controller.resources import requests_of
+
+SAMPLES = Path(__file__).parents[2] / "manifests" / "samples"
+Free = tuple[int, ...]
+
+
+def cpu_of(sample: str) -> dict[str, int]:
+    """Millicores that a replica of each type requests."""
+    spec = TFJobSpec.parse(yaml.safe_load((SAMPLES / sample).read_text())["spec"])
+    return {name: requests_of(each.template["spec"])[0] for name, each in spec.tf_replica_specs.items()}
+
+
+def left(free: Free, pods: list[int]) -> list[Free]:
+    """What the nodes may have left with the pods on them, by where each of them is."""
+    found = list[Free]()
+    for nodes in product(range(len(free)), repeat=len(pods)):
+        after = list(free)
+        for cpu, node in zip(pods, nodes, strict=True):
+            after[node] -= cpu
+        if min(after) >= 0:
+            found.append(tuple(after))
+    return found
+
+
+@pytest.mark.parametrize("free", [(1000, 900), (900, 800)], ids=["nothing-else", "kindnet"])
+def test_the_second_job_fits_beside_one_worker_of_the_first_but_not_beside_two(free: Free) -> None:
+    digits, second = cpu_of("digits.yaml"), list(cpu_of("second.yaml").values())
+    assert not [each for each in left(free, [*digits.values(), digits["Worker"]]) if left(each, second)]
+    on_one_node = [each for each in left(free, list(digits.values())) if len(set(free) & set(each)) == 1]
+    assert len(on_one_node) == len(free)
+    assert all(left(each, second) for each in on_one_node)
