@@ -89,11 +89,8 @@ class Cluster:
 
     def allocatable_cores(self) -> float:
         """CPU that the workers offer to pods."""
-        offered = [
-            node["status"]["allocatable"]["cpu"]
-            for node in self.nodes()
-            if "node-role.kubernetes.io/control-plane" not in node["metadata"]["labels"]
-        ]
+        workers = self.workers()
+        offered = [n["status"]["allocatable"]["cpu"] for n in self.nodes() if n["metadata"]["name"] in workers]
         return sum(map(cores, offered))
 
     def on_node(self, node: str, *command: str) -> str:
