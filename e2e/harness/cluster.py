@@ -32,7 +32,9 @@ CHECKPOINTS = BUILD / "checkpoints"
 CONTROL_PLANE_CPU_M = 500
 """CPU, in millicores, that a scarce cluster leaves to its control plane and to whoever drives it."""
 WORKER_CPU_M = 1000
-"""CPU, in millicores, that each worker of a standard cluster offers."""
+"""CPU, in millicores, that each worker of a standard cluster offers to pods beside its network's."""
+KINDNET_CPU_M = 100
+"""CPU, in millicores, that the network of the stock node image requests on each node; that of our own requests none."""
 BACK_S = 120
 _DEFINITION_LABEL = "elastic-tfjob/cluster-definition"
 
@@ -126,7 +128,7 @@ class Cluster:
 def ensure(config: str = "standard") -> Cluster:
     """The cluster, ready: the existing one if it is healthy and defined as `config` is today, else a new one."""
     node_image = images.node()
-    text = _config(config)
+    text = _config(config, stock=node_image == images.STOCK_NODE_IMAGE)
     definition = digest(node_image, text, VOLUMES, str(CHECKPOINTS))  # another checkout's nodes have another folder
     cluster = Cluster(NAME, KUBECONFIG)
     if NAME in _kind("get", "clusters").split():
@@ -150,12 +152,13 @@ def ensure(config: str = "standard") -> Cluster:
     return cluster
 
 
-def _config(name: str) -> str:
+def _config(name: str, *, stock: bool) -> str:
     """The kind configuration, with the CPU that a worker must reserve on this machine so as to offer what it should."""
     text = CONFIGS[name].read_text()
     cores_m = 1000 * (os.cpu_count() or 1)
     scarce_m = (cores_m - CONTROL_PLANE_CPU_M) // text.count("role: worker")
     offered_m = scarce_m if name == "scarce" else WORKER_CPU_M
+    offered_m += KINDNET_CPU_M if stock else 0
     return string.Template(text).substitute(RESERVED=max(0, cores_m - offered_m))
 
 
