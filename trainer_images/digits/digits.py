@@ -11,6 +11,7 @@ the job's checkpoint-dir, if it has one, and goes on from there, also with anoth
 """
 
 import argparse
+import functools
 import json
 import os
 import signal
@@ -21,8 +22,6 @@ os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # a chief that starts fir
 
 import numpy as np
 import tensorflow as tf
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 from elastic_tfjob.runtime import ElasticCheckpoint, serve
 
@@ -50,6 +49,10 @@ def cluster_of(tf_config: dict) -> tuple[tf.train.ClusterSpec, str, int]:
 
 def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Training images (n, 64) in 0..1, held-out images, training labels, held-out labels."""
+    # Only the chief needs these: without them all others start sooner.
+    from sklearn.datasets import load_digits  # noqa: PLC0415
+    from sklearn.model_selection import train_test_split  # noqa: PLC0415
+
     images, labels = load_digits(return_X_y=True)
     return train_test_split((images / 16).astype("float32"), labels, test_size=0.2, random_state=0, stratify=labels)
 
@@ -65,7 +68,10 @@ class Network(tf.Module):
         self.w2, self.b2 = tf.Variable(glorot((hidden, 10))), tf.Variable(tf.zeros(10))
         self.rows = embedding_mb * MEBIBYTE // (4 * EMBEDDING)
         if self.rows:
-            self.table = tf.Variable(tf.zeros((self.rows, EMBEDDING)))
+            shape = (self.rows, EMBEDDING)
+            # A function: each parameter server fills its part, where a tensor would be the chief's and sent to them.
+            zeros = functools.partial(tf.zeros_initializer(), shape, dtype=tf.float32)
+            self.table = tf.Variable(zeros, shape=shape, dtype=tf.float32)
             self.w3 = tf.Variable(glorot((EMBEDDING, hidden)))
 
     @property
