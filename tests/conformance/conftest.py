@@ -111,13 +111,29 @@ def arena(share: Callable[..., Facts], operator_name: operators.Name) -> Place:
 
 
 @pytest.fixture(scope="session")
-def volcano_place(share: Callable[..., Facts], kubeconfig: Path, operator_name: operators.Name) -> Place:
-    return _gang_place("volcano", share, kubeconfig, operator_name)
+def pod_groups(share: Callable[..., Facts], kubeconfig: Path) -> Path:
+    """The kubeconfig of a control plane that knows both kinds of PodGroup."""
+
+    @contextlib.contextmanager
+    def make(_: Path) -> Iterator[Facts]:
+        # Once for both schedulers: two `kubectl apply` at the same time both find nothing, and the later one fails.
+        operators.kubectl(kubeconfig, "apply", "-f", str(Path(__file__).with_name("podgroups.yaml")))
+        for group in ("scheduling.volcano.sh/v1beta1", "scheduling.x-k8s.io/v1alpha1"):
+            operators.wait_served(kubeconfig, f"/apis/{group}/podgroups")
+        yield {}
+
+    share("pod-groups", make)
+    return kubeconfig
 
 
 @pytest.fixture(scope="session")
-def coscheduling_place(share: Callable[..., Facts], kubeconfig: Path, operator_name: operators.Name) -> Place:
-    return _gang_place("scheduler-plugins-scheduler", share, kubeconfig, operator_name)
+def volcano_place(share: Callable[..., Facts], pod_groups: Path, operator_name: operators.Name) -> Place:
+    return _gang_place("volcano", share, pod_groups, operator_name)
+
+
+@pytest.fixture(scope="session")
+def coscheduling_place(share: Callable[..., Facts], pod_groups: Path, operator_name: operators.Name) -> Place:
+    return _gang_place("scheduler-plugins-scheduler", share, pod_groups, operator_name)
 
 
 def _gang_place(scheduler: str, share: Callable[..., Facts], kubeconfig: Path, name: operators.Name) -> Place:
@@ -126,10 +142,7 @@ def _gang_place(scheduler: str, share: Callable[..., Facts], kubeconfig: Path, n
     @contextlib.contextmanager
     def make(folder: Path) -> Iterator[Facts]:
         namespace = f"{scheduler}-{os.getpid()}"
-        operators.kubectl(kubeconfig, "apply", "-f", str(Path(__file__).with_name("podgroups.yaml")))
         operators.kubectl(kubeconfig, "create", "namespace", namespace)
-        for group in ("scheduling.volcano.sh/v1beta1", "scheduling.x-k8s.io/v1alpha1"):
-            operators.wait_served(kubeconfig, f"/apis/{group}/podgroups")
         identity = operators.service_account(name, kubeconfig)
         with operators.start(
             name, kubeconfig, folder, namespace=namespace, gang_scheduler=scheduler, identity=identity
