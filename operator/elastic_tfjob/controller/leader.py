@@ -35,7 +35,6 @@ class LeaderElection:
         self._name = name
         self._identity = identity
         self._seen: str | None = None
-        self._seen_at = 0.0
         self._runs_out_at = 0.0
         self._renewed_at = 0.0
 
@@ -109,9 +108,8 @@ class LeaderElection:
         spec = lease["spec"]
         version = lease["metadata"]["resourceVersion"]
         if version != self._seen:
-            self._seen, self._seen_at = version, now
+            self._seen, self._runs_out_at = version, now + spec.get("leaseDurationSeconds", LEASE_S)
         holder = spec.get("holderIdentity") or ""
-        self._runs_out_at = self._seen_at + spec.get("leaseDurationSeconds", LEASE_S)
         if holder not in ("", self._identity) and now < self._runs_out_at:
             return False
         if holder != self._identity:
@@ -119,5 +117,5 @@ class LeaderElection:
             wanted["leaseTransitions"] = spec.get("leaseTransitions", 0) + 1
         # Refused with Conflict when another candidate was faster.
         answer = await self._api.once("PUT", f"{self._path}/{self._name}", {**lease, "spec": {**spec, **wanted}})
-        self._seen, self._seen_at = answer["metadata"]["resourceVersion"], now
+        self._seen, self._runs_out_at = answer["metadata"]["resourceVersion"], now + LEASE_S
         return True
