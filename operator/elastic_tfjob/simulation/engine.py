@@ -449,8 +449,12 @@ class Simulation:
             if (boot := other.boot) is not None and other is not ended:
                 awaited = _more(other.placement, boot.placement)
                 if not left.isdisjoint(awaited) and boot.not_before_s > now:
-                    boot.not_before_s = max(self._released.get(name, now) for name in awaited)
+                    boot.not_before_s = self._free_s(awaited, now)
                     self._boot(other, other.placement, other.cpu_held, boot.pause_s, now)
+
+    def _free_s(self, names: Iterable[str], now: float) -> float:
+        """When what leaves these nodes by rescales is gone."""
+        return max((self._released.get(name, now) for name in names), default=now)
 
     def _carry_out(self, live: _Live, target: Target, now: float) -> Job:
         record, new, old = live.record, target.nodes, live.placement
@@ -571,8 +575,7 @@ class Simulation:
             live.boot = None
         elif new != old:
             self._boots += 1
-            free_s = max((self._released.get(name, now) for name in _more(new, old)), default=now)
-            live.boot = _Boot(old, old_cpu, pause, free_s, now, version=self._boots)
+            live.boot = _Boot(old, old_cpu, pause, self._free_s(_more(new, old), now), now, version=self._boots)
         live.observed_s = max(live.observed_s, now) if new == old else now
         self._pace(live, now)
         if (boot := live.boot) is not None:
