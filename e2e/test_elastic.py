@@ -5,8 +5,9 @@ import json
 from typing import Any
 
 import pytest
+from kubernetes.utils.quantity import parse_quantity
 
-from harness.cluster import cores, shared_folder
+from harness.cluster import shared_folder
 from harness.jobs import Jobs, Object, sleepers, until
 from harness.training import PREFIX, Line, Lines, training, wait_for_step
 
@@ -148,7 +149,7 @@ def test_cpu_is_adjusted_in_place(jobs: Jobs) -> None:
         """Millicores of each replica."""
         pods = jobs.pods("held").values()
         found = [pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] for pod in pods]
-        return [round(1000 * cores(each)) for each in found]
+        return [int(1000 * parse_quantity(each)) for each in found]
 
     lent = limits()
     assert 200 not in lent

@@ -39,11 +39,6 @@ BACK_S = 120
 _DEFINITION_LABEL = "elastic-tfjob/cluster-definition"
 
 
-def cores(quantity: str) -> float:
-    """`500m` or `0.5` of CPU as 0.5."""
-    return int(quantity[:-1]) / 1000 if quantity.endswith("m") else float(quantity)
-
-
 @dataclass(frozen=True, slots=True)
 class Cluster:
     name: str
@@ -91,9 +86,12 @@ class Cluster:
 
     def allocatable_cores(self) -> float:
         """CPU that the workers offer to pods."""
+        # Here and not above: the kubernetes package takes half a second to import, which not every command pays.
+        from kubernetes.utils.quantity import parse_quantity  # noqa: PLC0415
+
         workers = self.workers()
         offered = [n["status"]["allocatable"]["cpu"] for n in self.nodes() if n["metadata"]["name"] in workers]
-        return sum(map(cores, offered))
+        return float(sum(map(parse_quantity, offered)))
 
     def on_node(self, node: str, *command: str) -> str:
         """The standard output of a command on a node, as root. Raises CommandFailed."""
