@@ -33,21 +33,30 @@ READY_S = 90.0
 """How long a component may take to become ready: generous, since tests run beside builds on two cores."""
 
 
-def free_port() -> int:
-    """A port nobody listens on, from below the range the kernel hands to outgoing connections.
+_claims: list[socket.socket] = []
 
-    So only another listener could take it before it is used, and a server that restarts gets its port back.
+
+def free_port() -> int:
+    """A port of 127.0.0.1 where nobody listens, for this process as long as it lives.
+
+    No other process that asks here is given it (tests run side by side, and a server may listen late, or restart), nor
+    does the kernel hand it to an outgoing connection where its range for these leaves any.
     """
-    for _ in range(1000):
-        port = random.randrange(15000, 32768)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    ports = [port for port in range(10000, 65536) if not low <= port <= high] or range(10000, 65536)
+    for port in random.sample(ports, len(ports)):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0elastic-tfjob-port-{port}")  # a name without a file: it goes with the process
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError("no free port on 127.0.0.1 between 15000 and 32768")
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
+        return port
+    raise RuntimeError("no free port on 127.0.0.1 from 10000 up")
 
 
 class Process:

@@ -11,7 +11,6 @@ Prometheus do. All is CPU time, so that other work on the machine does not count
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+
+from harness.controlplane import free_port
 
 STEPS_PER_S = 1000
 SHARE = 0.01
@@ -109,9 +110,7 @@ def measure(directory: Path, seconds: float) -> dict[str, Any]:
     program, command = directory / "program.py", directory / "command"
     program.write_text(PROGRAM)
     command.touch()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     environment = {
         **os.environ,
         "TF_CPP_MIN_LOG_LEVEL": "2",

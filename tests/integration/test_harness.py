@@ -3,10 +3,12 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from harness.api import Api, pods
-from harness.controlplane import ControlPlane
+from harness.controlplane import ControlPlane, free_port
 
 
 def open_sockets() -> int:
@@ -29,3 +31,13 @@ async def test_a_closed_client_has_no_socket_left(own_plane: ControlPlane) -> No
         assert open_sockets() == before
     finally:
         os.kill(apiserver, signal.SIGCONT)
+
+
+def test_a_port_is_not_given_to_two_processes() -> None:
+    """Not even while nobody listens there yet."""
+    mine = [free_port() for _ in range(5)]
+    another = f"import random, harness.controlplane as c; random.sample = lambda *_: {mine}; print(c.free_port())"
+    asked = subprocess.run([sys.executable, "-c", another], capture_output=True, text=True, check=False)
+    assert len(set(mine)) == 5
+    assert "no free port" in asked.stderr
+    assert asked.stdout == ""

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,18 +12,6 @@ from typing import Any
 
 from elastic_tfjob.exporter.files import status
 from elastic_tfjob.runtime.install import install
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def until(what: str, true: Callable[[], Any], seconds: float = 60.0) -> Any:

@@ -18,8 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from elastic_tfjob.controller.reports import Report
 from elastic_tfjob.runtime import protocol
 from elastic_tfjob.runtime.progress import Progress
+from harness.controlplane import free_port
 
-from .pods import free_ports, until
+from .pods import until
 
 Get = Callable[[str], bytes]
 
@@ -27,7 +28,7 @@ Get = Callable[[str], bytes]
 @pytest.fixture
 def get(tmp_path: Path) -> Iterator[Get]:
     """`get(path)` from an exporter of `tmp_path`."""
-    (port,) = free_ports(1)
+    port = free_port()
     command = [sys.executable, "-m", "elastic_tfjob.exporter", "--dir", str(tmp_path), "--port", str(port)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
 

@@ -15,8 +15,9 @@ import pytest
 
 import elastic_tfjob.runtime
 from elastic_tfjob.runtime import protocol
+from harness.controlplane import free_port
 
-from .pods import Pod, free_ports, until
+from .pods import Pod, until
 from .programs import SERVER, TRAINER, tf_config
 
 MakePod = Callable[..., Pod]
@@ -300,7 +301,7 @@ def test_nonsense_changes_nothing(chief: Callable[..., Pod], text: str) -> None:
 
 
 def test_server_is_ready_when_its_port_is_open_and_runs_when_told(make_pod: MakePod) -> None:
-    old, new = free_ports(2)
+    old, new = free_port(), free_port()
     pod = make_pod(SERVER, environment={"TF_CONFIG": tf_config("ps", port=old)}).start()
     until("it serves", lambda: f"serves at {old}" in pod.output)
     config = tf_config("ps", port=new)
@@ -315,7 +316,7 @@ def test_server_is_ready_when_its_port_is_open_and_runs_when_told(make_pod: Make
 
 
 def test_stubborn_server_is_killed(make_pod: MakePod) -> None:
-    old, new = free_ports(2)
+    old, new = free_port(), free_port()
     environment = {"TF_CONFIG": tf_config("ps", port=old), "STUBBORN": "1"}
     pod = make_pod(SERVER, environment=environment).start()
     until("it serves", lambda: f"serves at {old}" in pod.output)
@@ -326,7 +327,7 @@ def test_stubborn_server_is_killed(make_pod: MakePod) -> None:
 
 
 def test_new_pod_prepares_and_then_runs(make_pod: MakePod) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     config = tf_config("worker", port=port)
     pod = make_pod(SERVER, environment={"TF_CONFIG": config})
     pod.command("prepare", 3, mode="overlap", tf_config=config)

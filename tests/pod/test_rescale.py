@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from .pods import Pod, free_ports, until
+from harness.controlplane import free_port
+
+from .pods import Pod, until
 
 PROGRAMS = Path(__file__).parents[2] / "trainer_images" / "digits"
 SLOW = 600.0
@@ -31,8 +33,7 @@ class Job:
 
     def _configure(self, replicas: Mapping[str, int]) -> None:
         """TF_CONFIG of each replica; every generation has ports of its own."""
-        ports = iter(free_ports(sum(replicas.values())))
-        cluster = {kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for kind, count in replicas.items()}
+        cluster = {kind: [f"127.0.0.1:{free_port()}" for _ in range(count)] for kind, count in replicas.items()}
         self.configs = {
             (kind, index): json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
             for kind, count in replicas.items()

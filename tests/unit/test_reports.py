@@ -5,6 +5,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import aiohttp
@@ -87,6 +88,7 @@ class World:
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
         self.asked: list[str] = []
+        self.asked_at: list[float] = []  # of each of these, on the event loop's clock
         self.news: list[Key] = []
         self.pods: list[Pod] = []
         self.polling = StatusPolling(interval_s=0.2, max_requests_per_s=1000)
@@ -94,8 +96,18 @@ class World:
     async def status(self, request: web.Request) -> web.Response:
         name = request.headers["Pod"]
         self.asked.append(name)
+        self.asked_at.append(asyncio.get_running_loop().time())
         answer = self.answers[name]
         return web.Response(status=500) if answer is None else web.Response(text=answer)
+
+    def gaps_s(self, name: str) -> list[float]:
+        """Seconds from each question to a pod to the next."""
+        times = [at for asked, at in zip(self.asked, self.asked_at, strict=True) if asked == name]
+        return [after - before for before, after in pairwise(times)]
+
+    def forget(self) -> None:
+        self.asked.clear()
+        self.asked_at.clear()
 
     def of_job(self, _: Key) -> tuple[Pod, ...]:
         return tuple(self.pods)
@@ -142,8 +154,8 @@ async def reports_of(world: World, port: int) -> AsyncIterator[Reports]:
         yield Reports(ask, world.of_job, world.news.append, lambda: world.polling)
 
 
-async def until(what: Callable[[], bool], within_s: float = 5.0) -> None:
-    async with asyncio.timeout(within_s):
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):  # a busy machine takes long, and is no failure
         while not what():
             await asyncio.sleep(0.01)
 
@@ -198,13 +210,14 @@ async def test_a_rescaling_job_is_followed_closely(world: tuple[World, Reports])
     reports.pods_changed(KEY)
     await until(lambda: len(seen.asked) == 2)
     reports.follow(KEY)
-    seen.asked.clear()
-    await asyncio.sleep(1.05)
-    assert 7 <= seen.asked.count(chief.name) <= 11
-    assert 2 <= seen.asked.count(worker.name) <= 3
+    seen.forget()
+    # The shortest of some: a busy machine makes a gap longer, never shorter, since it begins when one is answered.
+    await until(lambda: len(seen.gaps_s(worker.name)) >= 3 and len(seen.gaps_s(chief.name)) >= 10)
+    assert 0.099 <= min(seen.gaps_s(chief.name)) < 0.15
+    assert 0.499 <= min(seen.gaps_s(worker.name)) < 0.6
     reports.follow(KEY, False)
     await asyncio.sleep(0.6)
-    seen.asked.clear()
+    seen.forget()
     await asyncio.sleep(0.6)
     assert seen.asked == []
 
@@ -214,10 +227,12 @@ async def test_many_pods_share_the_rate(world: tuple[World, Reports]) -> None:
     seen.polling = StatusPolling(interval_s=0.01, max_requests_per_s=20)
     for index in range(30):
         seen.add("worker", index)
+    begin = asyncio.get_running_loop().time()
     reports.pods_changed(KEY)
     await asyncio.sleep(2.0)
-    assert len(seen.asked) <= 20 * 2 + 20 + 2  # the rate, and one second's burst
-    assert len(set(seen.asked)) == 30
+    await until(lambda: len(set(seen.asked)) == 30)
+    took_s = asyncio.get_running_loop().time() - begin
+    assert len(seen.asked) <= 20 * took_s + 20 + 2  # the rate, and one second's burst
 
 
 async def test_cpu_use_is_a_mean_over_the_window(world: tuple[World, Reports]) -> None:
