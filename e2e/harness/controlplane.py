@@ -33,9 +33,6 @@ READY_S = 90.0
 """How long a component may take to become ready: generous, since tests run beside builds on two cores."""
 
 
-_claims: list[socket.socket] = []
-
-
 def free_port() -> int:
     """A port of 127.0.0.1 where nobody listens, for this process as long as it lives.
 
@@ -54,7 +51,7 @@ def free_port() -> int:
         except OSError:
             claim.close()
             continue
-        _claims.append(claim)
+        claim.detach()  # open until the process ends
         return port
     raise RuntimeError("no free port on 127.0.0.1 from 10000 up")
 
