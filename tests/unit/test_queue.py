@@ -10,11 +10,10 @@ A, B = ("ns", "a"), ("ns", "b")
 async def taken(queue: KeyQueue) -> tuple[str, str] | None:
     """The next key that is due within a moment, or None."""
     taking = asyncio.create_task(queue.take())
-    # Not by a timeout alone: on a busy machine it may run out in the same turn of the event loop as a key's own timer.
-    await asyncio.wait([taking], timeout=0.2)
-    for _ in range(3):
-        await asyncio.sleep(0)
-    if taking.done():
+    # Not by wait_for: on a busy machine its timeout may run out in the same turn of the event loop as the timer of a
+    # key, and it would then cancel what has taken the key.
+    done, _ = await asyncio.wait([taking], timeout=0.2)
+    if done:
         return taking.result()
     taking.cancel()
     return None
