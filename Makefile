@@ -23,9 +23,9 @@ test: .venv ## unit, integration and conformance tests on a real kube-apiserver 
 	$(RUN) pytest -n 6 --dist loadgroup $(PYTEST)
 
 .PHONY: e2e
-e2e: .venv ## scenarios on a real kind cluster
+e2e: .venv ## scenarios on a real kind cluster; MONKEY=1: while the leading operator is killed every 30 s
 	@$(RUN) python -m harness.deploy
-	$(RUN) pytest e2e $(PYTEST)
+	MONKEY=$(MONKEY) $(RUN) pytest e2e $(PYTEST)
 
 .PHONY: conformance-upstream
 conformance-upstream: .venv ## the conformance suite against the Go training-operator: what proves the suite
@@ -34,7 +34,7 @@ conformance-upstream: .venv ## the conformance suite against the Go training-ope
 
 .PHONY: bench-operator
 bench-operator: .venv ## speed of the operator beside the Go one: a table, and build/bench/operator.json
-	@$(RUN) python -m harness.binaries kube kwok training-operator >/dev/null
+	@$(RUN) python -m harness.binaries kube kwok training-operator training-operator-unlimited >/dev/null
 	$(RUN) python tests/benchmarks/bench_operator.py
 
 .PHONY: bench-rescale
@@ -52,6 +52,10 @@ bench-kips: .venv ## job completion times with kips, fixed and the Go operator o
 .PHONY: bench-kips-simulation
 bench-kips-simulation: .venv ## kips beside fixed, DRF and Optimus in simulation: tables, and build/bench/kips-simulation.json
 	$(RUN) python tests/benchmarks/bench_kips_simulation.py
+
+.PHONY: campaign
+campaign: .venv ## the operator against crashes at each write, broken watches, and faults by seed for SECONDS=600: build/bench/campaign.json
+	PYTHONPATH=e2e:tests $(UV) run --frozen --quiet python -m campaign.run --seconds $(or $(SECONDS),600)
 
 .PHONY: bench-scheduling
 bench-scheduling: .venv ## cost of a scheduling round from 100 to 10,000 jobs: a table, and build/bench/scheduling.svg

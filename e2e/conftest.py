@@ -1,21 +1,73 @@
 """Scenarios on a real kind cluster with the operator deployed: `make e2e`.
 
-A test gets `jobs`: a namespace of its own, and kubectl in it. The cluster stays when the tests are done.
+A test gets `jobs`: a namespace of its own, and kubectl in it. The cluster stays when the tests are done. With MONKEY=1
+two replicas of the operator run, and the one that leads is killed every 30 s.
 """
 
+import contextlib
+import json
+import os
+import threading
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
 from harness.cluster import Cluster
-from harness.deploy import deploy, operator_log
+from harness.deploy import DEPLOYMENT, NAMESPACE, deploy, operator_log, wait_ready
 from harness.jobs import Jobs
+from harness.progress import CommandFailed
+
+KILL_EVERY_S = 30
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "last: runs after all others, to judge what they left")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Cluster:
-    return deploy()
+def cluster() -> Iterator[Cluster]:
+    deployed = deploy()
+    with killing_leaders(deployed) if os.environ.get("MONKEY") == "1" else contextlib.nullcontext():
+        yield deployed
+
+
+@contextlib.contextmanager
+def killing_leaders(cluster: Cluster) -> Iterator[None]:
+    """Two replicas, of which the leader dies every 30 s without a word."""
+    cluster.kubectl("-n", NAMESPACE, "scale", DEPLOYMENT, "--replicas=2")
+    wait_ready(cluster)
+    over = threading.Event()
+    killer = threading.Thread(target=_kill_leaders, args=(cluster, over), daemon=True)
+    killer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        killer.join(timeout=60)
+        cluster.kubectl("-n", NAMESPACE, "scale", DEPLOYMENT, "--replicas=1")
+        wait_ready(cluster)
+
+
+def _kill_leaders(cluster: Cluster, over: threading.Event) -> None:
+    lease = "lease/elastic-tfjob-operator"
+    while not over.wait(KILL_EVERY_S):
+        with contextlib.suppress(CommandFailed):  # nobody leads at the moment
+            held = json.loads(cluster.kubectl("-n", NAMESPACE, "get", lease, "-o", "json"))["spec"]
+            pod = held.get("holderIdentity", "").rpartition("_")[0]
+            if pod:
+                cluster.kubectl("-n", NAMESPACE, "delete", "pod", pod, "--grace-period=0", "--force")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def begun(cluster: Cluster) -> datetime:
+    """When the operator of today's sources was ready: what is older in logs may be another one's."""
+    return datetime.now(UTC)
 
 
 @pytest.fixture

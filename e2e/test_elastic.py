@@ -15,6 +15,39 @@ GROWS = {"min-workers": "1", "max-workers": "3", "min-ps": "1", "max-ps": "2"}
 ONE_WORKER = {"Chief": 1, "PS": 1, "Worker": 1}
 CHECKPOINT_S = 10
 
+MONITORED = """
+import json, os, time
+import tensorflow.compat.v1 as tf
+tf.disable_eager_execution()
+config = json.loads(os.environ["TF_CONFIG"])
+kind, index = config["task"]["type"], config["task"]["index"]
+cluster = tf.train.ClusterSpec(config["cluster"])
+server = tf.train.Server(cluster, job_name=kind, task_index=index)
+if kind == "ps":
+    server.join()
+with tf.device(tf.train.replica_device_setter(cluster=cluster, worker_device=f"/job:worker/task:{index}")):
+    step = tf.train.get_or_create_global_step()
+    weight = tf.get_variable("weight", [])
+    train = tf.train.GradientDescentOptimizer(0.1).minimize((weight - 1.0) ** 2, global_step=step)
+session = tf.train.MonitoredTrainingSession(
+    master=server.target,
+    is_chief=index == 0,
+    checkpoint_dir=os.environ["ELASTIC_TFJOB_CHECKPOINT_DIR"],
+    save_checkpoint_secs=2,
+    hooks=[tf.train.StopAtStepHook(last_step=STEPS)],
+)
+first = last = None
+with session:
+    while not session.should_stop():
+        done = int(session.run([train, step])[1])
+        first = done - 1 if first is None else first
+        if last is None or done >= last + 20:
+            last = done
+            print(json.dumps({"step": done, "steps": STEPS, "resumed_at": first}), flush=True)
+        time.sleep(0.02)
+"""
+"""Training as most programs of the v1 operator's time do it: TensorFlow's own checkpoints, and none of our hooks."""
+
 
 def elastic(jobs: Jobs, name: str, steps: int, **more: Any) -> Object:
     """A digits job between one and three workers, one and two PS, with checkpoints in a folder of its own."""
@@ -125,6 +158,35 @@ def test_without_a_launcher_the_pods_are_made_anew(jobs: Jobs) -> None:
         last = finished(jobs, "plain", lines)
     assert last.content["accuracy"] >= 0.95
     assert lost_steps(lines) == 0  # the chief saves when it gets SIGTERM
+
+
+def test_a_program_without_our_hooks_is_made_anew_at_once(jobs: Jobs) -> None:
+    """It cannot be told to save and wait, so its pods end and begin again from its own checkpoint: at once and said in
+    an event, and the job is Running again when its pods are."""
+    job = elastic(jobs, "monitored", steps=0, annotations={"max-ps": "1"})
+    types = job["spec"]["tfReplicaSpecs"]
+    del types["Chief"]
+    for replica in types.values():
+        replica["template"]["spec"]["containers"][0]["command"] = [
+            "python",
+            "-c",
+            MONITORED.replace("STEPS", "4000"),
+        ]
+        replica["template"]["spec"]["terminationGracePeriodSeconds"] = 5
+    jobs.apply(job)
+    with Lines(jobs.cluster, jobs.namespace, "monitored-worker-0") as lines:
+        wait_for_step(lines, 500, 400)
+        ask(jobs, "monitored", workers=2)
+        now = settled(jobs, "monitored", seconds=120, Worker=2)
+        assert now["history"][-1]["mode"] == "recreate"
+        until(
+            lambda: jobs.conditions("monitored")[-1] == "Running",
+            30,
+            lambda: f"the job runs, but is {jobs.conditions('monitored')}",
+        )
+        wait_for_step(lines, lines.last_step() + 100, 120)
+        assert programs(lines)[-1][0].resumed_at > 0  # from its own checkpoint
+    assert "ElasticCheckpoint" in jobs.describe("monitored")  # why it was stopped
 
 
 def test_an_edit_of_the_replicas_rescales_an_elastic_job(jobs: Jobs) -> None:

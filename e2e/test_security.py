@@ -1,11 +1,15 @@
-"""The operator's pod under the strictest Pod Security standard."""
+"""The operator's pod under the strictest Pod Security standard, what tenants may not do, and its rights."""
 
 import json
+from datetime import datetime
+from pathlib import Path
 
 import pytest
 
+from harness import audit
+from harness.cluster import Cluster
 from harness.deploy import DEPLOYMENT, NAMESPACE
-from harness.jobs import Jobs
+from harness.jobs import Jobs, sleepers
 from harness.progress import CommandFailed
 
 
@@ -33,3 +37,30 @@ def test_the_operator_runs_without_root_and_cannot_write_its_files(jobs: Jobs) -
     assert inside("id", "-u").strip() != "0"
     with pytest.raises(CommandFailed, match="Read-only file system"):
         inside("touch", "/opt/venv/written")
+
+
+def test_a_tenant_does_not_write_what_is_the_operators(jobs: Jobs) -> None:
+    """The policies are installed and act; what they say exactly is tested in tests/integration/test_admission.py."""
+    jobs.kubectl("create", "rolebinding", "tenant", "--clusterrole=cluster-admin", "--user=tenant")
+    jobs.apply(sleepers("job", Worker=1))
+    with pytest.raises(CommandFailed, match=r"only the operator may write elastic\.kubeflow\.org/state"):
+        jobs.kubectl("annotate", "--as=tenant", "tfjob", "job", "elastic.kubeflow.org/state={}")
+    jobs.wait_for("job", "Running")
+    with pytest.raises(CommandFailed, match=r"only the operator of TFJobs may write elastic\.kubeflow\.org/command"):
+        jobs.kubectl("annotate", "--as=tenant", "pod", "job-worker-0", "elastic.kubeflow.org/command={}")
+    jobs.kubectl("annotate", "--as=tenant", "tfjob", "job", "elastic.kubeflow.org/placement=pack")
+    jobs.kubectl("delete", "--as=tenant", "tfjob", "job")
+
+
+@pytest.mark.last
+def test_the_operators_rights_are_those_that_it_used(
+    cluster: Cluster, begun: datetime, request: pytest.FixtureRequest
+) -> None:
+    """By the API server's audit log of this run; that each right was used, only after a run of all scenarios."""
+    granted, found = audit.granted(audit.rendered()), audit.requests(cluster.audit_log(), since=begun)
+    assert not found.refused
+    assert found.asked <= granted
+    scenarios = {path.name for path in Path(__file__).parent.glob("test_*.py")}
+    chosen = request.config.option.keyword or request.config.option.markexpr or request.session.testsfailed
+    if not chosen and scenarios == {item.path.name for item in request.session.items}:
+        assert audit.unused(granted, found.asked, audit.RARE, audit.NOT_IN_E2E) == []

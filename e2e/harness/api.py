@@ -11,7 +11,7 @@ import contextlib
 import socket
 import ssl
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +20,7 @@ from typing import Any, Self
 import aiohttp
 import orjson
 from kubernetes.aio import client, config
+from multidict import CIMultiDict
 
 Object = dict[str, Any]
 
@@ -112,11 +113,15 @@ class Connector(aiohttp.TCPConnector):
 
 
 class Api:
-    """`async with Api(kubeconfig) as api:`; one connection pool of `connections` sockets."""
+    """`async with Api(kubeconfig) as api:`; one connection pool of `connections` sockets.
 
-    def __init__(self, kubeconfig: Path, *, connections: int = 32) -> None:
+    user, groups: act as somebody else, which the kubeconfig's own user must be allowed to (`kubectl --as`).
+    """
+
+    def __init__(self, kubeconfig: Path, *, connections: int = 32, user: str = "", groups: Sequence[str] = ()) -> None:
         self._kubeconfig = kubeconfig
         self._connections = connections
+        self._as = [("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups)] if user else []
 
     async def __aenter__(self) -> Self:
         server = await Connection.of(self._kubeconfig)
@@ -125,7 +130,7 @@ class Api:
             # Watches live in the same pool and hold their socket, hence some extra.
             connector=Connector(server, limit=self._connections + 8),
             timeout=aiohttp.ClientTimeout(total=60),
-            headers={"Accept": "application/json", **server.headers},
+            headers=CIMultiDict([("Accept", "application/json"), *server.headers.items(), *self._as]),
             read_bufsize=2**20,
         )
         self._slots = asyncio.Semaphore(self._connections)

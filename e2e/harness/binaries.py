@@ -33,11 +33,13 @@ KUBERNETES_VERSION = "1.34.4"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A Go main package, the time its first build takes on two cores, and what the linker writes into it."""
+    """A Go main package, the time its first build takes on two cores, what the linker writes into it, and its module's
+    folder, where that has another name."""
 
     package: str
     expect: str
     ldflags: str = ""
+    folder: str = ""
 
 
 _VERSION = "k8s.io/component-base/version"
@@ -54,6 +56,7 @@ PROGRAMS = {
     "kind": Program("sigs.k8s.io/kind", "10 s"),
     "kwok": Program("sigs.k8s.io/kwok/cmd/kwok", "100 s"),
     "training-operator": Program("github.com/kubeflow/training-operator/cmd/training-operator.v1", "110 s"),
+    "training-operator-unlimited": Program("./unlimited", "60 s", folder="training-operator"),
 }
 
 
@@ -88,7 +91,11 @@ def lock(name: str) -> Iterator[None]:
 def version(name: str) -> str:
     """What tells one build of program `name` from another: a hash of its sources, module versions and flags."""
     program = PROGRAMS[name]
-    return digest(SOURCES / name, program.package, program.ldflags)
+    return digest(_sources(name), program.package, program.ldflags)
+
+
+def _sources(name: str) -> Path:
+    return SOURCES / (PROGRAMS[name].folder or name)
 
 
 def path(name: str) -> Path:
@@ -107,7 +114,7 @@ def path(name: str) -> Path:
             flags = ["-trimpath", "-buildvcs=false", f"-ldflags=-s -w {program.ldflags}"]
             run(
                 ["nice", "-n", "5", go(), "build", *flags, "-o", unfinished, program.package],
-                cwd=SOURCES / name,
+                cwd=_sources(name),
                 env={"CGO_ENABLED": "0"},
                 log=folder / "build.log",
             )

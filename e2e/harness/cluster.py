@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import binaries, images
+from harness import audit, binaries, images
 from harness.binaries import digest
 from harness.engine import engine
 from harness.progress import CommandFailed, Problem, main, run, say, step
@@ -97,6 +97,11 @@ class Cluster:
         """The standard output of a command on a node, as root. Raises CommandFailed."""
         return engine().run("exec", node, *command)
 
+    def audit_log(self) -> list[str]:
+        """What the API server logged of the operator's requests since the cluster was made (standard clusters only)."""
+        (control_plane,) = [node for node in self._containers() if node.endswith("control-plane")]
+        return self.on_node(control_plane, "cat", "/var/log/kubernetes/audit.log").splitlines()
+
     @contextmanager
     def frozen(self, node: str) -> Iterator[None]:
         """A node that is gone, as from a power cut or a broken cable: nothing on it runs, nobody reaches it. Then it
@@ -125,11 +130,16 @@ class Cluster:
 
 def ensure(config: str = "standard") -> Cluster:
     """The cluster, ready: the existing one if it is healthy and defined as `config` is today, else a new one."""
+    exists = NAME in _kind("get", "clusters").split()
+    if not exists:  # before much is built
+        engine().need_builds()
+        engine().need_privileged(images.base())
     node_image = images.node()
     text = _config(config, stock=node_image == images.STOCK_NODE_IMAGE)
-    definition = digest(node_image, text, VOLUMES, str(CHECKPOINTS))  # another checkout's nodes have another folder
+    # The folder's path, too: another checkout's nodes have another one.
+    definition = digest(node_image, text, VOLUMES, audit.POLICY, str(CHECKPOINTS))
     cluster = Cluster(NAME, KUBECONFIG)
-    if NAME in _kind("get", "clusters").split():
+    if exists:
         if problem := _problem(cluster, definition):
             say(f"  the cluster {NAME} exists, but {problem}: making it anew")
             delete()

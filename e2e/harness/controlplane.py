@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from harness import binaries
+from harness import audit, binaries
 from harness.progress import CommandFailed, run, say
 
 READY_S = 90.0
@@ -91,6 +91,7 @@ class ControlPlane:
     can be deleted.
     environment: variables for all of its processes.
     controllers: those that kube-controller-manager runs, as its flag of that name has them.
+    audit: log the operator's requests (harness.audit) in the file `audit_log`.
     scheduler_qps: requests a second that the scheduler may make (50 by default, which also bounds pods bound a second).
     """
 
@@ -103,8 +104,11 @@ class ControlPlane:
         scheduler_qps: float | None = None,
         controllers: str = "*",
         environment: Mapping[str, str] | None = None,
+        audit: bool = False,
     ) -> None:
         self.dir = Path(dir).resolve()
+        self.audit_log = self.dir / "audit.log"
+        self._audit = audit
         self.kubeconfig = self.dir / "admin.kubeconfig"
         self.certificate = self.dir / "certificates" / "apiserver.crt"
         self._scheduler = scheduler
@@ -181,7 +185,9 @@ class ControlPlane:
                 self._processes.pop(name).stop(signal.SIGKILL)  # nothing here is worth a graceful end
 
     def start_apiserver(self) -> None:
-        disabled = [] if self._controller_manager else ["--disable-admission-plugins=ServiceAccount"]
+        optional = [] if self._controller_manager else ["--disable-admission-plugins=ServiceAccount"]
+        if self._audit:
+            optional += [f"--audit-policy-file={audit.POLICY}", f"--audit-log-path={self.audit_log}"]
         self._spawn(
             "kube-apiserver",
             f"--etcd-servers={self._etcd_url}",
@@ -199,7 +205,7 @@ class ControlPlane:
             "--service-account-issuer=https://kubernetes.default.svc",
             "--allow-privileged",
             "--profiling=false",
-            *disabled,
+            *optional,
         )
         self._until("kube-apiserver", "/readyz")
         self._until("kube-apiserver", "/api/v1/namespaces/default")

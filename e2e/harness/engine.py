@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness.binaries import CACHE
 from harness.machine import need
-from harness.progress import run
+from harness.progress import Problem, run
 
 REGISTRY = "https://registry-1.docker.io/v2/"
 _CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -31,18 +31,39 @@ class Engine:
         return run([self.name, *args], env=self.environment, log=log, stdin=stdin)
 
     def has(self, image: str) -> bool:
-        found = subprocess.run(
-            [self.name, "image", "inspect", image],
-            env={**os.environ, **self.environment},
-            capture_output=True,
-            check=False,
-        )
-        return found.returncode == 0
+        return self._try("image", "inspect", image).returncode == 0
+
+    def need_builds(self) -> None:
+        """Make sure that it can build our images, which mount a secret while they are built: with Docker, that it has
+        buildx. Raises Problem with how to get it."""
+        if self.name == "docker" and self._try("buildx", "version").returncode:
+            raise Problem(
+                "Docker's client has no buildx, which builds the images here. Install docker-buildx-plugin from "
+                "Docker's own package repository, or docker-buildx from Debian's or Ubuntu's; or use podman instead: "
+                "ELASTIC_TFJOB_ENGINE=podman"
+            )
+
+    def need_privileged(self, image: str) -> None:
+        """Make sure that privileged containers may run, as every node of a kind cluster is one. Tried with `image`,
+        which must have /bin/sh. Raises Problem with what the engine said."""
+        tried = self._try("run", "--rm", "--privileged", "--entrypoint", "/bin/sh", image, "-c", "exit 0")
+        if tried.returncode:
+            said = "\n".join(tried.stderr.strip().splitlines()[-5:])
+            raise Problem(
+                f"{self.name} does not run privileged containers here, and every node of a kind cluster is one. On a "
+                "machine of your own or in a virtual machine it does; in a container, only in one that is privileged "
+                f"itself. Tests without a cluster run all the same: make test. It said:\n{said}"
+            )
+
+    def _try(self, *args: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, **self.environment}
+        return subprocess.run([self.name, *args], env=environment, capture_output=True, text=True, check=False)
 
     def build(
         self, context: Path, image: str, *, dockerfile: Path, log: Path, target: str = "", args: Mapping[str, str]
     ) -> None:
         """Build `image`. The machine's certificate authorities reach the build as the secret `ca`, not the image."""
+        self.need_builds()
         options: list[str | Path] = [f"--build-arg={key}={value}" for key, value in args.items()]
         if target:
             options.append(f"--target={target}")

@@ -145,6 +145,7 @@ def start(
     environment: Mapping[str, str] | None = None,
     webhook: bool = False,
     identity: Path | None = None,
+    program: str | None = None,
 ) -> Operator:
     """Start an operator and return it once /readyz says 200. Its log is appended to `folder`/<name>.log.
 
@@ -152,11 +153,12 @@ def start(
     namespace: act on this one only; gang_scheduler: create PodGroups for it; arguments: added to the command line.
     webhook: register upstream's validating webhook (ours validates in the CRD and has none). One upstream operator
     of a cluster at most: it is the one that answers.
+    program: of harness.binaries, in place of the operator's own.
     """
     folder.mkdir(parents=True, exist_ok=True)
     metrics, probes = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     command: list[str | Path] = [
-        *_program(name),
+        *([binaries.path(program)] if program else _program(name)),
         f"--kubeconfig={identity or kubeconfig}",
         f"--metrics-bind-address={metrics}",
         f"--health-probe-bind-address={probes}",

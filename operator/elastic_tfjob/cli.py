@@ -58,7 +58,12 @@ def crd() -> None:
 @click.option("--leader-election-id", default="elastic-tfjob-operator", show_default=True, help="Name of the Lease.")
 @click.option("--leader-election-namespace", default="", help="Namespace of the Lease. Default: the operator's own.")
 @click.option("--gang-scheduler-name", default="", help="volcano, or the name of a scheduler with scheduler-plugins.")
-@click.option("--controller-threads", default=32, show_default=True, help="Jobs and API requests in flight.")
+@click.option(
+    "--controller-threads",
+    default=32,
+    show_default=True,
+    help="Jobs and API requests in flight of a namespace; of all, twice that.",
+)
 @click.option("--kube-api-qps", default=0.0, help="API requests a second. Default: as many as the server admits.")
 @click.option("--kube-api-burst", default=100, show_default=True, help="Requests at once, where there is a QPS limit.")
 @click.option("--config-map", default="", help="NAMESPACE/NAME of the ConfigMap with the key config.yaml.")

@@ -48,7 +48,10 @@ OPERATORS: dict[str, tuple[operators.Name, list[str]]] = {
     "ours": ("ours", []),
     "go": ("upstream", []),
     "go-8": ("upstream", ["--controller-threads=8"]),
+    "go-unlimited": ("upstream", ["--controller-threads=8"]),
 }
+PROGRAMS = {"go-unlimited": "training-operator-unlimited"}
+"""Those that are not the operator's own program."""
 SAY_EVERY_S = 15.0  # where lines cannot be rewritten
 
 # Columns must not be squeezed where the width is unknown (CI, a file).
@@ -338,7 +341,9 @@ async def bench(name: str, jobs: int, limit_s: float, *, scale: bool = False) ->
     program, arguments = OPERATORS[name]
     with _directory() as directory:
         async with cluster(directory, program) as (plane, api):
-            with operators.start(program, plane.kubeconfig, directory, arguments=arguments) as operator:
+            with operators.start(
+                program, plane.kubeconfig, directory, arguments=arguments, program=PROGRAMS.get(name)
+            ) as operator:
                 observer = Observer()
                 before = Counter({part: cpu_s(pid) for part, pid in plane.pids().items()})
                 async with observer.watching(api):
@@ -485,10 +490,11 @@ def _names(_: click.Context, __: click.Parameter, value: str) -> list[str]:
 @click.option(
     "--operators",
     "names",
-    default="ours,go,go-8",
+    default="ours,go,go-8,go-unlimited",
     show_default=True,
     callback=_names,
-    help="ours; go: the Go training-operator v1.8.1 with its defaults; go-8: the same with --controller-threads 8.",
+    help="ours; go: the Go training-operator v1.8.1 with its defaults; go-8: the same with --controller-threads 8; "
+    "go-unlimited: go-8 without its client's limit of 20 requests a second.",
 )
 @click.option("--scale", default="10000", show_default=True, callback=_numbers, help="Loads for ours alone.")
 @click.option("--floor/--no-floor", default=True, show_default=True, help="Also measure each load with no operator.")

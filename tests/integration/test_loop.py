@@ -228,3 +228,30 @@ async def test_a_job_with_nonsense_does_not_stop_the_others(own_plane: ControlPl
         await api.create(tfjobs("default"), odd)
         await api.create(tfjobs("default"), job("good", Worker=1))
         assert (await until(api, "good", lambda target: target["replicas"]))["replicas"] == {"Worker": 1}
+
+
+async def test_a_node_that_kube_scheduler_refuses_leads_to_another_plan(
+    own_plane: ControlPlane, api: Api, tmp_path: Path
+) -> None:
+    """A host port is taken on the node that the profile chose: it models none, kube-scheduler does."""
+    await configure(api, profile="fifo")
+    async with operator_with_its_rights(own_plane, tmp_path):
+        await api.create(tfjobs("default"), job("probe", Worker=1))
+        chosen = (await until(api, "probe", lambda found: found["nodes"]))["nodes"]["Worker"][0]
+        await api.delete(f"{tfjobs('default')}/probe")
+        spec = kwok.pod_template("10m")["spec"]
+        spec["containers"][0] |= {"name": "c", "ports": [{"containerPort": 80, "hostPort": 8080}]}
+        taker = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "taker"}, "spec": {**spec, "nodeName": chosen}}
+        await api.create(pods("default"), taker)
+        wants = job("wants", Worker=1)
+        container = wants["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+        container["ports"] = [{"containerPort": 8080, "hostPort": 8080}]
+        await api.create(tfjobs("default"), wants)
+        first = (await until(api, "wants", lambda found: found["nodes"]))["nodes"]["Worker"][0]
+        assert first == chosen, "else this shows nothing"
+        await until(api, "wants", lambda found: found["nodes"]["Worker"][0] != chosen, within_s=30)
+        async with asyncio.timeout(30):
+            async for _, pod in api.watch(pods("default")):
+                if pod["metadata"]["name"] == "wants-worker-0" and pod["spec"].get("nodeName"):
+                    assert pod["spec"]["nodeName"] != chosen
+                    break

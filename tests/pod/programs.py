@@ -16,6 +16,13 @@ if told == "no hello":
 protocol.write(folder / protocol.HELLO, {})
 if told == "crash":
     sys.exit(7)
+if told == "raise":
+    print("words before", file=sys.stderr)
+    raise ValueError("shapes differ:\\n[2] and [3]")
+if told == "say":
+    os.write(2, b"one line\\nhalf a li")
+    time.sleep(0.2)
+    sys.exit("ne, and the last\\n")
 if not (folder / protocol.GO).exists():
     protocol.write(folder / protocol.READY, {})
     while not (folder / protocol.GO).exists():

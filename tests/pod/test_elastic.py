@@ -6,14 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, protocol
+from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, checkpoints, protocol
 from elastic_tfjob.runtime.elastic import brief
 from elastic_tfjob.runtime.progress import Progress
 
@@ -45,7 +47,7 @@ def elastic(directory: Path | str, value: float = 0.0, **options: object) -> tup
     return ElasticCheckpoint(tf.train.Checkpoint(variable=variable), str(directory), **options), variable
 
 
-def train(directory: Path, steps: int, **options: object) -> int:
+def train(directory: Path | str, steps: int, **options: object) -> int:
     """Train until `steps`; the step it went on from."""
     job, variable = elastic(directory, every_steps=10, **options)
     begin = job.resume()
@@ -181,6 +183,270 @@ def test_a_volume_that_takes_nothing_refuses_the_save(volume: Path, launched: Pa
         job.step(step)
     assert job._progress.save_error is None
     assert names(directory) == {"elastic-22"}
+
+
+class Files:
+    """tf.io.gfile of a volume that misbehaves: `fails` says how often each function does from now on."""
+
+    def __init__(self, **fails: int) -> None:
+        self.fails, self.calls, self.wait_s = fails, 0, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        tf = tensorflow()
+
+        def call(*arguments: Any, **more: Any) -> Any:
+            self.calls += 1
+            time.sleep(self.wait_s)
+            if self.fails.get(name, 0):
+                self.fails[name] -= 1
+                if name == "listdir":  # what tf.io.gfile.listdir says when it cannot look
+                    raise tf.errors.NotFoundError(None, None, "Could not find directory")
+                raise tf.errors.UnavailableError(None, None, f"{name}: no connection")
+            return getattr(tf.io.gfile, name)(*arguments, **more)
+
+        return call
+
+
+def on(files: Files, directory: Path, **options: object) -> tuple[ElasticCheckpoint, Any]:
+    job, variable = elastic(directory, **{"every_steps": 10, **options})
+    job._checkpoints._files = files
+    return job, variable
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts follow one another without waiting."""
+    monkeypatch.setattr(checkpoints, "_RETRY_S", (0.0,) * 4)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("function", ["listdir", "GFile", "stat"])
+def test_what_cannot_be_read_once_is_read_again(tmp_path: Path, function: str) -> None:
+    train(tmp_path, 20)
+    job, variable = on(Files(**{function: 1}), tmp_path)
+    assert job.resume() == 20
+    assert variable.numpy().tolist() == [20.0] * 4
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("function", ["listdir", "GFile", "stat"])
+def test_what_cannot_be_read_at_all_is_no_empty_directory(tmp_path: Path, function: str) -> None:
+    train(tmp_path, 20)
+    before = sorted(tmp_path.iterdir())
+    job, _ = on(Files(**{function: 1000}), tmp_path)
+    with pytest.raises(Exception, match=r"cannot be listed|no connection"):
+        job.resume()
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_checkpoint_that_could_not_be_read_is_not_deleted(tmp_path: Path) -> None:
+    train(tmp_path, 20)
+    job, variable = on(Files(GFile=5), tmp_path, every_steps=15)  # that of step 20 is looked at first
+    assert job.resume() == 10
+    for step in range(11, 56):
+        variable.assign_add([1.0] * 4)
+        job.step(step)
+        assert job._progress.save_error is None
+    assert names(tmp_path) == {"elastic-20", "elastic-25", "elastic-40", "elastic-55"}
+
+
+def test_what_was_just_written_is_kept_below_newer_ones(tmp_path: Path) -> None:
+    train(tmp_path, 100)
+    job, _ = elastic(tmp_path)
+    job._checkpoints.complete()
+    assert job._checkpoints.save(5)["step"] == 5
+    assert names(tmp_path) == {"elastic-5", "elastic-80", "elastic-90", "elastic-100"}
+
+
+def test_checkpoints_that_are_all_damaged_are_told(tmp_path: Path) -> None:
+    train(tmp_path, 20)
+    for data in tmp_path.glob("*.data-*"):
+        os.truncate(data, 10)
+    job, _ = elastic(tmp_path)
+    with pytest.raises(RuntimeError, match=r"elastic-20\.complete, elastic-10\.complete.*delete what is there"):
+        job.resume()
+    assert {"elastic-10", "elastic-20"} <= names(tmp_path)
+
+
+def test_a_save_on_a_slow_volume_asks_no_more_than_it_must(tmp_path: Path) -> None:
+    """At 5 s a question each costs 5 s in which nothing is trained."""
+    train(tmp_path, 100)
+    files = Files()
+    job, variable = on(files, tmp_path)
+    assert job.resume() == 100
+    files.calls, files.wait_s = 0, 0.01
+    for step in range(101, 111):
+        variable.assign_add([1.0] * 4)
+        job.step(step)
+    print(f"questions to the file system for a save: {files.calls}")
+    assert names(tmp_path) == {"elastic-90", "elastic-100", "elastic-110"}
+    assert files.calls <= 15
+
+
+def test_numbers_may_be_of_numpy_and_tensorflow(tmp_path: Path, launched: Path) -> None:
+    tf = tensorflow()
+    integers = [5, np.int64(6), np.array(7), tf.constant(8, tf.int64), tf.Variable(9), np.uint8(10)]
+    job, _ = elastic(tmp_path / "checkpoints", every_steps=np.int64(1), total_steps=np.int64(100), keep=tf.constant(9))
+    job.resume()
+    for each in integers:
+        job.step(each, loss=np.float32(0.5), examples=each)
+    for loss in (0.5, 1, np.float64(0.5), tf.constant(0.5), tf.Variable(0.5), np.array([0.5]), None):
+        job.step(11, loss=loss)
+    until("it is reported", lambda: (protocol.read(launched.parent / protocol.PROGRESS) or {}).get("step") == 11)
+    progress = protocol.read(launched.parent / protocol.PROGRESS)
+    assert progress
+    assert (progress["examples"], progress["total_steps"], progress["loss"]) == (45, 100, 0.5)
+    assert progress["checkpoint"]["step"] == 11
+    assert names(tmp_path / "checkpoints") == {f"elastic-{step}" for step in range(5, 12)}
+
+
+def test_what_is_no_number_is_refused_at_the_call(tmp_path: Path) -> None:
+    tf = tensorflow()
+    job, _ = elastic(tmp_path)
+    job.resume()
+    for wrong in ("5", 5.5, 5.0, True, None, np.array([1, 2]), tf.constant(0.5), object()):
+        with pytest.raises(TypeError, match=r"step is .*; it may be a whole number: an int, a NumPy integer"):
+            job.step(wrong)
+        if wrong is not None:
+            with pytest.raises(TypeError, match="examples is"):
+                job.step(1, examples=wrong)
+    for wrong in ("0.5", [0.5], {"loss": 1}, np.array([1.0, 2.0]), tf.constant([1.0, 2.0])):
+        with pytest.raises(TypeError, match=r"loss is .*; it may be a number: a float"):
+            job.step(1, loss=wrong)
+    with pytest.raises(ValueError, match="step is -1"):
+        job.step(-1)
+    with pytest.raises(TypeError, match="total_steps is '100'"):
+        elastic(tmp_path, total_steps="100")
+    job.step(1)
+    assert job._step == 1
+
+
+def test_the_thread_that_reports_survives_anything(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    looked = []
+
+    def watch() -> None:
+        looked.append(1)
+        raise RuntimeError(f"look {len(looked) % 2}")
+
+    progress = Progress(tmp_path, 0, watch)
+    progress.begin(0, None)
+    progress.checkpoint = {"step": object()}  # JSON cannot hold it
+    until("it looks again", lambda: len(looked) > 8)
+    progress.checkpoint = None
+    progress.count(7, None, 1)
+    until("it writes again", lambda: (protocol.read(tmp_path / protocol.PROGRESS) or {}).get("step") == 7)
+    told = capfd.readouterr().err
+    assert told.count("look 0") == told.count("look 1") == 1, "each is told once"
+    assert told.count("not JSON serializable") == 1
+
+
+def test_a_renamed_variable_is_an_error(tmp_path: Path) -> None:
+    tf = tensorflow()
+    train(tmp_path, 10)
+    train(tmp_path, 20)
+
+    def renamed(**options: object) -> tuple[ElasticCheckpoint, Any]:
+        variable = tf.Variable([7.0] * 4)
+        layer = tf.train.Checkpoint(**{f"weight{index}": tf.Variable(0.0) for index in range(20)})
+        checkpoint = tf.train.Checkpoint(renamed=variable, layer=layer)
+        return ElasticCheckpoint(checkpoint, str(tmp_path), every_s=None, **options), variable
+
+    with pytest.raises(RuntimeError, match=r"has no value for renamed, layer/weight0, .* and 11 more") as error:
+        renamed()[0].resume()
+    assert "elastic-20" in str(error.value), "an older one would hide it"
+    assert "it has variable, which the program has not" in str(error.value)
+    job, variable = renamed(partial=True)
+    assert job.resume() == 20
+    assert variable.numpy().tolist() == [7.0] * 4
+
+
+def test_a_prepared_program_says_so_while_the_one_before_it_trains(
+    tmp_path: Path, launched: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Once it has said that it is ready, the running one is ended for it."""
+    tf = tensorflow()
+    train(tmp_path, 10)
+    (launched / protocol.GO).unlink()
+    begin = threading.Timer(2.0, protocol.write, (launched / protocol.GO, {}))
+    begin.start()
+    with pytest.raises(RuntimeError, match="has no value for renamed"):
+        ElasticCheckpoint(tf.train.Checkpoint(renamed=tf.Variable(0.0)), str(tmp_path), every_s=None).resume()
+    begin.cancel()
+    assert not (launched / protocol.READY).exists()
+    (tmp_path / "elastic-10.index").write_text("no index")
+    threading.Timer(0.5, protocol.write, (launched / protocol.GO, {})).start()
+    with pytest.raises(RuntimeError, match="as it was written"):
+        elastic(tmp_path)[0].resume()
+    assert (launched / protocol.READY).exists(), "the one before may save another one"
+    assert "cannot compare" in capfd.readouterr().err
+
+
+def test_a_layer_that_has_a_shape_is_no_variable(tmp_path: Path) -> None:
+    tf = tensorflow()
+    train(tmp_path, 10)
+    layer = tf.Module()
+    layer.shape, layer.dtype = (2, 2), tf.float32
+    checkpoint = tf.train.Checkpoint(variable=tf.Variable([0.0] * 4), layer=layer)
+    assert ElasticCheckpoint(checkpoint, str(tmp_path), every_s=None).resume() == 10
+
+
+def test_what_is_made_later_or_counts_saves_is_not_missed(tmp_path: Path) -> None:
+    tf = tensorflow()
+    train(tmp_path, 10)
+    checkpoint = tf.train.Checkpoint(variable=tf.Variable([0.0] * 4))
+    checkpoint.save(str(tmp_path / "own"))  # makes a variable that counts
+    assert ElasticCheckpoint(checkpoint, str(tmp_path), every_s=None).resume() == 10
+
+
+@pytest.mark.parametrize("package", ["keras", "tf_keras"])
+def test_an_own_loop_with_keras_goes_on_whatever_is_built(tmp_path: Path, package: str) -> None:
+    tf, keras = tensorflow(), importlib.import_module(package)
+
+    def loop(steps: int, *, built: bool, layer: str = "dense") -> Any:
+        inner = keras.layers.Dense(2)
+        model = keras.Sequential([inner, keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)])
+        optimizer = keras.optimizers.Adam(0.1)
+        checkpoint = tf.train.Checkpoint(optimizer=optimizer, **{layer: model})
+        job = ElasticCheckpoint(checkpoint, str(tmp_path), every_steps=1, every_s=None)
+
+        def one() -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(tf.ones((4, 3)), training=True) ** 2)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        if built:
+            one()
+        begin = job.resume()
+        for step in range(begin + 1, steps + 1):
+            one()
+            job.step(step)
+        return int(optimizer.iterations), begin
+
+    assert loop(2, built=False) == (2, 0)
+    assert loop(4, built=True) == (4, 2)
+    assert loop(6, built=False) == (6, 4)
+    with pytest.raises(RuntimeError, match="has no value for other/"):
+        loop(8, built=True, layer="other")
+
+
+def test_schemes_that_tensorflow_has_not_are_told_at_once(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    with pytest.raises(Exception, match="scheme 's3' not implemented"):
+        elastic("s3://bucket/checkpoints")[0].resume()
+    assert time.monotonic() - begin < 2
+    train(f"file://{tmp_path}", 10)
+    assert train(tmp_path, 20) == 10
+
+
+def test_a_program_that_was_started_to_run_waits_for_nobody(
+    tmp_path: Path, launched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the volume is full, so that the launcher cannot say so."""
+    (launched / protocol.GO).unlink()
+    monkeypatch.setenv(protocol.OPEN, "1")
+    assert elastic(tmp_path / "checkpoints")[0].resume() == 0
 
 
 def test_without_a_directory_it_only_reports() -> None:

@@ -1,21 +1,29 @@
 """The exporter as a process: what it serves of what launcher and program wrote, and of nonsense."""
 
+import contextlib
 import json
 import math
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from elastic_tfjob.controller.reports import Report
+from elastic_tfjob.exporter.__main__ import Server
+from elastic_tfjob.exporter.files import status
 from elastic_tfjob.runtime import protocol
 from elastic_tfjob.runtime.progress import Progress
 from harness.controlplane import free_port
@@ -44,8 +52,9 @@ def get(tmp_path: Path) -> Iterator[Get]:
 
     until("it serves", up)
     yield ask
-    memory = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * 4096
-    print(f"exporter: {memory / 2**20:.1f} MiB resident")
+    text = Path(f"/proc/{process.pid}/status").read_text()
+    memory = int(text.partition("VmHWM:")[2].split()[0]) << 10
+    print(f"exporter: {memory / 2**20:.1f} MiB resident at most")
     process.send_signal(signal.SIGTERM)
     begin = time.monotonic()
     _, errors = process.communicate(timeout=30)
@@ -53,6 +62,58 @@ def get(tmp_path: Path) -> Iterator[Get]:
     assert time.monotonic() - begin < 10
     assert errors == b""
     assert memory < 64 << 20
+
+
+def test_it_is_reached_by_ipv4_and_ipv6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def families() -> set[str]:
+        port = free_port()
+        reached = set()
+        with Server(port, tmp_path) as server:
+            thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+            thread.start()
+            for address in ("127.0.0.1", "[::1]"):
+                with contextlib.suppress(urllib.error.URLError):
+                    with urllib.request.urlopen(f"http://{address}:{port}/healthz", timeout=30) as answer:
+                        assert answer.read() == b"ok\n"
+                    reached.add(address)
+            server.shutdown()
+            thread.join()
+        return reached
+
+    assert families() == {"127.0.0.1", *(["[::1]"] if socket.has_ipv6 else [])}
+    make = socket.create_server
+
+    def without_ipv6(*arguments: Any, **options: Any) -> socket.socket:
+        if options.get("family") == socket.AF_INET6:
+            raise OSError(97, "Address family not supported by protocol")
+        return make(*arguments, **options)
+
+    monkeypatch.setattr(socket, "create_server", without_ipv6)
+    assert families() == {"127.0.0.1"}, "where the machine has no IPv6"
+
+
+def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
+    with Server(free_port(), tmp_path) as server, pytest.raises(OSError, match="in use"):
+        Server(server.socket.getsockname()[1], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "progress", "hook"),
+    [
+        ({"generation": 0, "hook": True}, {}, True),
+        ({"generation": 0, "hook": False}, {}, False),
+        ({"generation": 0, "hook": None}, {}, None),
+        ({"generation": 0, "hook": "yes"}, {}, None),
+        ({"generation": 0}, {"generation": 0}, None),  # an older operator's launcher
+        ({}, {"generation": 0}, True),  # no launcher, and a program that reports
+        ({}, {}, None),
+    ],
+)
+def test_whether_there_is_a_hook(tmp_path: Path, launcher: dict, progress: dict, hook: bool | None) -> None:
+    for name, content in ((protocol.LAUNCHER, launcher), (protocol.PROGRESS, progress)):
+        if content:
+            protocol.write(tmp_path / name, content)
+    assert status(tmp_path)["hook"] is hook
 
 
 def samples(text: bytes) -> dict[str, float]:
@@ -173,6 +234,9 @@ def test_a_generation_that_has_not_begun_has_no_first_step(get: Get, tmp_path: P
         json.dumps(dict.fromkeys(["step", "generation", "checkpoint", "cgroup", "prepared", "switch", "modes"], "x")),
         json.dumps({"step": float("nan"), "step_seconds": {"bounds": [1], "counts": ["x"], "sum": 1}, "loss": 1e999}),
         json.dumps({"step_seconds": {"bounds": [1], "counts": [1, "x"], "sum": 1}, "checkpoint": {"at": [1]}}),
+        b'{"step": 1' + b"0" * 4000 + b', "step_seconds": {"bounds": [1' + b"0" * 4000 + b'], "counts": [1, 2]}}',
+        json.dumps({"step": 1e308, "generation": -(2**70), "loss": True, "modes": [[1], {}], "hook": []}),
+        b'{"step": 1, "x": [' + b"[]," * (1 << 20) + b"[]]}",  # too large for what launcher and program write
     ],
 )
 def test_nonsense_is_as_if_nothing_were_there(get: Get, tmp_path: Path, content: bytes | str) -> None:
@@ -182,3 +246,39 @@ def test_nonsense_is_as_if_nothing_were_there(get: Get, tmp_path: Path, content:
     get("/metrics")
     with pytest.raises(urllib.error.HTTPError, match="404"):
         get("/etc/passwd")
+
+
+def test_hostile_files_cost_neither_memory_nor_time(get: Get, tmp_path: Path) -> None:
+    """`get` looks at the memory in the end: the container may have 96 MiB."""
+    deep = "[" * 400 + "]" * 400
+    hostile = {
+        "largest that is read": ('{"save_error": "%s", "x": [' % ("y" * 9000)).encode() + b"{}," * 18_000 + b"{}]}",
+        "300 MiB": None,
+        "deep": f'{{"checkpoint": {deep}, "cgroup": {deep}, "step_seconds": {deep}}}'.encode(),
+    }
+    for name, content in hostile.items():
+        for file in (tmp_path / protocol.LAUNCHER, tmp_path / protocol.PROGRESS):
+            if content is None:
+                with open(file, "wb") as sparse:
+                    sparse.truncate(300 << 20)
+            else:
+                file.write_bytes(content)
+        with ThreadPoolExecutor(32) as many:
+            answers = list(many.map(get, ["/status", "/metrics"] * 40))
+        assert max(map(len, answers)) < 16 << 10, name
+        assert Report.parse(answers[0]).step is None
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
+def test_what_is_no_file_is_not_waited_for(get: Get, tmp_path: Path, kind: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text('{"step": 7, "generation": 0}')
+    for file in (tmp_path / protocol.LAUNCHER, tmp_path / protocol.PROGRESS):
+        if kind == "pipe":
+            os.mkfifo(file)
+        elif kind == "link":
+            file.symlink_to(secret)
+        else:
+            file.mkdir()
+    assert Report.parse(get("/status")).step is None
+    assert samples(get("/metrics")) == {}

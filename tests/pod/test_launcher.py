@@ -1,6 +1,8 @@
 """The launcher with real child processes: every transition, and that a job's result is as without it."""
 
 import ast
+import contextlib
+import errno
 import json
 import os
 import shutil
@@ -14,7 +16,9 @@ from pathlib import Path
 import pytest
 
 import elastic_tfjob.runtime
-from elastic_tfjob.runtime import protocol
+from elastic_tfjob.runtime import hook, protocol
+from elastic_tfjob.runtime.launcher import Child, Launcher
+from elastic_tfjob.runtime.words import Words
 from harness.controlplane import free_port
 
 from .pods import Pod, until
@@ -139,6 +143,15 @@ def test_orphans_are_reaped(make_pod: MakePod) -> None:
     until("the orphan is the launcher's", lambda: len(children(pod)) == 2)
     until("the orphan is gone", lambda: len(children(pod)) == 1)
     assert "Z" not in children(pod).values()
+
+
+@pytest.mark.parametrize("directory", [None, "/no/such"])
+def test_signals_that_python_ignores_are_not_ignored_by_the_program(tmp_path: Path, directory: str | None) -> None:
+    environment = {"ELASTIC_TFJOB_DIR": directory} if directory else {}
+    pod = Pod(tmp_path, ["grep", "SigIgn", "/proc/self/status"], environment).start()
+    assert pod.wait() == 0
+    ignored = int(pod.output.split()[1], 16)
+    assert [number for number in (signal.SIGPIPE, signal.SIGXFSZ) if ignored >> (number - 1) & 1] == []
 
 
 # -- prepare, switch, run ------------------------------------------------------------------------------------------
@@ -297,6 +310,176 @@ def test_nonsense_changes_nothing(chief: Callable[..., Pod], text: str) -> None:
     prepare(pod)
 
 
+def test_new_one_that_raises_is_quoted(chief: Callable[..., Pod]) -> None:
+    pod = chief({1: "raise"})
+    prepare(pod, state="failed")
+    why = pod.status["prepared"]["why"]
+    assert why == "the program ended with exit code 1: ValueError: shapes differ: [2] and [3]"
+    said = [line for line in pod.output.splitlines() if "generation 0" not in line]
+    assert "[generation 1] words before" in said
+    assert "[generation 1] ValueError: shapes differ:" in said
+    assert all(line.startswith("[generation 1] ") for line in said), "all that it said shows whose it is"
+
+
+def test_new_one_that_says_why_in_parts_is_quoted(chief: Callable[..., Pod]) -> None:
+    pod = chief({1: "say"})
+    prepare(pod, state="failed")
+    assert pod.status["prepared"]["why"] == "the program ended with exit code 1: one line | half a line, and the last"
+    assert "[generation 1] one line\n[generation 1] half a line, and the last\n" in pod.output
+
+
+TALKER = """
+import json, os, socket, sys, time
+from elastic_tfjob.runtime import words
+{restore}
+config = json.loads(os.environ["TF_CONFIG"])
+port = int(config["cluster"]["ps"][0].rsplit(":", 1)[1])
+listener = socket.create_server(("127.0.0.1", port))
+print("up", os.environ["ELASTIC_TFJOB_GENERATION"], file=sys.stderr, flush=True)
+while not os.path.exists(os.environ["ELASTIC_TFJOB_DIR"] + "/talk"):
+    time.sleep(0.01)
+print("file", os.fstat(2).st_ino, os.environ.get("ELASTIC_TFJOB_STDERR"), file=sys.stderr, flush=True)
+os.write(2, b"x" * 500_000 + b" last words\\n")
+os._exit(3)
+"""
+
+
+@pytest.mark.parametrize("restore", ["words.restore()", ""])
+def test_what_a_program_says_after_it_took_over_is_in_the_log_as_it_said_it(make_pod: MakePod, restore: str) -> None:
+    old, new = free_port(), free_port()
+    pod = make_pod(TALKER.format(restore=restore), environment={"TF_CONFIG": tf_config("ps", port=old)}).start()
+    until("it serves", lambda: "up 0" in pod.output)
+    config = tf_config("ps", port=new)
+    pod.command("prepare", 1, tf_config=config)
+    until("it is ready", lambda: (pod.status["prepared"] or {}).get("state") == "ready")
+    until("it has said so", lambda: "up 1" in pod.output)
+    assert ("[generation 1] up 1" in pod.output) == (not restore)
+    pod.command("run", 1, tf_config=config)
+    until("the old one is gone", lambda: pod.status["generation"] == 1 and len(children(pod)) == 1)
+    (pod.shared / "talk").touch()
+    assert pod.wait() == 3
+    *_, told, last = pod.output.splitlines()
+    assert last == "x" * 500_000 + " last words"
+    log = (pod.directory / "output").stat().st_ino
+    assert (told == f"file {log} None") == bool(restore), "the container's own, and no trace of another"
+
+
+# -- whether the program uses ElasticCheckpoint --------------------------------------------------------------------
+
+
+def test_a_hook_that_was_constructed_is_told(chief: Callable[..., Pod]) -> None:
+    pod = chief()
+    until("it is told", lambda: pod.status["hook"])
+    assert pod.status["hook"] is True
+
+
+def test_a_server_has_no_hook(make_pod: MakePod) -> None:
+    pod = make_pod(SERVER, environment={"TF_CONFIG": tf_config("ps", port=free_port())}).start()
+    until("it says what runs", lambda: pod.status["generation"] == 0)
+    assert pod.status["hook"] is None
+
+
+IMPORTS = """
+import mmap, os, time
+from pathlib import Path
+
+library = Path(os.environ["ELASTIC_TFJOB_DIR"]) / "libtensorflow_framework.so.2"
+library.write_bytes(bytes(4096))
+with open(library, "r+b") as file:
+    memory = mmap.mmap(file.fileno(), 4096)
+"""
+"""What a program looks like that is importing TensorFlow."""
+
+STRANGER = (
+    IMPORTS
+    + """
+import ctypes, threading
+from elastic_tfjob.runtime import protocol
+
+def compute():
+    ctypes.CDLL(None).prctl(15, b"tf_Compute", 0, 0, 0)  # PR_SET_NAME
+    time.sleep(60)
+
+shared = Path(os.environ["ELASTIC_TFJOB_DIR"])
+threading.Thread(target=compute, daemon=True).start()  # what it looks like that has used it
+(shared / "uses").touch()
+while not (shared / "hello").exists():
+    time.sleep(0.05)
+protocol.write(protocol.generation_directory(shared, 0) / protocol.HELLO, {})
+time.sleep(60)
+"""
+)
+
+
+@pytest.mark.parametrize("uses", [False, True])
+def test_importing_tensorflow_is_not_using_it(make_pod: MakePod, uses: bool) -> None:
+    """The import may take a minute, and the hook is often imported after it."""
+    pod = make_pod((STRANGER if uses else IMPORTS) + "\n(library.parent / 'uses').touch()\ntime.sleep(60)").start()
+    until("it has come so far", (pod.shared / "uses").exists)
+    (program,) = children(pod)
+    seen = lambda: hook._group(program)[1]  # noqa: E731
+    if uses:
+        until("its threads are seen", seen)
+    assert seen() is uses
+
+
+def test_a_program_without_the_hook_is_told_and_a_late_one_counts(make_pod: MakePod) -> None:
+    pod = make_pod(STRANGER, environment={"TF_CONFIG": CHIEF}).start()
+    begin = time.monotonic()
+    until("it runs", lambda: pod.status["generation"] == 0)
+    assert pod.status["hook"] is None, "nobody knows so soon"
+    until("it has had its time", lambda: pod.status["hook"] is False)
+    assert time.monotonic() - begin >= hook.TENSORFLOW_S
+    (pod.shared / "hello").touch()
+    until("late, but it came", lambda: pod.status["hook"] is True)
+
+
+def looks(*seen: tuple[float, float, bool]) -> hook.Hook:
+    """A program that began at 0, by what it looked like at each time."""
+    watch = hook.Hook(0, 0.0)
+    for at, cpu_s, tensorflow in seen:
+        watch._looks.append(hook.Look(at, cpu_s, tensorflow))
+        if tensorflow and watch._first is None:
+            watch._first = watch._looks[-1]
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("seen", "imported", "says"),
+    [
+        pytest.param([], False, None, id="not looked at"),
+        pytest.param([(3, 1, True), (12, 8, True), (21, 15, True)], False, None, id="may import still"),
+        pytest.param([(3, 1, True), (15, 8, True), (24, 15, True)], False, False, id="has worked since"),
+        pytest.param([(3, 1, True), (15, 1.5, True), (24, 1.5, True)], False, False, id="has waited since"),
+        pytest.param([(3, 1, True), (24, 2, True), (45, 3.2, True)], False, False, id="makes few steps a second"),
+        pytest.param([(3, 0.1, True), (60, 1.0, True), (70, 1.2, True)], False, None, id="imports on little CPU"),
+        pytest.param([(3, 0.1, False), (90, 0.1, False), (100, 0.1, False)], False, None, id="waits to begin"),
+        pytest.param([(3, 1, False), (150, 40, False), (160, 45, False)], False, None, id="a shell installs packages"),
+        pytest.param([(3, 0.1, False), (291, 0.1, False), (301, 0.1, False)], False, False, id="never begins"),
+        pytest.param([(3, 1, True), (15, 8, True), (100, 80, True)], True, None, id="imported, builds its model"),
+        pytest.param([(3, 1, True), (15, 8, True), (301, 80, True)], True, False, id="imported, never used"),
+    ],
+)
+def test_when_no_hook_is_concluded(seen: list, imported: bool, says: bool | None) -> None:
+    assert looks(*seen).says(False, imported) is says
+    assert looks(*seen).says(True, imported) is True
+
+
+def test_what_is_said_after_a_traceback_does_not_hide_it() -> None:
+    """TensorFlow's threads complain at the end of a process, each about the others."""
+    words = Words(1)
+    code = """if True:
+    import atexit, sys
+    atexit.register(lambda: sys.stderr.write("W0000 grpc: connection reset\\n" * 100))
+    raise ValueError("the reason")
+    """
+    command = [sys.executable, "-c", code]
+    pid = os.posix_spawn(command[0], command, {**os.environ, **words.environment}, file_actions=words.actions)
+    words.begin()
+    os.waitpid(pid, 0)
+    assert words.last().startswith("ValueError: the reason W0000")
+
+
 # -- servers -------------------------------------------------------------------------------------------------------
 
 
@@ -348,6 +531,68 @@ def test_new_pod_that_is_ended_before_it_runs(make_pod: MakePod) -> None:
     assert pod.wait() == 143
 
 
+SAVER = """
+import os, signal, sys, time
+
+def save(*_):
+    print("saves", flush=True)
+    time.sleep(2)
+    print("saved", flush=True)
+    sys.exit(143)
+
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+
+
+def test_a_pod_that_is_ended_while_a_replaced_program_saves_waits_for_it(make_pod: MakePod) -> None:
+    pod = make_pod(SAVER, environment={"TF_CONFIG": CHIEF}).start()
+    until("it is up", lambda: "up" in pod.output)
+    pod.command("run", 2, tf_config=tf_config("chief", port=3002))
+    until("it saves", lambda: "saves" in pod.output)
+    pod.signal(signal.SIGTERM)
+    assert pod.wait() == 143
+    assert pod.output.split() == ["up", "saves", "saved"], "and nothing new was begun"
+
+
+FOLLOWER = """
+import os, time
+from pathlib import Path
+from elastic_tfjob.runtime import protocol
+
+generation = int(os.environ["ELASTIC_TFJOB_GENERATION"])
+shared = Path(os.environ["ELASTIC_TFJOB_DIR"])
+folder = protocol.generation_directory(shared, generation)
+protocol.write(folder / protocol.HELLO, {})
+if not os.environ.get("ELASTIC_TFJOB_OPEN"):
+    protocol.write(folder / protocol.READY, {})
+    while not (shared / "chief-has-begun").exists():
+        time.sleep(0.01)
+    protocol.write(folder / protocol.BEGUN, {})
+print(f"generation {generation} trains", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_worker_follows_its_chief_while_no_operator_is_there(make_pod: MakePod) -> None:
+    """MultiWorkerMirroredStrategy: the old program has lost its chief, and would end with an error."""
+    cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+    config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}})
+    pod = make_pod(FOLLOWER, environment={"TF_CONFIG": config}).start()
+    until("it trains", lambda: "generation 0 trains" in pod.output)
+    for action in ("prepare", "switch"):
+        pod.command(action, 1, tf_config=config)
+        until("it is ready", lambda: (pod.status["prepared"] or {}).get("state") == "ready")
+    time.sleep(0.3)
+    assert pod.status["generation"] == 0, "not before its chief"
+    (pod.shared / "chief-has-begun").touch()
+    until("it runs", lambda: pod.status["generation"] == 1, 20)
+    until("the old one is gone", lambda: len(children(pod)) == 1)
+    assert protocol.read(pod.shared / protocol.COMMITTED)["generation"] == 1
+
+
 # -- a container that is restarted ---------------------------------------------------------------------------------
 
 
@@ -376,6 +621,59 @@ def test_container_restarted_while_preparing_prepares_again(chief: Callable[...,
     until("the old one trains", lambda: pod.output.count("generation 0 trains") == 2)
     # At first its program had not yet said that it reports, so that nothing could be prepared.
     until("the new one is ready", lambda: (pod.status["prepared"] or {}).get("state") == "ready")
+
+
+SIMPLE = """
+import os, time
+print("generation", os.environ["ELASTIC_TFJOB_GENERATION"], "with", os.environ["TF_CONFIG"], flush=True)
+time.sleep(60)
+"""
+
+
+def test_container_restarted_on_a_full_volume_goes_on_with_what_was_committed(tmp_path: Path) -> None:
+    shared = tmp_path / "pod" / "elastic-tfjob"
+    shared.mkdir(parents=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", shared], check=False).returncode:
+        pytest.skip("only root can mount")
+    (tmp_path / "simple.py").write_text(SIMPLE)
+    pod = Pod(tmp_path / "pod", [sys.executable, tmp_path / "simple.py"], {"TF_CONFIG": CHIEF})
+    try:
+        pod.start()
+        until("it runs", lambda: "generation 0" in pod.output)
+        config = tf_config("chief", port=3007)
+        pod.command("run", 7, tf_config=config)
+        until("the next one runs", lambda: f"generation 7 with {config}" in pod.output)
+        pod.stop()
+        pod.command_file.write_text("")
+        with contextlib.suppress(OSError), open(shared / "filler", "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        pod.start()
+        until("it runs again", lambda: len(pod.output.splitlines()) == 3)
+        assert pod.output.splitlines()[-1] == f"generation 7 with {config}"
+    finally:
+        pod.stop()
+        subprocess.run(["umount", "--lazy", shared], check=True)
+
+
+def test_a_switch_that_cannot_be_kept_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a restarted container would bring the old generation back."""
+    launcher = Launcher(["true"], tmp_path, None, CHIEF)
+    launcher.running, launcher.prepared = Child(0, CHIEF), Child(1, CHIEF, state="ready")
+    launcher._keep()
+    protocol.generation_directory(tmp_path, 1).mkdir()
+    make = protocol.tempfile.mkstemp
+
+    def full(*, dir: Path, prefix: str) -> tuple[int, str]:
+        if protocol.COMMITTED in prefix:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return make(dir=dir, prefix=prefix)
+
+    monkeypatch.setattr(protocol.tempfile, "mkstemp", full)
+    with pytest.raises(OSError, match="No space"):
+        launcher._commit(0.0)
+    assert launcher.running.generation == 0
+    assert not (protocol.generation_directory(tmp_path, 1) / protocol.GO).exists()
 
 
 # -- what it is made of --------------------------------------------------------------------------------------------

@@ -55,8 +55,11 @@ class Job:
             self._pod(replica).start()
         until("it trains", lambda: (self.chief.status["step"] or 0) > 50, SLOW)
 
-    def rescale(self, generation: int, mode: str = "overlap", **replicas: int) -> dict[str, Any]:
-        """To another size, as the operator does it; the chief's status when it trains again."""
+    def rescale(
+        self, generation: int, mode: str = "overlap", *, operator: bool = True, **replicas: int
+    ) -> dict[str, Any]:
+        """To another size, as the operator does it; the chief's status when it trains again. Without `operator` it
+        is away from when the chief has been told to switch."""
         self._configure(replicas)
         before = dict(self.pods)
         begin = time.monotonic()
@@ -72,7 +75,8 @@ class Job:
         self._command("switch", generation, mode)
         switch = until("it is decided", lambda: self._decided(generation), SLOW)
         assert switch["state"] == "committed", self.chief.status
-        self._command("run", generation, mode)
+        if operator:
+            self._command("run", generation, mode)
         for replica in [replica for replica in self.pods if replica not in self.configs]:
             self.pods.pop(replica).stop()
         status = until("it trains again", lambda: self._trains(generation), SLOW)
@@ -147,6 +151,23 @@ def test_parameter_servers_and_workers_change(directory: Path) -> None:
         job.stop()
 
 
+@pytest.mark.xdist_group("tensorflow-2")
+@pytest.mark.timeout(1800)
+def test_keras_on_parameter_servers_changes(directory: Path) -> None:
+    """Model.fit reports and saves at the end of an epoch there."""
+    job = Job(directory, PROGRAMS / "keras_digits.py", "--steps=1000000")
+    try:
+        job.start(chief=1, ps=1, worker=1)
+        assert job.chief.status["step"] % 100 == 0
+        assert job.chief.status["loss"]
+        assert job.chief.status["hook"] is True
+        grown = job.rescale(1, chief=1, ps=1, worker=2)
+        assert grown["lost_steps"] == 0
+        until("it trains on", lambda: job.chief.status["step"] > grown["step"] + 100, SLOW)
+    finally:
+        job.stop()
+
+
 @pytest.mark.xdist_group("tensorflow-1")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
@@ -163,6 +184,10 @@ def test_workers_without_parameter_servers_change(directory: Path, program: list
         grown = job.rescale(1, worker=2)
         assert grown["lost_steps"] == 0
         until("it trains on", lambda: job.chief.status["step"] > grown["step"] + 20, SLOW)
-        assert job.rescale(2, worker=1)["lost_steps"] == 0
+        alone = job.rescale(2, operator=False, worker=2)
+        assert alone["lost_steps"] == 0
+        until("the other worker runs it, too", lambda: job.pods["worker", 1].status["generation"] == 2)
+        until("it trains on", lambda: job.chief.status["step"] > alone["step"] + 20, SLOW)
+        assert job.rescale(3, worker=1)["lost_steps"] == 0
     finally:
         job.stop()

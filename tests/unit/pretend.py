@@ -9,13 +9,22 @@ from typing import Any
 import orjson
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.decision import Create, DeletePod, Observed, ResizePod, SaveState, Settings, Tell
+from elastic_tfjob.controller.decision import (
+    Create,
+    DeletePod,
+    Observed,
+    ResizePod,
+    SaveState,
+    Settings,
+    Tell,
+    UpdatePodGroup,
+)
 from elastic_tfjob.controller.elastic import STATE_ANNOTATION, TARGET_ANNOTATION, State, Target
 from elastic_tfjob.controller.observed import Job, Pod, Trouble, pinned_to
 from elastic_tfjob.controller.reconcile import reconcile
 from elastic_tfjob.controller.reports import CpuUse, MemoryUse, Prepared, Report, Switch
 from elastic_tfjob.controller.resources import cpu_of
-from unit.build import NOW, UID, job
+from unit.build import NOW, UID, job, pod_group
 
 COMMAND = ["python", "train.py"]
 ELASTIC = {
@@ -38,6 +47,7 @@ class Launcher:
     first_step: bool = False
     saves: str = "well"
     builds: bool = True
+    why: str = "exit code 1"
 
     def obey(self, text: str) -> None:
         """Look at the command once."""
@@ -73,7 +83,7 @@ class Launcher:
         elif self.prepared.state == "starting":
             built = self.prepared
             self.prepared = (
-                replace(built, state="ready") if self.builds else replace(built, state="failed", why="exit code 1")
+                replace(built, state="ready") if self.builds else replace(built, state="failed", why=self.why)
             )
 
     def _switch(self, generation: int) -> None:
@@ -106,6 +116,7 @@ class Cluster:
     settings: Settings = field(default_factory=lambda: Settings(image="operator:1"))
     command: list[str] | None = field(default_factory=lambda: list(COMMAND))
     spec: dict[str, Any] = field(default_factory=dict)
+    restart: str = "OnFailure"
 
     def __post_init__(self) -> None:
         self.now: datetime = NOW
@@ -126,6 +137,13 @@ class Cluster:
         """Pods and actions, in the order in which they were told."""
         self.modes: tuple[str, ...] = ("overlap", "spare")
         """What the launchers say how their pods can be rescaled."""
+        self.hook: bool | None = True
+        self.steps = True
+        """Whether the program has constructed ElasticCheckpoint, and whether it reports steps."""
+        self.refused: dict[tuple[str, bool], datetime] = {}
+        """Changes of CPU that the API server refuses, as Observed has them."""
+        self.gang: list[dict[str, Any]] = []
+        """The spec of the PodGroup, each time that it was written."""
         self.reported_at = 0.0
         self.steps_per_s = 10.0
         self.deaf = False
@@ -141,7 +159,7 @@ class Cluster:
         types = {
             name: {
                 "replicas": count,
-                "restartPolicy": "OnFailure",
+                "restartPolicy": self.restart,
                 "template": {"spec": {"containers": [{k: v for k, v in container.items() if v is not None}]}},
             }
             for name, count in self.types.items()
@@ -158,9 +176,10 @@ class Cluster:
                 modes=self.modes,
                 prepared=launcher.prepared,
                 switch=launcher.switch,
-                step=100,
-                steps_per_s=self.steps_per_s,
-                first_step_at=1.0 if launcher.first_step else None,
+                step=100 if self.steps else None,
+                steps_per_s=self.steps_per_s if self.steps else None,
+                hook=self.hook,
+                first_step_at=1.0 if launcher.first_step and self.steps else None,
                 last_step_at=100.0,
                 downtime_s=0.5,
                 lost_steps=0,
@@ -180,6 +199,8 @@ class Cluster:
                 now=self.now,
                 pods=tuple(self.pods.values()),
                 reports=reports,
+                refused=self.refused,
+                pod_group=pod_group(**self.gang[-1]) if self.gang else None,
                 listened_s=(self.now - self.listens_since).total_seconds(),
             ),
             self.settings,
@@ -210,8 +231,12 @@ class Cluster:
                     self.annotations.pop(name, None)
                     if value is not None:
                         self.annotations[name] = value
-            case Create(body) if body["kind"] == "Pod":
-                self._create(body)
+            case Create(kind="Pod"):
+                self._create(write.body)
+            case Create(kind="PodGroup"):
+                self.gang.append(write.body["spec"])
+            case UpdatePodGroup(_, spec):
+                self.gang.append(spec)
             case DeletePod(name, uid, mark):
                 assert self.pods[name].uid == uid
                 command = '{"action":"stop"}' if mark else self.pods[name].command

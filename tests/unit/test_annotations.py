@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from elastic_tfjob.api.annotations import Elasticity, duration
+from elastic_tfjob.api.limits import MAX_PROBLEM_LENGTH, MAX_PROBLEMS
 from unit.build import decide, job
 
 
@@ -51,9 +52,24 @@ def test_all_of_them() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("max-workers", "many", "allowed is a whole number from 1 up"),
-        ("max-workers", "0", "allowed is a whole number from 1 up"),
-        ("min-ps", "-1", "allowed is a whole number from 0 up"),
+        ("max-workers", "many", "allowed is a whole number from 1 to 2000"),
+        ("max-workers", "0", "allowed is a whole number from 1 to 2000"),
+        ("max-workers", "1000000000", "allowed is a whole number from 1 to 2000"),
+        ("min-workers", "1000000000", "allowed is a whole number from 0 to 2000"),
+        ("target-workers", "1000000000", "allowed is a whole number from 0 to 2000"),
+        ("target-ps", "9" * 4000, "allowed is a whole number from 0 to 2000"),
+        ("min-ps", "-1", "allowed is a whole number from 0 to 2000"),
+        ("min-ps", "²", "allowed is a whole number from 0 to 2000"),
+        ("total-steps", "0", "allowed is a whole number from 1 to 9007199254740992"),
+        ("total-steps", "1" + "0" * 400, "allowed is a whole number from 1 to 9007199254740992"),
+        ("total-steps", "9" * 100_000, "it has 100000 characters, allowed are 4096"),
+        ("estimated-duration", "36501d", "a duration (1d12h, 90m, 30s), up to 36500d"),
+        ("estimated-duration", "9" * 4000 + "d", "a duration (1d12h, 90m, 30s), up to 36500d"),
+        ("deadline", "1000000000d", "1d12h, 90m), up to 36500d"),
+        ("deadline", "9999-12-31T23:59:59Z", "a time with its zone"),
+        ("deadline", "0001-01-01T00:00:00+23:59", "a time with its zone"),
+        ("checkpoint-dir", "/a" * 3000, "it has 6000 characters, allowed are 4096"),
+        ("checkpoint-dir", "/a\0b", "allowed is a path or URL"),
         ("deadline", "tomorrow", "allowed is a time with its zone"),
         ("deadline", "2026-01-31T18:00:00", "allowed is a time with its zone"),
         ("rescale", "Overlap", "allowed is overlap or spare or recreate or never"),
@@ -83,6 +99,11 @@ def test_wrong_values(name: str, value: str, says: str) -> None:
             "target-workers: 3 is ignored: allowed is 1 to 2",
         ),
         ({"target-ps": "2"}, {}, "target-ps: 2 is ignored: allowed is 1 to 1"),
+        (
+            {"max-workers": "2000", "target-workers": "4", "min-ps": "0"},
+            {},
+            "allow 2001 replicas of all types together: all bounds are ignored, allowed are 2000",
+        ),
     ],
 )
 def test_values_that_do_not_fit_together(annotations: dict[str, str], kept: dict[str, int], says: str) -> None:
@@ -92,7 +113,20 @@ def test_values_that_do_not_fit_together(annotations: dict[str, str], kept: dict
     assert says in found.problems[0]
 
 
-@pytest.mark.parametrize("text", ["", "5", "1h 2m", "-1m", "1.5h", "2m1h"])
+def test_the_largest_values() -> None:
+    found = read({"max-workers": "1999", "total-steps": str(2**53), "deadline": "36500d"})
+    assert found == Elasticity(max_workers=1999, total_steps=2**53, deadline=timedelta(days=36_500))
+
+
+def test_many_wrong_annotations_are_told_in_few_words() -> None:
+    """Each is an event, for which the API server has to find room."""
+    found = read({f"{'x' * 100}-{i}": "y" * 10_000 for i in range(5_000)})
+    assert len(found.problems) == MAX_PROBLEMS + 1
+    assert max(map(len, found.problems)) <= MAX_PROBLEM_LENGTH
+    assert found.problems[-1] == "and 4990 more problems"
+
+
+@pytest.mark.parametrize("text", ["", "5", "1h 2m", "-1m", "1.5h", "2m1h", "36500d1s", "999999999999d"])
 def test_not_durations(text: str) -> None:
     """Units are required, in order, and whole."""
     with pytest.raises(ValueError):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from elastic_tfjob.controller.cache import Informer
 from elastic_tfjob.controller.client import Expired, Unavailable
@@ -166,3 +167,96 @@ async def test_assumptions_last_until_the_next_version() -> None:
     assert not informer.of_job(("ns", "j"))[0].terminating
     informer.assume(replace(pod, terminating=True))  # made from an old view
     assert not informer.of_job(("ns", "j"))[0].terminating
+
+
+def relabelled(item: dict[str, Any], job: str) -> dict[str, Any]:
+    """The same object with another job's label."""
+    return {**item, "metadata": {**item["metadata"], "labels": {"training.kubeflow.org/job-name": job}}}
+
+
+def informer_of(script: Script, changed: list[Key]) -> Informer[Pod]:
+    return Informer(script, "/api/v1/pods", Pod.parse, changed.append)  # type: ignore[arg-type]
+
+
+async def test_an_object_that_cannot_be_read_is_set_aside_alone() -> None:
+    """In a list, in a watch and when it goes: what was known of it stays until then, and the others are followed."""
+    odd = raw("odd", 8)
+    odd["metadata"]["labels"] = 5
+    script = Script(
+        [listed(5, raw("a", 1), {**odd, "metadata": {**odd["metadata"], "uid": "other"}}, raw("odd", 2))],
+        [[event("MODIFIED", odd), event("ADDED", raw("b", 9))], [event("DELETED", {**odd, "spec": 3})]],
+    )
+    before = unreadable()
+    changed: list[Key] = []
+    informer = informer_of(script, changed)
+    task = asyncio.create_task(informer.run())
+    await asyncio.wait_for(script.finished.wait(), 10)
+    assert not task.done()
+    task.cancel()
+    assert script.watched_from == ["5", "9", "8"]
+    assert sorted(pod.name for pod in informer) == ["a", "b"]
+    assert unreadable() - before == 2
+
+
+def unreadable() -> float:
+    return REGISTRY.get_sample_value("elastic_tfjob_unreadable_objects_total", {"resource": "pods"}) or 0.0
+
+
+@pytest.mark.parametrize("error", [RecursionError(), MemoryError(), KeyError("x")])
+async def test_any_error_of_reading_is_set_aside(error: Exception) -> None:
+    def parse(item: Any) -> Pod:
+        if item["metadata"]["name"] == "odd":
+            raise error
+        return Pod.parse(item)
+
+    script = Script([listed(5, raw("odd", 1), raw("a", 2))])
+    informer: Informer[Pod] = Informer(script, "/api/v1/pods", parse, lambda _: None)  # type: ignore[arg-type]
+    task = asyncio.create_task(informer.run())
+    await asyncio.wait_for(script.finished.wait(), 10)
+    task.cancel()
+    assert [pod.name for pod in informer] == ["a"]
+
+
+async def test_a_pod_that_is_relabelled_moves() -> None:
+    """It leaves nothing behind under the job that it was of, and both jobs hear of it."""
+    changed: list[Key] = []
+    informer = informer_of(Script([]), changed)
+    informer.seen(raw("a", 6))
+    changed.clear()
+    informer.seen(relabelled(raw("a", 7), "k"))
+    assert (informer.of_job(("ns", "j")), len(informer)) == ((), 1)
+    assert [pod.version for pod in informer.of_job(("ns", "k"))] == [7]
+    assert sorted(changed) == [("ns", "j"), ("ns", "k")]
+    informer.seen(raw("a", 6))  # a late answer to a write from before
+    assert informer.of_job(("ns", "j")) == ()
+
+
+async def test_a_relabelled_pod_that_goes_is_gone() -> None:
+    script = Script(
+        [listed(5, raw("a", 1), raw("b", 2)), listed(9)],
+        [[event("DELETED", relabelled(raw("a", 6), "k")), Expired("WATCH", 410, "Expired", "")]],
+    )
+    changed: list[Key] = []
+    informer = informer_of(script, changed)
+    task = asyncio.create_task(informer.run())
+    await asyncio.wait_for(script.finished.wait(), 10)
+    task.cancel()
+    assert list(informer) == []
+    assert changed == [("ns", "j")] * 4
+
+
+async def test_a_pod_that_the_selector_finds_again_is_back() -> None:
+    """It was deleted for the watch only, and its uid is the same; older answers do not bring it back."""
+    script = Script([listed(5, raw("a", 1))], [[event("DELETED", raw("a", 6)), event("ADDED", raw("a", 8))]])
+    held, _ = await play(script)
+    assert held == {"a": (8, "Pending")}
+
+
+@pytest.mark.parametrize("ends", [[], [Expired("WATCH", 410, "Expired", "")], [Unavailable("WATCH", 0, "", "")]])
+async def test_watches_that_end_at_once_are_begun_ever_later(ends: list[Any]) -> None:
+    """However they end."""
+    script = Script([listed(5)] * 1000, [ends] * 1000)
+    task = asyncio.create_task(informer_of(script, []).run())
+    await asyncio.sleep(1.0)
+    task.cancel()
+    assert 2 <= len(script.watched_from) <= 5  # after 0.1, 0.2, 0.4, 0.8 s

@@ -29,6 +29,28 @@ def test_parameters_are_those_of_the_chosen_profile() -> None:
         ("profiles: {drf: {place: count}}", ("profiles.drf.place", "simulations")),
         ("- profile", ("not a mapping",)),
         ("a: [", ("not YAML", "line 1")),
+        ("status: {max_requests_per_s: 0.5}", ("status.max_requests_per_s", "greater than or equal to 1", "0.5")),
+        ("status: {max_requests_per_s: .inf}", ("status.max_requests_per_s", "finite", "inf")),
+        ("status: {interval_s: 0.001}", ("status.interval_s", "greater than or equal to 0.01", "0.001")),
+        ("status: {interval_s: .nan}", ("status.interval_s", "finite", "nan")),
+        ("rescale: {switch_timeout_s: 1e300}", ("rescale.switch_timeout_s", "less than or equal to 3153600000")),
+        ("profiles: {kips: {interval_s: .inf}}", ("kips.interval_s", "finite")),
+        ("profiles: {kips: {cpu_growth: .nan}}", ("kips.cpu_growth", "finite")),
+        ("profiles: {kips: {cooldown_s: 1e300}}", ("kips.cooldown_s", "less than or equal to 3153600000")),
+        ("profiles: {kips: {sample_points: 1000000000}}", ("kips.sample_points", "less than or equal to 256")),
+        ("profiles: {las: {thresholds: [1, .inf]}}", ("las.thresholds.1", "finite")),
+        ("[" * 1_200, ("nested too deeply",)),
+        ("!!timestamp 9", ("not YAML",)),
+        ("a: !!int ''", ("not YAML",)),
+        ("a: !!float x", ("not YAML",)),
+        ("a: " + "9" * 5_000, ("not YAML",)),
+        ("x" * 100_000, ("it has 100000 characters, allowed are 32768",)),
+        ("profiles: &a {kips: *a}", ("kips.kips is not known",)),
+        ("null: 1", ("Keys should be strings",)),
+        ("profile: {a: {b: 1}}", ("profile: Input should be a valid string",)),
+        ("profile: " + "x" * 10_000, ("profile", "(10000 characters)")),
+        ("".join(f"key{i}: 1\n" for i in range(1000)), ("key0 is not known", "and 990 more problems")),
+        ("base: &b {x: 1}\nother: {<<: *b}", ("merge keys (<<) are not read",)),
     ],
 )
 def test_says_what_is_wrong_where_and_what_is_allowed(text: str, said: tuple[str, ...]) -> None:
@@ -36,3 +58,30 @@ def test_says_what_is_wrong_where_and_what_is_allowed(text: str, said: tuple[str
         parse_configuration(text)
     for words in said:
         assert words in str(error.value)
+    assert len(str(error.value)) < 2_000
+
+
+def laughs(line: str, levels: int = 40) -> str:
+    """A list of ten names of the line before, again and again."""
+    return "\n".join(line.format(i, ", ".join([f"*a{i - 1}"] * 10)) for i in range(1, levels))
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a0: &a0 [lol]\n" + laughs("a{0}: &a{0} [{1}]"),
+        "a0: &a0 [lol]\n" + laughs("a{0}: &a{0} [{1}]") + "\nprofiles: {las: {thresholds: *a39}}\nstatus: *a39",
+        "a0: &a0 {x: 1}\n" + laughs("a{0}: &a{0} {{<<: [{1}]}}"),
+    ],
+)
+def test_a_billion_laughs(text: str) -> None:
+    with pytest.raises(ValueError) as error:
+        parse_configuration(text)
+    assert len(str(error.value)) < 2_000
+
+
+def test_aliases_are_names() -> None:
+    """Which cost nothing."""
+    found = parse_configuration("rescale: {prepare_timeout_s: &t 60, switch_timeout_s: *t}")
+    assert found.rescale.switch_timeout_s == 60

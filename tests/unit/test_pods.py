@@ -147,6 +147,17 @@ def test_pod() -> None:
     assert pod["spec"]["restartPolicy"] == "Never"
 
 
+def test_a_template_gives_its_pods_no_commands() -> None:
+    """What the operator alone writes is dropped, whoever wrote it; other annotations with its prefix stay."""
+    own = {f"elastic.kubeflow.org/{name}": "x" for name in ("command", "state", "target", "step", "eta")}
+    kept = {"elastic.kubeflow.org/note": "y", "c": "d"}
+    found = job({"Worker": replicas(1, metadata={"annotations": own | kept, "finalizers": ["a/b"]})})
+    metadata = render_pod(found, found.spec(), "Worker", 0)["metadata"]
+    assert (metadata["annotations"], metadata["finalizers"]) == (kept, ["a/b"])
+    only = job({"Worker": replicas(1, metadata={"annotations": own})})
+    assert "annotations" not in render_pod(only, only.spec(), "Worker", 0)["metadata"]
+
+
 def test_rendering_leaves_the_template_alone() -> None:
     """Two renderings of one spec are equal: nothing leaks from one into the next."""
     found = job({"Worker": 2})

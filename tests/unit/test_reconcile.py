@@ -27,6 +27,7 @@ from elastic_tfjob.controller.observed import Job
 from unit.build import NOW, condition, decide, job, pod, pod_group, replicas, service, services, shown
 
 STOPPED = {"annotations": {COMMAND_ANNOTATION: STOP_COMMAND}}
+EARLIER = "2026-01-01T00:00:00Z"
 RUNNING = [condition("Created"), condition("Running")]
 
 
@@ -284,7 +285,11 @@ class TestSuspend:
         """All pods and services go, whatever cleanPodPolicy says; the start time stays."""
         found = job(
             runPolicy={"suspend": True},
-            status={"conditions": RUNNING, "replicaStatuses": {"Worker": {"active": 1}}, "startTime": "then"},
+            status={
+                "conditions": RUNNING,
+                "replicaStatuses": {"Worker": {"active": 1}},
+                "startTime": "2026-01-01T00:00:00Z",
+            },
         )
         decision = decide(found, pods=(pod("Worker", 0),), services=services({"Worker": 1}))
         assert decision.actions == (
@@ -298,11 +303,13 @@ class TestSuspend:
             ("Suspended", "True", "TFJobSuspended"),
         ]
         assert decision.status["replicaStatuses"] == {"Worker": {}}
-        assert decision.status["startTime"] == "then"
+        assert decision.status["startTime"] == EARLIER
 
     def test_resume_while_old_pods_end(self) -> None:
         """A quick resume waits for the old pods, and does not take their end for a failure."""
-        found = job(status={"conditions": [condition("Created"), condition("Suspended")], "startTime": "then"})
+        found = job(
+            status={"conditions": [condition("Created"), condition("Suspended")], "startTime": "2026-01-01T00:00:00Z"}
+        )
         leaving = pod("Worker", 0, terminating=True, **STOPPED)
         decision = decide(found, pods=(leaving,))
         assert created(decision) == ["Service/j-worker-0"]
@@ -435,6 +442,33 @@ def test_troubles_are_told() -> None:
         ),
         Event("Warning", "Unschedulable", "Error pod j-worker-1 condition message: 0/3 nodes"),
     )
+
+
+def test_numbers_beyond_the_calendar() -> None:
+    """A deadline or time to live of 30,000 years is as none, and a start time that is none begins anew."""
+    seen = {"pods": (pod("Worker", 0),), "services": services({"Worker": 1})}
+    policy = {"activeDeadlineSeconds": 999_999_999_999, "ttlSecondsAfterFinished": 2**31 - 1}
+    running = decide(job(runPolicy=policy, status={"startTime": "9000-01-01T00:00:00Z"}), **seen)
+    assert running.again_at is not None
+    status = {"conditions": [condition("Created"), condition("Succeeded")], "completionTime": "9990-01-01T00:00:00Z"}
+    assert decide(job(runPolicy=policy, status=status)).actions == ()
+    for nonsense in ("then", "2026-01-02", "0000-00-00T00:00:00Z"):
+        found = decide(job(runPolicy={"activeDeadlineSeconds": 10**12}, status={"startTime": nonsense}), **seen)
+        assert found.status is not None
+        assert shown(found.status)[-1][0] == "Running"
+
+
+class TestMarked:
+    """Pods with our note on them that nobody deleted: the operator was killed between the two."""
+
+    @pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
+    def test_it_is_deleted_and_made_anew(self, phase: str) -> None:
+        """Its end would count for nothing, so it must not stay."""
+        marked = pod("Worker", 0, phase, exit_code=0 if phase == "Succeeded" else 1, **STOPPED)
+        found = job({"Worker": 2}, successPolicy="AllWorkers")
+        decision = decide(found, pods=(marked, pod("Worker", 1)), services=services({"Worker": 2}))
+        assert [action.name for action in decision.actions if isinstance(action, DeletePod)] == ["j-worker-0"]
+        assert created(decide(found, pods=(pod("Worker", 1),), services=services({"Worker": 2}))) == ["Pod/j-worker-0"]
 
 
 # What holds for every observation.

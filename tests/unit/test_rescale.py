@@ -4,6 +4,7 @@ The operator in these tests has no memory: each pass starts from what is stored,
 """
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -12,9 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.decision import DeletePod, Settings
+from elastic_tfjob.controller.decision import DeletePod, Observed, Settings
 from elastic_tfjob.controller.elastic import TARGET_ANNOTATION, State, Target
+from elastic_tfjob.controller.executor import Refusals
+from elastic_tfjob.controller.reconcile import reconcile
 from elastic_tfjob.controller.reports import MemoryUse
+from elastic_tfjob.controller.status import format_time
 from unit import pretend
 from unit.pretend import ELASTIC, Cluster, started
 
@@ -340,10 +344,12 @@ def test_the_job_ends_in_the_middle(what: str, phase: str) -> None:
 
 
 def test_recreate_stops_the_chief_before_its_parameter_servers() -> None:
-    """It saves on SIGTERM, and what it saves is on them."""
+    """It saves on SIGTERM, and what it saves is on them. All are marked before."""
     cluster = started(annotations={**ELASTIC, f"{PREFIX}rescale": "recreate"})
     cluster.target(1, Worker=3)
     cluster.until("Recreating")
+    cluster.reconcile()
+    assert all(pod.stopped_by_us and not pod.terminating for pod in cluster.pods.values())
     cluster.reconcile()
     leaving = {name for name, pod in cluster.pods.items() if pod.terminating}
     assert leaving == {"j-chief-0"}
@@ -519,6 +525,297 @@ def test_state_survives_its_annotation() -> None:
     cluster.until("Preparing")
     state = cluster.state
     assert State.parse(state.to_json()) == state
+
+
+def conditions(cluster: Cluster) -> list[str]:
+    return [c["type"] for c in cluster.status["conditions"] if c["status"] == "True"]
+
+
+class TestVerdict:
+    """Success needs a pod that succeeded; and at the end a job counts as its spec says."""
+
+    def test_no_worker_is_no_success(self) -> None:
+        """Its bounds allow none, and there was no room for more."""
+        annotations = {**ELASTIC, f"{PREFIX}min-workers": "0"}
+        cluster = started(types={"PS": 1, "Worker": 2}, annotations=annotations)
+        cluster.target(1, Worker=0)
+        cluster.run(30)
+        assert set(cluster.pods) == {"j-ps-0"}
+        assert "Succeeded" not in conditions(cluster)
+
+    def test_a_chief_that_an_edit_adds(self) -> None:
+        """It is not there yet, so that none is missing says nothing."""
+        cluster = started(types={"PS": 1, "Worker": 2})
+        cluster.types = {"Chief": 1, "PS": 1, "Worker": 2}
+        cluster.run(5)
+        assert "Succeeded" not in conditions(cluster)
+        cluster.pods["j-worker-0"] = replace(cluster.pods["j-worker-0"], phase="Succeeded", exit_code=0)
+        cluster.run(3)
+        assert conditions(cluster)[-1] == "Succeeded"
+
+    @pytest.mark.parametrize("workers", [1, 2, 3])
+    def test_counted_as_declared(self, workers: int) -> None:
+        """Argo waits for `replicaStatuses.Worker.succeeded == 2`, as the manifest says."""
+        cluster = started()
+        if workers != 2:
+            cluster.target(1, Worker=workers)
+            cluster.run(20)
+        finish(cluster)
+        cluster.run(5)
+        assert cluster.status["replicaStatuses"] == {
+            "Chief": {"succeeded": 1},
+            "PS": {"succeeded": 1},
+            "Worker": {"succeeded": 2},
+        }
+
+
+@pytest.mark.parametrize("policy", ["Never", "ExitCode"])
+def test_pods_that_end_while_they_are_made_anew_have_not_failed(policy: str) -> None:
+    """The chief is gone, so its peers' programs fail."""
+    cluster = started(annotations={**ELASTIC, f"{PREFIX}rescale": "recreate"}, restart=policy)
+    cluster.target(1, Worker=3)
+    cluster.until("Recreating")
+    for _ in range(10):
+        cluster.reconcile()
+        cluster.tick()
+        if "j-chief-0" not in cluster.pods:
+            break
+    assert len(cluster.pods) == 3
+    for name, pod in cluster.pods.items():
+        cluster.pods[name] = replace(pod, phase="Failed", exit_code=1)
+    cluster.run(30)
+    assert "Failed" not in conditions(cluster)
+    assert set(cluster.running.values()) == {1}
+
+
+def test_a_pod_that_failed_before_they_are_made_anew_has_failed() -> None:
+    cluster = started(annotations={**ELASTIC, f"{PREFIX}rescale": "recreate"}, restart="Never")
+    cluster.target(1, Worker=3)
+    cluster.until("Recreating")
+    cluster.pods["j-worker-1"] = replace(cluster.pods["j-worker-1"], phase="Failed", exit_code=1)
+    cluster.run(5)
+    assert conditions(cluster)[-1] == "Failed"
+
+
+class TestWithoutHook:
+    """A program that does not use ElasticCheckpoint never reports a step; most TFJobs are such."""
+
+    @staticmethod
+    def without(**options: Any) -> Cluster:
+        cluster = Cluster(**options)
+        cluster.hook, cluster.modes, cluster.steps = False, (), False
+        cluster.run(40)
+        cluster.events.clear()
+        return cluster
+
+    def test_it_is_made_anew_at_once_and_runs(self) -> None:
+        cluster = self.without()
+        cluster.target(1, Worker=3)
+        for _ in range(12):
+            cluster.reconcile()
+            cluster.tick()
+        assert cluster.state.phase == "Stable"
+        assert (cluster.state.rescales, cluster.state.history[0].mode) == (1, "recreate")
+        assert len(cluster.pods) == 5
+        cluster.run(2)
+        assert conditions(cluster)[-1] == "Running"
+        assert cluster.reasons == ["Rescaling", "Rescaled"]
+        assert "does not use ElasticCheckpoint" in cluster.events[0][1]
+
+    def test_a_program_that_has_just_started_is_given_time(self) -> None:
+        """It may not have come to it yet; what is waited for is said at once."""
+        cluster = Cluster()
+        cluster.hook, cluster.modes, cluster.steps = False, (), False
+        cluster.run(8)
+        cluster.events.clear()
+        cluster.target(1, Worker=3)
+        cluster.run(3)
+        assert cluster.state.phase == "Stable"
+        assert set(cluster.reasons) == {"RescalePending"}
+        assert "waits until chief-0 reports a step, at most 300 s" in cluster.events[0][1]
+        cluster.hook, cluster.modes, cluster.steps = True, ("overlap", "spare"), True
+        cluster.run(30)
+        assert [each.mode for each in cluster.state.history] == ["overlap"]
+
+    def test_what_its_pod_waited_for_a_node_or_image_is_not_its_time(self) -> None:
+        cluster = Cluster()
+        cluster.hook, cluster.modes, cluster.steps = None, (), False
+        cluster.unschedulable = {"j-chief-0"}
+        cluster.run(10, seconds=50)
+        cluster.unschedulable = set()
+        cluster.run(2)
+        cluster.pods["j-chief-0"] = replace(cluster.pods["j-chief-0"], running_since=format_time(cluster.now))
+        cluster.target(1, Worker=3)
+        cluster.run(250)
+        assert not cluster.state.history
+        assert "Rescaling" not in cluster.reasons
+        cluster.run(100)
+        assert [each.mode for each in cluster.state.history] == ["recreate"]
+
+    def test_a_program_that_reported_steps_is_waited_for(self) -> None:
+        """It was made anew a while ago (a node was lost), and imports TensorFlow for minutes."""
+        cluster = started()
+        assert cluster.state.step is not None
+        cluster.hook, cluster.modes, cluster.steps = False, (), False
+        cluster.run(60)
+        cluster.events.clear()
+        cluster.target(1, Worker=3)
+        cluster.run(10)
+        assert cluster.state.phase == "Stable"
+        assert set(cluster.reasons) == {"RescalePending"}
+
+    def test_the_time_counts_from_the_start_of_the_program(self) -> None:
+        """And not from the job's last rescale, which may be days ago."""
+        cluster = started()
+        cluster.run(400)
+        chief = cluster.pods["j-chief-0"]
+        cluster.pods[chief.name] = replace(chief, running_since=format_time(cluster.now))
+        cluster.steps = False
+        cluster.target(1, Worker=3)
+        cluster.run(60)
+        assert cluster.state.phase == "Stable"
+        cluster.run(300)
+        assert cluster.state.next is not None
+        assert cluster.state.next.mode == "recreate"
+
+    def test_nothing_known_of_the_hook(self) -> None:
+        """As with a launcher of before: only time tells."""
+        cluster = self.without()
+        cluster.hook = None
+        cluster.target(1, Worker=3)
+        cluster.run(60)
+        assert set(cluster.reasons) == {"RescalePending"}
+        cluster.run(300)
+        assert [each.mode for each in cluster.state.history] == ["recreate"]
+
+
+def test_a_job_that_is_only_placed_follows_its_spec() -> None:
+    """An edit of its replicas is followed as upstream does it: the pods that stay go on."""
+    waits = Settings(image="operator:1", wait_for_target=True)
+    declared = {"Chief": 1, "PS": 1, "Worker": 2}
+    placed = {f"{PREFIX}placement": "pack"}
+    cluster = started(
+        settings=waits, annotations={**placed, TARGET_ANNOTATION: Target(0, declared, declared=declared).to_json()}
+    )
+    kept = {name: pod.uid for name, pod in cluster.pods.items()}
+    for generation, workers in ((1, 4), (2, 1)):
+        cluster.types = {**declared, "Worker": workers}
+        cluster.run(2)
+        nodes = {"Chief": ("a",), "PS": ("a",), "Worker": ("b",) * workers}
+        target = Target(generation, cluster.types, nodes, declared=cluster.types, reason="spec")
+        cluster.annotations[TARGET_ANNOTATION] = target.to_json()
+        cluster.run(5)
+        assert len(cluster.pods) == 2 + workers
+        assert {name: pod.uid for name, pod in cluster.pods.items() if name in kept}.items() <= kept.items()
+    assert "Scaled" in [reason for reason, _ in cluster.events]
+
+
+def test_a_job_that_was_suspended_while_it_waited_starts_when_nobody_decides_for_it() -> None:
+    """Its state has no size, and none will come."""
+    cluster = Cluster(settings=Settings(image="operator:1", wait_for_target=True))
+    cluster.run(3)
+    cluster.settings = Settings(image="operator:1")
+    cluster.spec = {"runPolicy": {"suspend": True}}
+    cluster.run(3)
+    cluster.spec = {}
+    cluster.run(5)
+    assert cluster.running == SIZE
+
+
+class TestRefusedCpu:
+    """Changes of CPU that the API server refuses: known by pod and direction, for a while."""
+
+    def test_the_state_tells_what_the_pod_has(self) -> None:
+        cluster = started()
+        lent = Target(0, {"Chief": 1, "PS": 1, "Worker": 2}, {}, {"Worker": (300, 200)}, "idle capacity")
+        cluster.annotations[TARGET_ANNOTATION] = lent.to_json()
+        uid = cluster.pods["j-worker-0"].uid
+        cluster.refused = {(uid, True): cluster.now + timedelta(seconds=60)}
+        cluster.run(5)
+        assert cluster.pods["j-worker-0"].cpu == (100, 100)
+        assert cluster.pods["j-worker-1"].cpu == (200, 200)
+        assert cluster.state.cpu == {"Worker": (100, 200)}
+        cluster.run(70)
+        assert cluster.pods["j-worker-0"].cpu == (300, 300)
+        assert cluster.state.cpu == {"Worker": (300, 200)}
+
+    def test_giving_back_is_tried_though_more_was_refused(self) -> None:
+        cluster = started()
+        lent = Target(0, {"Chief": 1, "PS": 1, "Worker": 2}, {}, {"Worker": (300, 200)}, "idle capacity")
+        cluster.annotations[TARGET_ANNOTATION] = lent.to_json()
+        cluster.run(5)
+        uids = [cluster.pods[name].uid for name in ("j-worker-0", "j-worker-1")]
+        cluster.refused = {(uid, True): cluster.now + timedelta(days=1) for uid in uids}
+        cluster.annotations[TARGET_ANNOTATION] = _target(0)
+        cluster.run(5)
+        assert cluster.pods["j-worker-0"].cpu == (100, 100)
+        assert cluster.state.cpu == {}
+
+    def test_what_is_not_given_back_is_in_the_state(self) -> None:
+        cluster = started()
+        lent = Target(0, {"Chief": 1, "PS": 1, "Worker": 2}, {}, {"Worker": (300, 200)}, "idle capacity")
+        cluster.annotations[TARGET_ANNOTATION] = lent.to_json()
+        cluster.run(5)
+        cluster.refused = {(cluster.pods["j-worker-1"].uid, False): cluster.now + timedelta(seconds=60)}
+        cluster.annotations[TARGET_ANNOTATION] = _target(0)
+        cluster.run(5)
+        assert cluster.state.cpu == {"Worker": (100, 200)}
+
+    def test_a_refusal_of_another_job_is_no_reason_to_look_again(self) -> None:
+        cluster = started()
+        cluster.annotations[TARGET_ANNOTATION] = _target(0)
+        seen = Observed(job=cluster.job(), now=cluster.now, pods=tuple(cluster.pods.values()))
+        others = {("other-uid", False): cluster.now + timedelta(seconds=5)}
+        found = [reconcile(each, cluster.settings) for each in (seen, replace(seen, refused=others))]
+        assert found[0].again_at == found[1].again_at
+
+    def test_it_is_tried_again_later_each_time(self) -> None:
+        now = datetime(2026, 1, 2, tzinfo=UTC)
+        refusals = Refusals(now=lambda: now)
+        assert [refusals.note("u", more=True) for _ in range(8)] == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+        assert [refusals.note("u", more=False) for _ in range(3)] == [60, 60, 60]
+        refusals.forget("u", more=True)
+        assert refusals.note("u", more=True) == 60
+        now += timedelta(days=1)
+        refusals.note("v", more=True)
+        assert set(refusals.until) == {("v", True)}
+
+
+class TestGang:
+    """The gang is as large as the job that runs."""
+
+    @pytest.mark.parametrize("policy", [{}, {"minAvailable": 4}])
+    def test_it_follows_the_size(self, policy: dict[str, int]) -> None:
+        plugins = Settings(image="operator:1", gang_scheduler="scheduler-plugins-scheduler")
+        cluster = started(settings=plugins, spec={"runPolicy": {"schedulingPolicy": policy}} if policy else {})
+        assert cluster.gang[-1]["minMember"] == 4
+        cluster.target(1, Worker=1)
+        cluster.run(20)
+        assert cluster.running == {"chief-0": 1, "ps-0": 1, "worker-0": 1}
+        assert cluster.gang[-1]["minMember"] == 3
+
+
+def test_last_words_are_readable() -> None:
+    """What the program said last is the end of it."""
+    cluster = started()
+    traceback = "Traceback\n" + '  File "train.py", line 1\n' * 100 + "ValueError: no\tsuch\x1b[0m column"
+    cluster.launchers["j-ps-0"].builds = False
+    cluster.launchers["j-ps-0"].why = traceback
+    cluster.target(1, Worker=3)
+    cluster.run(20)
+    message = dict(cluster.events)["RescaleRolledBack"]
+    assert message.endswith("ValueError: no such?[0m column")
+    assert message.startswith("Stays at 1 Chief + 1 PS + 2 Worker instead of 1 Chief + 1 PS + 3 Worker: ")
+    assert len(message) < 1024
+    assert message.isprintable()
+
+
+@pytest.mark.parametrize("speed", [1e-300, 1e-9])
+def test_an_end_beyond_the_calendar(speed: float) -> None:
+    cluster = started(annotations={**ELASTIC, f"{PREFIX}total-steps": "1000000000000"})
+    cluster.steps_per_s = speed
+    cluster.run(130)
+    assert cluster.state.eta == "9998-12-31T00:00:00Z"
 
 
 FAULTS = st.sampled_from(["kill", "operator", "save fails", "save hangs", "retarget", "deaf", "restart", "nothing"])

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import yaml
 
-from elastic_tfjob.api.tfjob import TFJobSpec
+from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL, TFJobSpec
+from elastic_tfjob.controller.inject import STATUS_PORT
 from elastic_tfjob.controller.resources import requests_of
 
 SAMPLES = Path(__file__).parents[2] / "manifests" / "samples"
@@ -37,3 +38,16 @@ def test_the_second_job_fits_beside_one_worker_of_the_first_but_not_beside_two()
     held = sum(digits.values())
     assert left((free[0] - held, free[1]), second)
     assert left((free[0], free[1] - held), second)
+
+
+def test_the_network_policy_lets_the_operator_ask_and_replicas_train() -> None:
+    """Its labels and ports are those that the operator's pod, the training pods and the exporter have."""
+    policy = yaml.safe_load((SAMPLES / "networkpolicy.yaml").read_text())["spec"]
+    deployment = yaml.safe_load((SAMPLES.parent / "base" / "deployment.yaml").read_text())
+    training = {"matchLabels": {OPERATOR_NAME_LABEL: CONTROLLER_NAME}}
+    replicas, exporter = policy["ingress"]
+    assert policy["podSelector"] == training == replicas["from"][0]["podSelector"]
+    assert exporter["from"][0]["podSelector"]["matchLabels"] == deployment["spec"]["template"]["metadata"]["labels"]
+    assert [port["port"] for port in exporter["ports"]] == [STATUS_PORT]
+    reached = {number for each in replicas["ports"] for number in range(each["port"], each["endPort"] + 1)}
+    assert reached == set(range(1, 65536)) - {STATUS_PORT}

@@ -2,22 +2,28 @@
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from elastic_tfjob.api.profiles import parse_profile
 from elastic_tfjob.controller.cluster import ForeignPod, Node
-from elastic_tfjob.controller.elastic import Target
+from elastic_tfjob.controller.elastic import UID_ANNOTATION, Target
 from elastic_tfjob.controller.observed import Job, Pod
 from elastic_tfjob.controller.reports import CpuUse, Report
-from elastic_tfjob.controller.scheduler import decide, decide_fixed
 from elastic_tfjob.controller.snapshot import Candidate, assemble, candidate
+from elastic_tfjob.controller.status import format_time
+from elastic_tfjob.controller.targets import decide, decide_fixed, released
+from elastic_tfjob.controller.unfit import Unfit, active, judge, verdict_due_s
 from elastic_tfjob.scheduling import plan as core
 from elastic_tfjob.scheduling.constraints import Taint
+from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.profiles import build
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Job as CoreJob
 
-from .build import NOW, job, pod
+from .build import NOW, UID, job, pod
 
 PREFIX = "elastic.kubeflow.org/"
 GI = 2**30
@@ -377,3 +383,244 @@ def test_fixed_starts_what_another_profile_left_waiting() -> None:
     )
     assert made is not None
     assert (made.generation, made.replicas) == (0, {"Worker": 2})
+
+
+# What does not come true
+
+
+def refused_pod(kind: str, index: int, name: str = "n1", waited_s: float = 11.0, **fields: Any) -> Pod:
+    at = format_time(NOW - timedelta(seconds=waited_s))
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes: too many"}
+    made = pod(kind, index, "Pending", status={"conditions": [{**condition, "lastTransitionTime": at}]})
+    return replace(made, pinned=name, **fields)
+
+
+def unfit_of(*pods: Pod, known: dict[Any, Unfit] | None = None, later_s: float = 0.0) -> dict[Any, Unfit]:
+    return judge(known or {}, pods, NOW.timestamp() + later_s)
+
+
+def test_a_refused_node_is_left_alone_for_longer_each_time() -> None:
+    young, old = refused_pod("worker", 0, waited_s=9), refused_pod("worker", 0)
+    assert unfit_of(young) == {}
+    assert verdict_due_s([young], NOW.timestamp()) == 1.0
+    first = unfit_of(old)
+    assert list(active(first, NOW.timestamp())) == [("worker", "n1")]
+    assert active(first, NOW.timestamp() + 60) == {}
+    again = unfit_of(old, known=first, later_s=60)
+    assert again["worker", "n1"].delay_s == 2 * first["worker", "n1"].delay_s
+    assert unfit_of(bound("worker", 0), known=again) == {}, "it got the node after all"
+    assert unfit_of(known=first, later_s=121) == {}, "forgotten"
+    assert unfit_of(replace(old, pinned="")) == {}, "kube-scheduler chooses, and goes on looking"
+
+
+def replanned(found: Job, pods: tuple[Pod, ...], nodes: Any = NODES, profile: str = "kips") -> tuple[Any, Candidate]:
+    """The targets that the profile comes to, and the candidate that they are for."""
+    made = look(found, pods, nodes=nodes, unfit=active(unfit_of(*pods), NOW.timestamp()))
+    plan = schedule(
+        assemble([made], nodes, [], NOW.timestamp()),
+        replace(build(profile, parse_profile(profile, {})), repack=False),
+    )
+    return decide(plan, {"ns/j": made}), made
+
+
+@pytest.mark.parametrize("profile", ["kips", "fifo", "optimus", "drf"])
+@pytest.mark.parametrize("elastic", [True, False])
+def test_a_job_that_kube_scheduler_refuses_gets_other_nodes(elastic: bool, profile: str) -> None:
+    found = elastic_job(target=target(), state=state())
+    if not elastic:
+        found.annotations.pop(f"{PREFIX}checkpoint-dir")
+    for pods in (
+        (refused_pod("ps", 0), refused_pod("worker", 0)),
+        (bound("ps", 0), refused_pod("worker", 0)),
+    ):
+        made, _ = replanned(found, pods, profile=profile)
+        assert made["ns/j"].nodes["Worker"][0] == "n2", pods
+        assert made["ns/j"].replicas["PS"] == 1
+        if pods[0].node:
+            assert made["ns/j"].nodes["PS"] == ("n1",)
+            assert "too many" in made["ns/j"].reason
+
+
+def test_without_another_node_it_waits_where_it_is_and_reserves_nothing() -> None:
+    only = {"n1": NODES["n1"]}
+    found = elastic_job(target=target(), state=state())
+    for pods in ((refused_pod("ps", 0), refused_pod("worker", 0)), (bound("ps", 0), refused_pod("worker", 0))):
+        made, candidate_ = replanned(found, pods, only, "fifo")
+        assert made == {}
+        assert candidate_.refused == "0/2 nodes: too many"
+        taken = Resources(1000) if pods[0].node else Resources()
+        assert candidate_.held.get("n1", Resources()) == taken, "what is not there takes no room"
+
+
+def test_a_placeholder_is_never_written() -> None:
+    pods = (bound("ps", 0), refused_pod("worker", 0))
+    made = look(elastic_job(target=target(), state=state()), pods, unfit={("worker", "n1"): "no"})
+    assert made.job is not None
+    lends = core.Target(made.job.placement, "CPU", {"PS": (1500,)})
+    assert planned(made, lends)["ns/j"].nodes == {"PS": ("n1",), "Worker": ("n1",)}
+
+
+def test_room_that_nobody_moves_into_is_given_to_others() -> None:
+    found, when = elastic_job(target=target(), state=state()), NOW
+    before = None
+    for after_s, reserved in ((0, 2000), (299, 2000), (300, 1000), (400, 1000)):
+        now = when + timedelta(seconds=after_s)
+        before = candidate(found, (bound("ps", 0),), nodes=NODES, now=now, before=before)
+        together = before.others.get("n1", Resources()).plus(before.held.get("n1", Resources()))
+        assert together == Resources(reserved), after_s
+    there = candidate(found, PODS, nodes=NODES, now=when + timedelta(seconds=401), before=before)
+    assert there.job is not None, "it came after all"
+    assert there.job.phase == "running"
+
+
+@pytest.mark.parametrize("profile", ["optimus", "fifo"])
+def test_a_person_may_ask_for_fewer_where_pods_do_not_come(profile: str) -> None:
+    """A quota admits one worker of three: who asks for one then gets it, though the job's room was given to others."""
+    pods = (bound("ps", 0), bound("worker", 0))
+    before = None
+    for after_s in (0, 301):
+        found = elastic_job(target=target(workers=3), state=state(workers=3))
+        before = candidate(found, pods, nodes=NODES, now=NOW + timedelta(seconds=after_s), before=before)
+    assert before is not None
+    assert before.job is None
+    asks = elastic_job(target=target(workers=3), state=state(workers=3), said={"target-workers": "1"})
+    made = candidate(asks, pods, nodes=NODES, now=NOW + timedelta(seconds=302), before=before)
+    plan = schedule(
+        assemble([made], NODES, [], NOW.timestamp()),
+        replace(build(profile, parse_profile(profile, {})), repack=False),
+    )
+    assert decide(plan, {"ns/j": made})["ns/j"].replicas == {"PS": 1, "Worker": 1}
+    more = elastic_job(target=target(workers=3), state=state(workers=3), said={"target-workers": "4"})
+    made = candidate(more, pods, nodes=NODES, now=NOW + timedelta(seconds=302), before=before)
+    assert made.job is None, "more needs room, of which it has had enough"
+
+
+def test_cpu_that_is_not_given_back_is_not_waited_for() -> None:
+    """A resize that was refused: the pod still holds two cores, the target says one."""
+    found, pods, before = (
+        elastic_job(target=target(), state=state()),
+        (bound("ps", 0), bound("worker", 0, cpu=2000)),
+        None,
+    )
+    for after_s, others in ((0, 0), (59, 0), (60, 1000)):
+        before = candidate(found, pods, nodes=NODES, now=NOW + timedelta(seconds=after_s), before=before)
+        assert before.others.get("n1", Resources()) == Resources(others), after_s
+        assert before.others.get("n1", Resources()).plus(before.held["n1"]) == Resources(3000)
+    given = candidate(found, PODS, nodes=NODES, now=NOW + timedelta(seconds=61), before=before)
+    assert (given.others, given.owes_since_s) == ({}, None)
+
+
+@pytest.mark.parametrize("written", [1, 500, 10**6, 10**9])
+def test_absurd_cpu_counts_as_the_request(written: int) -> None:
+    found = elastic_job(target=target(cpu={"Worker": [written]}), state=state())
+    made = look(found, (bound("ps", 0),))
+    assert made.job is not None
+    assert made.held == {"n1": Resources(2000)}
+    assert made.job.cpu == {}
+    lent = look(elastic_job(target=target(cpu={"Worker": [1500]}), state=state()), (bound("ps", 0),))
+    assert lent.held == {"n1": Resources(2500)}
+
+
+# Who waits for whom
+
+
+@pytest.mark.parametrize("waits", [None, {"generation": 0, "replicas": {}, "reason": "no room"}])
+@pytest.mark.parametrize("said", [{}, {"placement": "none"}])
+def test_a_job_that_no_profile_decides_for_any_more_starts(waits: Any, said: dict[str, str]) -> None:
+    annotations = {PREFIX + name: text for name, text in said.items()}
+    annotations[PREFIX + "state"] = json.dumps({"phase": "Waiting", "generation": 0})
+    if waits is not None:
+        annotations[PREFIX + "target"] = json.dumps(waits)
+    left = look(job({"Worker": 2}, annotations=annotations))
+    assert (left.job, left.followed) == (None, False)
+    for made in (released(left, "kips"), decide_fixed(left)):
+        assert made is not None
+        assert (made.generation, made.replicas, made.nodes) == (0, {"Worker": 2}, {})
+    running = {
+        **annotations,
+        PREFIX + "state": json.dumps({"phase": "Stable", "generation": 0, "replicas": {"Worker": 2}}),
+    }
+    running.pop(PREFIX + "target", None)
+    assert released(look(job({"Worker": 2}, annotations=running)), "kips") is None
+
+
+def test_a_job_that_is_only_placed_follows_edits() -> None:
+    placed = elastic_job(workers=3, target=target(), state=state())
+    placed.annotations.pop(f"{PREFIX}checkpoint-dir")
+    made, found = replanned(placed, PODS)
+    assert (made["ns/j"].generation, made["ns/j"].replicas) == (1, {"PS": 1, "Worker": 3})
+    assert made["ns/j"].declared == {"PS": 1, "Worker": 3}
+    assert "asked for by a person" in made["ns/j"].reason
+    fixed = decide_fixed(found)
+    assert fixed is not None
+    assert (fixed.generation, fixed.replicas) == (1, {"PS": 1, "Worker": 3})
+    unedited = elastic_job(target=target(), state=state())
+    unedited.annotations.pop(f"{PREFIX}checkpoint-dir")
+    assert replanned(unedited, PODS)[0] == {}
+    assert decide_fixed(look(unedited, PODS)) is None
+
+
+@pytest.mark.parametrize("profile", ["kips", "fifo"])
+def test_room_that_is_promised_to_a_job_is_no_reason_to_refuse_it_less(profile: str) -> None:
+    """Its two last workers never came; it is asked to do without them, and kips lends what they leave."""
+    asks = elastic_job(target=target(workers=3), state=state(workers=3), said={"target-workers": "1"})
+    made = candidate(asks, PODS, nodes=NODES, now=NOW + timedelta(seconds=302))
+    core_profile = replace(build(profile, parse_profile(profile, {})), repack=False)
+    plan = schedule(assemble([made], NODES, [], NOW.timestamp()), core_profile)
+    assert decide(plan, {"ns/j": made})["ns/j"].replicas == {"PS": 1, "Worker": 1}
+
+
+def test_cpu_that_a_replica_gives_back_makes_room_for_another_of_its_job() -> None:
+    """The PS holds 1500m of n1 and is to hold 1000m: so the worker that is added fits, and no one else need wait."""
+    pods = (bound("ps", 0, cpu=1500), bound("worker", 0))
+    found = look(elastic_job(target=target(), state=state()), pods)
+    nodes = {"n1": replace(NODES["n1"], allocatable=(3000, *NODES["n1"].allocatable[1:]))}
+    grown = core.Target({"PS": ("n1",), "Worker": ("n1", "n1")}, "grows")
+    made = assemble([found], nodes, [], NOW.timestamp())
+    assert decide(core.Plan(made, {"ns/j": grown}), {"ns/j": found})["ns/j"].replicas == {"PS": 1, "Worker": 2}
+
+
+def test_a_target_of_another_job_is_none() -> None:
+    for uid, known in (("another", False), (UID, True), ("", True)):  # an older operator wrote no uid
+        found = elastic_job(target=target())
+        found.annotations.update({UID_ANNOTATION: uid} if uid else {})
+        assert (look(found).target is not None) == known
+
+
+def test_kueues_jobs_stay_within_what_was_admitted() -> None:
+    queued = replace(elastic_job(workers=2, said={"target-workers": "3"}), queue="team-a")
+    found = look(queued)
+    assert found.job is not None
+    assert found.terms is not None
+    worker = found.job.spec.groups[1]
+    assert (worker.minimum, worker.maximum, found.job.spec.fixed_cpu) == (1, 2, True)
+    assert "Kueue admitted 2 Worker (queue team-a)" in found.terms.problems[0]
+    fewer = look(replace(elastic_job(workers=2, said={"target-workers": "1"}), queue="team-a"))
+    assert fewer.job is not None
+    assert fewer.terms is not None
+    assert (fewer.job.spec.groups[1].maximum, fewer.terms.problems) == (1, [])
+    labels = {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "q"}, "namespace": "n", "name": "j", "uid": "u"}}
+    labels["metadata"]["resourceVersion"] = "1"  # type: ignore[assignment]
+    assert Job.parse(labels).queue == "q"
+
+
+def test_a_waiting_job_is_as_old_as_its_wait() -> None:
+    created = "2026-01-02T03:00:00Z"
+    new = replace(elastic_job(), created=created)
+    assert NOW.timestamp() - described(new).since_s == 245
+    stopped = state(1, phase="Waiting", replicas={}, since="2026-01-02T03:04:00Z", step=100, steps_per_s=2.0)
+    stopped["replicas"] = {}
+    waits = {"generation": 1, "replicas": {}, "reason": "preempted"}
+    old = job(
+        {"Worker": 1}, annotations=elastic_job(target=waits, state=stopped).annotations, status={"startTime": created}
+    )
+    assert NOW.timestamp() - described(replace(old, created=created)).since_s == 5
+    assert described(old).steps_at(NOW.timestamp() + 340) == 100, "nothing is trained meanwhile"
+
+
+def test_sizes_are_bounded() -> None:
+    with pytest.raises(ValueError, match="2001 replicas"):
+        look(elastic_job(workers=2000))
+    wide = described(elastic_job(said={"max-workers": "1000000000", "target-workers": "1000000000"}))
+    assert wide.spec.groups[1].maximum <= 2000
+    assert isinstance(described(elastic_job(said={"total-steps": "9" * 401})).spec.total_steps, float | None)

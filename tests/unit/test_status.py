@@ -3,7 +3,7 @@
 import pytest
 
 from elastic_tfjob.controller.status import JobStatus
-from unit.build import condition
+from unit.build import condition, decide, job
 
 THEN, NOW = "2026-01-02T03:04:05Z", "2026-01-02T03:05:00Z"
 
@@ -65,6 +65,47 @@ def test_round_trip() -> None:
         "completionTime": NOW,
     }
     assert JobStatus.parse(raw).to_dict() == raw
+
+
+@pytest.mark.parametrize(
+    "time", ["x", "", "0000-01-01T00:00:00Z", "2026-01-02T03:04:05", "9999-12-31T23:59:59Z", 5, {}]
+)
+def test_a_time_that_is_none_is_not_set(time: object) -> None:
+    """A user may write the status of a job, too: a pass of the operator must come to its end all the same."""
+    found = JobStatus.parse({"startTime": time, "completionTime": time, "lastReconcileTime": time})
+    assert (found.start_time, found.completion_time, found.last_reconcile_time) == (None, None, None)
+
+
+@pytest.mark.parametrize("limits", [{"activeDeadlineSeconds": 60}, {"ttlSecondsAfterFinished": 60}])
+@pytest.mark.parametrize("conditions", [[], [condition("Succeeded")]])
+def test_a_job_with_such_a_status_goes_on(limits: dict[str, int], conditions: list[dict[str, str]]) -> None:
+    """The start is then now, and is written down."""
+    wrong = {"conditions": conditions, "startTime": "x", "completionTime": "2026-01-02T03:04:05"}
+    found = decide(job({"Worker": 1}, runPolicy=limits, status=wrong))
+    if not conditions:
+        assert found.status is not None
+        assert found.status["startTime"] == THEN
+        assert len(found.actions) == 2
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"conditions": "x", "replicaStatuses": []},
+        {"conditions": [None, 5, {}, {"type": 7, "status": "True"}], "replicaStatuses": {}},
+    ],
+)
+def test_nonsense_in_a_status_is_as_if_not_set(raw: dict[str, object]) -> None:
+    assert JobStatus.parse(raw) == JobStatus()
+
+
+def test_counts_are_numbers_of_pods() -> None:
+    raw = {"Worker": {"active": -1, "succeeded": 1e30, "failed": 10**30}, "PS": None, "Chief": {"active": "1"}}
+    assert JobStatus.parse({"replicaStatuses": raw}).to_dict()["replicaStatuses"] == {
+        "Worker": {"failed": 2**31 - 1},
+        "PS": {},
+        "Chief": {},
+    }
 
 
 def test_nothing_stored_yet() -> None:

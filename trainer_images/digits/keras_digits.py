@@ -1,19 +1,38 @@
 """The digits with Keras' `Model.fit`: an example program for a TFJob of workers without parameter servers.
 
-One worker trains alone; several train together (MultiWorkerMirroredStrategy), each with its part of the batch. Keras 3
-cannot do the latter (github.com/keras-team/keras/issues/20585), so this uses Keras 2, the package tf-keras.
+One worker trains alone; several train together (MultiWorkerMirroredStrategy), each with its part of the batch. With
+parameter servers the chief hands the batches out (ParameterServerStrategy). Keras 3 can do neither of the latter two
+(github.com/keras-team/keras/issues/20585), so this uses Keras 2, the package tf-keras.
 """
 
 import argparse
+import json
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # tf.keras is tf-keras
+os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # a chief that starts first waits for the others
 
 import tensorflow as tf
 from sklearn.datasets import load_digits
 
-from elastic_tfjob.runtime import ElasticCheckpoint
+from elastic_tfjob.runtime import ElasticCheckpoint, serve
+
+STEPS_PER_EPOCH = 100
+"""With parameter servers a checkpoint is saved, and the job can change its size, at the end of an epoch only."""
+
+
+def strategy_of(config: dict) -> tf.distribute.Strategy:
+    """By the cluster's replicas. A parameter server, or a worker beside them, serves and does not return."""
+    if not config:
+        return tf.distribute.get_strategy()
+    if "ps" not in config["cluster"]:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    cluster, task = tf.train.ClusterSpec(config["cluster"]), config["task"]
+    if task["type"] != "chief":
+        serve(cluster, task["type"], task["index"])
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, task_type="chief", task_id=0)
+    return tf.distribute.ParameterServerStrategy(resolver)
 
 
 def main() -> None:
@@ -22,8 +41,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64, help="images a step, of all workers together")
     options = parser.parse_args()
 
-    several = "TF_CONFIG" in os.environ
-    strategy = tf.distribute.MultiWorkerMirroredStrategy() if several else tf.distribute.get_strategy()
+    strategy = strategy_of(json.loads(os.environ.get("TF_CONFIG") or "{}"))
     images, labels = load_digits(return_X_y=True)
     with strategy.scope():
         layers = [tf.keras.Input((64,)), tf.keras.layers.Dense(128, "relu"), tf.keras.layers.Dense(10)]
@@ -37,10 +55,18 @@ def main() -> None:
         batch_size=options.batch_size,
         strategy=strategy,
     )
-    # Batches are of all workers together: Keras gives each its part.
-    data = tf.data.Dataset.from_tensor_slices(((images / 16).astype("float32"), labels))
-    data = data.shuffle(len(images)).repeat().batch(elastic.batch_size * strategy.num_replicas_in_sync)
-    model.fit(data, steps_per_epoch=100, epochs=options.steps // 100 + 1, verbose=2, callbacks=[elastic.callback()])
+
+    def batches(size: int) -> tf.data.Dataset:
+        data = tf.data.Dataset.from_tensor_slices(((images / 16).astype("float32"), labels))
+        return data.shuffle(len(images)).repeat().batch(size)
+
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        # Made once in every worker, with batches of its own.
+        data = tf.keras.utils.experimental.DatasetCreator(lambda _: batches(elastic.batch_size))
+    else:  # batches are of all workers together: Keras gives each its part
+        data = batches(elastic.batch_size * strategy.num_replicas_in_sync)
+    epochs = options.steps // STEPS_PER_EPOCH + 1
+    model.fit(data, steps_per_epoch=STEPS_PER_EPOCH, epochs=epochs, verbose=2, callbacks=[elastic.callback()])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The annotations by which a TFJob says how elastic it is.
 
 Unknown spec fields are pruned by the CRD, so all that upstream's API does not know is said here. A wrong value never
-stops a job: it is reported with what is allowed, and the job runs as if the annotation were not there.
+stops a job: it is reported with what is allowed, and the job runs as if the annotation were not there. So is one that
+is beyond its limit (api/limits.py).
 """
 
 import re
@@ -10,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from elastic_tfjob.api.fields import describe, few, moment
+from elastic_tfjob.api.limits import MAX_DURATION_S, MAX_REPLICAS, MAX_STEPS, MAX_VALUE
 from elastic_tfjob.api.tfjob import TFJobSpec
 
 __all__ = ["ANNOTATIONS", "OPERATOR_ANNOTATIONS", "PREFIX", "Elasticity", "duration"]
@@ -20,38 +23,35 @@ _DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
 def duration(text: str) -> timedelta:
-    """Read `1d2h30m10s` and its parts. Raises ValueError for anything else, an empty text included."""
+    """Read `1d2h30m10s` and its parts. Raises ValueError for anything else, an empty text and what is longer than
+    MAX_DURATION_S included."""
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.groups()):
         raise ValueError(text)
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
+    if (total := 86_400 * days + 3_600 * hours + 60 * minutes + seconds) > MAX_DURATION_S:
         raise ValueError(text)
-    return int(text)
+    return timedelta(seconds=total)
 
 
-def _positive(text: str) -> int:
-    if (number := _count(text)) == 0:
-        raise ValueError(text)
-    return number
+def _whole(least: int, most: int) -> tuple[Callable[[str], int], str]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or not least <= (number := int(text)) <= most:
+            raise ValueError(text)
+        return number
+
+    return parse, f"a whole number from {least} to {most}"
 
 
 def _deadline(text: str) -> datetime | timedelta:
     try:
         return duration(text)
     except ValueError:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            raise ValueError(text) from None
-        return moment
+        return moment(text)
 
 
 def _path(text: str) -> str:
-    if not text.strip():
+    if not text.strip() or "\0" in text:
         raise ValueError(text)
     return text
 
@@ -66,23 +66,26 @@ def _one_of(*words: str) -> tuple[Callable[[str], str], str]:
 
 
 _BOOLEAN: Final = {"true": True, "false": False}
-_INTEGER: Final = "a whole number from 0 up"
+_LONGEST: Final = f"up to {MAX_DURATION_S // 86_400}d"
 
 # Name to its parser, which raises ValueError or KeyError, and to what is allowed, in words.
 ANNOTATIONS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
-    "min-workers": (_count, _INTEGER),
-    "max-workers": (_positive, "a whole number from 1 up"),
-    "min-ps": (_count, _INTEGER),
-    "max-ps": (_positive, "a whole number from 1 up"),
-    "target-workers": (_count, _INTEGER),
-    "target-ps": (_count, _INTEGER),
-    "deadline": (_deadline, "a time with its zone (2026-01-31T18:00:00Z) or a duration after creation (1d12h, 90m)"),
-    "total-steps": (_positive, "a whole number from 1 up"),
+    "min-workers": _whole(0, MAX_REPLICAS),
+    "max-workers": _whole(1, MAX_REPLICAS),
+    "min-ps": _whole(0, MAX_REPLICAS),
+    "max-ps": _whole(1, MAX_REPLICAS),
+    "target-workers": _whole(0, MAX_REPLICAS),
+    "target-ps": _whole(0, MAX_REPLICAS),
+    "deadline": (
+        _deadline,
+        f"a time with its zone (2026-01-31T18:00:00Z) or a duration after creation (1d12h, 90m), {_LONGEST}",
+    ),
+    "total-steps": _whole(1, MAX_STEPS),
     "checkpoint-dir": (_path, "a path or URL that tf.io.gfile can open"),
     "rescale": _one_of("overlap", "spare", "recreate", "never"),
     "placement": _one_of("auto", "pack", "spread", "none"),
     "loanable": (_BOOLEAN.__getitem__, "true or false"),
-    "estimated-duration": (duration, "a duration (1d12h, 90m, 30s)"),
+    "estimated-duration": (duration, f"a duration (1d12h, 90m, 30s), {_LONGEST}"),
     "inject": _one_of("launcher", "sidecar", "both", "none"),
 }
 
@@ -118,7 +121,8 @@ class Elasticity:
 
     @classmethod
     def parse(cls, annotations: Mapping[str, str], spec: TFJobSpec) -> "Elasticity":
-        """Read a TFJob's annotations. `problems` has a line for each that is wrong or unknown; those are left out."""
+        """Read a TFJob's annotations, whatever they are. `problems` has a line for each that is wrong or unknown, up to
+        MAX_PROBLEMS, and one for all beyond; those annotations are left out."""
         values: dict[str, Any] = {}
         problems = []
         for key, text in annotations.items():
@@ -130,16 +134,20 @@ class Elasticity:
                 problems.append(f"{key} is not known; there are {', '.join(sorted(ANNOTATIONS))}")
                 continue
             parse, allowed = ANNOTATIONS[name]
+            if len(text) > MAX_VALUE:
+                problems.append(f"{key} is ignored: it has {len(text)} characters, allowed are {MAX_VALUE}")
+                continue
             try:
                 values[name.replace("-", "_")] = parse(text)
             except (ValueError, KeyError):
-                problems.append(f"{key}: {text!r} is ignored: allowed is {allowed}")
+                problems.append(f"{key}: {describe(text)} is ignored: allowed is {allowed}")
         found = cls(**values)
         for kind, replica_type in (("workers", "Worker"), ("ps", "PS")):
             declared = spec.tf_replica_specs.get(replica_type)
             found, wrong = found._within(kind, declared.count if declared else 0)
             problems += wrong
-        return replace(found, problems=tuple(problems))
+        found, wrong = found._together(spec)
+        return replace(found, problems=tuple(few([*problems, *wrong])))
 
     def bounds(self, replica_type: str, replicas: int) -> tuple[int, int]:
         """The least and the most replicas of a type whose spec says `replicas`."""
@@ -180,3 +188,16 @@ class Elasticity:
             without: dict[str, Any] = {target: None}
             return replace(self, **without), [text]
         return self, []
+
+    def _together(self, spec: TFJobSpec) -> tuple["Elasticity", list[str]]:
+        """Without bounds by which all types together could become more than a job may have."""
+        most = sum(self.bounds(name, replica.count)[1] for name, replica in spec.tf_replica_specs.items())
+        if most <= MAX_REPLICAS:
+            return self, []
+        text = (
+            f"{PREFIX}max-workers and {PREFIX}max-ps allow {most} replicas of all types together: all bounds are "
+            f"ignored, allowed are {MAX_REPLICAS}"
+        )
+        names = ("min_workers", "max_workers", "target_workers", "min_ps", "max_ps", "target_ps")
+        without: dict[str, Any] = dict.fromkeys(names)
+        return replace(self, **without), [text]

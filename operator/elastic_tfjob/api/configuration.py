@@ -13,16 +13,18 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from elastic_tfjob.api.fields import cut, describe
+from elastic_tfjob.api.limits import MAX_CONFIGURATION_BYTES, MAX_DURATION_S, MAX_PROBLEM_LENGTH, MAX_PROBLEMS
 from elastic_tfjob.api.profiles import PROFILES, ProfileParameters, parse_profile
 from elastic_tfjob.api.scenario import wrong_places
 
 __all__ = ["Configuration", "RescaleLimits", "StatusPolling", "parse_configuration"]
 
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, le=MAX_DURATION_S)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class RescaleLimits(_Model):
@@ -37,8 +39,10 @@ class RescaleLimits(_Model):
 class StatusPolling(_Model):
     """How often the pods' exporters are asked for their status."""
 
-    interval_s: Seconds = Field(5.0, description="between two questions to one pod; longer where there are many pods")
-    max_requests_per_s: Seconds = Field(50.0, description="questions to all pods together")
+    interval_s: float = Field(
+        5.0, ge=0.01, le=86_400, description="between two questions to one pod; longer where there are many pods"
+    )
+    max_requests_per_s: float = Field(50.0, ge=1, le=10_000, description="questions to all pods together")
 
 
 class Configuration(_Model):
@@ -73,26 +77,41 @@ class Configuration(_Model):
 
 
 def parse_configuration(text: str) -> Configuration:
-    """Read `config.yaml`. Raises ValueError that names each wrong place, what is wrong there and what was found."""
+    """Read `config.yaml`, whatever is in it. Raises ValueError, and nothing else, that names each wrong place, what is
+    wrong there and what was found."""
+    if len(text) > MAX_CONFIGURATION_BYTES:
+        raise ValueError(f"it has {len(text)} characters, allowed are {MAX_CONFIGURATION_BYTES}")
     try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error
+        content = yaml.load(text, _Loader)
+    except RecursionError:
+        raise ValueError("not YAML: nested too deeply") from None
+    # Beside its own errors PyYAML lets through what a value's conversion raises: AttributeError for `!!timestamp 9`.
+    except Exception as error:
+        raise ValueError(f"not YAML: {cut(' '.join(str(error).split()))}") from error
     if content is None:
         content = {}
     if not isinstance(content, Mapping):
-        raise ValueError(f"not a mapping of keys to values: {content!r:.80}")
+        raise ValueError(f"not a mapping of keys to values: {describe(content)}")
     # A key whose values are all commented out is null in YAML.
     content = {key: value for key, value in content.items() if value is not None}
     try:
         return Configuration.model_validate(content)
     except ValidationError as error:
-        raise ValueError("; ".join(map(_short, wrong_places(error)))) from error
+        raise ValueError(cut("; ".join(map(_short, wrong_places(error))), MAX_PROBLEMS * MAX_PROBLEM_LENGTH)) from error
+
+
+class _Loader(yaml.SafeLoader):
+    """Without merge keys (`<<`): a few lines of them, each with the one before ten times, are more than fits into
+    memory. An alias by itself is a second name, and costs nothing."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        if any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
+            raise yaml.constructor.ConstructorError(None, None, "merge keys (<<) are not read here", node.start_mark)
 
 
 def _short(problem: str) -> str:
     """Without pydantic's own words, nor the whole document where one key of it is wrong; with what there is."""
-    text = problem.replace("Value error, ", "").removeprefix("(whole): ").split(" (found {")[0]
+    text = problem.replace("Value error, ", "").removeprefix("(whole): ").split(" (found an object")[0]
     place = text.partition(":")[0]
     models: dict[str, type[BaseModel]] = {"rescale": RescaleLimits, "status": StatusPolling}
     if "Extra inputs are not permitted" in text and "Parameters of" not in text:

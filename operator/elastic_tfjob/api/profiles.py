@@ -5,16 +5,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from elastic_tfjob.api.limits import MAX_DURATION_S, MAX_ENTRIES
 from elastic_tfjob.api.scenario import wrong_places
 
 PlaceName = Literal["count", "consolidate", "best-fit", "spread", "even", "pack"]
-Seconds = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S)]
 
 
 class ProfileParameters(BaseModel):
     """What every profile has."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     place: PlaceName = Field("best-fit", description="which nodes replicas go to; count looks at totals only")
     interval_s: Seconds = Field(0.0, description="longest time between two rounds; 0: only when something changes")
@@ -57,7 +58,9 @@ class LasParameters(ProfileParameters):
     """Least attained service (Tiresias), preemptive."""
 
     thresholds: tuple[float, ...] = Field(
-        (3250.0, 7200.0), description="accelerator-seconds at which a job sinks one queue, rising"
+        (3250.0, 7200.0),
+        max_length=MAX_ENTRIES,
+        description="accelerator-seconds at which a job sinks one queue, rising",
     )
     within: Literal["arrival", "turn"] = Field(
         "turn", description="order in a queue: by arrival (Lucid), or running, preempted, entered (Tiresias)"
@@ -95,7 +98,9 @@ class ElasticParameters(ProfileParameters):
     cooldown_s: Seconds = Field(0.0, description="least time between two rescales of one job")
     min_gain: float = Field(0.0, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
     repack: bool = Field(False, description="a resized job is placed anew as a whole")
-    sample_points: int = Field(8, ge=0, description="sizes measured before a job starts (simulation without oracle)")
+    sample_points: int = Field(
+        8, ge=0, le=MAX_ENTRIES, description="sizes measured before a job starts (simulation without oracle)"
+    )
 
 
 class DrfParameters(ElasticParameters):
@@ -126,7 +131,9 @@ class KipsParameters(ElasticParameters):
     interval_s: Seconds = Field(15.0, description="longest time between two rounds; 0: only when something changes")
     cooldown_s: Seconds = Field(30.0, description="least time between two rescales of one job")
     min_gain: float = Field(0.1, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
-    sample_points: int = Field(0, ge=0, description="sizes measured before a job starts (simulation without oracle)")
+    sample_points: int = Field(
+        0, ge=0, le=MAX_ENTRIES, description="sizes measured before a job starts (simulation without oracle)"
+    )
     busy: float = Field(0.8, gt=0, le=1, description="CPU used / held from which on replicas lack CPU")
     idle: float = Field(0.3, ge=0, lt=1, description="CPU used / held below which replicas leave CPU idle")
     patience_s: Seconds = Field(

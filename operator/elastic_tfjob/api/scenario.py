@@ -4,6 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from elastic_tfjob.api.fields import describe, few
+from elastic_tfjob.api.limits import MAX_WORD
+
 Positive = Annotated[float, Field(gt=0)]
 
 
@@ -126,8 +129,9 @@ def parse_scenario(content: object) -> Scenario:
 
 
 def wrong_places(e: ValidationError) -> list[str]:
-    """One line per error: where, what, and the value found."""
-    return [
-        f"{'.'.join(map(str, error['loc'])) or '(whole)'}: {error['msg']} (found {error['input']!r})"
-        for error in e.errors()
-    ]
+    """One line per error, few of them: where, what, and the value found."""
+    return few(
+        f"{'.'.join(str(part)[:MAX_WORD] for part in error['loc']) or '(whole)'}: {error['msg']} "
+        f"(found {describe(error['input'])})"
+        for error in e.errors(include_url=False, include_context=False)
+    )

@@ -11,6 +11,9 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
 from pydantic.alias_generators import to_camel
 
+from elastic_tfjob.api.fields import describe, few
+from elastic_tfjob.api.limits import MAX_REPLICAS
+
 __all__ = [
     "CONTAINER",
     "CONTROLLER_NAME",
@@ -62,6 +65,7 @@ QUANTITY_PATTERN: Final = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
 )
 
+
 Int32 = Annotated[int, WithJsonSchema({"type": "integer", "format": "int32"})]
 Int64 = Annotated[int, WithJsonSchema({"type": "integer", "format": "int64"})]
 Quantity = Annotated[
@@ -76,12 +80,17 @@ Quantity = Annotated[
 ]
 
 
+# Of a replica type: part of a Service's name, which is a DNS label.
+_TYPE_LENGTH: Final = 63
+
+
 class InvalidTFJob(ValueError):
-    """A spec that no TFJob may have; `problems` has a line each: field path, what is wrong, what was found."""
+    """A spec that no TFJob may have; `problems` has a line each: field path, what is wrong, what was found. There are
+    no more than a few, none of them long."""
 
     def __init__(self, problems: list[str]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = problems
+        self.problems = few(problems)
+        super().__init__("; ".join(self.problems))
 
 
 class _Model(BaseModel):
@@ -189,13 +198,14 @@ class TFJobSpec(_Model):
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> "TFJobSpec":
         """Read `spec` as the API sends it. Raises InvalidTFJob for what admission refuses, in upstream's words, so that
-        a cluster whose CRD has no rules (upstream's has none) is as safe."""
+        a cluster whose CRD has no rules (upstream's has none) is as safe; and for more replicas than a job may have,
+        which the CRD admits as upstream's does."""
         try:
             spec = cls.model_validate(raw)
         except ValidationError as error:
             raise InvalidTFJob(
                 [
-                    f"spec.{'.'.join(map(str, item['loc']))}: {item['msg']}, got {item['input']!r:.80}"
+                    f"spec.{'.'.join(map(str, item['loc']))}: {item['msg']}, got {describe(item['input'])}"
                     for item in error.errors(include_url=False)
                 ]
             ) from error
@@ -226,6 +236,13 @@ class TFJobSpec(_Model):
 def _problems(spec: TFJobSpec) -> Iterable[str]:
     if "Chief" in spec.tf_replica_specs and "Master" in spec.tf_replica_specs:
         yield "spec.tfReplicaSpecs: Forbidden: must not have more than 1 Chief or Master role"
+    for name, replica in spec.tf_replica_specs.items():
+        if not 0 < len(name) <= _TYPE_LENGTH:
+            yield f"spec.tfReplicaSpecs: a replica type has 1 to {_TYPE_LENGTH} characters, got {describe(name)}"
+        if replica.count < 0:
+            yield f"spec.tfReplicaSpecs[{name}].replicas: must not be negative, got {replica.count}"
+    if (total := spec.total_replicas) > MAX_REPLICAS:
+        yield f"spec.tfReplicaSpecs: {total} replicas of all types together, allowed are {MAX_REPLICAS}"
     for name, replica in spec.tf_replica_specs.items():
         path = f"spec.tfReplicaSpecs[{name}].template.spec.containers"
         containers = replica.containers()

@@ -2,9 +2,12 @@
 
 Writes go through: the object that the API server answers a write with is put into the cache at once, so that the next
 decision sees it and no expectation of a watch event has to be kept. Resource versions order the two sources.
+
+An object that cannot be read is set aside alone: what was known of it before stays, and the others are kept up to date.
 """
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -14,14 +17,20 @@ import structlog
 from elastic_tfjob.controller import metrics
 from elastic_tfjob.controller.client import JSON, ApiClient, ApiError, Expired, NotFound
 from elastic_tfjob.controller.observed import Key
+from elastic_tfjob.controller.supervise import excerpt, trace
 
 __all__ = ["Informer"]
 
 log = structlog.get_logger(__name__)
 
-_PAGE: Final = "500"
+# Parsing a page is one step of the event loop: a few milliseconds with pods of 5 KiB.
+_PAGE: Final = "100"
 _TOMBSTONES: Final = 20_000
 _MAX_BACKOFF_S: Final = 10.0
+# So many objects of a page are read before others have a turn at the event loop.
+_READ_AT_ONCE: Final = 50
+# A watch that ends earlier is begun again later each time.
+_SHORT_S: Final = 5.0
 
 
 class Entry(Protocol):
@@ -74,9 +83,12 @@ class Informer(Generic[T]):
         self._accept = accept
         self._list_accept = list_accept
         self.resource = path.rpartition("/")[2]
+        # The same entries by job and name, and by uid: labels say which job an object belongs to, and may be changed.
         self._by_job: dict[Key, dict[str, T]] = {}
-        # Deleted not long ago: the late answer to a write must not bring them back.
-        self._tombstones: OrderedDict[str, None] = OrderedDict()
+        self._by_uid: dict[str, T] = {}
+        # Gone not long ago, and at which version: the late answer to a write must not bring them back. What is newer
+        # has come back by itself, to where a selector finds it.
+        self._tombstones: OrderedDict[str, int] = OrderedDict()
         self.synced = asyncio.Event()
 
     def of_job(self, key: Key) -> tuple[T, ...]:
@@ -84,8 +96,7 @@ class Informer(Generic[T]):
         return tuple(self._by_job.get(key, {}).values())
 
     def __iter__(self) -> Iterator[T]:
-        for entries in self._by_job.values():
-            yield from entries.values()
+        yield from self._by_uid.values()
 
     @property
     def keys(self) -> Iterable[Key]:
@@ -93,7 +104,7 @@ class Informer(Generic[T]):
         return self._by_job.keys()
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_job.values()))
+        return len(self._by_uid)
 
     def written(self, raw: Mapping[str, Any]) -> None:
         """Take in the answer to a write that decided all that is new in it: a creation, a replacement."""
@@ -108,21 +119,22 @@ class Informer(Generic[T]):
         entries = self._by_job.get(entry.key, {})
         known = entries.get(entry.name)
         if known is not None and (known.uid, known.version) == (entry.uid, entry.version):
-            entries[entry.name] = entry
+            entries[entry.name] = self._by_uid[entry.uid] = entry
             self._touched(entry.key)
 
     async def run(self) -> None:
         """List and watch for ever. API errors are logged and followed by another try."""
         backoff_s = 0.0
         while True:
+            begun = time.monotonic()
             try:
-                version = await self._list()
-                backoff_s = 0.0
-                await self._watch(version)
+                await self._watch(await self._list())
                 cause = "expired"
+                # Where every version is too old at once, lists must not follow each other without a pause.
+                backoff_s = _longer(backoff_s) if time.monotonic() - begun < _SHORT_S else 0.0
             except ApiError as error:
                 cause = type(error).__name__
-                backoff_s = min(max(2 * backoff_s, 0.2), _MAX_BACKOFF_S)
+                backoff_s = _longer(backoff_s)
                 level = log.info if isinstance(error, NotFound) else log.warning
                 level("list failed", resource=self.resource, error=str(error), again_in_s=backoff_s)
             metrics.WATCH_RESTARTS.labels(self.resource, cause).inc()
@@ -134,25 +146,19 @@ class Informer(Generic[T]):
         params = {**self._params, "limit": _PAGE}
         while True:
             page = await self._api.get(self._path, accept=self._list_accept, **params)
-            for raw in page["items"] or ():  # an empty list may come as null
-                entry = self._parse(raw)
-                found.add(entry.uid)
-                self._take_in(entry)
+            for number, raw in enumerate(page["items"] or (), 1):  # an empty list may come as null
+                found.add(_uid(raw))
+                self._read(raw)
+                if number % _READ_AT_ONCE == 0:
+                    await asyncio.sleep(0)
             metadata = page["metadata"]
             if not metadata.get("continue"):
                 break
             params["continue"] = metadata["continue"]
         version = str(metadata["resourceVersion"])
         # What is newer than the list was written by us while it was read.
-        gone = [
-            entry
-            for entries in self._by_job.values()
-            for entry in entries.values()
-            if entry.uid not in found and entry.version <= int(version)
-        ]
-        for entry in gone:
-            self._remove(entry)
-            self._changed(entry.key)
+        for entry in [each for each in self if each.uid not in found and each.version <= int(version)]:
+            self._remove(entry.uid, int(version))
         if not self.synced.is_set():
             log.info("synced", resource=self.resource, objects=len(self))
             self.synced.set()
@@ -162,31 +168,47 @@ class Informer(Generic[T]):
         """Follow changes until the server has forgotten where we were; broken connections are resumed."""
         backoff_s = 0.0
         while True:
+            begun = time.monotonic()
             try:
                 async for event in self._api.watch(self._path, version=version, accept=self._accept, **self._params):
                     backoff_s = 0.0
-                    version = self._apply(event)
+                    version = self._apply(event) or version
                 cause = "ended"
+                backoff_s = _longer(backoff_s) if time.monotonic() - begun < _SHORT_S else 0.0
             except Expired:
                 return
             except ApiError as error:
                 cause = type(error).__name__
-                backoff_s = min(max(2 * backoff_s, 0.1), _MAX_BACKOFF_S)
+                backoff_s = _longer(backoff_s)
                 log.info("watch broke", resource=self.resource, error=str(error), again_in_s=backoff_s)
             metrics.WATCH_RESTARTS.labels(self.resource, cause).inc()
             await asyncio.sleep(backoff_s)
 
     def _apply(self, event: Mapping[str, Any]) -> str:
+        """Take in an event of a watch; returns the version to go on from, empty where the event tells none."""
         raw = event["object"]
-        if event["type"] == "BOOKMARK":
-            return str(raw["metadata"]["resourceVersion"])
-        entry = self._parse(raw)
+        version = str((raw.get("metadata") or {}).get("resourceVersion") or "")
         if event["type"] == "DELETED":
-            self._remove(entry)
-            self._changed(entry.key)
-        else:
-            self._take_in(entry)
-        return str(entry.version)
+            self._remove(_uid(raw), int(version))
+        elif event["type"] != "BOOKMARK":
+            self._read(raw)
+        return version
+
+    def _read(self, raw: Mapping[str, Any]) -> None:
+        """Take in what the API server tells of an object."""
+        try:
+            self._take_in(self._parse(raw))
+        except Exception as error:
+            metrics.UNREADABLE.labels(self.resource).inc()
+            metadata = raw.get("metadata") or {}
+            log.error(
+                "object set aside: it cannot be read",
+                resource=self.resource,
+                namespace=metadata.get("namespace"),
+                name=metadata.get("name"),
+                error=excerpt(error),
+                trace=trace(error),
+            )
 
     def _take_in(self, entry: T) -> None:
         if self._store(entry):
@@ -194,27 +216,53 @@ class Informer(Generic[T]):
 
     def _store(self, entry: T) -> bool:
         """Keep an entry unless a newer one is there or it was deleted; returns whether it is news."""
-        if entry.uid in self._tombstones:
+        if entry.version <= self._tombstones.get(entry.uid, -1):
             return False
-        entries = self._by_job.setdefault(entry.key, {})
-        known = entries.get(entry.name)
-        if known is not None and known.version >= entry.version:
+        before = self._by_uid.get(entry.uid)
+        namesake = self._by_job.get(entry.key, {}).get(entry.name)
+        if any(known is not None and known.version >= entry.version for known in (before, namesake)):
             return False
-        entries[entry.name] = entry
+        self._tombstones.pop(entry.uid, None)
+        if namesake is not None:
+            self._forget(namesake)
+        if before is not None and before is not namesake:
+            self._forget(before)
+        self._by_job.setdefault(entry.key, {})[entry.name] = entry
+        self._by_uid[entry.uid] = entry
         self._touched(entry.key)
+        if before is not None and before.key != entry.key:
+            # Its labels give it to another job: that is news for the one that has lost it, whoever changed them.
+            self._touched(before.key)
+            self._changed(before.key)
         return True
 
-    def _remove(self, entry: T) -> None:
-        self._tombstones[entry.uid] = None
+    def _remove(self, uid: str, version: int) -> None:
+        """Take in that an object is gone, or not to be seen any more."""
+        self._tombstones[uid] = version
+        self._tombstones.move_to_end(uid)
         if len(self._tombstones) > _TOMBSTONES:
             self._tombstones.popitem(last=False)
-        entries = self._by_job.get(entry.key, {})
-        known = entries.get(entry.name)
-        if known is not None and known.uid == entry.uid:
-            del entries[entry.name]
-            if not entries:
-                del self._by_job[entry.key]
-            self._touched(entry.key)
+        known = self._by_uid.get(uid)
+        if known is not None:
+            self._forget(known)
+            self._touched(known.key)
+            self._changed(known.key)
+
+    def _forget(self, entry: T) -> None:
+        del self._by_uid[entry.uid]
+        entries = self._by_job[entry.key]
+        del entries[entry.name]
+        if not entries:
+            del self._by_job[entry.key]
+
+
+def _longer(backoff_s: float) -> float:
+    """How long to wait after one failure more."""
+    return min(max(2 * backoff_s, 0.1), _MAX_BACKOFF_S)
+
+
+def _uid(raw: Mapping[str, Any]) -> str:
+    return str((raw.get("metadata") or {}).get("uid", ""))
 
 
 def _nobody(_: Key) -> None:

@@ -4,17 +4,19 @@
     ├── NotFound            404
     ├── Conflict            409: somebody wrote first, or the name is taken (`already_exists`)
     ├── Expired             410: the resource version is too old to go on from
-    ├── Invalid             400, 403, 422: asking again will not help
+    ├── Invalid             3xx, 400, 403, 422: asking again will not help
     └── Unavailable         429, 5xx, or no answer: retried here, raised when that lasted too long
+        └── Fenced          not sent: this replica must not write (any more)
 
 Configuration and credentials are read by the `kubernetes` package (kubeconfig, exec plugins, OIDC, service accounts);
 typed models are left out of the hot path, where they would cost ten times the CPU of the JSON they wrap.
 """
 
-import asyncio
 import contextlib
+import copy
 import os
-from collections.abc import AsyncIterator, Mapping
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 import aiohttp
@@ -27,17 +29,20 @@ from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import load_incluster_config, load_kube_config
 
 from elastic_tfjob.controller import metrics
+from elastic_tfjob.controller.fair import FairSlots
 
 __all__ = [
     "ApiClient",
     "ApiError",
     "Conflict",
     "Expired",
+    "Fenced",
     "Invalid",
     "NotFound",
     "Unavailable",
     "in_cluster",
     "load_configuration",
+    "read_whole",
 ]
 
 log = structlog.get_logger(__name__)
@@ -48,12 +53,21 @@ STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 METADATA_ONLY: Final = "application/json;as={};g=meta.k8s.io;v=v1,application/json"
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30, sock_connect=5)
-# A watch lives for minutes; silence for longer than the server's own timeout means that the connection is dead.
-_WATCH_S: Final = 300
-_WATCH_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=_WATCH_S + 30)
+# The server ends a watch after this long, shortly after a bookmark, and it is resumed from there, which costs it a
+# look-up. Silence for longer means that the connection is dead, so that is noticed within a minute also where bookmarks
+# do not come (of a resource that nobody touches) and where the kernel sees a live peer (a proxy that hangs).
+_WATCH_S: Final = 45
+_WATCH_GRACE_S: Final = 10
+# Where the peer is gone the kernel notices earlier: it probes a silent connection after so long, and gives it, or data
+# that nobody confirms, up after so long more.
+_PROBE_AFTER_S: Final = 15
+_PROBE_EVERY_S: Final = 5
+_PROBES: Final = 3
+_UNCONFIRMED_MS: Final = 30_000
 _ATTEMPTS: Final = 6
 _MAX_WAIT_S: Final = 10.0
 _EXCERPT: Final = 400
+_READS: Final = ("GET", "HEAD")
 
 
 class ApiError(Exception):
@@ -92,6 +106,10 @@ class Unavailable(ApiError):
     """The server is overloaded, failing or away."""
 
 
+class Fenced(Unavailable):
+    """This replica must not write now, so the request was not sent."""
+
+
 def in_cluster(kubeconfig: str | None) -> bool:
     """Whether the operator runs in a pod of the cluster that it works on."""
     return kubeconfig is None and "KUBECONFIG" not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ
@@ -112,27 +130,44 @@ async def load_configuration(kubeconfig: str | None) -> Configuration:
 
 class ApiClient:
     """Requests to one API server, at most `concurrency` at a time and `qps` a second (0: no limit of ours; the server's
-    priority and fairness then decides)."""
+    priority and fairness then decides). One namespace gets at most half of what is in flight: a webhook that answers
+    slowly there leaves room for the others (see fair.py)."""
 
-    def __init__(self, configuration: Configuration, *, concurrency: int = 32, qps: float = 0, burst: int = 0) -> None:
+    def __init__(self, configuration: Configuration, *, concurrency: int = 64, qps: float = 0, burst: int = 0) -> None:
         self._configuration = configuration
         self._base = str(configuration.host).rstrip("/")
         rest = RESTClientObject(configuration)
         self._ssl = rest.ssl_context
         self._proxy = rest.proxy
-        self._slots = asyncio.Semaphore(concurrency)
+        self._may_write: Callable[[], bool] | None = None
+        self._slots = FairSlots(concurrency)
         # A leaky bucket of `burst` that empties at `qps`.
         self._limiter = AsyncLimiter(max(burst, 1), max(burst, 1) / qps) if qps else None
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=self._ssl),
+        self._session = self._open(aiohttp.TCPConnector(limit=0, ssl=self._ssl, socket_factory=_socket))
+        # For what the API server passes on from others: never unpacked.
+        self._raw_session = self._open(self._session.connector, auto_decompress=False, connector_owner=False)
+
+    def _open(self, connector: aiohttp.BaseConnector | None, **options: Any) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("User-Agent",),
             headers={"User-Agent": "elastic-tfjob"},
+            **options,
         )
+
+    def fenced(self, may_write: Callable[[], bool]) -> "ApiClient":
+        """The same client, which asks before it sends a write, a retry too, and raises Fenced where the answer is no:
+        for a leader, which may have been stopped at any line of its program and have lost its lease meanwhile."""
+        other = copy.copy(self)
+        other._may_write = may_write
+        return other
 
     async def __aenter__(self) -> "ApiClient":
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._raw_session.close()
         await self._session.close()
 
     async def get(self, path: str, *, accept: str = JSON, **params: str) -> dict[str, Any]:
@@ -162,9 +197,10 @@ class ApiClient:
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         return await self._request(method, path, body=body, timeout=timeout)
 
-    async def raw(self, path: str, timeout_s: float) -> bytes:
-        """What is at a path, unread and without retries: for what the API server only passes on."""
-        return await self._exchange("GET", path, timeout=aiohttp.ClientTimeout(total=timeout_s))
+    async def raw(self, path: str, timeout_s: float, limit: int) -> bytes:
+        """What is at a path, unread and without retries: for what the API server only passes on. More than `limit`
+        bytes, or an encoded answer, is Unavailable."""
+        return await self._exchange("GET", path, timeout=aiohttp.ClientTimeout(total=timeout_s), limit=limit)
 
     async def watch(
         self, path: str, *, version: str, accept: str = JSON, **params: str
@@ -184,10 +220,10 @@ class ApiClient:
                 self._base + path,
                 params=query,
                 headers=await self._headers(accept),
-                timeout=_WATCH_TIMEOUT,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=_WATCH_S + _WATCH_GRACE_S),
                 **self._transport(),
             ) as response:
-                if response.status >= 400:
+                if response.status >= 300:
                     raise _error(name, response.status, await response.read(), response.headers)
                 # Whole chunks instead of lines: one event may be larger than aiohttp's limit for a line.
                 rest = b""
@@ -204,13 +240,13 @@ class ApiClient:
 
     async def _retrying(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
         async for attempt in tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type(Unavailable),
+            retry=tenacity.retry_if_exception(lambda e: isinstance(e, Unavailable) and not isinstance(e, Fenced)),
             stop=tenacity.stop_after_attempt(_ATTEMPTS),
             wait=_wait,
             reraise=True,
         ):
             with attempt:
-                async with self._slots:
+                async with self._slots.of(_namespace(path)):
                     if self._limiter is not None:
                         await self._limiter.acquire()
                     return await self._request(method, path, **arguments)
@@ -234,6 +270,7 @@ class ApiClient:
         accept: str = JSON,
         content_type: str = JSON,
         timeout: aiohttp.ClientTimeout = _TIMEOUT,  # noqa: ASYNC109
+        limit: int | None = None,
     ) -> bytes:
         headers = await self._headers(accept)
         data = None
@@ -241,8 +278,14 @@ class ApiClient:
             headers["Content-Type"] = content_type
             data = orjson.dumps(body)
         name = f"{method} {path}"
+        session = self._session
+        if limit is not None:
+            session, headers["Accept-Encoding"] = self._raw_session, "identity"
+        # The last thing before it is sent.
+        if self._may_write is not None and method not in _READS and not self._may_write():
+            raise Fenced(name, 0, "NotLeading", "this replica does not lead any more")
         try:
-            async with self._session.request(
+            async with session.request(
                 method,
                 self._base + path,
                 params=params,
@@ -251,9 +294,9 @@ class ApiClient:
                 timeout=timeout,
                 **self._transport(),
             ) as response:
-                answer = await response.read()
+                answer = await (response.read() if limit is None else read_whole(response, limit))
                 metrics.API_REQUESTS.labels(method, str(response.status)).inc()
-                if response.status >= 400:
+                if response.status >= 300:
                     raise _error(name, response.status, answer, response.headers)
                 return answer
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -268,12 +311,52 @@ class ApiClient:
         return headers
 
     def _transport(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        # Nobody in Kubernetes redirects, and a token must not follow where one points.
+        found: dict[str, Any] = {"allow_redirects": False}
         if self._proxy:
             found["proxy"] = self._proxy
         if server := getattr(self._configuration, "tls_server_name", None):
             found["server_hostname"] = server
         return found
+
+
+async def read_whole(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The body of an answer that nobody vouches for, of a session with auto_decompress=False.
+
+    Raises ClientPayloadError for more than `limit` bytes and for an encoded body, which may unpack to any size.
+    """
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise aiohttp.ClientPayloadError(f"the answer is encoded as {encoding[:40]!r}, which was not asked for")
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > limit:
+            raise aiohttp.ClientPayloadError(f"the answer is larger than {limit} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket that notices when its peer is gone."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", _PROBE_AFTER_S),
+        ("TCP_KEEPINTVL", _PROBE_EVERY_S),
+        ("TCP_KEEPCNT", _PROBES),
+        ("TCP_USER_TIMEOUT", _UNCONFIRMED_MS),
+    ):
+        if option := getattr(socket, name, None):  # Linux has them all
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
+def _namespace(path: str) -> str:
+    """The namespace that a request is about; empty for what is in none or in all."""
+    _, _, rest = path.partition("/namespaces/")
+    return rest.partition("/")[0]
 
 
 def _wait(state: tenacity.RetryCallState) -> float:

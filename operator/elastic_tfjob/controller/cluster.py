@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from elastic_tfjob.controller.observed import Key
+from elastic_tfjob.controller.observed import Key, readable
 from elastic_tfjob.controller.resources import Requests, amounts, requests_of
 from elastic_tfjob.scheduling.constraints import Taint
 
@@ -31,6 +31,7 @@ class Node:
     namespace: str = ""
 
     @classmethod
+    @readable
     def parse(cls, raw: Raw) -> "Node":
         """Keep what decisions read of a node as the API sends it."""
         metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
@@ -63,6 +64,7 @@ class ForeignPod:
     requests: Requests
 
     @classmethod
+    @readable
     def parse(cls, raw: Raw) -> "ForeignPod":
         """Keep what decisions read of a pod as the API sends it."""
         metadata, spec = raw["metadata"], raw.get("spec") or {}
@@ -92,6 +94,7 @@ class ConfigMap:
     text: str | None
 
     @classmethod
+    @readable
     def parse(cls, raw: Raw) -> "ConfigMap":
         """Keep the one key that is read."""
         metadata = raw["metadata"]

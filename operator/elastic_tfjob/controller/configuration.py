@@ -1,6 +1,7 @@
 """The configuration that holds now: read from a ConfigMap, followed without a restart, never left for a wrong one."""
 
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 
@@ -11,10 +12,14 @@ from elastic_tfjob.controller.cluster import ConfigMap
 from elastic_tfjob.controller.decision import Event
 from elastic_tfjob.controller.events import Recorder
 from elastic_tfjob.controller.observed import Key
+from elastic_tfjob.controller.supervise import excerpt
 
 __all__ = ["LiveConfiguration"]
 
 log = structlog.get_logger(__name__)
+
+# So that the event has room for what holds instead.
+_PROBLEM: Final = 800
 
 
 class LiveConfiguration:
@@ -49,10 +54,14 @@ class LiveConfiguration:
             self._refuse(found, "the key config.yaml is missing")
         elif found.text != self._text:
             try:
-                self._take(parse_configuration(found.text))
-                self._text = found.text
+                read = parse_configuration(found.text)
             except ValueError as error:
                 self._refuse(found, str(error))
+            except Exception as error:  # what YAML can do to its parser has no end
+                self._refuse(found, excerpt(error))
+            else:
+                self._take(read)
+                self._text = found.text
 
     def _take(self, configuration: Configuration) -> None:
         if configuration == self.current:
@@ -62,6 +71,7 @@ class LiveConfiguration:
         self._changed(configuration)
 
     def _refuse(self, found: ConfigMap, problem: str) -> None:
+        problem = problem[:_PROBLEM]
         stays = f"profile {self.current.profile} as before"
         log.error("wrong configuration", config_map=f"{found.namespace}/{found.name}", problem=problem, stays=stays)
         self._recorder.record(

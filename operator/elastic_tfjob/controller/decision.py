@@ -1,6 +1,6 @@
 """What a decision about one job may look at, and what can come of it: data, and nothing else."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
@@ -43,7 +43,9 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class Observed:
     """All that a decision may look at. Pods and services are those with the job's labels, whoever owns them; reports
-    are the exporters', by pod; `listened_s` is for how long they have been asked, in seconds."""
+    are the exporters', by pod; `listened_s` is for how long they have been asked, in seconds. `refused` are changes of
+    CPU that the API server refused, by pod (uid) and direction (`ResizePod.more`), and until when they are not tried
+    again."""
 
     job: Job
     now: datetime
@@ -53,13 +55,22 @@ class Observed:
     priorities: Mapping[str, int] = field(default_factory=dict)
     reports: Mapping[str, Report] = field(default_factory=dict)
     listened_s: float = inf
+    refused: Mapping[tuple[str, bool], datetime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a pod, service or PodGroup."""
+    """Create a pod, service or PodGroup. `render` makes its body when it is to be sent, and not before: those of a job
+    of a thousand replicas are large, and take their time."""
 
-    body: dict[str, Any]
+    kind: str
+    name: str
+    render: Callable[[], dict[str, Any]] = field(compare=False, repr=False)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The object, as the API wants it."""
+        return self.render()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +130,14 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class ResizePod:
-    """Change the CPU of a running pod's container that trains, in millicores; a limit of 0 is none."""
+    """Change the CPU of a running pod's container that trains, in millicores; a limit of 0 is none. `more`: it gets
+    more than it has; else it gives up some."""
 
     name: str
     uid: str
     request: int
     limit: int
+    more: bool = True
 
 
 @dataclass(frozen=True, slots=True)

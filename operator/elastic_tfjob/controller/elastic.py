@@ -2,15 +2,34 @@
 
 All of an elastic job's memory is here, so that any replica of the operator can go on with it after any crash. Each
 datum has one writer: the scheduling loop writes `target`, the reconcile loop writes `state` and the pods' commands.
+
+Users can write all of them too, or copy them from another job. So each value is read with its type and bounds
+(api/limits.py), and only ValueError comes out of reading, with a message that names the key. Unknown keys are passed
+over: a newer operator may have written them.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, TypeVar, cast, get_args
 
 import orjson
 
 from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.api.fields import Fields, cut, describe
+from elastic_tfjob.api.limits import (
+    MAX_ANNOTATION_BYTES,
+    MAX_DURATION_S,
+    MAX_ENTRIES,
+    MAX_GENERATION,
+    MAX_MILLICORES,
+    MAX_NODE_NAME,
+    MAX_PROBLEM_LENGTH,
+    MAX_RATE,
+    MAX_REPLICAS,
+    MAX_STEPS,
+    MAX_TEXT,
+)
 
 __all__ = [
     "COMMAND_ANNOTATION",
@@ -19,6 +38,7 @@ __all__ = [
     "STEP_ANNOTATION",
     "STOP_COMMAND",
     "TARGET_ANNOTATION",
+    "UID_ANNOTATION",
     "Command",
     "Mode",
     "Next",
@@ -27,6 +47,8 @@ __all__ = [
     "Rescaled",
     "State",
     "Target",
+    "claim",
+    "mine",
     "words",
 ]
 
@@ -34,6 +56,8 @@ TARGET_ANNOTATION: Final = f"{PREFIX}target"
 STATE_ANNOTATION: Final = f"{PREFIX}state"
 STEP_ANNOTATION: Final = f"{PREFIX}step"
 ETA_ANNOTATION: Final = f"{PREFIX}eta"
+# The job that all of these are of. Under another prefix: an older operator would call it an unknown one of the user's.
+UID_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/uid"
 
 # The operator's mailbox to a pod. Written also before the operator deletes a running pod, so that whoever looks at the
 # terminating pod later (another replica, the operator after a restart) knows that it did not fail.
@@ -51,6 +75,10 @@ Mode = Literal["overlap", "spare", "recreate"]
 Phase = Literal["Waiting", "Stable", "Preparing", "Checkpointing", "Switching", "RollingBack", "Recreating"]
 
 _HISTORY: Final = 10
+_NODE_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
+_SIZE: Final = re.compile(r"[0-9]{1,9}/[0-9]{1,9}")
+
+T = TypeVar("T")
 
 
 def words(counts: Counts) -> str:
@@ -72,10 +100,27 @@ class Target:
     reason: str = ""
     declared: Counts = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        _shorten(self)
+
     @classmethod
     def parse(cls, text: str | None) -> "Target | None":
-        """Read the annotation; None where there is none. Raises ValueError for nonsense."""
-        return None if text is None else _read("target", cls, text, _size)
+        """Read the annotation; None where there is none. Raises ValueError for nonsense, and nothing else."""
+        return None if text is None else _read("target", text, _target)
+
+    @classmethod
+    def of(cls, annotations: Mapping[str, str], uid: str, types: Collection[str]) -> "Target | None":
+        """The target of the job with this uid and these replica types; None where there is none, or another job's.
+        Raises ValueError for nonsense, and nothing else."""
+        found = cls.parse(annotations.get(TARGET_ANNOTATION)) if mine(annotations, uid) else None
+        if found is None:
+            return None
+        if unknown := found.replicas.keys() - set(types):
+            raise ValueError(
+                f"{TARGET_ANNOTATION}: replicas of {describe(min(unknown))}, which the spec does not have; "
+                f"it has {cut(', '.join(sorted(types)), MAX_PROBLEM_LENGTH)}"
+            )
+        return found
 
     def to_json(self) -> str:
         """The annotation's text."""
@@ -95,6 +140,9 @@ class Next:
     cpu: Cpu = field(default_factory=dict)
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        _shorten(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -103,6 +151,9 @@ class Refused:
     generation: int
     reason: str
     at: str
+
+    def __post_init__(self) -> None:
+        _shorten(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +168,9 @@ class Rescaled:
     downtime_s: float | None
     lost_steps: int | None
     reason: str
+
+    def __post_init__(self) -> None:
+        _shorten(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +202,29 @@ class State:
     speed_cpu: Mapping[str, int] = field(default_factory=dict)
     numbers_at: str | None = None
 
+    def __post_init__(self) -> None:
+        _shorten(self)
+
     @classmethod
     def parse(cls, text: str | None) -> "State | None":
-        """Read the annotation; None where there is none. Raises ValueError for nonsense."""
-        return None if text is None else _read("state", cls, text, _state)
+        """Read the annotation; None where there is none. Raises ValueError for nonsense, and nothing else."""
+        return None if text is None else _read("state", text, _state)
+
+    @classmethod
+    def of(cls, annotations: Mapping[str, str], uid: str, types: Collection[str]) -> "State | None":
+        """The state of the job with this uid and these replica types; None where there is none, or another job's.
+        Raises ValueError for nonsense, and nothing else. A type that an edit took out of the spec stays in the state:
+        without its memory of the others the job would begin anew."""
+        found = cls.parse(annotations.get(STATE_ANNOTATION)) if mine(annotations, uid) else None
+        if found is None:
+            return None
+        for size in (found.replicas, found.next.replicas if found.next is not None else {}):
+            if size and not size.keys() & set(types):
+                raise ValueError(
+                    f"{STATE_ANNOTATION}: replicas of {describe(min(size))}, which the spec does not have; "
+                    f"it has {cut(', '.join(sorted(types)), MAX_PROBLEM_LENGTH)}"
+                )
+        return found
 
     def to_json(self) -> str:
         """The annotation's text."""
@@ -182,33 +255,186 @@ class Command:
         return orjson.dumps(asdict(self)).decode()
 
 
-def _read(what: str, kind: Any, text: str, shape: Any) -> Any:
+def mine(annotations: Mapping[str, str], uid: str) -> bool:
+    """Whether target and state are of the job with this uid, and no copy from another one (`kubectl get -o yaml`,
+    changed and applied). Without a uid they were written by an operator that knew of none, and count."""
+    return annotations.get(UID_ANNOTATION, uid) == uid
+
+
+def claim(annotations: Mapping[str, str], uid: str) -> dict[str, str | None]:
+    """What to write together with a target or state, so that it counts as of the job with this uid: the uid, and None
+    for what is a copy from another job. An annotation of its own and no key of the JSON: operators before this one
+    refuse a state with a key that they do not know, and would begin a running job anew after a downgrade."""
+    if annotations.get(UID_ANNOTATION) == uid:
+        return {}
+    copied = () if mine(annotations, uid) else (TARGET_ANNOTATION, STATE_ANNOTATION, STEP_ANNOTATION, ETA_ANNOTATION)
+    return {UID_ANNOTATION: uid, **{name: None for name in copied if name in annotations}}
+
+
+# Reading
+
+
+def _read(what: str, text: str, read: Callable[[Fields], T]) -> T:
+    # A character has at least one byte, and the API server counts bytes: so no need to encode it for this.
+    if len(text) > MAX_ANNOTATION_BYTES:
+        raise ValueError(f"{PREFIX}{what} has {len(text)} characters: at most {MAX_ANNOTATION_BYTES} are read")
     try:
-        return kind(**shape(orjson.loads(text)))
-    except (orjson.JSONDecodeError, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise ValueError(f"{PREFIX}{what} is not what the operator wrote there: {error}") from error
+        return read(Fields(orjson.loads(text)))
+    except ValueError as error:
+        raise ValueError(f"{PREFIX}{what} is not what the operator wrote there: {error}") from None
 
 
-def _size(raw: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a size with their types put right."""
-    for name in ("replicas", "before", "after", "declared"):
-        if name in raw:
-            raw[name] = {str(kind): int(count) for kind, count in raw[name].items()}
-    raw["generation"] = int(raw["generation"])
-    raw["nodes"] = {kind: tuple(map(str, names)) for kind, names in (raw.get("nodes") or {}).items()}
-    raw["cpu"] = {kind: tuple(map(int, millicores)) for kind, millicores in (raw.get("cpu") or {}).items()}
-    return raw
+def _target(raw: Fields) -> Target:
+    replicas = _counts(raw, "replicas", required=True)
+    return Target(
+        generation=_generation(raw),
+        replicas=replicas,
+        nodes=_nodes(raw, replicas),
+        cpu=_cpu(raw),
+        reason=raw.text("reason"),
+        declared=_counts(raw, "declared"),
+    )
 
 
-def _state(raw: dict[str, Any]) -> dict[str, Any]:
-    raw = _size(raw)
-    if raw["phase"] not in get_args(Phase):
-        raise ValueError(f"phase {raw['phase']!r}")
-    raw["next"] = Next(**_size(raw["next"])) if raw.get("next") else None
-    raw["refused"] = Refused(**raw["refused"]) if raw.get("refused") else None
-    if raw["next"] is None and raw["phase"] not in ("Waiting", "Stable"):
-        raise ValueError(f"phase {raw['phase']} without the size to go to")
-    raw["speeds"] = {str(size): float(rate) for size, rate in (raw.get("speeds") or {}).items()}
-    raw["speed_cpu"] = {str(size): int(cpu) for size, cpu in (raw.get("speed_cpu") or {}).items()}
-    raw["history"] = tuple(Rescaled(**each) for each in raw.get("history") or ())
-    return raw
+def _state(raw: Fields) -> State:
+    phase = cast("Phase", raw.word("phase", get_args(Phase)))
+    coming, refused = raw.within("next"), raw.within("refused")
+    if coming is None and phase not in ("Waiting", "Stable"):
+        raise ValueError(f"next is missing: phase {phase} needs the size to go to")
+    replicas = _counts(raw, "replicas")
+    return State(
+        phase=phase,
+        generation=_generation(raw, default=0),
+        slot=_slot(raw, default=0),
+        replicas=replicas,
+        nodes=_nodes(raw, replicas),
+        cpu=_cpu(raw),
+        since=raw.time("since", empty=True) or "",
+        reason=raw.text("reason"),
+        next=_next(coming) if coming is not None else None,
+        refused=_refused(refused) if refused is not None else None,
+        rescales=raw.whole("rescales", MAX_GENERATION, default=0),
+        last_downtime_s=raw.number("last_downtime_s", MAX_DURATION_S, least=None),
+        history=tuple(map(_rescaled, raw.objects("history")))[-_HISTORY:],
+        step=raw.integer("step", MAX_STEPS),
+        total_steps=raw.integer("total_steps", MAX_STEPS),
+        steps_per_s=raw.number("steps_per_s", MAX_RATE),
+        eta=raw.time("eta"),
+        speeds=_by_size(raw, "speeds", lambda sizes, size: sizes.number(size, MAX_RATE)),
+        speed_cpu=_by_size(raw, "speed_cpu", lambda sizes, size: sizes.integer(size, MAX_MILLICORES)),
+        numbers_at=raw.time("numbers_at"),
+    )
+
+
+def _next(raw: Fields) -> Next:
+    replicas = _counts(raw, "replicas", required=True)
+    return Next(
+        generation=_generation(raw),
+        slot=_slot(raw),
+        mode=_mode(raw),
+        replicas=replicas,
+        before=_counts(raw, "before", required=True),
+        nodes=_nodes(raw, replicas),
+        cpu=_cpu(raw),
+        reason=raw.text("reason"),
+    )
+
+
+def _refused(raw: Fields) -> Refused:
+    return Refused(_generation(raw), raw.text("reason"), _at(raw))
+
+
+def _rescaled(raw: Fields) -> Rescaled:
+    return Rescaled(
+        generation=_generation(raw),
+        at=_at(raw),
+        before=_counts(raw, "before", required=True),
+        after=_counts(raw, "after", required=True),
+        mode=_mode(raw),
+        downtime_s=raw.number("downtime_s", MAX_DURATION_S, least=None),
+        lost_steps=raw.integer("lost_steps", MAX_STEPS, least=None),
+        reason=raw.text("reason"),
+    )
+
+
+def _generation(raw: Fields, default: int | None = None) -> int:
+    return raw.whole("generation", MAX_GENERATION, default=default)
+
+
+def _slot(raw: Fields, default: int | None = None) -> int:
+    return raw.whole("slot", 1, default=default)
+
+
+def _mode(raw: Fields) -> Mode:
+    return cast("Mode", raw.word("mode", get_args(Mode)))
+
+
+def _at(raw: Fields) -> str:
+    if (found := raw.time("at")) is None:
+        raise raw.wrong("at", "a time")
+    return found
+
+
+def _counts(raw: Fields, name: str, *, required: bool = False) -> Counts:
+    """Replicas per type, of all types together no more than a job may have."""
+    counts = raw.within(name)
+    if counts is None:
+        if required:
+            raise raw.wrong(name, "an object of replicas per type")
+        return {}
+    found = {kind: counts.whole(kind, MAX_REPLICAS, default=0) for kind in counts.names()}
+    if (total := sum(found.values())) > MAX_REPLICAS:
+        raise ValueError(f"{raw.place(name)} are {total} in total; at most {MAX_REPLICAS} are allowed")
+    return found
+
+
+def _nodes(raw: Fields, replicas: Counts) -> Nodes:
+    """Node names per type, no more than replicas."""
+    nodes = raw.within("nodes")
+    if nodes is None:
+        return {}
+    found: dict[str, tuple[str, ...]] = {}
+    for kind in nodes.names():
+        names = nodes.items(kind, replicas.get(kind, 0))
+        for each in names:
+            if not (isinstance(each, str) and len(each) <= MAX_NODE_NAME and _NODE_NAME.fullmatch(each)):
+                raise ValueError(f"{nodes.place(kind)} has what is no node's name: {describe(each)}")
+        found[kind] = tuple(names)
+    return found
+
+
+def _cpu(raw: Fields) -> Cpu:
+    """Millicores per type and replica. There may be more than replicas: what was granted to those of a larger size."""
+    cpu = raw.within("cpu")
+    if cpu is None:
+        return {}
+    found: dict[str, tuple[int, ...]] = {}
+    for kind in cpu.names():
+        values = cpu.items(kind, MAX_REPLICAS)
+        for each in values:
+            if type(each) is not int or not 1 <= each <= MAX_MILLICORES:
+                raise ValueError(
+                    f"{cpu.place(kind)} has what is not 1 to {MAX_MILLICORES} millicores: {describe(each)}"
+                )
+        found[kind] = tuple(values)
+    return found
+
+
+def _by_size(raw: Fields, name: str, read: Callable[[Fields, str], T | None]) -> dict[str, T]:
+    """Figures by size, "PS/workers": the newest, should there be more than are kept."""
+    sizes = raw.within(name)
+    if sizes is None:
+        return {}
+    found: dict[str, T] = {}
+    for size in sizes.names(MAX_ANNOTATION_BYTES):
+        if not _SIZE.fullmatch(size):
+            raise ValueError(f"{raw.place(name)}: {describe(size)} is not a size such as 2/8")
+        if (value := read(sizes, size)) is not None:
+            found[size] = value
+    return dict(list(found.items())[-MAX_ENTRIES:])
+
+
+def _shorten(found: Target | Next | Refused | Rescaled | State) -> None:
+    """A reason may hold what a pod or the kubelet said, at any length."""
+    if len(found.reason) > MAX_TEXT:
+        object.__setattr__(found, "reason", cut(found.reason))

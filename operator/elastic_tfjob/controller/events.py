@@ -1,10 +1,16 @@
-"""Events for `kubectl describe`: written in the background, and never at the cost of the work itself."""
+"""Events for `kubectl describe`: written in the background, and never at the cost of the work itself.
+
+What they say comes from tenants in part, so nothing in here trusts it: words are cut before they are kept, what waits
+is bounded in bytes, and namespaces take turns, so that one job with thousands of problems delays no other namespace.
+"""
 
 import asyncio
+import hashlib
+import secrets
 import time
-import uuid
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -16,23 +22,31 @@ from elastic_tfjob.controller import metrics
 from elastic_tfjob.controller.client import ApiClient, ApiError, NotFound
 from elastic_tfjob.controller.cluster import ConfigMap
 from elastic_tfjob.controller.decision import Event
+from elastic_tfjob.controller.fair import FairQueue, Shares
 from elastic_tfjob.controller.observed import Job
 from elastic_tfjob.controller.status import format_time
+from elastic_tfjob.controller.supervise import excerpt
 
 __all__ = ["Recorder"]
 
 log = structlog.get_logger(__name__)
 
-_WRITERS: Final = 2
-# What the API server can do goes to pods first: so many events a second, and a pause before each while jobs wait.
+# More than the rate needs: a webhook that is slow for one namespace's events holds at most half of them.
+_WRITERS: Final = 8
+# What the API server can do goes to pods first: so many events a second, and fewer while jobs wait.
 _PER_S: Final = 50
-_PAUSE_S: Final = 0.1
-_QUEUE: Final = 100_000
+_PER_S_BUSY: Final = 20
+# Of what waits; one namespace may have half of it, about 20,000 events.
+_QUEUE_BYTES: Final = 32 * 1024 * 1024
+# What an event takes beside its message.
+_EVENT_BYTES: Final = 768
 _REMEMBERED: Final = 20_000
 # The same event of the same job is written once and then at most so often, with a count: reconciling sees a pod that
 # cannot be scheduled many times a minute.
 _REPEAT_S: Final = 300.0
 _MESSAGE: Final = 1024
+_REASON: Final = 128
+_SUBJECT_NAME: Final = 200
 
 
 Subject = Job | ConfigMap
@@ -41,12 +55,23 @@ _CONFIG_MAP: Final = {"apiVersion": "v1", "kind": "ConfigMap"}
 
 
 class _Seen:
-    __slots__ = ("count", "name", "written_at")
+    __slots__ = ("count", "number", "written_at")
 
-    def __init__(self, name: str, written_at: float) -> None:
-        self.name = name
+    def __init__(self, written_at: float) -> None:
+        self.number = secrets.randbits(64)
         self.count = 1
         self.written_at = written_at
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An event that is to be written: of its job only what it says, since a whole job may be large."""
+
+    name: str
+    event: Event
+    count: int
+    subject: dict[str, str]
+    size: int
 
 
 class Recorder:
@@ -55,33 +80,63 @@ class Recorder:
     def __init__(self, api: ApiClient, busy: Callable[[], bool]) -> None:
         self._api = api
         self._busy = busy
-        self._queue: asyncio.Queue[tuple[Subject, Event, str, int]] = asyncio.Queue(_QUEUE)
-        self._seen: OrderedDict[tuple[str, Event], _Seen] = OrderedDict()
+        self._queue: FairQueue[_Waiting] = FairQueue(_WRITERS)
+        self._bytes = Shares(_QUEUE_BYTES)
+        # By namespace, then by a hash of job and words; the oldest first.
+        self._seen: dict[str, OrderedDict[bytes, _Seen]] = {}
+        self._remembered = 0
         self._limiter = AsyncLimiter(_PER_S, 1)
         self._warned_at = -_REPEAT_S
+        self._unwritten = 0
+        self._written = asyncio.Event()
+        self._written.set()
 
     def record(self, job: Subject, event: Event) -> None:
         """Queue an event about a job or ConfigMap. A repetition counts up; what does not fit into the queue is lost."""
-        key = (job.uid, event)
+        event = Event(_words(event.type, _REASON), _words(event.reason, _REASON), _words(event.message, _MESSAGE))
         now = time.monotonic()
-        seen = self._seen.get(key)
+        mark = _hash(job, event)
+        known = self._seen.setdefault(job.namespace, OrderedDict())
+        seen = known.get(mark)
         if seen is None:
-            seen = self._seen[key] = _Seen(f"{job.name}.{uuid.uuid4().hex[:16]}", now)
-            if len(self._seen) > _REMEMBERED:
-                self._seen.popitem(last=False)
+            seen = known[mark] = _Seen(now)
+            self._remember()
         else:
             seen.count += 1
             if now - seen.written_at < _REPEAT_S:
                 return
             seen.written_at = now
-        try:
-            self._queue.put_nowait((job, event, seen.name, seen.count))
-            metrics.EVENTS.labels("queued").inc()
-        except asyncio.QueueFull:
+        namespace = job.namespace
+        if not self._bytes.admits(namespace):
             metrics.EVENTS.labels("dropped").inc()
             if now - self._warned_at > _REPEAT_S:
                 self._warned_at = now
-                log.warning("events are dropped: too many wait to be written", waiting=self._queue.qsize())
+                log.warning("events are dropped: too many wait", namespace=namespace, waiting=len(self._queue))
+            return
+        subject = {
+            **(_CONFIG_MAP if isinstance(job, ConfigMap) else _TFJOB),
+            "namespace": namespace,
+            "name": job.name,
+            "uid": job.uid,
+            "resourceVersion": str(job.version),
+        }
+        size = _EVENT_BYTES + len(event.message.encode())
+        name = f"{job.name[:_SUBJECT_NAME]}.{seen.number:016x}"
+        self._bytes.take(namespace, size)
+        self._unwritten += 1
+        self._written.clear()
+        self._queue.add(namespace, _Waiting(name, event, seen.count, subject, size))
+        metrics.EVENTS.labels("queued").inc()
+
+    def _remember(self) -> None:
+        """Count one event more, and forget one where there are too many: of the namespace with the most."""
+        self._remembered += 1
+        if self._remembered > _REMEMBERED:
+            fullest = max(self._seen, key=lambda namespace: len(self._seen[namespace]))
+            self._seen[fullest].popitem(last=False)
+            self._remembered -= 1
+            if not self._seen[fullest]:
+                del self._seen[fullest]
 
     async def run(self) -> None:
         """Write queued events for ever."""
@@ -92,27 +147,32 @@ class Recorder:
     async def drain(self, timeout_s: float) -> None:
         """Wait until what is queued is written, at most so long."""
         try:
-            await asyncio.wait_for(self._queue.join(), timeout_s)
+            await asyncio.wait_for(self._written.wait(), timeout_s)
         except TimeoutError:
-            log.warning("events left unwritten", count=self._queue.qsize())
+            log.warning("events left unwritten", count=self._unwritten)
 
     async def _write_all(self) -> None:
         while True:
-            job, event, name, count = await self._queue.get()
+            namespace, waiting = await self._queue.take()
             try:
-                await self._limiter.acquire()
-                if self._busy():
-                    await asyncio.sleep(_PAUSE_S)
-                await self._write(job, event, name, count)
+                await self._limiter.acquire(_PER_S / _PER_S_BUSY if self._busy() else 1)
+                await self._write(namespace, waiting)
             except ApiError as error:
                 # The namespace may be going away, and the job with it.
-                log.info("event not written", reason=event.reason, error=str(error))
+                log.info("event not written", reason=waiting.event.reason, error=str(error))
+            except Exception as error:
+                log.error("bug: event not written", reason=waiting.event.reason, error=excerpt(error))
             finally:
-                self._queue.task_done()
+                self._bytes.give(namespace, waiting.size)
+                self._queue.done(namespace)
+                self._unwritten -= 1
+                if not self._unwritten:
+                    self._written.set()
 
-    async def _write(self, job: Subject, event: Event, name: str, count: int) -> None:
-        path = f"/api/v1/namespaces/{job.namespace}/events"
+    async def _write(self, namespace: str, waiting: _Waiting) -> None:
+        path = f"/api/v1/namespaces/{namespace}/events"
         now = format_time(datetime.now(UTC))
+        name, event, count = waiting.name, waiting.event, waiting.count
         if count > 1:
             try:
                 await self._api.patch(f"{path}/{name}", {"count": count, "lastTimestamp": now})
@@ -124,17 +184,11 @@ class Recorder:
             {
                 "apiVersion": "v1",
                 "kind": "Event",
-                "metadata": {"name": name, "namespace": job.namespace},
-                "involvedObject": {
-                    **(_CONFIG_MAP if isinstance(job, ConfigMap) else _TFJOB),
-                    "namespace": job.namespace,
-                    "name": job.name,
-                    "uid": job.uid,
-                    "resourceVersion": str(job.version),
-                },
+                "metadata": {"name": name, "namespace": namespace},
+                "involvedObject": waiting.subject,
                 "type": event.type,
                 "reason": event.reason,
-                "message": event.message[:_MESSAGE],
+                "message": event.message,
                 "source": {"component": CONTROLLER_NAME},
                 "reportingComponent": CONTROLLER_NAME,
                 "reportingInstance": "",
@@ -143,3 +197,15 @@ class Recorder:
                 "count": count,
             },
         )
+
+
+def _words(value: object, longest: int) -> str:
+    """At most so many characters that can be sent, whatever somebody put where words belong."""
+    if not isinstance(value, str):
+        return f"(no text: {type(value).__name__})"
+    return value[:longest].encode(errors="replace").decode()
+
+
+def _hash(job: Subject, event: Event) -> bytes:
+    words = "\0".join((job.uid, event.type, event.reason, event.message))
+    return hashlib.blake2b(words.encode(), digest_size=16).digest()

@@ -1,8 +1,9 @@
 """Carries decisions out: the only place that writes pods, services, PodGroups and jobs."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import structlog
@@ -40,12 +41,14 @@ from elastic_tfjob.controller.gang import group_version
 from elastic_tfjob.controller.observed import Job, Pod, PodGroup, Service
 from elastic_tfjob.controller.pods import owner_reference
 
-__all__ = ["Caches", "Executor", "jobs_path"]
+__all__ = ["Caches", "Executor", "Refusals", "jobs_path"]
 
 log = structlog.get_logger(__name__)
 
 # Of one job at a time, so that a job of hundreds of pods does not hold up the others.
 _WRITES_PER_JOB: Final = 16
+_REFUSED_S: Final = 60.0
+_MOST_REFUSED_S: Final = 3600.0
 _WORDS: Final = {"Pod": "pod", "Service": "service", "PodGroup": "PodGroup"}
 
 
@@ -64,6 +67,30 @@ class Caches:
     pod_groups: Informer[PodGroup] | None = None
 
 
+class Refusals:
+    """Changes of CPU that the API server refused, by pod and direction: each is tried again, later each time. Giving
+    back is tried again soon, as others may wait for it."""
+
+    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._now = now
+        self._delays: dict[tuple[str, bool], float] = {}
+        self.until: dict[tuple[str, bool], datetime] = {}
+
+    def note(self, uid: str, *, more: bool) -> float:
+        """A change was refused; returns after how many seconds it is tried again."""
+        now, key = self._now(), (uid, more)
+        for old in [each for each, until in self.until.items() if now >= until + timedelta(seconds=_MOST_REFUSED_S)]:
+            del self.until[old], self._delays[old]
+        delay_s = min(2 * self._delays.get(key, _REFUSED_S / 2), _MOST_REFUSED_S if more else _REFUSED_S)
+        self._delays[key], self.until[key] = delay_s, now + timedelta(seconds=delay_s)
+        return delay_s
+
+    def forget(self, uid: str, *, more: bool) -> None:
+        """A change was made after all."""
+        self.until.pop((uid, more), None)
+        self._delays.pop((uid, more), None)
+
+
 class Executor:
     """Turns actions into API calls, and their answers into cache entries."""
 
@@ -72,15 +99,22 @@ class Executor:
         self._gang_scheduler = gang_scheduler
         self._caches = caches
         self._recorder = recorder
-        # Jobs whose CPU cannot be changed here, by uid.
-        self._cannot_resize: set[str] = set()
+        # Bodies are rendered one after the other, with a look at other work between: those of large jobs take time.
+        self._rendering = asyncio.Lock()
+        self._refusals = Refusals()
+
+    @property
+    def refused(self) -> Mapping[tuple[str, bool], datetime]:
+        """Changes of CPU that were refused, as Observed has them."""
+        return self._refusals.until
 
     async def carry_out(self, job: Job, decision: Decision) -> None:
         """Create what is to be created, store status and state, then delete and change what is to be.
 
         Deletions come last, so that a crash never leaves a pod gone without the status that explains it. What fails to
-        be created or deleted does not keep the rest from being done: the first ApiError is raised at the end. Conflict
-        on status or state, raised at once, means that the decision was made from an old view of the job.
+        be created or deleted does not keep the rest from being done, nor does a state that is refused for good (what is
+        done follows from the one that is stored): the first ApiError is raised at the end. Conflict on status or state,
+        raised at once, means that the decision was made from an old view of the job.
         """
         slots = asyncio.Semaphore(_WRITES_PER_JOB)
 
@@ -102,7 +136,11 @@ class Executor:
             version = await self._store_status(job, decision.status)
         for action in decision.actions:
             if isinstance(action, SaveState):
-                await self._save_state(job, action.annotations, version)
+                try:
+                    await self._save_state(job, action.annotations, version)
+                except Invalid as error:
+                    failures.append(error)
+                    self._tell(job, "Warning", "StateNotStored", f"The operator's state is refused: {error.message}")
         for count in decision.counts:
             metrics.count_job(count.what, job.namespace)
         failures += await asyncio.gather(*map(bounded, others))
@@ -112,8 +150,8 @@ class Executor:
 
     def _act(self, job: Job, action: Action) -> Coroutine[Any, Any, None]:
         match action:
-            case Create(body):
-                return self._create(job, body)
+            case Create():
+                return self._create(job, action)
             case DeletePod():
                 return self._delete_pod(job, action)
             case DeleteService(name, uid):
@@ -151,13 +189,26 @@ class Executor:
         self._caches.jobs.written(answer)
         return int(answer["metadata"]["resourceVersion"])
 
-    async def _create(self, job: Job, body: dict[str, Any]) -> None:
-        kind, name = body["kind"], body["metadata"]["name"]
+    async def _rendered(self, action: Create) -> dict[str, Any]:
+        """The body of an object. Raises Invalid for a template that none can be made from."""
+        async with self._rendering:
+            await asyncio.sleep(0)
+            try:
+                return action.body
+            except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+                message = f"the template is not one of a pod: {type(error).__name__}: {error}"
+                raise Invalid(f"render {action.name}", 0, "Invalid", message) from error
+
+    async def _create(self, job: Job, action: Create) -> None:
+        kind, name = action.kind, action.name
         path = self._collection(job, kind)
         try:
+            body = await self._rendered(action)
             try:
                 self._informer(kind).written(await self._api.post(path, body))
             except Conflict as error:
+                if not error.already_exists:  # a quota that somebody else changed in the same moment
+                    raise
                 # Ours if an answer got lost or the cache is behind; otherwise somebody has taken the name.
                 answer = await self._api.get(f"{path}/{name}")
                 owners = answer["metadata"].get("ownerReferences") or ()
@@ -196,21 +247,25 @@ class Executor:
         # By strategy and not by merge patch: that would replace the list of containers.
         body = {"metadata": {"uid": action.uid}, "spec": {"containers": [{"name": CONTAINER, "resources": resources}]}}
         path = f"{self._collection(job, 'Pod')}/{action.name}"
-        if job.uid in self._cannot_resize:
-            return
         try:
             self._caches.pods.seen(await self._api.patch(f"{path}/resize", body, STRATEGIC_MERGE_PATCH))
         except Conflict:
             return
         except NotFound:
-            if not await self._pod_exists(path, action.uid):
-                return
-            self._cannot_resize.add(job.uid)
-            self._tell(job, "Warning", "ResizeUnsupported", "CPU stays as it is: this cluster has no pods/resize")
+            if await self._pod_exists(path, action.uid):
+                self._refuse(job, action, "ResizeUnsupported", "this cluster has no pods/resize")
         except Invalid as error:
-            # Told once, and not asked again: the same request would be refused again.
-            self._cannot_resize.add(job.uid)
-            self._tell(job, "Warning", "ResizeRefused", f"CPU of {action.name} stays as it is: {error.message}")
+            self._refuse(job, action, "ResizeRefused", error.message)
+        else:
+            self._refusals.forget(action.uid, more=action.more)
+
+    def _refuse(self, job: Job, action: ResizePod, reason: str, why: str) -> None:
+        """Tell it, and have the job looked at again: what it has now is what it keeps for the time being."""
+        delay_s = self._refusals.note(action.uid, more=action.more)
+        what = "more CPU" if action.more else "less CPU"
+        again = f"tried again in {delay_s:.0f} s"
+        self._tell(job, "Warning", reason, f"{action.name} does not get {what} ({again}): {why}")
+        raise Invalid(f"resize {action.name}", 0, reason, why)
 
     async def _pod_exists(self, path: str, uid: str) -> bool:
         try:

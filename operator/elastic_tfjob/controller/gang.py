@@ -10,8 +10,9 @@ from typing import Any, Final
 from elastic_tfjob.api.tfjob import SchedulingPolicy, TFJobSpec
 from elastic_tfjob.controller.observed import Job, PodGroup
 from elastic_tfjob.controller.pods import owner_reference
+from elastic_tfjob.controller.resources import quantity
 
-__all__ = ["VOLCANO", "decorate", "group_version", "must_wait", "render_pod_group"]
+__all__ = ["VOLCANO", "decorate", "group_version", "must_wait", "render_pod_group", "shrunk"]
 
 VOLCANO: Final = "volcano"
 _VOLCANO_VERSION: Final = "scheduling.volcano.sh/v1beta1"
@@ -81,6 +82,15 @@ def render_pod_group(
     }
 
 
+def shrunk(spec: TFJobSpec) -> TFJobSpec:
+    """The spec of a job that runs with another size than its declared one, whose gang is then no larger than that."""
+    policy = spec.run_policy.scheduling_policy
+    if policy is None or policy.min_available is None or policy.min_available <= spec.total_replicas:
+        return spec
+    policy = policy.model_copy(update={"min_available": spec.total_replicas})
+    return spec.model_copy(update={"run_policy": spec.run_policy.model_copy(update={"scheduling_policy": policy})})
+
+
 def _min_resources(spec: TFJobSpec, members: int, priorities: Mapping[str, int]) -> dict[str, int | str]:
     """Requests (limits where a container has no requests) of the first `members` pods, highest priority first."""
 
@@ -96,18 +106,11 @@ def _min_resources(spec: TFJobSpec, members: int, priorities: Mapping[str, int])
         for container in replica.containers():
             resources = container.get("resources") or {}
             wanted = resources.get("requests") or resources.get("limits") or {}
-            for resource, quantity in wanted.items():
-                total[resource] = total.get(resource, Decimal(0)) + count * _parse(quantity)
-    return {resource: _format(quantity) for resource, quantity in sorted(total.items()) if quantity}
+            for resource, written in wanted.items():
+                total[resource] = total.get(resource, Decimal(0)) + count * quantity(written)
+    return {resource: _format(amount) for resource, amount in sorted(total.items()) if amount}
 
 
-def _parse(quantity: int | str) -> Decimal:
-    # Imported here: kubernetes.utils loads a client that only gang scheduling needs.
-    from kubernetes.utils.quantity import parse_quantity  # noqa: PLC0415
-
-    return Decimal(parse_quantity(quantity))
-
-
-def _format(quantity: Decimal) -> str:
-    whole = quantity == quantity.to_integral_value()
-    return f"{quantity:f}".split(".")[0] if whole else f"{(quantity * 1000).to_integral_value()}m"
+def _format(amount: Decimal) -> str:
+    whole = amount == amount.to_integral_value()
+    return f"{amount:f}".split(".")[0] if whole else f"{(amount * 1000).to_integral_value()}m"

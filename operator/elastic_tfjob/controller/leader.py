@@ -5,6 +5,7 @@ not give the lease back on a graceful stop.
 """
 
 import asyncio
+import math
 import time
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,6 +14,7 @@ import structlog
 
 from elastic_tfjob.controller import metrics
 from elastic_tfjob.controller.client import ApiClient, ApiError, Conflict, NotFound
+from elastic_tfjob.controller.supervise import excerpt, trace
 
 __all__ = ["LeaderElection"]
 
@@ -22,6 +24,8 @@ log = structlog.get_logger(__name__)
 LEASE_S: Final = 15.0
 RENEW_S: Final = 10.0
 RETRY_S: Final = 2.0
+# Goes on while the machine is suspended, where there is such a clock (Linux).
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class LeaderElection:
@@ -36,7 +40,8 @@ class LeaderElection:
         self._identity = identity
         self._seen: str | None = None
         self._runs_out_at = 0.0
-        self._renewed_at = 0.0
+        # On two clocks: a machine that was paused from outside may have only the wall clock set right afterwards.
+        self._renewed_at = -math.inf, -math.inf
 
     async def acquire(self) -> None:
         """Return once this candidate is the leader."""
@@ -56,7 +61,7 @@ class LeaderElection:
 
     def holds(self) -> bool:
         """Whether the last renewal is recent enough to act on: not in a process that slept and has only just woken."""
-        return time.monotonic() - self._renewed_at < RENEW_S
+        return all(now - then < RENEW_S for now, then in zip(_clocks(), self._renewed_at, strict=True))
 
     async def release(self) -> None:
         """Give the lease back, so that another candidate need not wait for it to run out."""
@@ -72,7 +77,7 @@ class LeaderElection:
     async def _try(self) -> bool:
         """Acquire or renew once; whether this candidate holds the lease after it."""
         # From before the request: a renewal counts from when it was asked for, not from when the answer came.
-        asked_at = time.monotonic()
+        asked_at, clocks = time.monotonic(), _clocks()
         try:
             held = await self._acquire_or_renew(asked_at)
         except Conflict:
@@ -80,8 +85,12 @@ class LeaderElection:
         except ApiError as error:
             log.warning("lease not renewed", error=str(error))
             held = False
+        except Exception as error:
+            # A lease that somebody has written nonsense into: as one that cannot be had.
+            log.error("bug: lease not renewed", error=excerpt(error), trace=trace(error))
+            held = False
         if held:
-            self._renewed_at = asked_at
+            self._renewed_at = clocks
         return held
 
     async def _acquire_or_renew(self, now: float) -> bool:
@@ -105,7 +114,7 @@ class LeaderElection:
                 },
             )
             return True
-        spec = lease["spec"]
+        spec = lease.get("spec") or {}
         version = lease["metadata"]["resourceVersion"]
         if version != self._seen:
             self._seen, self._runs_out_at = version, now + spec.get("leaseDurationSeconds", LEASE_S)
@@ -119,3 +128,7 @@ class LeaderElection:
         answer = await self._api.once("PUT", f"{self._path}/{self._name}", {**lease, "spec": {**spec, **wanted}})
         self._seen, self._runs_out_at = answer["metadata"]["resourceVersion"], now + LEASE_S
         return True
+
+
+def _clocks() -> tuple[float, float]:
+    return time.clock_gettime(_CLOCK), time.time()

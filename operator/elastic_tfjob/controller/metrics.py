@@ -9,14 +9,18 @@ __all__ = [
     "EVENTS",
     "JOBS",
     "LEADER",
+    "LOOP_LAG",
     "POD_OPERATIONS",
     "QUEUE_DEPTH",
+    "RECONCILE_FAILURES",
     "RECONCILE_SECONDS",
     "SCHEDULED_JOBS",
     "SCHEDULING_FAILURES",
     "SCHEDULING_SECONDS",
     "STATUS_REQUESTS",
     "TARGETS",
+    "TASK_FAILURES",
+    "UNREADABLE",
     "WATCH_RESTARTS",
     "count_job",
 ]
@@ -46,6 +50,22 @@ EVENTS: Final = Counter(
 )
 WATCH_RESTARTS: Final = Counter(
     "elastic_tfjob_watch_restarts", "Watches that were begun anew, by resource and cause", ("resource", "cause")
+)
+UNREADABLE: Final = Counter(
+    "elastic_tfjob_unreadable_objects",
+    "Objects of the API server that were left out since reading failed",
+    ("resource",),
+)
+TASK_FAILURES: Final = Counter(
+    "elastic_tfjob_task_failures", "Times that a background task failed and was begun anew", ("task",)
+)
+LOOP_LAG: Final = Histogram(
+    "elastic_tfjob_loop_lag_seconds",
+    "How late the event loop was, ten times a second: how long others waited for one step",
+    buckets=(0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 15),
+)
+RECONCILE_FAILURES: Final = Counter(
+    "elastic_tfjob_reconcile_failures", "Times that a bug kept one job from being reconciled"
 )
 RECONCILE_SECONDS: Final = Histogram(
     "elastic_tfjob_reconcile_seconds",

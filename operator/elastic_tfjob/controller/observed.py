@@ -1,12 +1,22 @@
-"""What the operator keeps of the API's objects: only what decisions read, so that 10,000 jobs fit in memory. Pure."""
+"""What the operator keeps of the API's objects: only what decisions read, so that 10,000 jobs fit in memory. Pure.
+
+The API server vouches for the types of what it sends, where the object's schema says them; not for the values: users
+write labels and annotations, and whoever may write `pods/status` writes those. `parse` of each class here and in
+cluster.py raises ValueError, and nothing else, for an object that makes no sense: that one is then left aside.
+"""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from ipaddress import ip_address
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 import orjson
 
+from elastic_tfjob.api.fields import cut
+from elastic_tfjob.api.limits import MAX_WORD
 from elastic_tfjob.api.tfjob import (
     CONTAINER,
     JOB_NAME_LABEL,
@@ -18,23 +28,55 @@ from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STOP_COMMAND
 from elastic_tfjob.controller.resources import Requests, cpu_of, requests_of
 from elastic_tfjob.controller.status import JobStatus
 
-__all__ = ["EXPORTER", "Job", "Key", "Pod", "PodGroup", "Service", "Trouble"]
+__all__ = ["EXPORTER", "INSTALL", "Job", "Key", "Pod", "PodGroup", "Service", "Trouble", "readable"]
 
 Raw = Mapping[str, Any]
 
 # Namespace and name of a job.
 Key = tuple[str, str]
 
-# The native sidecar that serves a pod's status.
-EXPORTER = "elastic-tfjob-exporter"
+# What the operator adds to a pod (inject.py): the native sidecar that serves its status, and what brings the launcher.
+EXPORTER: Final = "elastic-tfjob-exporter"
+INSTALL: Final = "elastic-tfjob-install"
+
+# What is told of one pod at once, and the length of an event's reason.
+_TROUBLES: Final = 16
+_REASON: Final = 128
+# An index is a Go int in upstream's controller; a replica's is an int32.
+_MAX_INDEX: Final = 2**31 - 1
 
 # kubectl's copy of the whole manifest: of no use here, and as large as the spec.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+# By this label Kueue knows the jobs that it admits.
+_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+# Characters of kube-scheduler's words that are kept: with a thousand nodes it has many.
+_WORDS = 500
+
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+
+def readable(parse: Callable[[type[C], Raw], T]) -> Callable[[type[C], Raw], T]:
+    """Have a `parse` raise ValueError whatever it finds in an object that makes no sense to it: keys that are missing,
+    other types, nesting beyond what can be written again."""
+
+    @wraps(parse)
+    def read(cls: type[C], raw: Raw) -> T:
+        try:
+            return parse(cls, raw)
+        except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError, RecursionError) as error:
+            what = f"{type(error).__name__}: {cut(str(error), 200)}"
+            raise ValueError(f"{cls.__name__} that cannot be read: {what}") from error
+
+    return read
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A TFJob. Spec and status stay serialised until a reconcile needs them: a tenth of their size as objects."""
+    """A TFJob. Spec and status stay serialised until a reconcile needs them: a tenth of their size as objects.
+
+    `queue` is the Kueue queue that admits it; empty where Kueue has no say."""
 
     namespace: str
     name: str
@@ -45,8 +87,10 @@ class Job:
     raw_spec: bytes
     raw_status: bytes
     created: str = ""
+    queue: str = ""
 
     @classmethod
+    @readable
     def parse(cls, raw: Raw) -> "Job":
         """Keep what decisions read of a TFJob as the API sends it."""
         metadata = raw["metadata"]
@@ -57,11 +101,14 @@ class Job:
             version=int(metadata["resourceVersion"]),
             deleting="deletionTimestamp" in metadata,
             annotations={
-                name: text for name, text in (metadata.get("annotations") or {}).items() if name != _LAST_APPLIED
+                name: text
+                for name, text in (metadata.get("annotations") or {}).items()
+                if name != _LAST_APPLIED and isinstance(text, str)
             },
             raw_spec=orjson.dumps(raw.get("spec") or {}),
             raw_status=orjson.dumps(raw.get("status") or {}),
             created=metadata.get("creationTimestamp") or "",
+            queue=sys.intern((metadata.get("labels") or {}).get(_QUEUE_LABEL, "")),
         )
 
     @property
@@ -91,7 +138,8 @@ class Pod:
     """A pod of some TFJob. `index` is None where the label is not a number; `exit_code` is None until the container
     that trains has terminated. `cpu` are request and limit of that container in millicores, `command` is what the
     operator told its launcher; `exporter` tells that it can be asked for its status; `pinned` is the one node that it
-    may be bound to."""
+    may be bound to; `running_since` is when the container that trains was started (RFC 3339), while it runs.
+    `unschedulable_at` is since when kube-scheduler finds no node for it, `unschedulable` are its words."""
 
     namespace: str
     name: str
@@ -113,8 +161,12 @@ class Pod:
     command: str = ""
     exporter: bool = False
     pinned: str = ""
+    running_since: str = ""
+    unschedulable_at: str = ""
+    unschedulable: str = ""
 
     @classmethod
+    @readable
     def parse(cls, raw: Raw) -> "Pod":
         """Keep what decisions read of a pod as the API sends it."""
         metadata = raw["metadata"]
@@ -122,25 +174,36 @@ class Pod:
         status = raw.get("status") or {}
         containers = status.get("containerStatuses") or ()
         inits = status.get("initContainerStatuses") or ()
+        unschedulable_at, unschedulable = _verdict(status)
         return cls(
             **_of_replica(metadata),
-            phase=sys.intern(status.get("phase", "")),
+            phase=sys.intern(status.get("phase") or ""),
             exit_code=next(
                 (
                     container["state"]["terminated"]["exitCode"]
                     for container in containers
-                    if container["name"] == CONTAINER and "terminated" in (container.get("state") or {})
+                    if container["name"] == CONTAINER and (container.get("state") or {}).get("terminated")
                 ),
                 None,
             ),
-            restarts=sum(container.get("restartCount", 0) for container in (*inits, *containers)),
-            troubles=tuple(_troubles(metadata["name"], status)),
+            restarts=sum(_restarts(container) for container in (*inits, *containers)),
+            troubles=tuple(islice(_troubles(metadata["name"], status), _TROUBLES)),
             node=sys.intern(spec.get("nodeName") or ""),
             pinned=sys.intern(pinned_to(spec)),
-            ip=status.get("podIP") or "",
+            unschedulable_at=unschedulable_at,
+            unschedulable=unschedulable,
+            ip=_ip(status.get("podIP") or ""),
             requests=requests_of(spec),
             cpu=cpu_of(spec),
             command=(metadata.get("annotations") or {}).get(COMMAND_ANNOTATION, ""),
+            running_since=next(
+                (
+                    (container["state"].get("running") or {}).get("startedAt") or ""
+                    for container in containers
+                    if container["name"] == CONTAINER and container.get("state")
+                ),
+                "",
+            ),
             exporter=any(container.get("name") == EXPORTER for container in spec.get("initContainers") or ()),
         )
 
@@ -170,6 +233,7 @@ class Service:
     terminating: bool
 
     @classmethod
+    @readable
     def parse(cls, raw: Raw) -> "Service":
         """Keep what decisions read; metadata is enough, so services are watched as PartialObjectMetadata."""
         metadata = raw["metadata"]
@@ -196,6 +260,7 @@ class PodGroup:
     raw_spec: bytes
 
     @classmethod
+    @readable
     def parse(cls, raw: Raw) -> "PodGroup":
         """Keep what decisions read of a PodGroup of either gang scheduler."""
         metadata = raw["metadata"]
@@ -232,9 +297,19 @@ def pinned_to(spec: Raw) -> str:
     """The node that inject.pin wrote into a pod's affinity, as the last of a term's fields."""
     for term in required_terms(spec):
         for field in reversed(term.get("matchFields") or ()):
-            if field["key"] == "metadata.name" and field["operator"] == "In":
+            if field["key"] == "metadata.name" and field["operator"] == "In" and field.get("values"):
                 return str(field["values"][0])
     return ""
+
+
+def _verdict(status: Raw) -> tuple[str, str]:
+    """Since when kube-scheduler finds no node for a pod, and why; nothing where it did or has not looked yet."""
+    for condition in status.get("conditions") or ():
+        if (condition.get("type"), condition.get("status")) != ("PodScheduled", "False"):
+            continue
+        if condition.get("reason") == "Unschedulable":
+            return condition.get("lastTransitionTime") or "", (condition.get("message") or "")[:_WORDS]
+    return "", ""
 
 
 def _of_replica(metadata: Raw) -> dict[str, Any]:
@@ -249,9 +324,33 @@ def _of_replica(metadata: Raw) -> dict[str, Any]:
         "job": sys.intern(labels.get(JOB_NAME_LABEL, "")),
         "owner": sys.intern(_controller_uid(metadata)),
         "replica_type": sys.intern(labels.get(REPLICA_TYPE_LABEL, "")),
-        "index": int(index) if index.isdecimal() else None,
+        "index": _index(index),
         "terminating": "deletionTimestamp" in metadata,
     }
+
+
+def _index(label: str) -> int | None:
+    """A replica's index; None for what upstream's strconv.Atoi would not take, or what no replica can have."""
+    if not (label.isascii() and label.isdecimal() and len(label) <= MAX_WORD):
+        return None
+    return found if (found := int(label)) <= _MAX_INDEX else None
+
+
+def _ip(written: str) -> str:
+    """A pod's address, which is asked for its status; empty for what is none: a name would lead elsewhere."""
+    try:
+        return str(ip_address(written))
+    except ValueError:
+        return ""
+
+
+def _restarts(container: Raw) -> int:
+    """How often a container of the user's was restarted."""
+    return 0 if container["name"] in (EXPORTER, INSTALL) else max(0, container.get("restartCount") or 0)
+
+
+def _trouble(reason: str, message: str) -> Trouble:
+    return Trouble(cut(reason, _REASON), cut(message))
 
 
 def _controller_uid(metadata: Raw) -> str:
@@ -270,21 +369,21 @@ def _troubles(pod: str, status: Raw) -> Iterator[Trouble]:
             state = container.get("state") or {}
             terminated, waiting = state.get("terminated"), state.get("waiting")
             if terminated and terminated.get("exitCode"):
-                yield Trouble(
-                    terminated.get("reason", "Error"),
+                yield _trouble(
+                    terminated.get("reason") or "Error",
                     f"Error pod {pod} container {container['name']} exitCode: {terminated['exitCode']} "
                     f"terminated message: {terminated.get('message', '')}",
                 )
             if waiting and waiting.get("message"):
-                yield Trouble(
-                    waiting.get("reason", "Waiting"),
+                yield _trouble(
+                    waiting.get("reason") or "Waiting",
                     f"Error pod {pod} container {container['name']} waiting message: {waiting['message']}",
                 )
         return
     if conditions := status.get("conditions"):
         newest = max(conditions, key=lambda condition: condition.get("lastTransitionTime") or "")
         if newest.get("status") != "True":
-            yield Trouble(
+            yield _trouble(
                 newest.get("reason") or newest["type"],
                 f"Error pod {pod} condition message: {newest.get('message', '')}",
             )

@@ -6,7 +6,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from elastic_tfjob.controller.client import (
     ApiClient,
     ApiError,
     Conflict,
+    Fenced,
     NotFound,
     Unavailable,
     in_cluster,
@@ -34,8 +35,8 @@ from elastic_tfjob.controller.client import (
 )
 from elastic_tfjob.controller.cluster import ConfigMap
 from elastic_tfjob.controller.configuration import LiveConfiguration
-from elastic_tfjob.controller.decision import Observed, Settings, Timeouts
-from elastic_tfjob.controller.elastic import STATE_ANNOTATION, State
+from elastic_tfjob.controller.decision import Event, Observed, Settings, Timeouts
+from elastic_tfjob.controller.elastic import STATE_ANNOTATION, State, mine
 from elastic_tfjob.controller.events import Recorder
 from elastic_tfjob.controller.executor import Caches, Executor, jobs_path
 from elastic_tfjob.controller.gang import group_version
@@ -43,10 +44,11 @@ from elastic_tfjob.controller.guard import find_rivals
 from elastic_tfjob.controller.inject import STATUS_PORT
 from elastic_tfjob.controller.leader import LeaderElection
 from elastic_tfjob.controller.observed import Job, Key, Pod, PodGroup, Service
+from elastic_tfjob.controller.polling import Reports, ask_directly, ask_through_proxy, open_session
 from elastic_tfjob.controller.queue import KeyQueue
 from elastic_tfjob.controller.reconcile import reconcile
-from elastic_tfjob.controller.reports import Reports, ask_directly, ask_through_proxy
 from elastic_tfjob.controller.scheduler import FIXED, Scheduler
+from elastic_tfjob.controller.supervise import Supervisor, excerpt, trace, watch_loop
 
 __all__ = ["Operator", "Options", "run"]
 
@@ -57,6 +59,8 @@ AnyInformer = Informer[Job] | Informer[Pod] | Informer[Service] | Informer[PodGr
 # Pods of a job change state together: one look at all of them instead of one for each.
 _SETTLE_S: Final = 0.05
 _STOP_S: Final = 8.0
+# How long a job waits whose turn came while this replica was not sure to lead.
+_NOT_SURE_S: Final = 1.0
 _PRIORITIES_S: Final = 60.0
 _SELECTOR: Final = f"{OPERATOR_NAME_LABEL}={CONTROLLER_NAME}"
 _SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
@@ -68,7 +72,9 @@ EXIT_RIVAL: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the command line says. Addresses are `host:port`, `:port` for all interfaces, or `0` for no server."""
+    """What the command line says. Addresses are `host:port` (`[host]:port` for IPv6), `:port` for all interfaces of
+    IPv4 and IPv6, or `0` for no server. `threads`: jobs and API requests in flight of one namespace; of all together
+    twice as many, so that what one namespace makes slow is not waited for in the others."""
 
     kubeconfig: str | None = None
     namespace: str = ""
@@ -95,7 +101,7 @@ async def run(options: Options) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     configuration = await load_configuration(options.kubeconfig)
-    async with ApiClient(configuration, concurrency=options.threads, qps=options.qps, burst=options.burst) as api:
+    async with ApiClient(configuration, concurrency=2 * options.threads, qps=options.qps, burst=options.burst) as api:
         rivals = await find_rivals(api)
         for rival in rivals:
             log.warning("another controller of TFJobs", found=rival)
@@ -112,19 +118,29 @@ class Operator:
         self._api = api
         self._options = options
         self._settings = Settings(options.gang_scheduler, options.cluster_domain, image=options.image)
-        self._queue = KeyQueue()
+        self._queue = KeyQueue(2 * options.threads)
+        self._supervisor = Supervisor()
+        self._election: LeaderElection | None = None
+        if options.leader_elect:
+            self._election = LeaderElection(
+                api,
+                namespace=options.leader_election_namespace or _own_namespace(),
+                name=options.leader_election_id,
+                identity=f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}",
+            )
+        fenced = api.fenced(self._holds)
         self._priorities: dict[str, int] = {}
-        self._leading = asyncio.Event()
         self._stopping = False
+        self._leads = False
         self._leads_since = 0.0
         place = f"/namespaces/{options.namespace}" if options.namespace else ""
-        settle = partial(self._queue.add, after_s=_SETTLE_S)
+        settle = partial(self._look_at, after_s=_SETTLE_S)
         groups = None
         if options.gang_scheduler:
             path = f"/apis/{group_version(options.gang_scheduler)}{place}/podgroups"
-            groups = Informer(api, path, PodGroup.parse, self._queue.add)
+            groups = Informer(api, path, PodGroup.parse, self._look_at)
         self._caches = Caches(
-            jobs=Informer(api, jobs_path(options.namespace), Job.parse, self._queue.add, touched=self._job_touched),
+            jobs=Informer(api, jobs_path(options.namespace), Job.parse, self._look_at, touched=self._job_touched),
             pods=Informer(
                 api, f"/api/v1{place}/pods", Pod.parse, settle, selector=_SELECTOR, touched=self._pods_touched
             ),
@@ -144,7 +160,7 @@ class Operator:
         self._session: aiohttp.ClientSession | None = None
         self._reports = Reports(self._ask, self._caches.pods.of_job, self._reported, lambda: self._live.current.status)
         self._scheduler = Scheduler(
-            api,
+            fenced,
             self._caches.jobs,
             self._caches.pods,
             reports=self._reports,
@@ -153,7 +169,7 @@ class Operator:
             namespace=options.namespace,
             priorities=lambda: self._priorities,
         )
-        self._executor = Executor(api, self._caches, self._recorder, gang_scheduler=options.gang_scheduler)
+        self._executor = Executor(fenced, self._caches, self._recorder, gang_scheduler=options.gang_scheduler)
 
     @property
     def _informers(self) -> list[AnyInformer]:
@@ -161,6 +177,16 @@ class Operator:
         found: list[AnyInformer | None]
         found = [caches.jobs, caches.pods, caches.services, caches.pod_groups, self._live.informer]
         return [informer for informer in found if informer is not None]
+
+    def _holds(self) -> bool:
+        """Whether this replica may act."""
+        return self._election is None or self._election.holds()
+
+    def _look_at(self, key: Key, after_s: float = 0.0) -> None:
+        """Queue a job. Whoever does not lead looks at all that there are when it does, and not at those gone by then:
+        a replica that stands by for months must not remember each."""
+        if self._leads:
+            self._queue.add(key, after_s)
 
     def _job_touched(self, key: Key) -> None:
         self._scheduler.touched(key)
@@ -190,9 +216,12 @@ class Operator:
             ),
         )
         if self._settings != before:
-            for key in list(self._caches.jobs.keys):
-                self._queue.add(key)
+            self._look_at_all()
         self._scheduler.configured()
+
+    def _look_at_all(self) -> None:
+        for key in self._caches.jobs.keys:
+            self._look_at(key)
 
     async def _ask(self, pod: Pod) -> bytes:
         via = self._options.status_via
@@ -201,62 +230,50 @@ class Operator:
         assert self._session is not None
         return await ask_directly(self._session, STATUS_PORT)(pod)
 
+    def _keep(self, name: str, run: Callable[[], Awaitable[object]]) -> asyncio.Task[None]:
+        return asyncio.create_task(self._supervisor.keep(name, run), name=name)
+
     async def run(self, stop: asyncio.Event) -> int:
         """Serve until `stop` is set (0) or leadership is lost (1)."""
-        async with self._servers(), aiohttp.ClientSession() as self._session:
-            background: list[asyncio.Task[None]] = [asyncio.create_task(informer.run()) for informer in self._informers]
-            background.append(asyncio.create_task(self._recorder.run()))
+        async with self._servers(), open_session() as self._session:
+            background = [self._keep(informer.resource, informer.run) for informer in self._informers]
+            background.append(self._keep("events", self._recorder.run))
+            background.append(self._keep("loop", watch_loop))
             if self._options.gang_scheduler or self._options.config_map:
-                background.append(asyncio.create_task(self._follow_priorities()))
+                background.append(self._keep("priorities", self._follow_priorities))
             lead = asyncio.create_task(self._lead())
             stopped = asyncio.create_task(stop.wait())
             try:
-                # Background tasks never end by themselves: one that does has a bug, and the process must not go on
-                # half alive.
-                await asyncio.wait([lead, stopped, *background], return_when=asyncio.FIRST_COMPLETED)
-                for task in background:
-                    if task.done():
-                        task.result()
+                await asyncio.wait([lead, stopped], return_when=asyncio.FIRST_COMPLETED)
                 return EXIT_OK if stop.is_set() else lead.result()
             finally:
-                running = (lead, stopped, *background)
-                for each in running:
-                    each.cancel()
-                await asyncio.gather(*running, return_exceptions=True)
+                # First who acts, then what it needs to end in good order: events are written till the last.
+                for running in ((lead, stopped), background):
+                    for each in running:
+                        each.cancel()
+                    await asyncio.gather(*running, return_exceptions=True)
                 log.info("stopped")
 
     async def _lead(self) -> int:
         """Act as long as this replica leads. Cancellation is the graceful stop."""
-        election = None
-        if self._options.leader_elect:
-            election = LeaderElection(
-                self._api,
-                namespace=self._options.leader_election_namespace or _own_namespace(),
-                name=self._options.leader_election_id,
-                identity=f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}",
-            )
+        election = self._election
         for informer in self._informers:
             await informer.synced.wait()
         if not self._settings.image:
             self._settings = replace(self._settings, image=await self._own_image())
         if election is not None:
             await election.acquire()
-        self._leads_since = time.monotonic()
-        workers: list[asyncio.Task[None]] = [
-            asyncio.create_task(self._work(election), name=f"worker-{i}") for i in range(self._options.threads)
-        ]
-        workers.append(asyncio.create_task(self._reports.run(), name="reports"))
-        holds = election.holds if election is not None else lambda: True
+        self._leads, self._leads_since = True, time.monotonic()
+        self._look_at_all()
+        workers = [self._keep(f"worker-{i}", self._work) for i in range(2 * self._options.threads)]
+        workers.append(self._keep("reports", self._reports.run))
         workers.append(
-            asyncio.create_task(self._scheduler.run(lambda: holds() and not self._stopping), name="scheduler")
+            self._keep("scheduler", lambda: self._scheduler.run(lambda: self._holds() and not self._stopping))
         )
         forever: Coroutine[Any, Any, object] = election.keep() if election else asyncio.Event().wait()
         keep = asyncio.create_task(forever)
         try:
-            await asyncio.wait([keep, *workers], return_when=asyncio.FIRST_COMPLETED)
-            for worker in workers:
-                if worker.done():
-                    worker.result()
+            await asyncio.wait([keep])
             return EXIT_LOST_LEADERSHIP
         except asyncio.CancelledError:
             # What is being done is finished, nothing new is begun, and the lease is held till then.
@@ -273,21 +290,29 @@ class Operator:
             if election is not None and self._stopping:
                 await election.release()
 
-    async def _work(self, election: LeaderElection | None) -> None:
+    async def _work(self) -> None:
         while not self._stopping:
             key = await self._queue.take()
             try:
-                if not self._stopping and (election is None or election.holds()):
+                if self._stopping:
+                    continue
+                if self._holds():
                     with metrics.RECONCILE_SECONDS.time():
                         await self._handle(key)
+                else:
+                    # Of a process that was paused: either the lease is renewed in a moment, or this one ends.
+                    self._queue.add(key, _NOT_SURE_S)
             finally:
                 self._queue.done(key)
+            # A job without anything to write has let nobody else run so far.
+            await asyncio.sleep(0)
+        await asyncio.Event().wait()
 
     async def _handle(self, key: Key) -> None:
         """Reconcile one job. Whatever goes wrong with it is reported and tried again, and touches no other job."""
         job = next(iter(self._caches.jobs.of_job(key)), None)
         if job is None:
-            self._queue.succeeded(key)
+            self._queue.forget(key)
             return
         where = {"namespace": job.namespace, "job": job.name}
         try:
@@ -297,15 +322,22 @@ class Operator:
             # The watch brings the newer version; this is for the case that it did so already.
             again_s = self._queue.retry(key)
             log.info("conflict", **where, error=str(error), again_in_s=again_s)
+        except Fenced as error:
+            self._queue.add(key, _NOT_SURE_S)
+            log.warning("not written", **where, error=str(error))
         except (Unavailable, NotFound) as error:
             again_s = self._queue.retry(key)
             log.warning("reconcile failed", **where, error=str(error), again_in_s=again_s)
         except ApiError as error:
             again_s = self._queue.retry(key)
             log.error("refused by the API server", **where, error=str(error), again_in_s=again_s)
-        except Exception:
+        except Exception as error:
             again_s = self._queue.retry(key)
-            log.exception("bug: reconcile failed", **where, again_in_s=again_s)
+            metrics.RECONCILE_FAILURES.inc()
+            problem = excerpt(error)
+            log.error("bug: reconcile failed", **where, error=problem, trace=trace(error), again_in_s=again_s)
+            message = f"The operator cannot deal with this job, which stays as it is until that is mended: {problem}"
+            self._recorder.record(job, Event("Warning", "ReconcileFailed", message))
 
     async def _reconcile(self, job: Job) -> None:
         key = job.key
@@ -321,6 +353,7 @@ class Operator:
                 priorities=self._priorities,
                 reports=self._reports.of_job(key),
                 listened_s=time.monotonic() - self._leads_since,
+                refused=self._executor.refused,
             ),
             self._settings,
         )
@@ -337,17 +370,21 @@ class Operator:
             return ""
         try:
             pod = await self._api.get(f"/api/v1/namespaces/{_own_namespace()}/pods/{name}")
-        except ApiError as error:
-            log.warning("own image not known: no launcher is injected; --image says it", error=str(error))
+            containers = pod["spec"]["containers"]
+            return str(next((c for c in containers if c["name"] == "operator"), containers[0])["image"])
+        except Exception as error:
+            log.warning("own image not known: no launcher is injected; --image says it", error=excerpt(error))
             return ""
-        containers = pod["spec"]["containers"]
-        return str(next((c for c in containers if c["name"] == "operator"), containers[0])["image"])
 
     async def _follow_priorities(self) -> None:
         while True:
             try:
                 answer = await self._api.get("/apis/scheduling.k8s.io/v1/priorityclasses")
-                self._priorities = {item["metadata"]["name"]: int(item["value"]) for item in answer["items"]}
+                self._priorities = {
+                    item["metadata"]["name"]: item["value"]
+                    for item in answer.get("items") or ()
+                    if isinstance(item.get("value"), int)
+                }
             except ApiError as error:
                 log.warning("priority classes not read", error=str(error))
             await asyncio.sleep(_PRIORITIES_S)
@@ -355,14 +392,20 @@ class Operator:
     @asynccontextmanager
     async def _servers(self) -> AsyncIterator[None]:
         async def show_metrics(_: web.Request) -> web.Response:
-            return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+            # In a thread: with many namespaces it takes longer than others should wait for.
+            text = await asyncio.to_thread(generate_latest)
+            return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
         async def alive(_: web.Request) -> web.Response:
+            if stuck := self._supervisor.stuck:
+                return web.Response(status=503, text=f"failing again and again: {', '.join(stuck)}")
             return web.Response(text="ok")
 
         async def ready(_: web.Request) -> web.Response:
             missing = [informer.resource for informer in self._informers if not informer.synced.is_set()]
-            return web.Response(status=503, text=f"not yet read: {', '.join(missing)}") if missing else await alive(_)
+            if missing:
+                return web.Response(status=503, text=f"not yet read: {', '.join(missing)}")
+            return web.Response(text="ok")
 
         metrics_routes = [web.get("/metrics", show_metrics)]
         health_routes = [web.get("/healthz", alive), web.get("/readyz", ready)]
@@ -378,7 +421,8 @@ class Operator:
                 runner = web.AppRunner(app, access_log=None)
                 await runner.setup()
                 runners.append(runner)
-                await web.TCPSite(runner, host or None, int(port)).start()
+                # Without a host asyncio listens on all addresses of both families, or of the one that there is.
+                await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
         try:
             yield
         finally:
@@ -391,7 +435,7 @@ def _rescaling(job: Job) -> bool:
         state = State.parse(job.annotations.get(STATE_ANNOTATION))
     except ValueError:
         return False
-    return state is not None and state.rescaling
+    return state is not None and mine(job.annotations, job.uid) and state.rescaling
 
 
 def _own_namespace() -> str:

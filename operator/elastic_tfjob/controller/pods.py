@@ -5,10 +5,11 @@ TF_CONFIG is upstream's byte for byte (tfjob v1, tensorflow.go): programs that c
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
+from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX
 from elastic_tfjob.api.tfjob import (
     CONTAINER,
     CONTROLLER_NAME,
@@ -28,7 +29,19 @@ from elastic_tfjob.api.tfjob import (
 )
 from elastic_tfjob.controller.observed import Job
 
-__all__ = ["general_name", "owner_reference", "render_pod", "render_service", "replica_labels", "sized", "tf_config"]
+__all__ = [
+    "Sizes",
+    "TFConfigs",
+    "general_name",
+    "owner_reference",
+    "render_pod",
+    "render_service",
+    "replica_labels",
+    "sized",
+    "tf_config",
+]
+
+_OWN_ANNOTATIONS: Final = frozenset(PREFIX + name for name in OPERATOR_ANNOTATIONS)
 
 
 def general_name(job: str, replica_type: str, index: int) -> str:
@@ -68,11 +81,12 @@ def sized(spec: TFJobSpec, counts: Mapping[str, int]) -> TFJobSpec:
 
 
 def render_pod(
-    job: Job, spec: TFJobSpec, replica_type: str, index: int, *, domain: str = "", slot: int = 0
+    job: Job, spec: TFJobSpec, replica_type: str, index: int, *, configs: "TFConfigs | None" = None
 ) -> dict[str, Any]:
-    """The pod of one replica: the user's template with labels, owner, restart policy, port and TF_CONFIG.
+    """The pod of one replica: the user's template with labels, owner, restart policy, port and TF_CONFIG, and without
+    annotations that the operator alone writes: a template must not give its pods commands.
 
-    `domain` and `slot` as for `tf_config`.
+    `configs` are those of the size that `spec` has, where they were made already.
     """
     replica = spec.tf_replica_specs[replica_type]
     template = copy.deepcopy(replica.template)
@@ -85,15 +99,18 @@ def render_pod(
     pod_spec["restartPolicy"] = "Never" if replica.restart == "ExitCode" else replica.restart
     _default_port(pod_spec)
     if _is_distributed(spec):
-        _set_tf_config(pod_spec, tf_config(job, spec, replica_type, index, domain=domain, slot=slot))
+        head, tail = (configs or TFConfigs(job, spec)).parts(replica_type, index)
+        _set_tf_config(pod_spec, head + tail)
     rendered = {
         "name": general_name(job.name, replica_type, index),
         "namespace": job.namespace,
         "labels": labels,
         "ownerReferences": [owner_reference(job)],
     }
-    kept = {name: metadata[name] for name in ("annotations", "finalizers") if metadata.get(name)}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": rendered | kept, "spec": pod_spec}
+    notes = {name: text for name, text in (metadata.get("annotations") or {}).items() if name not in _OWN_ANNOTATIONS}
+    kept = {"annotations": notes, "finalizers": metadata.get("finalizers")}
+    rendered |= {name: value for name, value in kept.items() if value}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": rendered, "spec": pod_spec}
 
 
 def render_service(job: Job, spec: TFJobSpec, replica_type: str, index: int) -> dict[str, Any]:
@@ -119,31 +136,72 @@ def render_service(job: Job, spec: TFJobSpec, replica_type: str, index: int) -> 
 
 
 def tf_config(job: Job, spec: TFJobSpec, replica_type: str, index: int, *, domain: str = "", slot: int = 0) -> str:
-    """TF_CONFIG of one replica: dense, or sparse for a job with dynamic workers (where a PS knows itself alone and a
-    worker knows itself and all PS; other types know nobody, as upstream has it).
+    """TF_CONFIG of one replica. For more than one, `Sizes` makes what they share once."""
+    head, tail = TFConfigs(job, spec, domain=domain, slot=slot).parts(replica_type, index)
+    return head + tail
+
+
+class TFConfigs:
+    """TF_CONFIG of all replicas of one size: dense, or sparse for a job with dynamic workers (where a PS knows itself
+    alone and a worker knows itself and all PS; other types know nobody, as upstream has it).
 
     `domain` is the cluster domain to append to host names; empty for none. `slot` is added to the ports: the programs
     of two generations run side by side in a pod.
     """
-    suffix = f".{domain}" if domain else ""
-    cluster = {
-        name.lower(): [
-            f"{general_name(job.name, name, i)}.{job.namespace}.svc{suffix}:{_port(replica) + slot}"
-            for i in range(replica.count)
-        ]
-        for name, replica in sorted(spec.tf_replica_specs.items(), key=lambda item: item[0].lower())
-    }
-    kind = replica_type.lower()
-    task = {"type": kind, "index": index}
-    if not spec.enable_dynamic_worker:
-        return orjson.dumps({"cluster": cluster, "task": task, "environment": "cloud"}).decode()
-    sparse: dict[str, Any] = {"worker": {}, "ps": []}
-    if kind == "ps":
-        sparse["ps"] = [cluster["ps"][index]]
-    elif kind == "worker":
-        # Go writes a nil slice as null.
-        sparse = {"worker": {str(index): cluster["worker"][index]}, "ps": cluster.get("ps")}
-    return orjson.dumps({"cluster": sparse, "task": task}).decode()
+
+    def __init__(self, job: Job, spec: TFJobSpec, *, domain: str = "", slot: int = 0) -> None:
+        suffix = f".{domain}" if domain else ""
+        self._cluster = {
+            name.lower(): [
+                f"{general_name(job.name, name, i)}.{job.namespace}.svc{suffix}:{port}" for i in range(replica.count)
+            ]
+            for name, replica in sorted(spec.tf_replica_specs.items(), key=lambda item: item[0].lower())
+            for port in (_port(replica) + slot,)
+        }
+        self._sparse = spec.enable_dynamic_worker
+        # What the replicas share is made once: a thousand workers have a thousand names in each of their texts.
+        shared = self._cluster.get("ps") if self._sparse else self._cluster
+        self._shared = orjson.dumps(shared).decode()
+        self._head = f'{{"cluster":{self._shared},"task":'
+
+    def parts(self, replica_type: str, index: int) -> tuple[str, str]:
+        """A replica's text in two: what all replicas begin with, and the rest."""
+        kind = replica_type.lower()
+        task = orjson.dumps({"type": kind, "index": index}).decode()
+        if not self._sparse:
+            return self._head, f'{task},"environment":"cloud"}}'
+        worker, ps = "{}", "[]"
+        if kind == "ps":
+            ps = orjson.dumps([self._cluster["ps"][index]]).decode()
+        elif kind == "worker":
+            # Go writes a nil slice as null, and so is `shared` where there are no parameter servers.
+            worker, ps = orjson.dumps({str(index): self._cluster["worker"][index]}).decode(), self._shared
+        return '{"cluster":{"worker":', f'{worker},"ps":{ps}}},"task":{task}}}'
+
+
+class Sizes:
+    """What the replicas of one job have in common at each of its sizes, made once for each."""
+
+    def __init__(self, job: Job, declared: TFJobSpec, domain: str) -> None:
+        self._job = job
+        self._declared = declared
+        self._domain = domain
+        self._specs: dict[tuple[tuple[str, int], ...], TFJobSpec] = {}
+        self._configs: dict[tuple[tuple[tuple[str, int], ...], int], TFConfigs] = {}
+
+    def spec(self, counts: Mapping[str, int]) -> TFJobSpec:
+        """The spec with so many replicas."""
+        key = tuple(sorted(counts.items()))
+        if key not in self._specs:
+            self._specs[key] = sized(self._declared, counts)
+        return self._specs[key]
+
+    def tf_configs(self, counts: Mapping[str, int], slot: int) -> TFConfigs:
+        """TF_CONFIG of the replicas of that size."""
+        key = tuple(sorted(counts.items())), slot
+        if key not in self._configs:
+            self._configs[key] = TFConfigs(self._job, self.spec(counts), domain=self._domain, slot=slot)
+        return self._configs[key]
 
 
 def _is_master(spec: TFJobSpec, replica_type: str, index: int) -> bool:

@@ -8,12 +8,14 @@ The rules are upstream's (tfjob v1: common/job.go, common/pod.go, tensorflow/tfj
 training-operator), deviations are listed in docs/compatibility.md.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from elastic_tfjob.api.annotations import Elasticity
+from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES, MAX_REPLICAS, after
 from elastic_tfjob.api.tfjob import REPLICA_TYPES, InvalidTFJob, TFJobSpec
 from elastic_tfjob.controller import gang, inject
 from elastic_tfjob.controller.decision import (
@@ -39,18 +41,28 @@ from elastic_tfjob.controller.elastic import (
     ETA_ANNOTATION,
     STATE_ANNOTATION,
     STEP_ANNOTATION,
-    TARGET_ANNOTATION,
+    UID_ANNOTATION,
     Command,
+    Cpu,
     Next,
     Phase,
     State,
     Target,
+    claim,
 )
 from elastic_tfjob.controller.observed import Pod, Service
-from elastic_tfjob.controller.pods import general_name, render_pod, render_service, sized, tf_config
-from elastic_tfjob.controller.rescale import NUMBERS_S, Situation, Step, advance, chief_of, with_numbers
+from elastic_tfjob.controller.pods import Sizes, general_name, render_pod, render_service
+from elastic_tfjob.controller.rescale import (
+    NUMBERS_S,
+    TOLD_AT_ONCE,
+    Situation,
+    Step,
+    advance,
+    chief_of,
+    with_numbers,
+)
 from elastic_tfjob.controller.resources import cpu_of
-from elastic_tfjob.controller.status import ReplicaCounts, format_time, parse_time
+from elastic_tfjob.controller.status import ReplicaCounts, format_time, moment_of
 
 # What upstream takes for the exit code of a container that has none: retryable, since it is above 127.
 _NO_EXIT_CODE: Final = 0xBEEF
@@ -58,6 +70,14 @@ _RETRYABLE_FROM: Final = 128
 _COUNTED_BY_BACKOFF: Final = ("OnFailure", "Always", "ExitCode")
 # While it prepares, a job runs.
 _PAUSED: Final = ("Checkpointing", "Switching", "Recreating")
+# Objects that one pass creates. Those of a job of a thousand replicas take the API server half a minute: meanwhile the
+# job may have been suspended, deleted or scaled.
+_CREATED_AT_ONCE: Final = 200
+
+# What the operator writes into a job's annotations beside its state takes so many bytes at most; and so much it grows.
+_OF_STATE: Final = (STATE_ANNOTATION, STEP_ANNOTATION, ETA_ANNOTATION, UID_ANNOTATION)
+_OF_STATE_BYTES: Final = sum(map(len, _OF_STATE)) + 128
+_STATE_GROWS: Final = 4096
 
 T = TypeVar("T")
 
@@ -81,6 +101,7 @@ class _Pass:
         self.job = observed.job
         # `declared` is what the user wrote; `spec` has the numbers of replicas that the job runs with.
         self.declared = self.spec = spec
+        self.sizes = Sizes(observed.job, spec, settings.cluster_domain)
         self.settings = settings
         self.elasticity = Elasticity.parse(observed.job.annotations, spec)
         self.reports = observed.reports
@@ -93,15 +114,28 @@ class _Pass:
         self.before = observed.job.status().to_dict()
         self.pods = tuple(pod for pod in observed.pods if pod.owner == self.job.uid)
         self.services = tuple(service for service in observed.services if service.owner == self.job.uid)
+        # Of all jobs' refusals those of this one: others are no reason to look at it again.
+        self.refused = {
+            (pod.uid, more): until
+            for pod in self.pods
+            for more in (True, False)
+            if (until := observed.refused.get((pod.uid, more))) is not None and until > observed.now
+        }
         self.orphans = tuple(service for service in observed.services if not service.owner)
         # Left by an earlier job of the same name until the garbage collector or the kubelet is done with them.
         others: tuple[Pod | Service, ...] = (*observed.pods, *observed.services)
-        self.taken = {(type(each), each.name) for each in others if each.owner not in ("", self.job.uid)}
+        # So are names of our own that labels do not give to a replica any more.
+        self.taken = {(type(each), each.name) for each in others if each.owner}
+        self.by_type: dict[str, list[Pod]] = {}
+        for pod in self.pods:
+            self.by_type.setdefault(pod.replica_type, []).append(pod)
         self.actions: list[Action] = []
+        self.deleted: set[str] = set()
+        self.created = 0
         self.events: list[Event] = []
         self.counts: list[Count] = []
         self.again_at: datetime | None = None
-        self.stored = self._annotation(STATE_ANNOTATION, State.parse)
+        self.stored = self._own(State.of)
         # Of a job that follows a target: where it is, and what to do about it.
         self.state: State | None = None
         self.step: Step | None = None
@@ -143,9 +177,10 @@ class _Pass:
 
     def _expire(self) -> None:
         ttl = self.spec.run_policy.ttl_seconds_after_finished
-        if ttl is None or self.spec.run_policy.suspend or self.status.completion_time is None:
+        completed = moment_of(self.status.completion_time)
+        if ttl is None or self.spec.run_policy.suspend or completed is None:
             return
-        expires = parse_time(self.status.completion_time) + timedelta(seconds=ttl)
+        expires = after(completed, ttl)
         if self.time >= expires:
             self.actions.append(DeleteJob())
         else:
@@ -166,9 +201,10 @@ class _Pass:
             self.events.append(Event("Normal", "TFJobSuspended", message))
 
     def _delete_pods(self, pods: Iterable[Pod], *, mark: bool = False) -> None:
-        self.actions += [
-            DeletePod(pod.name, pod.uid, mark=mark and pod.phase == "Running") for pod in pods if not pod.terminating
-        ]
+        for pod in pods:
+            if not pod.terminating and pod.uid not in self.deleted:
+                self.deleted.add(pod.uid)
+                self.actions.append(DeletePod(pod.name, pod.uid, mark=mark and pod.phase == "Running"))
 
     def _delete_services(self, names: set[str]) -> None:
         self.actions += [
@@ -224,8 +260,14 @@ class _Pass:
         if not (self._waits_for_target() or elastic or self.stored):
             return
         now = self.now
-        state = self.state = self.stored or self._first_state()
-        target = self._annotation(TARGET_ANNOTATION, Target.parse)
+        state = self._stored_or_first()
+        if not self._room_for(state):
+            return
+        self.state = state
+        target = self._own(Target.of)
+        if target is not None and self.refused and target.replicas == state.replicas:
+            target = replace(target, cpu=self._possible(target.cpu))
+            self._look_again(None, min((until - self.time).total_seconds() for until in self.refused.values()))
         launcher = inject.has_launcher(self.elasticity, self.declared)
         if launcher and not self.settings.image:
             launcher = False
@@ -237,32 +279,31 @@ class _Pass:
         ):
             message = f"{', '.join(missing)}: container tensorflow has no command, so rescales stop the job (recreate)"
             self._event("Warning", "LauncherNotInjected", message)
-        step = self.step = advance(
-            Situation(
-                job=self.job,
-                spec=self.declared,
-                state=state,
-                target=target,
-                now=self.time,
-                pods=self.pods,
-                reports=self.reports,
-                listened_s=self.listened_s,
-                elastic=elastic,
-                launcher=launcher,
-                accelerators=inject.needs_accelerator(self.declared),
-                mode=self.elasticity.rescale
-                if self.elasticity.rescale in ("overlap", "spare", "recreate")
-                else "overlap",  # type: ignore[arg-type]
-                domain=self.settings.cluster_domain,
-                timeouts=self.settings.timeouts,
-            )
+        situation = Situation(
+            job=self.job,
+            spec=self.declared,
+            sizes=self.sizes,
+            state=state,
+            target=target,
+            now=self.time,
+            pods=self.pods,
+            reports=self.reports,
+            listened_s=self.listened_s,
+            elastic=elastic,
+            launcher=launcher,
+            accelerators=inject.needs_accelerator(self.declared),
+            mode=self.elasticity.rescale if self.elasticity.rescale in ("overlap", "spare", "recreate") else "overlap",  # type: ignore[arg-type]
+            timeouts=self.settings.timeouts,
         )
+        step = self.step = advance(situation)
         self.events += step.events
         if state.replicas:
-            self.spec = sized(self.declared, state.replicas)
+            self.spec = self.sizes.spec(state.replicas)
         for role, command in step.commands.items():
-            pod = next(pod for pod in self.pods if (pod.replica_type, pod.index) == (role[0].lower(), role[1]))
+            pod = situation.by_role[role]
             self.actions.append(Tell(pod.name, pod.uid, command))
+        if len(step.commands) >= TOLD_AT_ONCE:
+            self._look_again(now, None)
         self._delete_pods(step.delete, mark=True)
         moved = step.state.phase != state.phase
         report = self.reports.get(general_name(self.job.name, *chief_of(self.declared)))
@@ -271,8 +312,17 @@ class _Pass:
         numbers_s = NUMBERS_S if report is not None else None
         self._look_again(now if moved else None, numbers_s if step.again_s is None else step.again_s)
 
+    def _stored_or_first(self) -> State:
+        """The stored state; the first one of a job whose state is not stored yet, was overwritten with nonsense, or
+        has no size although the job does not wait for one: it waited, and was suspended until no profile decided for
+        it any more."""
+        if self.stored is None or (self.stored.phase == "Stable" and not self.stored.replicas):
+            generation = self.stored.generation if self.stored is not None else 0
+            return replace(self._first_state(), generation=generation)
+        return self.stored
+
     def _first_state(self) -> State:
-        """Of a job whose state is not stored yet, or was overwritten with nonsense."""
+        """Of a job that has no size yet."""
         declared = {name: replica.count for name, replica in self.declared.tf_replica_specs.items()}
         if self._waits_for_target():
             return State("Waiting", since=self.now)
@@ -292,9 +342,47 @@ class _Pass:
             state = replace(state, step=report.step)
         self._save_state(state)
 
+    def _room_for(self, state: State) -> bool:
+        """Whether the job's annotations leave room for a state; else it runs as a job that follows no target."""
+        if self.stored is not None or _size_of(state.to_json()) + _STATE_GROWS <= self._room():
+            return True
+        self._event(
+            "Warning",
+            "StateNotStored",
+            f"The job's annotations leave {self._room()} bytes of {MAX_ANNOTATION_BYTES} that Kubernetes admits: too "
+            "few for the operator's state, so the job runs with its declared replicas and is not rescaled",
+        )
+        return False
+
+    def _room(self) -> int:
+        """Bytes that the state may have."""
+        others = sum(
+            _size_of(name) + _size_of(text) for name, text in self.job.annotations.items() if name not in _OF_STATE
+        )
+        return max(0, MAX_ANNOTATION_BYTES - others - _OF_STATE_BYTES)
+
+    def _fitting(self, state: State) -> str:
+        """The state's text. Where it does not fit beside the job's other annotations, nodes are left out first, so that
+        pods run where kube-scheduler finds room for them, then the past."""
+        room, text = self._room(), state.to_json()
+        if _size_of(text) <= room:
+            return text
+        coming = replace(state.next, nodes={}) if state.next is not None else None
+        self._event(
+            "Warning",
+            "StateNotStored",
+            f"The state of {sum(state.replicas.values())} replicas with their nodes has {_size_of(text)} bytes, and "
+            f"there is room for {room}: kube-scheduler chooses the nodes of pods that are made from now on",
+        )
+        text = replace(state, nodes={}, next=coming).to_json()
+        if _size_of(text) > room:
+            text = replace(state, nodes={}, next=coming, history=(), speeds={}, speed_cpu={}).to_json()
+        return text
+
     def _save_state(self, state: State) -> None:
-        text = state.to_json()
+        text = self._fitting(state)
         wanted = {
+            **claim(self.job.annotations, self.job.uid),
             STATE_ANNOTATION: text,
             STEP_ANNOTATION: None if state.step is None else str(state.step),
             ETA_ANNOTATION: state.eta,
@@ -303,13 +391,34 @@ class _Pass:
         if changed:
             self.actions.append(SaveState(changed))
 
-    def _annotation(self, name: str, parse: Callable[[str | None], T]) -> T | None:
+    def _own(self, read: Callable[[Mapping[str, str], str, Collection[str]], T | None]) -> T | None:
         """One of the operator's own annotations; nonsense is reported, and is as none."""
         try:
-            return parse(self.job.annotations.get(name))
+            return read(self.job.annotations, self.job.uid, self.declared.tf_replica_specs)
         except ValueError as error:
             self._event("Warning", "InvalidAnnotation", str(error))
             return None
+
+    def _possible(self, wanted: Cpu) -> Cpu:
+        """The CPU that pods can have of what is wanted for them: where a change was refused a short while ago, what the
+        pod has. What is stored is then true, so that nothing is kept for it."""
+        found = dict(wanted)
+        for name, replica in self.declared.tf_replica_specs.items():
+            asked = cpu_of(replica.template.get("spec") or {})[0]
+            if not asked:
+                continue
+            values = list(found.get(name, ()))
+            for pod in self._of_type(name):
+                index = pod.index
+                if index is None or index >= MAX_REPLICAS or not pod.cpu[0]:
+                    continue
+                value = values[index] if index < len(values) else asked
+                if value != pod.cpu[0] and (pod.uid, value > pod.cpu[0]) in self.refused:
+                    values += [asked] * (index + 1 - len(values))
+                    values[index] = pod.cpu[0]
+            if values:
+                found[name] = tuple(values)
+        return found
 
     def _look_again(self, at: str | None, after_s: float | None) -> None:
         """At the latest after so long, or at once."""
@@ -317,7 +426,7 @@ class _Pass:
         if at is not None:
             times.append(self.time)
         if after_s is not None:
-            times.append(self.time + timedelta(seconds=after_s))
+            times.append(after(self.time, after_s))
         self.again_at = min(times, default=None)
 
     def _resize_cpu(self) -> None:
@@ -334,8 +443,11 @@ class _Pass:
                 if pod.index is None or pod.index >= replica.count or pod.terminating or pod.phase != "Running":
                     continue
                 wanted = self._cpu(size, name, pod.index)
-                if wanted is not None and wanted != pod.cpu and (size is state or wanted[0] < pod.cpu[0]):
-                    self.actions.append(ResizePod(pod.name, pod.uid, *wanted))
+                if wanted is None or wanted == pod.cpu or not (size is state or wanted[0] < pod.cpu[0]):
+                    continue
+                more = wanted > pod.cpu
+                if (pod.uid, more) not in self.refused:
+                    self.actions.append(ResizePod(pod.name, pod.uid, *wanted, more=more))
 
     def _cpu(self, size: State | Next, name: str, index: int) -> tuple[int, int] | None:
         """CPU request and limit of a replica; None where the template asks for none, so there is nothing to adjust."""
@@ -354,9 +466,9 @@ class _Pass:
         if policy.backoff_limit is not None and self._past_backoff(policy.backoff_limit):
             return f"Job {self.job.name} has failed because it has reached the specified backoff limit"
         if policy.active_deadline_seconds is not None:
-            start = parse_time(self.status.start_time) if self.status.start_time else self.time
-            due = start + timedelta(seconds=policy.active_deadline_seconds)
-            if self.status.start_time and self.time >= due:
+            start = moment_of(self.status.start_time)
+            due = after(start or self.time, policy.active_deadline_seconds)
+            if start is not None and self.time >= due:
                 return f"Job {self.job.name} has failed because it was active longer than specified deadline"
             self.again_at = due
         return None
@@ -379,9 +491,15 @@ class _Pass:
         scheduler = self.settings.gang_scheduler
         if not scheduler:
             return True
-        wanted = gang.render_pod_group(self.job, self.spec, scheduler, self.priorities, self.pod_group)
+        spec = self.spec
+        if self.stored is not None or self._waits_for_target():
+            state = self._stored_or_first()
+            if state.phase == "Waiting":
+                return True  # it has no gang yet
+            spec = gang.shrunk(self.sizes.spec(state.replicas))
+        wanted = gang.render_pod_group(self.job, spec, scheduler, self.priorities, self.pod_group)
         if self.pod_group is None:
-            self.actions.append(Create(wanted))
+            self.actions.append(Create("PodGroup", self.job.name, lambda: wanted))
         elif self.pod_group.owner == self.job.uid and not _within(wanted["spec"], self.pod_group.spec()):
             self.actions.append(UpdatePodGroup(self.pod_group.name, wanted["spec"]))
         if gang.must_wait(scheduler, self.pod_group):
@@ -394,8 +512,8 @@ class _Pass:
             if not pod.terminating:
                 self.events += [Event("Warning", trouble.reason, trouble.message) for trouble in pod.troubles]
 
-    def _of_type(self, name: str) -> Iterator[Pod]:
-        return (pod for pod in self.pods if pod.replica_type == name.lower())
+    def _of_type(self, name: str) -> Iterable[Pod]:
+        return self.by_type.get(name.lower(), ())
 
     def _advance_pods(self, name: str, count: int) -> None:
         """Have `count` pods of a type. Those beyond the size that the job runs with are being prepared for the next
@@ -404,11 +522,14 @@ class _Pass:
         elastic = self.state is not None and self.elasticity.elastic(self.declared)
         counts = self.status.replicas[name] = ReplicaCounts()
         present: set[int] = set()
+        hold = self.step is not None and self.step.hold
         for pod in self._of_type(name):
             if pod.index is None:
                 continue
             present.add(pod.index)
-            if pod.index >= count or self._waits_for_a_node_in_vain(name, pod):
+            # What is marked was to be deleted, by an operator that was killed before it came to that.
+            unfinished = pod.stopped_by_us and not hold
+            if pod.index >= count or unfinished or self._waits_for_a_node_in_vain(name, pod):
                 self._delete_pods([pod], mark=True)
             # An elastic job survives the loss of a pod, so a drain or a preemption is no failure of it.
             leaving = pod.index >= replica.count or pod.stopped_by_us or (elastic and pod.terminating)
@@ -419,11 +540,21 @@ class _Pass:
             if pod.phase == "Failed" and not leaving:
                 self._judge_failed(name, replica.restart, pod)
             _tally(counts, pod, leaving=leaving)
-        if self.step is not None and self.step.hold:
+        if hold:
             return
         for index in range(count):
-            if index not in present and (Pod, general_name(self.job.name, name, index)) not in self.taken:
+            if index not in present and self._may_create(Pod, general_name(self.job.name, name, index)):
                 self._create_pod(name, index)
+
+    def _may_create(self, kind: type[Pod | Service], name: str) -> bool:
+        """Whether a name is free, and this pass may create more."""
+        if (kind, name) in self.taken:
+            return False
+        if self.created == _CREATED_AT_ONCE:
+            self.again_at = self.time
+            return False
+        self.created += 1
+        return True
 
     def _waits_for_a_node_in_vain(self, name: str, pod: Pod) -> bool:
         """Whether a pod that is not bound yet is pinned to another node than it shall have by now: one that is lost."""
@@ -449,7 +580,6 @@ class _Pass:
             self._condition("Failed", "TFJobFailed", message)
 
     def _create_pod(self, name: str, index: int) -> None:
-        pod = self._render_pod(name, index)
         template = self.spec.tf_replica_specs[name].template.get("spec") or {}
         if template.get("restartPolicy"):
             self._event(
@@ -457,29 +587,34 @@ class _Pass:
                 "SetPodTemplateRestartPolicy",
                 "Restart policy in pod template will be overwritten by restart policy in replica spec",
             )
+        if (scheduler := self.settings.gang_scheduler) and gang.has_other_scheduler(self.spec, scheduler):
+            self._event(
+                "Warning",
+                "SetPodTemplateSchedulerName",
+                "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten",
+            )
+        self.actions.append(Create("Pod", general_name(self.job.name, name, index), partial(self._render, name, index)))
+
+    def _render(self, name: str, index: int) -> dict[str, Any]:
+        pod = self._render_pod(name, index)
         if scheduler := self.settings.gang_scheduler:
-            if gang.has_other_scheduler(self.spec, scheduler):
-                self._event(
-                    "Warning",
-                    "SetPodTemplateSchedulerName",
-                    "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten",
-                )
             gang.decorate(pod, self.job.name, name, scheduler)
-        self.actions.append(Create(pod))
+        return pod
 
     def _render_pod(self, name: str, index: int) -> dict[str, Any]:
-        state, domain = self.state, self.settings.cluster_domain
+        state = self.state
         if state is None:
-            return render_pod(self.job, self.spec, name, index, domain=domain)
+            counts = {each: replica.count for each, replica in self.declared.tf_replica_specs.items()}
+            return render_pod(self.job, self.declared, name, index, configs=self.sizes.tf_configs(counts, 0))
         size = _size_with(state, name, index)
         added = size is not state
-        spec = sized(self.declared, size.replicas)
-        pod = render_pod(self.job, spec, name, index, domain=domain, slot=size.slot)
+        configs = self.sizes.tf_configs(size.replicas, size.slot)
+        pod = render_pod(self.job, self.sizes.spec(size.replicas), name, index, configs=configs)
         what = self.elasticity.injected(self.declared) if self.settings.image else "none"
         inject.inject(pod, what, self.settings.image, self.elasticity.checkpoint_dir)
         if added or state.generation:
-            config = tf_config(self.job, spec, name, index, domain=domain, slot=size.slot)
-            command = Command(size.generation, "prepare" if added else "run", config)
+            head, tail = configs.parts(name, index)
+            command = Command(size.generation, "prepare" if added else "run", head + tail)
             pod["metadata"].setdefault("annotations", {})[COMMAND_ANNOTATION] = command.to_json()
         nodes = size.nodes.get(name, ())
         if index < len(nodes) and nodes[index]:
@@ -502,34 +637,36 @@ class _Pass:
                     self.actions.append(DeleteService(service.name, service.uid))
             elif not service.owner:
                 self.actions.append(AdoptService(service.name, service.uid))
-        self.actions += [
-            Create(render_service(self.job, self.spec, name, index))
-            for index in range(count)
-            if index not in present and (Service, general_name(self.job.name, name, index)) not in self.taken
-        ]
+        for index in range(count):
+            service_name = general_name(self.job.name, name, index)
+            if index not in present and self._may_create(Service, service_name):
+                render = partial(render_service, self.job, self.spec, name, index)
+                self.actions.append(Create("Service", service_name, render))
 
     # Status
 
     def _update_status(self) -> None:
         """Conditions from the counts, in upstream's order of types. See docs/compatibility.md for the full table."""
-        self.status.start_time = self.status.start_time or self.now
+        if moment_of(self.status.start_time) is None:
+            self.status.start_time = self.now
         # Running would replace Restarting before a later type is looked at, so remember it.
         restarting = self.status.get("Restarting")
+        has_chief = any(name in self.spec.tf_replica_specs and self._runs_with(name) for name in ("Chief", "Master"))
         for name in REPLICA_TYPES:
             replica = self.spec.tf_replica_specs.get(name)
             if replica is None:
                 continue
             counts = self.status.replicas[name]
-            expected = replica.count - counts.succeeded
-            if self.spec.has_chief:
+            complete = replica.count == counts.succeeded and self._runs_with(name)
+            if has_chief:
                 if name in ("Chief", "Master"):
                     if counts.active:
                         self._run()
-                    if expected == 0:
+                    if complete:
                         self._succeed()
             elif name == "Worker":
                 any_worker = self.spec.success_policy != "AllWorkers"
-                if expected == 0 or (any_worker and self._worker_0_completed()):
+                if complete or (any_worker and self._worker_0_completed()):
                     self._succeed()
                 elif counts.active:
                     self._run()
@@ -544,7 +681,14 @@ class _Pass:
                     )
         if self.status.finished:
             self._count_active_as_succeeded()
+            self._count_as_declared()
             self.again_at = self.time  # the verdict is stored first; then another pass cleans up
+
+    def _runs_with(self, name: str) -> bool:
+        """Whether replicas of a type can tell how the job fares. Of a job that follows a target there may be none, by
+        its bounds or since the type is not part of its size (yet): what has no pod has not succeeded. Else the spec
+        says it, 0 included, as upstream has it."""
+        return self.state is None or bool(self.state.replicas.get(name))
 
     def _worker_0_completed(self) -> bool:
         return any(
@@ -580,6 +724,17 @@ class _Pass:
                 counts.succeeded += counts.active
                 counts.active = 0
 
+    def _count_as_declared(self) -> None:
+        """A job that succeeded with another size than its spec's is counted as if it had had that one: tools wait for
+        `replicaStatuses.Worker.succeeded` to be what the manifest says."""
+        if self.state is None or not self.status.is_true("Succeeded"):
+            return
+        for name, counts in self.status.replicas.items():
+            replica = self.declared.tf_replica_specs.get(name)
+            if replica is not None:
+                all_have = counts.succeeded > 0 and counts.succeeded == self.state.replicas.get(name, 0)
+                counts.succeeded = replica.count if all_have else min(counts.succeeded, replica.count)
+
     def _condition(self, type_: str, reason: str, message: str, status: str = "True") -> bool:
         return self.status.set(type_, reason, message, self.now, status)
 
@@ -590,6 +745,10 @@ class _Pass:
 def _size_with(state: State, name: str, index: int) -> State | Next:
     """The size that a replica belongs to: the one that the job runs with, or if it is added for the next one, that."""
     return state if state.next is None or index < state.replicas.get(name, 0) else state.next
+
+
+def _size_of(text: str) -> int:
+    return len(text.encode())
 
 
 def _within(wanted: Mapping[str, Any], existing: Mapping[str, Any]) -> bool:

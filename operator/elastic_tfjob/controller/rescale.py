@@ -18,12 +18,16 @@ A phase is stored before anything is done that follows from it: `advance` gives 
 perhaps the next state. So it can be killed anywhere and goes on from the annotation.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import cached_property
 from math import inf, log2
-from typing import Final
+from typing import Final, Literal
 
+import orjson
+
+from elastic_tfjob.api.limits import after
 from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.decision import Event, Timeouts
 from elastic_tfjob.controller.elastic import (
@@ -41,12 +45,13 @@ from elastic_tfjob.controller.elastic import (
     words,
 )
 from elastic_tfjob.controller.observed import Job, Pod
-from elastic_tfjob.controller.pods import general_name, sized, tf_config
+from elastic_tfjob.controller.pods import Sizes, TFConfigs, general_name
 from elastic_tfjob.controller.reports import Report
-from elastic_tfjob.controller.status import format_time, parse_time
+from elastic_tfjob.controller.status import format_time, moment_of
 
 Role = tuple[str, int]
 """Replica type and index."""
+Action = Literal["prepare", "switch", "run"]
 
 # How often the figures in a job's state are refreshed.
 NUMBERS_S: Final = 60.0
@@ -56,15 +61,25 @@ _SECOND_PROGRAM: Final = 0.8
 _MODES_S: Final = 5.0
 # A pod that has not heard its command after so long is told again; then after twice as long, and so on.
 _NUDGE_S: Final = 5.0
+# Commands of one pass: each names all replicas, so those of a large job are not held in memory together.
+TOLD_AT_ONCE: Final = 200
+# Of a program that was started later than this, nobody knows yet that it will not construct ElasticCheckpoint, whatever
+# its launcher says.
+_HOOK_S: Final = 30.0
+# A new operator has asked each pod once after so long: only then it says that it waits for a pod's word.
+_LISTENED_S: Final = 5.0
+# Characters of a program's last words in an event, which has room for 1,024.
+_LAST_WORDS: Final = 700
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Situation:
     """All that `advance` looks at. `pods` are the job's own; `launcher` tells that all of its pods have one, and an
     exporter; `mode` is the best way of rescaling that the user allows; exporters have been asked for `listened_s`."""
 
     job: Job
     spec: TFJobSpec
+    sizes: Sizes
     state: State
     target: Target | None
     now: datetime
@@ -75,10 +90,9 @@ class Situation:
     launcher: bool = True
     accelerators: bool = False
     mode: Mode = "overlap"
-    domain: str = ""
     timeouts: Timeouts = field(default_factory=Timeouts)
 
-    @property
+    @cached_property
     def by_role(self) -> dict[Role, Pod]:
         """The pods by replica, with the types in the spec's spelling."""
         spelling = {name.lower(): name for name in self.spec.tf_replica_specs}
@@ -93,6 +107,11 @@ class Situation:
         """The replica that leads the training."""
         return chief_of(self.spec)
 
+    @property
+    def declared(self) -> dict[str, int]:
+        """The spec's replicas."""
+        return {name: replica.count for name, replica in self.spec.tf_replica_specs.items()}
+
     def report(self, role: Role) -> Report | None:
         """What a replica's exporter said last."""
         return self.reports.get(general_name(self.job.name, *role))
@@ -100,7 +119,8 @@ class Situation:
     @property
     def elapsed_s(self) -> float:
         """Seconds since the phase began."""
-        return (self.now - parse_time(self.state.since)).total_seconds() if self.state.since else 0.0
+        since = moment_of(self.state.since)
+        return (self.now - since).total_seconds() if since is not None else 0.0
 
     @property
     def unheard_s(self) -> float:
@@ -180,12 +200,16 @@ def _stable(s: Situation) -> Step:
         return stay
     if target.replicas == state.replicas:
         return _adopt(s, stay, target)
+    if not s.elastic and target.replicas == s.declared:
+        return _as_declared(s, stay, target)
     tried = state.refused.generation if state.refused is not None else -1
     if not s.elastic or target.generation <= max(state.generation, tried):
         return stay
-    mode = _mode(s) if target.replicas else "recreate"
+    mode, why = _mode(s) if target.replicas else ("recreate", "")
     if mode is None:
-        return replace(stay, again_s=1.0)
+        pending = f"From {words(state.replicas)} to {words(target.replicas)}: {why}"
+        said = (Event("Normal", "RescalePending", pending),) if s.listened_s >= _LISTENED_S else ()
+        return replace(stay, again_s=1.0, events=said)
     coming = Next(
         generation=target.generation,
         slot=state.slot if mode == "recreate" else 1 - state.slot,
@@ -200,7 +224,17 @@ def _stable(s: Situation) -> Step:
         state, phase="Recreating" if mode == "recreate" else "Preparing", since=format_time(s.now), next=coming
     )
     message = f"From {words(state.replicas)} to {words(target.replicas)} ({mode}): {target.reason}"
+    if why:
+        message = f"{message}; {why}"
     return replace(stay, state=begun, events=(Event("Normal", "Rescaling", message),))
+
+
+def _as_declared(s: Situation, stay: Step, target: Target) -> Step:
+    """A job that is only placed is scaled by an edit of its spec as upstream does it: pods come and go, and those that
+    stay are told nothing."""
+    size = replace(s.state, replicas=target.replicas, nodes=target.nodes, reason=target.reason)
+    message = f"From {words(s.state.replicas)} to {words(target.replicas)} as the spec says: {target.reason}"
+    return replace(stay, state=size, again_s=0.0, events=(Event("Normal", "Scaled", message),))
 
 
 def _preparing(s: Situation) -> Step:
@@ -248,8 +282,7 @@ def _checkpointing(s: Situation) -> Step:
 def _rolling_back(s: Situation) -> Step:
     """The chief first: only when it has given up can the others, for until then it may still commit."""
     coming = _coming(s)
-    command = Command(s.state.generation, "run", _config(s, s.chief, s.state.replicas, s.state.slot))
-    commands = _lacking(s, {s.chief: command})
+    commands = _commands(s, [s.chief], "run", None)
     # What was added stays until it is certain which way it goes.
     step = Step(s.state, _most(s.state.replicas, coming.replicas), commands, again_s=1.0)
     chief, report = s.by_role.get(s.chief), s.report(s.chief)
@@ -277,7 +310,7 @@ def _switching(s: Situation) -> Step:
     step = Step(state, state.replicas, _run_commands(s), again_s=1.0)
     chief, report = s.by_role.get(s.chief), s.report(s.chief)
     heard = report is not None and report.generation == state.generation and report.first_step_at is not None
-    silent = not s.launcher and chief is not None and chief.phase == "Running"
+    silent = _silent(s, report) and chief is not None and chief.phase == "Running"
     limit_s = s.timeouts.recreate_s if coming.mode == "recreate" else s.timeouts.switch_s
     late = s.unheard_s > limit_s
     if not ((heard and _followed(s)) or silent or late):
@@ -308,11 +341,29 @@ def _switching(s: Situation) -> Step:
     return replace(step, state=settled, events=(event,))
 
 
+def _silent(s: Situation, report: Report | None) -> bool:
+    """Whether nobody will say when the program that was started last makes its first step: without a launcher, and
+    after `recreate` of a program that has never reported one, once all of its pods run."""
+    if not s.launcher:
+        return True
+    if _coming(s).mode != "recreate" or s.state.step is not None or (report is not None and report.hook):
+        return False
+    return all(role in s.by_role and s.by_role[role].phase == "Running" for role in _roles(s.state.replicas))
+
+
 def _recreating(s: Situation) -> Step:
-    """The chief goes first, while its parameter servers are there to be saved."""
+    """The chief goes first, while its parameter servers are there to be saved. Before, all pods are marked: those that
+    end because the chief is gone have not failed."""
     coming, pods = _coming(s), s.by_role
     chief = pods.get(s.chief)
     step = Step(s.state, _most(s.state.replicas, coming.replicas), hold=True, again_s=5.0)
+    unmarked = [
+        role
+        for role, pod in pods.items()
+        if not (pod.stopped_by_us or pod.terminating or pod.phase in ("Succeeded", "Failed"))
+    ]
+    if unmarked:
+        return replace(step, commands=dict.fromkeys(unmarked[:TOLD_AT_ONCE], STOP_COMMAND), again_s=0.0)
     doomed = [chief] if chief is not None else list(pods.values())
     if doomed:
         return replace(step, delete=tuple(pod for pod in doomed if not pod.terminating))
@@ -333,6 +384,7 @@ def _enter(s: Situation, phase: Phase) -> State:
 
 def _roll_back(s: Situation, step: Step, why: str) -> Step:
     coming = _coming(s)
+    why = _readable(why)
     message = f"Stays at {words(s.state.replicas)} instead of {words(coming.replicas)}: {why}"
     state = replace(_enter(s, "RollingBack"), reason=why)
     return replace(step, state=state, events=(Event("Warning", "RescaleRolledBack", message),))
@@ -406,20 +458,43 @@ def _followed(s: Situation) -> bool:
     return all(report is None or report.generation in (None, s.state.generation) for report in reports)
 
 
-def _mode(s: Situation) -> Mode | None:
-    """The best way of rescaling that is allowed and possible; None: not known yet."""
+def _mode(s: Situation) -> tuple[Mode | None, str]:
+    """The best way of rescaling that is allowed and possible, and why it is no better one where that is no choice of
+    the user's; None: not known yet, and what is waited for."""
     chief, report = s.by_role.get(s.chief), s.report(s.chief)
     if s.mode == "recreate" or not s.launcher or chief is None or chief.phase != "Running":
-        return "recreate"
+        return "recreate", ""
     if report is None or report.generation != s.state.generation or report.first_step_at is None:
-        return "recreate" if s.unheard_s > s.timeouts.hook_s else None
+        if _without_hook(s, chief, report):
+            return "recreate", "the program does not use ElasticCheckpoint"
+        limit_s = s.timeouts.hook_s
+        if min(s.unheard_s, _running_s(s, chief)) > limit_s:
+            return "recreate", f"{_name(s.chief)} has not reported a step for {limit_s:.0f} s"
+        return (
+            None,
+            f"waits until {_name(s.chief)} reports a step, at most {limit_s:.0f} s; then its pods are recreated",
+        )
     if not report.modes and report.at - report.first_step_at < _MODES_S:
-        return None
+        return None, f"waits until the launcher of {_name(s.chief)} says what it can do"
     reports = [found for role in _roles(s.state.replicas) if (found := s.report(role)) is not None]
     offered = set.intersection(*(set(each.modes) for each in reports))
     if s.mode == "overlap" and "overlap" in offered and not s.accelerators and all(map(_room_for_two, reports)):
-        return "overlap"
-    return "spare" if "spare" in offered else "recreate"
+        return "overlap", ""
+    return ("spare", "") if "spare" in offered else ("recreate", "")
+
+
+def _without_hook(s: Situation, chief: Pod, report: Report | None) -> bool:
+    """Whether the chief's program has had time to construct ElasticCheckpoint, and has not. One that reported steps
+    before does so again when it is made anew, however long its imports take."""
+    if report is None or report.hook is not False or s.state.step is not None:
+        return False
+    return _running_s(s, chief) >= _HOOK_S
+
+
+def _running_s(s: Situation, chief: Pod) -> float:
+    """For how long the chief's program runs: since its container was started, the last time."""
+    began = moment_of(chief.running_since)
+    return s.elapsed_s if began is None else (s.now - began).total_seconds()
 
 
 def _room_for_two(report: Report) -> bool:
@@ -437,49 +512,64 @@ def _run_commands(s: Situation) -> dict[Role, str]:
     return _commands(s, roles, "run", None)
 
 
-def _commands(s: Situation, roles: list[Role], action: str, coming: Next | None) -> dict[Role, str]:
-    size = coming or s.state
-    mode: Mode = coming.mode if coming else "overlap"
-    return _lacking(
-        s,
-        {
-            role: Command(
-                size.generation,
-                action,  # type: ignore[arg-type]
-                _config(s, role, size.replicas, size.slot),
-                mode,
-                s.timeouts.checkpoint_s,
-            )
-            for role in roles
-        },
-    )
-
-
-def _lacking(s: Situation, wanted: Mapping[Role, Command]) -> dict[Role, str]:
-    """The commands that differ from what the pods were told, and those that do not seem to reach their pods.
+def _commands(s: Situation, roles: Iterable[Role], action: Action, coming: Next | None) -> dict[Role, str]:
+    """The commands that differ from what the pods were told, and those that do not seem to reach their pods; no more
+    than TOLD_AT_ONCE.
 
     The kubelet passes an annotation on within a second; but one that changes while it is still passing on the change
     before (on a busy node) stays where it is until it looks again by itself, up to a minute and a half later. Any
     change of the pod makes it look: the text gets a space at its end, which launchers do not mind, or loses it.
     """
+    found: dict[Role, str] = {}
     if not s.launcher:
-        return {}
+        return found
     pods = s.by_role
+    order: Order | None = None
     space = " " * (int(log2(max(1.0, 2 * s.elapsed_s / _NUDGE_S))) % 2)
-    found = {}
-    for role, command in wanted.items():
+    for role in roles:
         pod = pods.get(role)
-        if pod is None or pod.terminating or pod.command == STOP_COMMAND:
+        if pod is None or pod.terminating or pod.stopped_by_us:
             continue
-        text = command.to_json()
-        if pod.command.rstrip() != text:
-            found[role] = text
-        elif pod.command != text + space and _deaf(s, role, command):
-            found[role] = text + space
+        order = order or Order.of(s, action, coming)
+        begin, rest = order.parts(role)
+        said = pod.command[len(begin) :] if pod.command.startswith(begin) else None
+        if said is None or said.rstrip() != rest:
+            found[role] = begin + rest
+        elif said != rest + space and _deaf(s, role, order):
+            found[role] = begin + rest + space
+        if len(found) == TOLD_AT_ONCE:
+            break
     return found
 
 
-def _deaf(s: Situation, role: Role, command: Command) -> bool:
+class Order:
+    """One command to many pods, which differs in the last part of TF_CONFIG only."""
+
+    def __init__(self, command: Command, configs: TFConfigs) -> None:
+        self.generation = command.generation
+        self.action = command.action
+        self._configs = configs
+        begin, self._end = command.to_json().split('"tf_config":""')
+        self._begin = f'{begin}"tf_config":'
+        self._heads: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, s: Situation, action: Action, coming: Next | None) -> "Order":
+        """The command to run the state's size, or to go to the coming one."""
+        size = coming or s.state
+        mode: Mode = coming.mode if coming else "overlap"
+        command = Command(size.generation, action, "", mode, s.timeouts.checkpoint_s)
+        return cls(command, s.sizes.tf_configs(size.replicas, size.slot))
+
+    def parts(self, role: Role) -> tuple[str, str]:
+        """A pod's command in two: what it begins with as others do, and the rest."""
+        head, tail = self._configs.parts(*role)
+        if head not in self._heads:
+            self._heads[head] = self._begin + orjson.dumps(head).decode().removesuffix('"')
+        return self._heads[head], orjson.dumps(tail).decode().removeprefix('"') + self._end
+
+
+def _deaf(s: Situation, role: Role, command: Order) -> bool:
     """Whether a replica's exporter tells that its launcher has not heard a command."""
     report = s.report(role)
     if report is None or report.generation is None:
@@ -490,10 +580,6 @@ def _deaf(s: Situation, role: Role, command: Command) -> bool:
         return False
     answer = report.prepared if command.action == "prepare" else report.switch
     return command.generation not in (report.generation, answer and answer.generation)
-
-
-def _config(s: Situation, role: Role, counts: Counts, slot: int) -> str:
-    return tf_config(s.job, sized(s.spec, counts), *role, domain=s.domain, slot=slot)
 
 
 # Figures
@@ -507,7 +593,8 @@ def with_numbers(before: State, state: State, report: Report | None, total_steps
     """
     if report is None or report.step is None:
         return state
-    due = state.numbers_at is None or (now - parse_time(state.numbers_at)).total_seconds() >= NUMBERS_S
+    refreshed = moment_of(state.numbers_at)
+    due = refreshed is None or (now - refreshed).total_seconds() >= NUMBERS_S
     told = (state.step, state.steps_per_s) == (report.step, report.steps_per_s)
     if told or not (due or before.phase != state.phase):
         return state
@@ -515,7 +602,7 @@ def with_numbers(before: State, state: State, report: Report | None, total_steps
     speed = report.steps_per_s
     eta = None
     if total is not None and speed:
-        eta = format_time(now + timedelta(seconds=max(0.0, total - report.step) / speed))
+        eta = format_time(after(now, max(0.0, total - report.step) / speed))
     of_size = report.speed_of(state.generation) if before.phase == "Stable" else None
     speeds, speed_cpu = dict(state.speeds), dict(state.speed_cpu)
     if of_size:
@@ -554,6 +641,13 @@ def _most(a: Counts, b: Counts) -> Counts:
 
 def _name(role: Role) -> str:
     return f"{role[0].lower()}-{role[1]}"
+
+
+def _readable(text: str) -> str:
+    """Somebody's words on one line. Where they are long, their end: what a program says last is what it ended with."""
+    line = " | ".join(filter(None, (" ".join(each.split()) for each in text.splitlines())))
+    line = "".join(char if char.isprintable() else "?" for char in line)
+    return line if len(line) <= _LAST_WORDS else f"... {line[-_LAST_WORDS:]}"
 
 
 def _cpu_words(cpu: Cpu) -> str:

@@ -1,38 +1,92 @@
 """What pods ask for, read from their specs. Pure."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Context, Decimal
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
+from elastic_tfjob.api.limits import MAX_BYTES, MAX_MILLICORES, MAX_NODE_NAME, MAX_WORD
 from elastic_tfjob.api.tfjob import CONTAINER
 
-__all__ = ["Requests", "amounts", "cpu_of", "millicores", "requests_of", "whole"]
+__all__ = ["Requests", "amounts", "cpu_of", "is_accelerator", "millicores", "quantity", "requests_of", "whole"]
 
 Requests = tuple[int, int, int]
 """CPU in millicores, memory in bytes, accelerators."""
 
 Raw = Mapping[str, Any]
 
-# Extended resources that are accelerators: nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915, cloud-tpus.google.com/v3.
-_ACCELERATOR_WORDS = ("gpu", "tpu")
+# QUANTITY_PATTERN of the CRD, but that an exponent is a whole number: Kubernetes admits no other.
+_QUANTITY: Final = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
+_THOUSANDS: Final = {"n": -3, "u": -2, "m": -1, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+_BINARY: Final = "KMGTPE"
+_MOST: Final = Decimal(MAX_BYTES)
+_LEAST: Final = Decimal("1e-9")
+# More than the digits of all that lies between these two.
+_DIGITS: Final = 40
+_EXACT: Final = Context(prec=2 * _DIGITS)
+_LIMITS: Final = (MAX_MILLICORES, MAX_BYTES, MAX_BYTES)
+
+# In a name such as nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915, google.com/tpu, cloud-tpus.google.com/v3,
+# aliyun.com/gpu-mem: a word of the vendor's domain or of the resource, and not a part of one (gpulicense).
+_ACCELERATOR_WORDS: Final = frozenset({"gpu", "gpus", "vgpu", "tpu", "tpus"})
+# Characters: a DNS subdomain, a slash, a label's name.
+_NAME: Final = MAX_NODE_NAME + 64
+_WORD: Final = re.compile(r"[a-z0-9]+")
 
 
-@lru_cache(maxsize=4096)
-def _decimal(quantity: int | str) -> Any:
-    # Here and not above: the kubernetes package takes half a second to import, which not every caller pays.
-    from kubernetes.utils.quantity import parse_quantity  # noqa: PLC0415
-
-    return parse_quantity(quantity)
-
-
-def millicores(quantity: int | str) -> int:
-    """`500m` or `0.5` as 500; what is less than a millicore counts as one."""
-    return -int(-_decimal(quantity) * 1000 // 1)
+def quantity(written: object) -> Decimal:
+    """An amount of a resource as Kubernetes reads it: what is less than a billionth counts as that, what is more than
+    fits into 64 bits as the most that does. 0 for what is no quantity, or negative: the API server refuses pods with
+    it, so they take nothing. Takes no longer than to look at each character."""
+    if isinstance(written, str):
+        return _remembered(written) if len(written) <= MAX_WORD else _read(written)
+    if isinstance(written, int) and not isinstance(written, bool):
+        return Decimal(min(max(written, 0), MAX_BYTES))
+    return Decimal(0)
 
 
-def whole(quantity: int | str) -> int:
+def _read(written: str) -> Decimal:
+    found = _QUANTITY.fullmatch(written)
+    if found is None:
+        return Decimal(0)
+    sign, before, after, suffix = found.group(1), found.group(2), found.group(3) or "", found.group(4) or ""
+    digits = (before + after).lstrip("0")
+    if sign == "-" or not digits:
+        return Decimal(0)
+    exponent = -len(after)
+    if suffix[:1] in ("e", "E") and len(suffix) > 1 and suffix != "Ei":
+        exponent += _small(suffix[1:])
+    elif suffix and not suffix.endswith("i"):
+        exponent += 3 * _THOUSANDS[suffix]
+    # So that Decimal never sees a number that is longer than what matters of it.
+    exponent += max(0, len(digits) - _DIGITS)
+    number = Decimal((0, tuple(map(int, digits[:_DIGITS])), 0)).scaleb(_within(exponent), _EXACT)
+    if suffix.endswith("i"):
+        number = _EXACT.multiply(number, Decimal(1024) ** (_BINARY.index(suffix[0]) + 1))
+    return min(max(number, _LEAST), _MOST)
+
+
+_remembered = lru_cache(maxsize=4096)(_read)
+
+
+def _small(exponent: str) -> int:
+    """An exponent as text; beyond what matters, any number that is beyond it, too."""
+    return int(exponent) if len(exponent) < 10 else (-(10**9) if exponent.startswith("-") else 10**9)
+
+
+def _within(exponent: int) -> int:
+    return min(max(exponent, -2 * _DIGITS), _DIGITS)
+
+
+def millicores(written: object) -> int:
+    """`500m` or `0.5` as 500; what is less than a millicore counts as one. At most MAX_MILLICORES."""
+    return min(-int(-quantity(written) * 1000 // 1), MAX_MILLICORES)
+
+
+def whole(written: object) -> int:
     """`1Gi` as 1073741824."""
-    return int(_decimal(quantity))
+    return int(quantity(written))
 
 
 def requests_of(pod_spec: Raw) -> Requests:
@@ -69,14 +123,27 @@ def _requests(container: Raw) -> Requests:
 
 def amounts(asked: Raw) -> Requests:
     """Quantities by resource name, as a pod asks for or a node has them."""
-    accelerators = sum(
-        whole(quantity) for name, quantity in asked.items() if any(word in name for word in _ACCELERATOR_WORDS)
-    )
+    accelerators = _most_of(2, (whole(written) for name, written in asked.items() if is_accelerator(name)))
     return millicores(asked.get("cpu", 0)), whole(asked.get("memory", 0)), accelerators
 
 
+def is_accelerator(resource: str) -> bool:
+    """Whether an extended resource is a device to compute on: by a whole word of its name, or a part of an NVIDIA card
+    (nvidia.com/mig-1g.5gb). Only names with a vendor's domain are extended resources."""
+    domain, slash, name = resource[:_NAME].partition("/")
+    if not slash:
+        return False
+    words = _WORD.findall(f"{domain} {name}".lower())
+    return not _ACCELERATOR_WORDS.isdisjoint(words) or (domain == "nvidia.com" and name.startswith("mig-"))
+
+
+def _most_of(what: int, parts: Iterable[int]) -> int:
+    """Their sum, but no more than the limit of that amount."""
+    return min(sum(parts), _LIMITS[what])
+
+
 def _sum(a: Requests, b: Requests) -> Requests:
-    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
+    return _most_of(0, (a[0], b[0])), _most_of(1, (a[1], b[1])), _most_of(2, (a[2], b[2]))
 
 
 def _most(a: Requests, b: Requests) -> Requests:

@@ -1,7 +1,8 @@
 """The scheduling loop: Snapshot, Plan, and for each job whose target changes one patch of its annotation.
 
-Only what fits beside what stands on the nodes at this moment is written. A job that shall have the room of another one
-waits until that one has given it up: the plan is made anew by then, from a Snapshot that knows what was promised.
+No job can stop the others: what fails for one is told in an event of that job, which is left out and tried again later;
+where the core itself fails, the jobs that make it fail are searched for. All that grows with jobs or replicas is
+computed in a thread.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final, cast
+from typing import Any, Final
 
 import structlog
 
@@ -18,206 +19,49 @@ from elastic_tfjob.api.configuration import Configuration
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
 from elastic_tfjob.controller import metrics
 from elastic_tfjob.controller.cache import Informer
-from elastic_tfjob.controller.client import ApiClient, ApiError, Conflict, NotFound
+from elastic_tfjob.controller.client import ApiClient, ApiError, Conflict, Invalid, NotFound
 from elastic_tfjob.controller.cluster import ACTIVE_AND_BOUND, ForeignPod, Node
 from elastic_tfjob.controller.decision import Event
-from elastic_tfjob.controller.elastic import TARGET_ANNOTATION, Target
+from elastic_tfjob.controller.elastic import TARGET_ANNOTATION, Target, claim
 from elastic_tfjob.controller.events import Recorder
 from elastic_tfjob.controller.executor import jobs_path
+from elastic_tfjob.controller.isolate import without_offenders
 from elastic_tfjob.controller.observed import Job, Key, Pod
-from elastic_tfjob.controller.reports import Reports
-from elastic_tfjob.controller.snapshot import Candidate, Role, asked_for, assemble, candidate, promised
+from elastic_tfjob.controller.polling import Reports
+from elastic_tfjob.controller.reports import Report
+from elastic_tfjob.controller.snapshot import Candidate, assemble, candidate, set_aside
 from elastic_tfjob.controller.status import parse_time
-from elastic_tfjob.scheduling import plan as core
+from elastic_tfjob.controller.supervise import excerpt
+from elastic_tfjob.controller.targets import decide, decide_fixed, released, suspended
+from elastic_tfjob.controller.unfit import Pair, Unfit, active, judge, verdict_due_s
 from elastic_tfjob.scheduling.core import schedule
-from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import build
-from elastic_tfjob.scheduling.resources import NOTHING, Resources
-from elastic_tfjob.scheduling.room import ANY_NODE
 from elastic_tfjob.scheduling.snapshot import Snapshot
 
-__all__ = ["FIXED", "Scheduler", "decide", "decide_fixed"]
+__all__ = ["FIXED", "Scheduler"]
 
 log = structlog.get_logger(__name__)
 
 FIXED: Final = "fixed"
 _SPACING_S: Final = 1.0
 _INTERVAL_S: Final = 15.0
+# A target that is not stored after so long is left to a later round: the next one must not wait for a webhook that is
+# slow in one namespace.
+_WRITE_S: Final = 15.0
 # Why a job waits may be worded with figures that change all the time.
 _REASON_S: Final = 10.0
 _REFUSED_S: Final = 60.0
 _MAX_REFUSED_S: Final = 3600.0
-
-
-def decide(plan: Plan, candidates: Mapping[str, Candidate]) -> dict[str, Target]:
-    """The targets to write, by the jobs' keys in the Snapshot: what changed and can be had now, why the others wait,
-    and the sizes of jobs that run without a target (they began under another profile)."""
-    free = {name: node.free for name, node in plan.snapshot.nodes.items()}
-    for each in candidates.values():
-        if each.job is not None:
-            for name, taken in each.held.items():
-                if name in free:
-                    free[name] = free[name].minus(taken)
-    targets: dict[str, Target] = {}
-    later: dict[str, str] = {}
-    for key, change in plan.changes.items():
-        found = candidates[key]
-        assert found.job is not None
-        if not change.nodes:
-            if found.job.spec.rescalable:
-                targets[key] = _waits(found, change.reason)
-            continue
-        needed = _needed(found, change)
-        short = next((name for name, more in needed.items() if not more.within(free.get(name, NOTHING))), None)
-        if short is not None:
-            later[key] = f"waits for room on {short} that another job is about to give up"
-            continue
-        for name, more in needed.items():
-            free[name] = free[name].minus(Resources(*(max(0, amount) for amount in more)))
-        targets[key] = _holds(found, change)
-    for key, why in {**plan.waiting, **later}.items():
-        found = candidates[key]
-        if key not in targets and found.job is not None and found.job.phase == "waiting":
-            targets[key] = _waits(found, why)
-    for key, found in candidates.items():
-        if key not in targets and found.job is not None and found.job.placement:
-            kept = _kept(found)
-            if kept is not None:
-                targets[key] = kept
-    return {key: target for key, target in targets.items() if _differs(target, candidates[key].target)}
-
-
-def decide_fixed(found: Candidate) -> Target | None:
-    """What profile `fixed` writes for a job: nothing, but where a person asks an elastic job for another size, or it
-    still waits for a start that another profile owes it."""
-    terms, target, state = found.terms, found.target, found.state
-    if terms is None or terms.spec.run_policy.suspend:
-        return None
-    declared = terms.declared
-    if target is not None and not target.replicas:
-        return Target(_generation(found, declared), declared, reason="fixed: the declared size", declared=declared)
-    if not terms.elastic or (target is None and state is None):
-        return None
-    size, _ = promised(terms, target, state, started=True)
-    asked, why = asked_for(terms, target, state, size)
-    wanted = {**size, **asked}
-    if not size or (wanted == dict(size) and (target is None or target.declared == declared or not asked)):
-        return None
-    return Target(_generation(found, wanted), wanted, cpu=target.cpu if target else {}, reason=why, declared=declared)
-
-
-def _needed(found: Candidate, change: core.Target) -> dict[str, Resources]:
-    """What a change takes by node beyond what the job holds; what it gives up itself is deducted."""
-    assert found.job is not None
-    spec, needed = found.job.spec, dict[str, Resources]()
-
-    def shift(node: str, amount: Resources) -> None:
-        needed[node] = needed.get(node, NOTHING).plus(amount)
-
-    wanted = dict(_roles(change.nodes))
-    for (name, index), node in wanted.items():
-        group = spec.group(name)
-        if node == ANY_NODE or group is None:
-            continue
-        values = _millicores(change, name)
-        cpu = values[index] if index < len(values) else group.request.cpu
-        if (name, index) in found.bound:
-            shift(found.bound[name, index], Resources(cpu=cpu - found.cpu[name, index]))
-        elif found.awaited.get((name, index)) != node:
-            shift(node, group.request._replace(cpu=cpu))
-    for role, node in found.bound.items():
-        if role not in wanted and node in needed:
-            group = spec.group(role[0])
-            assert group is not None
-            shift(node, NOTHING.minus(group.request._replace(cpu=found.cpu[role])))
-    # Freeing one resource while taking another is fine; what is freed is not given to others before it is free.
-    return {node: amount for node, amount in needed.items() if any(part > 0 for part in amount)}
-
-
-def _millicores(change: core.Target, name: str) -> tuple[int, ...]:
-    return tuple(cast("Iterable[int]", change.cpu.get(name, ())))
-
-
-def _roles(nodes: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Role, str]]:
-    for name, names in nodes.items():
-        for index, node in enumerate(names):
-            yield (name, index), node
-
-
-def _holds(found: Candidate, change: core.Target) -> Target:
-    assert found.job is not None
-    assert found.terms is not None
-    replicas = {group.type: len(change.nodes.get(group.type, ())) for group in found.job.spec.groups}
-    anywhere = any(node in (ANY_NODE, "") for _, node in _roles(change.nodes))
-    cpu = {
-        name: tuple(max(1, value - found.terms.beside[name]) for value in _millicores(change, name))
-        for name in change.cpu
-    }
-    return Target(
-        _generation(found, replicas),
-        replicas,
-        {} if anywhere else {name: tuple(names) for name, names in change.nodes.items()},
-        cpu,
-        change.reason,
-        _declared(found, replicas),
-    )
-
-
-def _waits(found: Candidate, why: str) -> Target:
-    assert found.terms is not None
-    return Target(_generation(found, {}), {}, reason=why, declared=found.terms.declared)
-
-
-def _kept(found: Candidate) -> Target | None:
-    """The target of a job that stays as it is: its size if it has none, and what its spec says by now."""
-    assert found.job is not None
-    assert found.terms is not None
-    if found.target is not None:
-        declared = _declared(found, found.target.replicas)
-        return None if declared == found.target.declared else replace(found.target, declared=declared)
-    if found.job.phase == "rescaling" and found.state is not None and found.state.rescaling:
-        return None
-    change = core.Target(found.job.placement, "had this size when the profile took over")
-    return replace(_holds(found, change), generation=found.state.generation if found.state is not None else 0)
-
-
-def _declared(found: Candidate, replicas: Mapping[str, int]) -> Mapping[str, int]:
-    """The spec's replicas, once an edit of them has been followed; till then those that the last target saw."""
-    assert found.terms is not None
-    asked, _ = asked_for(found.terms, found.target, found.state, replicas)
-    followed = all(replicas.get(name, 0) == count for name, count in asked.items())
-    return found.terms.declared if followed or found.target is None else found.target.declared
-
-
-def _generation(found: Candidate, replicas: Mapping[str, int]) -> int:
-    """One more where the size changes; the first start is generation 0 however long the job waited for it."""
-    target, state = found.target, found.state
-    known = [target.generation if target is not None else 0]
-    if state is not None:
-        known.append(state.generation)
-        known += [each.generation for each in (state.next, state.refused) if each is not None]
-    last = max(known)
-    has_run = target is not None and (target.generation > 0 or bool(target.replicas))
-    has_run = has_run or (state is not None and bool(state.replicas))
-    refused = target is not None and state is not None and state.refused is not None
-    refused = refused and state.refused.generation == target.generation  # type: ignore[union-attr]
-    size = target.replicas if target is not None else (state.replicas if state is not None else {})
-    return last + 1 if has_run and (refused or dict(size) != dict(replicas)) else last
-
-
-def _differs(wanted: Target, known: Target | None) -> bool:
-    """Whether there is anything new in a target but, for a job that goes on running, other words."""
-    if known is None:
-        return True
-    same = (wanted.generation, dict(wanted.replicas), dict(wanted.nodes), dict(wanted.cpu), dict(wanted.declared)) == (
-        known.generation,
-        dict(known.replicas),
-        dict(known.nodes),
-        dict(known.cpu),
-        dict(known.declared),
-    )
-    return not same or (not wanted.replicas and wanted.reason != known.reason)
+# A round waits so long for its writes. One that a slow webhook holds up goes on beside the rounds that follow.
+_WRITES_S: Final = 1.0
+# A job that was left out is looked at again after so long, then after twice as long, and so on.
+_ASIDE_S: Final = 30.0
+_MAX_ASIDE_S: Final = 3600.0
+# Characters of an error that are told.
+_WORDS: Final = 500
+# Attempts, one round of the core each, to find the jobs that make it fail.
+_TRIES: Final = 100
 
 
 @dataclass(slots=True)
@@ -228,6 +72,43 @@ class _Refusal:
     replicas: Mapping[str, int]
     delay_s: float
     until: float
+
+
+@dataclass(slots=True)
+class _Aside:
+    """A job that was left out, until when (monotonic seconds). It is kept for a while after, for `delay_s` to grow."""
+
+    delay_s: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the caches hold of one job: all that a Candidate is made from."""
+
+    job: Job | None
+    pods: tuple[Pod, ...]
+    reports: Mapping[str, Report]
+    before: Candidate | None
+    unfit: Mapping[Pair, Unfit]
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A job's Candidate, what is known of nodes that it cannot have, and in how many seconds there may be more to know;
+    and why it is left out, if it is."""
+
+    found: Candidate
+    unfit: Mapping[Pair, Unfit]
+    again_s: float | None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    snapshot: Snapshot
+    targets: Mapping[str, Target]
+    failed: Mapping[str, Exception]
 
 
 class Scheduler:
@@ -266,6 +147,7 @@ class Scheduler:
             touched=self._cluster_touched,
         )
         self._wake = asyncio.Event()
+        self._runs = False
         self._dirty: set[Key] = set()
         self._candidates: dict[Key, Candidate] = {}
         self._managed: set[Key] = set()
@@ -275,11 +157,19 @@ class Scheduler:
         self._usable: set[str] = set()
         self._refusals: dict[Key, _Refusal] = {}
         self._reasoned_at: dict[Key, float] = {}
+        self._aside: dict[Key, _Aside] = {}
+        self._unfit: dict[Key, Mapping[Pair, Unfit]] = {}
+        # Jobs whose target is being written, and those of them for which a round has decided again meanwhile.
+        self._writing: set[Key] = set()
+        self._overtaken: set[Key] = set()
+        # Grows when all that is known is thrown away: a round that began before says nothing any more.
+        self._epoch = 0
 
     def touched(self, key: Key) -> None:
         """A job, one of its pods or what it reports has changed."""
-        self._dirty.add(key)
-        self._wake.set()
+        if self._runs:  # else all are looked at when it does
+            self._dirty.add(key)
+            self._wake.set()
 
     def _cluster_touched(self, _: Key) -> None:
         # A thousand plain jobs coming and going are nothing to a loop that has no job to decide for.
@@ -292,6 +182,7 @@ class Scheduler:
         self._wake.set()
 
     def _begin_anew(self) -> None:
+        self._epoch += 1
         self._candidates.clear()
         self._managed.clear()
         self._snapshot = None
@@ -300,6 +191,7 @@ class Scheduler:
 
     async def run(self, holds: Callable[[], bool]) -> None:
         """Decide for ever."""
+        self._runs = True
         self._begin_anew()
         async with asyncio.TaskGroup() as group:
             watching = False
@@ -314,7 +206,7 @@ class Scheduler:
                 begun = time.monotonic()
                 if holds():
                     try:
-                        await self._round(configuration)
+                        await self._round(configuration, group)
                     except Exception:
                         metrics.SCHEDULING_FAILURES.inc()
                         log.exception("bug: the scheduling round failed; jobs keep what they have")
@@ -326,45 +218,77 @@ class Scheduler:
         parameters = configuration.parameters
         interval_s = max(parameters.interval_s or _INTERVAL_S, _SPACING_S)
         if parameters.on_change:
+            # Not wait_for, which in Python 3.11 swallows a cancellation that comes together with what it waits for.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), interval_s)
+                async with asyncio.timeout(interval_s):
+                    await self._wake.wait()
             await asyncio.sleep(max(0.0, begun + _SPACING_S - time.monotonic()))
         else:
             await asyncio.sleep(interval_s - time.time() % interval_s)
         self._wake.clear()
 
-    async def _round(self, configuration: Configuration) -> None:
+    async def _round(self, configuration: Configuration, group: asyncio.TaskGroup) -> None:
         with metrics.SCHEDULING_SECONDS.time():
+            epoch = self._epoch
             targets = await self._decide(configuration)
+            if epoch != self._epoch:
+                return
             now = time.time()
-            await asyncio.gather(
-                *(self._write(key, target) for key, target in targets.items() if self._may_write(key, target, now))
-            )
+            begun = [self._begin_write(key, target, now, group) for key, target in targets.items()]
+            if tasks := [task for task in begun if task is not None]:
+                await asyncio.wait(tasks, timeout=_WRITES_S)
+
+    def _begin_write(
+        self, key: Key, target: Target, now: float, group: asyncio.TaskGroup
+    ) -> "asyncio.Task[None] | None":
+        """Write a target, beside later rounds if it takes long. None: the job's last write is still under way; when
+        that has ended the job is looked at again."""
+        if key in self._writing:
+            self._overtaken.add(key)
+            return None
+        self._writing.add(key)
+        task = group.create_task(self._write(key, target, now), name=f"target-{key[0]}-{key[1]}")
+        # Not in the task itself, which may be cancelled before it begins.
+        task.add_done_callback(lambda _: self._written(key))
+        return task
+
+    def _written(self, key: Key) -> None:
+        self._writing.discard(key)
+        if key in self._overtaken:
+            self._overtaken.discard(key)
+            self.touched(key)
 
     async def _decide(self, configuration: Configuration) -> dict[Key, Target]:
-        fixed = configuration.profile == FIXED
+        fixed, now, epoch = configuration.profile == FIXED, time.monotonic(), self._epoch
         changed, self._dirty = self._dirty, set()
-        self._describe(changed if fixed or not self._all_due(configuration) else changed | self._managed, configuration)
+        changed |= {key for key, each in self._aside.items() if each.until <= now}
+        looked_at = changed if fixed or not self._all_due(configuration) else changed | self._managed
+        await self._describe(looked_at, configuration)
+        if epoch != self._epoch:
+            return {}
+        targets: dict[Key, Target] = {}
+        for key in changed:
+            found = self._candidates.get(key)
+            if found is None or self._stands_aside(key):
+                continue
+            try:
+                if fixed:
+                    target = decide_fixed(found)
+                elif found.followed:
+                    target = suspended(found)
+                else:
+                    target = released(found, configuration.profile)
+            except Exception as error:
+                self._leave_out(key, error)
+                continue
+            if target is not None:
+                targets[key] = target
         if fixed:
-            asked = {key: decide_fixed(self._candidates[key]) for key in changed if key in self._candidates}
-            return {key: target for key, target in asked.items() if target is not None}
-        targets = {
-            key: _waits(found, "suspended")
-            for key in changed
-            if (found := self._candidates.get(key)) is not None
-            and found.job is None
-            and found.terms is not None
-            and found.terms.spec.run_policy.suspend
-            and found.target is not None
-            and found.target.replicas
-        }
+            return targets
         if not self._managed:
             self._snapshot = None
             return targets
-        plan, considered = await self._plan(configuration, changed)
-        by_name = {f"{key[0]}/{key[1]}": key for key in considered}
-        decided = decide(plan, {name: considered[key] for name, key in by_name.items()})
-        return {**targets, **{by_name[name]: target for name, target in decided.items()}}
+        return {**targets, **await self._plan(configuration, changed)}
 
     def _all_due(self, configuration: Configuration) -> bool:
         """Whether all jobs are to be looked at, and not only those that changed: for the progress of each, at every
@@ -375,79 +299,120 @@ class Scheduler:
             self._all_at, self._usable = now, usable
         return due
 
-    def _describe(self, keys: set[Key], configuration: Configuration) -> None:
+    async def _describe(self, keys: set[Key], configuration: Configuration) -> None:
         """Bring the candidates of these jobs up to date."""
         nodes = {node.name: node for node in self._nodes if node.usable}
-        now, priorities = datetime.now(UTC), self._priorities()
-        everything = configuration.scope == "all"
+        seen: dict[Key, _Seen] = {}
         for key in keys:
             job = next(iter(self._jobs.of_job(key)), None)
             pods = self._pods.of_job(key)
             if job is None and not pods:
-                for known in (self._candidates, self._refusals, self._reasoned_at):
+                for known in (self._candidates, self._refusals, self._reasoned_at, self._aside, self._unfit):
                     known.pop(key, None)
                 self._managed.discard(key)
                 continue
-            reports = self._reports.of_job(key)
-            before = self._candidates.get(key)
-            try:
-                found = candidate(
-                    job,
-                    pods,
-                    nodes=nodes,
-                    now=now,
-                    all_jobs=everything,
-                    reports=reports,
-                    priorities=priorities,
-                    before=before,
-                )
-            except Exception as error:
-                assert job is not None
-                self._leave_out(job, error)
-                found = candidate(None, pods, nodes=nodes, now=now)
-            self._candidates[key] = found
-            (self._managed.add if found.job is not None else self._managed.discard)(key)
-            self._note_refusal(key, found)
+            before, unfit = self._candidates.get(key), self._unfit.get(key, {})
+            seen[key] = _Seen(job, pods, self._reports.of_job(key), before, unfit)
+        epoch, now = self._epoch, datetime.now(UTC)
+        described = await asyncio.to_thread(
+            _describe_all, seen, nodes, now, configuration.scope == "all", self._priorities()
+        )
+        if epoch != self._epoch:
+            return
+        for key, each in described.items():
+            self._take_in(key, each)
         for phase in ("waiting", "running", "rescaling"):
             count = sum(found.job is not None and found.job.phase == phase for found in self._decided())
             metrics.SCHEDULED_JOBS.labels(phase).set(count)
 
+    def _take_in(self, key: Key, described: _Described) -> None:
+        found, before = described.found, self._candidates.get(key)
+        self._candidates[key] = found
+        if before is not None and (found.terms is not before.terms or found.target != before.target):
+            self._aside.pop(key, None)  # what was wrong with it may be mended
+        if described.unfit:
+            self._unfit[key] = described.unfit
+        else:
+            self._unfit.pop(key, None)
+        (self._managed.add if found.job is not None else self._managed.discard)(key)
+        if described.error is not None:
+            self._leave_out(key, described.error)
+            return
+        try:
+            self._note_refusal(key, found)
+        except Exception as error:
+            self._leave_out(key, error)
+            return
+        if described.again_s is not None:
+            asyncio.get_running_loop().call_later(described.again_s, self.touched, key)
+        if found.source is None or not found.followed:
+            return
+        for problem in found.terms.problems if found.terms is not None else ():
+            self._recorder.record(found.source, Event("Warning", "KueueQuota", problem))
+        if found.job is None and found.awaited_since_s is not None:
+            nodes = ", ".join(sorted({node for node in found.awaited.values() if node})) or "any node"
+            message = f"Its pods did not come to {nodes}: the room that was kept for them there is given to others"
+            self._recorder.record(found.source, Event("Warning", "NotScheduled", message))
+
     def _decided(self) -> Iterator[Candidate]:
         return (self._candidates[key] for key in self._managed)
 
-    def _leave_out(self, job: Job, error: Exception) -> None:
-        log.warning("job left out of scheduling", namespace=job.namespace, job=job.name, error=repr(error))
-        self._recorder.record(job, Event("Warning", "NotScheduled", f"Left out of scheduling: {error}"))
+    def _leave_out(self, key: Key, error: Exception) -> None:
+        """Decide nothing for a job for a while; longer, if it is not the first time."""
+        now, known = time.monotonic(), self._aside.get(key)
+        delay_s = _ASIDE_S if known is None else min(2 * known.delay_s, _MAX_ASIDE_S)
+        self._aside[key] = _Aside(delay_s, now + delay_s)
+        namespace, name = key
+        log.warning("job left out of scheduling", namespace=namespace, job=name, error=excerpt(error))
+        found = self._candidates.get(key)
+        source = found.source if found is not None else None
+        source = source if source is not None else next(iter(self._jobs.of_job(key)), None)
+        if source is not None:
+            message = f"Left out of scheduling: {error or type(error).__name__}"[:_WORDS]
+            self._recorder.record(source, Event("Warning", "NotScheduled", message))
 
-    async def _plan(self, configuration: Configuration, changed: set[Key]) -> tuple[Plan, dict[Key, Candidate]]:
-        """The plan and the jobs it is for. Where the core fails it is tried from scratch, and then without the jobs
-        that are new to it."""
+    def _stands_aside(self, key: Key) -> bool:
+        known = self._aside.get(key)
+        return known is not None and time.monotonic() < known.until
+
+    async def _plan(self, configuration: Configuration, changed: set[Key]) -> dict[Key, Target]:
+        """What the profile decides. Where the core fails it is tried from scratch, and then without the jobs that make
+        it fail: first it is seen whether it can do without those that are new to it."""
         profile = self._profile_of(configuration)
         foreign = list(self._foreign)
         if self._by_uid:
             own = {pod.uid for pod in self._pods}
             foreign = [pod for pod in foreign if pod.uid not in own]
         nodes = {node.name: node for node in sorted(self._nodes, key=lambda node: node.name) if node.usable}
-        left_out: set[Key] = set()
-        for attempt in range(3):
-            considered = {key: found for key, found in self._candidates.items() if key not in left_out}
-            previous = self._snapshot if attempt == 0 else None
-            try:
-                snapshot = assemble(considered.values(), nodes, foreign, time.time(), previous)
-                self._snapshot = snapshot
-                plan = await asyncio.to_thread(schedule, snapshot, profile)
-                return plan, {key: found for key, found in considered.items() if found.job is not None}
-            except Exception as error:
-                self._snapshot = None
-                if attempt == 2 or (attempt == 1 and not changed & self._managed):
-                    raise
-                log.exception("bug: the core failed", again_without_new_jobs=attempt == 1)
-                if attempt == 1:
-                    left_out = changed & self._managed
-                    for key in left_out:
-                        if (job := self._candidates[key].source) is not None:
-                            self._leave_out(job, error)
-        raise AssertionError("the last attempt raises")  # pragma: no cover
+        tried = {key for key in self._managed if not self._stands_aside(key)}
+        all_jobs = {f"{key[0]}/{key[1]}": (key, found) for key, found in self._candidates.items()}
+        epoch = self._epoch
+
+        async def attempt(keys: Iterable[Key], previous: Snapshot | None = None) -> _Planned:
+            chosen = set(keys)
+            considered = {name: f if key in chosen else set_aside(f) for name, (key, f) in all_jobs.items()}
+            return await asyncio.to_thread(_plan, considered, nodes, foreign, previous, profile)
+
+        self._snapshot, previous = None, self._snapshot
+        failed: dict[Key, Exception] = {}
+        try:
+            planned = await attempt(tried, previous)
+        except Exception:
+            log.exception("bug: the core failed")
+            metrics.SCHEDULING_FAILURES.inc()
+            planned, failed = await without_offenders([tried - changed, tried & changed], attempt, tries=_TRIES)
+        if epoch != self._epoch:
+            return {}
+        self._snapshot = planned.snapshot
+        for name, error in planned.failed.items():
+            failed[all_jobs[name][0]] = error
+        for key, error in failed.items():
+            self._leave_out(key, error)
+        for key in tried - set(failed):
+            known = self._aside.get(key)
+            if known is not None and time.monotonic() > known.until + known.delay_s:
+                del self._aside[key]
+        return {all_jobs[name][0]: target for name, target in planned.targets.items()}
 
     def _profile_of(self, configuration: Configuration) -> Profile:
         if self._profile is None or self._profile[0] is not configuration:
@@ -481,28 +446,43 @@ class Scheduler:
             self._reasoned_at[key] = now
         return True
 
-    async def _write(self, key: Key, target: Target) -> None:
-        job = self._candidates[key].source
-        assert job is not None
-        where = {"namespace": job.namespace, "job": job.name}
-        body = {
-            "metadata": {
-                "uid": job.uid,
-                "resourceVersion": str(job.version),
-                "annotations": {TARGET_ANNOTATION: target.to_json()},
-            }
-        }
+    async def _write(self, key: Key, target: Target, now: float) -> None:
+        """Store a target, unless it is too early for it. Whatever goes wrong touches no other job."""
         try:
-            self._jobs.seen(await self._api.patch(f"{jobs_path(job.namespace)}/{job.name}", body))
+            found = self._candidates.get(key)
+            job = found.source if found is not None else None
+            if job is None or not self._may_write(key, target, now):
+                return
+            body = {
+                "metadata": {
+                    "uid": job.uid,
+                    "resourceVersion": str(job.version),
+                    "annotations": {**claim(job.annotations, job.uid), TARGET_ANNOTATION: target.to_json()},
+                }
+            }
+            await self._store(job, target, body)
+        except Exception as error:
+            self._leave_out(key, error)
+
+    async def _store(self, job: Job, target: Target, body: dict[str, Any]) -> None:
+        where = {"namespace": job.namespace, "job": job.name}
+        try:
+            async with asyncio.timeout(_WRITE_S):
+                answer = await self._api.patch(f"{jobs_path(job.namespace)}/{job.name}", body)
+            self._jobs.seen(answer)
         except Conflict:
             metrics.TARGETS.labels("conflict").inc()
-            self.touched(key)  # it has changed since: the next round decides anew
+            self.touched(job.key)  # it has changed since: the next round decides anew
         except NotFound:
             metrics.TARGETS.labels("gone").inc()
-        except ApiError as error:
+        except Invalid as error:
+            # It would be in each plan, and others would wait for room that it never takes.
             metrics.TARGETS.labels("failed").inc()
-            log.warning("target not written", **where, error=str(error))
-            self._dirty.add(key)
+            self._leave_out(job.key, error)
+        except (ApiError, TimeoutError) as error:
+            metrics.TARGETS.labels("failed").inc()
+            log.warning("target not written", **where, error=excerpt(error))
+            self._dirty.add(job.key)
         else:
             metrics.TARGETS.labels("ok").inc()
             log.info(
@@ -513,3 +493,50 @@ class Scheduler:
                 nodes=sorted({node for names in target.nodes.values() for node in names}),
                 reason=target.reason,
             )
+
+
+def _describe_all(
+    seen: Mapping[Key, _Seen],
+    nodes: Mapping[str, Node],
+    now: datetime,
+    everything: bool,
+    priorities: Mapping[str, int],
+) -> dict[Key, _Described]:
+    """Each job's Candidate. One that cannot be described is not decided for, and all that its pods take counts."""
+    now_s = now.timestamp()
+    described: dict[Key, _Described] = {}
+    for key, each in seen.items():
+        try:
+            unfit = judge(each.unfit, each.pods, now_s)
+            found = candidate(
+                each.job,
+                each.pods,
+                nodes=nodes,
+                now=now,
+                all_jobs=everything,
+                reports=each.reports,
+                priorities=priorities,
+                before=each.before,
+                unfit=active(unfit, now_s),
+            )
+            described[key] = _Described(found, unfit, verdict_due_s(each.pods, now_s))
+        except Exception as error:
+            described[key] = _Described(
+                replace(candidate(None, each.pods, nodes=nodes, now=now), source=each.job), {}, None, error
+            )
+    return described
+
+
+def _plan(
+    candidates: Mapping[str, Candidate],
+    nodes: Mapping[str, Node],
+    foreign: Iterable[ForeignPod],
+    previous: Snapshot | None,
+    profile: Profile,
+) -> _Planned:
+    """What the profile decides for these jobs, by their keys in the Snapshot, and for which that failed."""
+    snapshot = assemble(candidates.values(), nodes, foreign, time.time(), previous)
+    plan = schedule(snapshot, profile)
+    failed: dict[str, Exception] = {}
+    decided = {name: found for name, found in candidates.items() if found.job is not None}
+    return _Planned(snapshot, decide(plan, decided, failed.__setitem__), failed)

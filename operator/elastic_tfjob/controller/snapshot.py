@@ -3,15 +3,19 @@
 A managed job is described with what it has been *promised*: the size and nodes of its target, or of its pods where they
 are bound. What stands on the nodes at this moment may be more or less, while jobs are on their way; `Candidate.held`
 says that, and nothing is promised on top of it (see scheduler.py).
+
+What is promised is believed for a while: a node that kube-scheduler refuses (unfit.py) is as good as lost, what pods do
+not give up is taken for good, and room that nobody moves into is given to others.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX, Elasticity
+from elastic_tfjob.api.limits import MAX_REPLICAS, MAX_STEPS
 from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.cluster import ForeignPod, Node
 from elastic_tfjob.controller.elastic import STATE_ANNOTATION, TARGET_ANNOTATION, State, Target
@@ -21,6 +25,7 @@ from elastic_tfjob.controller.reports import Report
 from elastic_tfjob.controller.rescale import chief_of
 from elastic_tfjob.controller.resources import cpu_of, requests_of
 from elastic_tfjob.controller.status import parse_time
+from elastic_tfjob.controller.unfit import Pair
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Requirement, Toleration
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
@@ -36,6 +41,7 @@ __all__ = [
     "assemble",
     "candidate",
     "promised",
+    "set_aside",
     "terms",
 ]
 
@@ -44,15 +50,27 @@ Role = tuple[str, int]
 Usage = Mapping[str, Resources]
 """By node."""
 
+T = TypeVar("T")
+
 _ENDED: Final = ("Succeeded", "Failed")
 # The one field that required node affinity may name beside labels; given to the core as one more label.
 _NAME: Final = "metadata.name"
+# So long pods may take to give up what they were told to, in seconds; then it counts as theirs.
+_GIVE_UP_S: Final = 60.0
+# So long room is kept, in seconds, for pods that are not there and of which nobody says why.
+_PROMISE_S: Final = 300.0
+# What a node is called in the place of a replica that cannot have it: no node's name has a space.
+REFUSED: Final = " refused by kube-scheduler"
+# Replicas that use more than so many times the CPU they request are busy, however many times it is.
+_MOST_USE: Final = 100.0
+# Steps per second between which a measurement can be believed.
+_SLOWEST, _FASTEST = 1e-9, 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What a job's spec and its user's annotations ask for. `beside` is the CPU in millicores, per type, of all in the
-    pod but the container that trains."""
+    pod but the container that trains. `queue`: of a job that Kueue admits, which then has its declared size at most."""
 
     raw_spec: bytes
     said: Mapping[str, str]
@@ -62,11 +80,32 @@ class Terms:
     requests: Mapping[str, Resources]
     beside: Mapping[str, int]
     constraints: tuple[tuple[str, Constraints], ...]
+    queue: str = ""
 
     @property
     def declared(self) -> dict[str, int]:
         """Replicas per type as the spec says."""
         return {name: replica.count for name, replica in self.spec.tf_replica_specs.items()}
+
+    def bounds(self, name: str) -> tuple[int, int]:
+        """The least and the most replicas of a type that the job may have."""
+        count = self.spec.tf_replica_specs[name].count
+        if not self.elastic:
+            return count, count
+        least, most = self.elasticity.bounds(name, count)
+        most = min(most, count if self.queue else MAX_REPLICAS)
+        return min(least, most), most
+
+    @property
+    def problems(self) -> list[str]:
+        """What a person asks for and cannot have."""
+        declared = self.declared
+        return [
+            f"{PREFIX}{annotation}: {wanted} is ignored: Kueue admitted {declared[name]} {name} (queue {self.queue}), "
+            "and more would be beyond its quota; suspend the job, change its replicas and resume it instead"
+            for name, annotation in ((core.PS, "target-ps"), (core.WORKER, "target-workers"))
+            if self.queue and name in declared and (wanted := self.elasticity.asked(name) or 0) > self.bounds(name)[1]
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +113,11 @@ class Candidate:
     """A job as the loop sees it. `job` is None for one that the profile does not decide for: all that its pods take is
     then in `others`, as is what pods take that a decided job does not count.
 
-    `held` is what a decided job takes now or has been promised, `bound` the nodes of its pods, `awaited` the nodes
-    promised to replicas that are not bound yet. `cpu` is what each bound replica holds, in millicores.
+    `followed` tells that the profile decides for it, were it not suspended. `held` is what a decided job takes now or
+    has been promised, `taken` the part of it that its pods take; `bound` the nodes of its pods, `awaited` the nodes
+    promised to replicas that are not bound yet. `cpu` is what each bound replica holds, in millicores. `refused` are
+    kube-scheduler's words where it refuses nodes. Since when (Unix time) the same target has replicas that are not
+    bound, and pods that hold more than it says: `awaited_since_s`, `owes_since_s`; None: it has none.
     """
 
     source: Job | None
@@ -85,9 +127,21 @@ class Candidate:
     state: State | None = None
     others: Usage = field(default_factory=dict)
     held: Usage = field(default_factory=dict)
+    taken: Usage = field(default_factory=dict)
+    followed: bool = False
     bound: Mapping[Role, str] = field(default_factory=dict)
     awaited: Mapping[Role, str] = field(default_factory=dict)
     cpu: Mapping[Role, int] = field(default_factory=dict)
+    refused: str = ""
+    awaited_since_s: float | None = None
+    owes_since_s: float | None = None
+
+
+def set_aside(found: Candidate) -> Candidate:
+    """The job as one that is not decided for: it keeps what it has and what it was promised."""
+    if found.job is None:
+        return found
+    return replace(found, job=None, others=_sum([*found.others.items(), *found.held.items()]), held={}, taken={})
 
 
 def annotated(job: Job) -> bool:
@@ -104,9 +158,11 @@ def terms(job: Job, before: Terms | None = None) -> Terms:
         for name, text in job.annotations.items()
         if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in OPERATOR_ANNOTATIONS
     }
-    if before is not None and before.raw_spec == job.raw_spec and before.said == said:
+    if before is not None and (before.raw_spec, before.said, before.queue) == (job.raw_spec, said, job.queue):
         return before
     spec = job.spec()
+    if spec.total_replicas > MAX_REPLICAS:
+        raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas, of which {MAX_REPLICAS} can be placed")
     elasticity = Elasticity.parse(job.annotations, spec)
     added = sidecar_request() if elasticity.injected(spec) in ("sidecar", "both") else (0, 0, 0)
     requests, beside, constraints = {}, {}, []
@@ -115,7 +171,8 @@ def terms(job: Job, before: Terms | None = None) -> Terms:
         requests[name] = Resources(*requests_of(pod)).plus(Resources(*added))
         beside[name] = requests[name].cpu - cpu_of(pod)[0]
         constraints.append((name, _constraints(pod)))
-    return Terms(job.raw_spec, said, spec, elasticity, elasticity.elastic(spec), requests, beside, tuple(constraints))
+    elastic = elasticity.elastic(spec)
+    return Terms(job.raw_spec, said, spec, elasticity, elastic, requests, beside, tuple(constraints), job.queue)
 
 
 def candidate(
@@ -128,18 +185,22 @@ def candidate(
     reports: Mapping[str, Report] | None = None,
     priorities: Mapping[str, int] | None = None,
     before: Candidate | None = None,
+    unfit: Mapping[Pair, str] | None = None,
 ) -> Candidate:
-    """What is to be decided for a job; `before` is its last candidate, to save work. Raises InvalidTFJob."""
+    """What is to be decided for a job; `before` is its last candidate, to save work and to know for how long promises
+    stand. `unfit` are nodes that kube-scheduler refuses it. Raises InvalidTFJob and ValueError."""
     active = [pod for pod in pods if pod.phase not in _ENDED and pod.node]
-    if job is None or job.deleting or not (all_jobs or annotated(job)):
-        return Candidate(job, others=_sum((pod.node, pod.requests) for pod in active))
+    everything = _sum((pod.node, pod.requests) for pod in active)
+    follows = job is not None and (all_jobs or annotated(job))
+    if job is None or job.deleting or not (follows or _remembered(job)):
+        return Candidate(job, others=everything)
     found = terms(job, before.terms if before else None)
-    spec = found.spec
-    target, state = _stored(Target, job, TARGET_ANNOTATION), _stored(State, job, STATE_ANNOTATION)
-    ours = spec.managed_here() and found.elasticity.placement != "none" and not job.status().finished
-    if not ours or spec.run_policy.suspend:
-        everything = _sum((pod.node, pod.requests) for pod in active)
-        return Candidate(job, None, found if ours else None, target, state, others=everything)
+    spec, unfit, now_s = found.spec, unfit or {}, now.timestamp()
+    target, state = _stored(Target.of, job, spec), _stored(State.of, job, spec)
+    ours = spec.managed_here() and not job.status().finished
+    followed = ours and follows and found.elasticity.placement != "none"
+    if not followed or spec.run_policy.suspend:
+        return Candidate(job, None, found if ours else None, target, state, others=everything, followed=followed)
 
     spelling = {name.lower(): name for name in spec.tf_replica_specs}
     by_role = {
@@ -151,8 +212,8 @@ def candidate(
     placement: dict[str, tuple[str, ...]] = {}
     awaited: dict[Role, str] = {}
     covered: list[tuple[str, Resources]] = []
-    lost = False
-    cpu = _promised_cpu(found, target, state, size)
+    lost, refused = False, ""
+    cpu = _promised_cpu(found, target, state, size, nodes)
     for name in spec.tf_replica_specs:
         there = []
         for index in range(size.get(name, 0)):
@@ -165,6 +226,8 @@ def candidate(
             elif pod is not None:  # its node is lost: it will be made anew on the other one
                 covered.append((node, _request(found, cpu, role)))
             else:
+                if not on_its_way and (why := unfit.get((name.lower(), node))) is not None:
+                    refused, node = why or "no words", f"{node}{REFUSED}"
                 awaited[role] = node
                 lost = lost or (bool(node) and node not in nodes)
                 covered.append((node, _request(found, cpu, role)))
@@ -172,25 +235,43 @@ def candidate(
         if there:
             placement[name] = tuple(there)
     kept = {role: pod for role, pod in by_role.items() if role[1] < size.get(role[0], 0)}
+    if refused and not kept:  # nothing of it stands anywhere, so it may begin anew as a whole
+        size, placement, awaited, covered, cpu = {}, {}, {}, [], {}
+    owed = {
+        role: over
+        for role, pod in kept.items()
+        if any(over := Resources(*pod.requests).minus(_request(found, cpu, role)).positive())
+    }
+    same = before is not None and before.target == target
+    owes_since_s = _since(bool(owed), before.owes_since_s if before is not None and same else None, now_s)
+    if owes_since_s is None or now_s - owes_since_s < _GIVE_UP_S:
+        owed = {}
+    awaits = bool(awaited) and not (lost or on_its_way)
+    awaited_since_s = _since(awaits, before.awaited_since_s if before is not None and same else None, now_s)
+    taken = [(pod.node, Resources(*pod.requests).minus(owed.get(role, NOTHING))) for role, pod in kept.items()]
     extra = {pod.uid for pod in active} - {pod.uid for pod in kept.values()}
+    others = [(pod.node, Resources(*pod.requests)) for pod in active if pod.uid in extra]
+    others += [(kept[role].node, over) for role, over in owed.items()]
     asked, why = asked_for(found, target, state, size)
     phase: core.Phase = "waiting" if not placement else "running"
+    superseded = any(size.get(name, 0) != count for name, count in asked.items())
     # A job that starts is between two targets, too: till its pods are bound. One whose node is gone waits in vain.
     if on_its_way or (awaited and not lost):
-        superseded = bool(asked) and any(size.get(name, 0) != count for name, count in asked.items())
         phase = "running" if superseded and placement else "rescaling"
-    since_s = _seconds(job.status().start_time) or now.timestamp()
+    since_s = _begun(job, state, phase, now_s)
     report = reports.get(_pod_name(job, spec)) if reports else None
     steps, observed_s, steps_per_s = _progress(state, report, since_s)
-    return Candidate(
+    made = Candidate(
         job,
         core.Job(
-            spec=_job_spec(job, found, asked=asked, why=why, report=report, state=state, priorities=priorities or {}),
+            spec=_job_spec(
+                job, found, asked=asked, why=why, report=report, state=state, priorities=priorities or {}, unfit=unfit
+            ),
             placement=placement,
             phase=phase,
             steps=steps,
             observed_s=observed_s,
-            steps_per_s=steps_per_s,
+            steps_per_s=steps_per_s if placement else 0.0,
             since_s=since_s,
             rescaled_s=_last_rescale(state),
             speed=_speed(found, state, report, size, cpu),
@@ -200,12 +281,44 @@ def candidate(
         found,
         target,
         state,
-        others=_sum((pod.node, pod.requests) for pod in active if pod.uid in extra),
-        held=_sum([*covered, *((pod.node, Resources(*pod.requests)) for pod in kept.values())]),
+        others=_sum(others),
+        held=_sum([*covered, *taken]),
+        taken=_sum(taken),
+        followed=True,
         bound={role: pod.node for role, pod in by_role.items()},
         awaited=awaited,
         cpu={role: pod.requests[0] for role, pod in by_role.items()},
+        refused=refused,
+        awaited_since_s=awaited_since_s,
+        owes_since_s=owes_since_s,
     )
+    # A person who asks for fewer (a quota admits no more) is followed all the same: that needs no room.
+    fewer = superseded and all(count <= size.get(name, 0) for name, count in asked.items())
+    if awaited_since_s is not None and now_s - awaited_since_s >= _PROMISE_S and not fewer:
+        # Others need not wait for it: what its pods take counts, and what they may take later does not.
+        return set_aside(replace(made, held=made.taken))
+    return made
+
+
+def _remembered(job: Job) -> bool:
+    """Whether the operator has decided something for this job before."""
+    return TARGET_ANNOTATION in job.annotations or STATE_ANNOTATION in job.annotations
+
+
+def _since(holds: bool, before_s: float | None, now_s: float) -> float | None:
+    """Since when something holds that holds now or not."""
+    if not holds:
+        return None
+    return now_s if before_s is None else before_s
+
+
+def _begun(job: Job, state: State | None, phase: core.Phase, now_s: float) -> float:
+    """Since when (Unix time) the job runs, or waits."""
+    if phase != "waiting":
+        return _seconds(job.status().start_time) or now_s
+    if state is not None and state.phase == "Waiting" and state.since:
+        return _seconds(state.since) or now_s
+    return _seconds(job.created) or now_s
 
 
 def promised(
@@ -233,21 +346,21 @@ def asked_for(
 ) -> tuple[dict[str, int], str]:
     """The replicas per type that a person asks for, and in which words: by annotation, or by an edit of the spec of a
     job that has a size already (which holds until a target has followed it)."""
-    if not found.elastic:
-        return {}, ""
     declared = found.declared
     decided = target.declared if target is not None else (state.replicas if state is not None else {})
+    annotations = {core.PS: "target-ps", core.WORKER: "target-workers"}
     asked: dict[str, int] = {}
     said = []
-    for name, annotation in ((core.PS, "target-ps"), (core.WORKER, "target-workers")):
+    # A job that is only placed is scaled by edits of its spec as upstream does it, whatever their type.
+    for name in annotations if found.elastic else declared:
         if name not in declared:
             continue
-        wanted = found.elasticity.asked(name)
-        if wanted is not None:
-            asked[name] = wanted
-            said.append(f"{annotation}={wanted}")
+        least, most = found.bounds(name)
+        wanted = found.elasticity.asked(name) if found.elastic else None
+        if wanted is not None and wanted <= most:
+            asked[name] = max(wanted, least)
+            said.append(f"{annotations[name]}={wanted}")
         elif size and decided.get(name, declared[name]) != declared[name]:
-            least, most = found.elasticity.bounds(name, declared[name])
             asked[name] = min(max(declared[name], least), most)
             said.append(f"spec has {declared[name]} {name}")
     return asked, f"asked for by a person: {', '.join(said)}" if said else ""
@@ -297,11 +410,12 @@ def _job_spec(
     report: Report | None,
     state: State | None,
     priorities: Mapping[str, int],
+    unfit: Mapping[Pair, str],
 ) -> core.JobSpec:
     elasticity, created = found.elasticity, _seconds(job.created) or 0.0
     groups = []
     for name, replica in found.spec.tf_replica_specs.items():
-        least, most = elasticity.bounds(name, replica.count) if found.elastic else (replica.count, replica.count)
+        least, most = found.bounds(name)
         if name in asked:
             least = most = asked[name]
         count = min(max(replica.count, least), most)
@@ -310,7 +424,13 @@ def _job_spec(
     deadline_s = None
     if deadline is not None:
         deadline_s = deadline.timestamp() if isinstance(deadline, datetime) else created + deadline.total_seconds()
-    distinct = {constraints for _, constraints in found.constraints}
+    where = tuple((name, _elsewhere(name, constraints, unfit)) for name, constraints in found.constraints)
+    distinct = {constraints for _, constraints in where}
+    steps = (
+        elasticity.total_steps
+        or (report.total_steps if report is not None else None)
+        or (state.total_steps if state is not None else None)
+    )
     classes = (
         (r.template.get("spec") or {}).get("priorityClassName", "") for r in found.spec.tf_replica_specs.values()
     )
@@ -321,16 +441,26 @@ def _job_spec(
         groups=tuple(groups),
         priority=max((priorities.get(name, 0) for name in classes), default=0),
         deadline_s=deadline_s,
-        total_steps=elasticity.total_steps
-        or (report.total_steps if report is not None else None)
-        or (state.total_steps if state is not None else None),
+        total_steps=None if steps is None else float(min(steps, MAX_STEPS)),
         duration_s=expected.total_seconds() if expected is not None else None,
         loanable=elasticity.loanable,
-        rescalable=found.elastic,
+        rescalable=found.elastic or bool(asked),
+        fixed_cpu=bool(found.queue) or not found.elastic,
         constraints=next(iter(distinct)) if len(distinct) == 1 else ANYWHERE,
-        constraints_by_type=found.constraints if len(distinct) > 1 else (),
+        constraints_by_type=where if len(distinct) > 1 else (),
         asked=why,
     )
+
+
+def _elsewhere(name: str, constraints: Constraints, unfit: Mapping[Pair, str]) -> Constraints:
+    """The constraints of a type, less the nodes that it cannot have."""
+    nodes = tuple(sorted(node for type_, node in unfit if type_ == name.lower()))
+    if not nodes:
+        return constraints
+    not_there = Requirement(_NAME, "NotIn", nodes)
+    # A term without requirements matches nothing, and stays such a one.
+    terms_ = tuple((*term, not_there) if term else term for term in constraints.affinity) or ((not_there,),)
+    return replace(constraints, affinity=terms_)
 
 
 def _constraints(pod: Mapping[str, Any]) -> Constraints:
@@ -376,11 +506,11 @@ def _speed(
     seen: dict[tuple[int, int], tuple[float, int]] = {}
     for text, rate in state.speeds.items():
         ps, _, workers = text.partition("/")
-        if ps.isdecimal() and workers.isdecimal():
+        if ps.isdecimal() and workers.isdecimal() and max(len(ps), len(workers)) < 10 and _SLOWEST < rate < _FASTEST:
             lent = state.speed_cpu.get(text)
             seen[int(ps), int(workers)] = rate, request if lent is None else lent + beside
     now = report.speed_of(state.generation) if state.phase == "Stable" and report is not None else None
-    if now:
+    if now and _SLOWEST < now < _FASTEST:
         held = cpu.get(core.WORKER) or (request,)
         seen[size.get(core.PS, 0), size.get(core.WORKER, 0)] = now, sum(held) // len(held)
     # Two digits of a speed are what can be measured; so most rounds need no new fit.
@@ -394,9 +524,11 @@ def _believe(seen: tuple[tuple[tuple[int, int], float, int], ...]) -> OnlineSpee
 
 
 def _promised_cpu(
-    found: Terms, target: Target | None, state: State | None, size: Mapping[str, int]
+    found: Terms, target: Target | None, state: State | None, size: Mapping[str, int], nodes: Mapping[str, Node]
 ) -> dict[str, tuple[int, ...]]:
-    """Millicores of whole pods, per type where any replica's differ from the request."""
+    """Millicores of whole pods, per type where any replica's differ from the request. CPU is lent on top of requests,
+    within a node: what is written there beside that counts as the request."""
+    most = max((node.allocatable[0] for node in nodes.values()), default=0)
     if target is None or (state is not None and _refused(target, state)):
         given = state.cpu if state is not None else {}
     else:
@@ -406,7 +538,8 @@ def _promised_cpu(
         if name in found.requests:
             request, beside = found.requests[name].cpu, found.beside[name]
             each = tuple(
-                values[index] + beside if index < len(values) else request for index in range(size.get(name, 0))
+                values[index] + beside if index < len(values) and request <= values[index] + beside <= most else request
+                for index in range(size.get(name, 0))
             )
             if any(value != request for value in each):
                 cpu[name] = each
@@ -429,7 +562,7 @@ def _cpu_use(pods: Mapping[Role, Pod], reports: Mapping[str, Report]) -> dict[st
             total = sums.setdefault(name, [0.0, 0.0])
             total[0] += report.cpu.use_cores
             total[1] += held / 1000
-    return {name: used / held for name, (used, held) in sums.items()}
+    return {name: min(max(used / held, 0.0), _MOST_USE) for name, (used, held) in sums.items()}
 
 
 def _last_rescale(state: State | None) -> float:
@@ -447,10 +580,10 @@ def _pod_name(job: Job, spec: TFJobSpec) -> str:
     return f"{job.name}-{name.lower()}-{index}"
 
 
-def _stored(kind: Any, job: Job, annotation: str) -> Any:
+def _stored(read: Callable[[Mapping[str, str], str, Collection[str]], T | None], job: Job, spec: TFJobSpec) -> T | None:
     """A Target or State; nonsense that somebody wrote there counts as nothing, and is written anew."""
     try:
-        return kind.parse(job.annotations.get(annotation))
+        return read(job.annotations, job.uid, spec.tf_replica_specs)
     except ValueError:
         return None
 

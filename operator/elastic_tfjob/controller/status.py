@@ -8,9 +8,15 @@ training-operator), restated here case by case in tests/unit/test_status.py.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["Condition", "JobStatus", "ReplicaCounts", "format_time", "parse_time"]
+from elastic_tfjob.api.fields import moment
+
+__all__ = ["Condition", "JobStatus", "ReplicaCounts", "format_time", "moment_of", "parse_time"]
+
+_CONDITION: Final = ("type", "status", "reason", "message", "lastUpdateTime", "lastTransitionTime")
+_COUNTS: Final = ("active", "succeeded", "failed")
+_MAX_COUNT: Final = 2**31 - 1
 
 
 def format_time(moment: datetime) -> str:
@@ -19,8 +25,17 @@ def format_time(moment: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """The inverse of `format_time`; fractions of a second are accepted."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    """The inverse of `format_time`; fractions of a second are accepted. Raises ValueError for what is no time with a
+    zone in the years from 1970 to 9998."""
+    return moment(text)
+
+
+def moment_of(text: str | None) -> datetime | None:
+    """A time that somebody else may have written; None for nonsense, and where there is none."""
+    try:
+        return parse_time(text) if text else None
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,26 +87,23 @@ class JobStatus:
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> "JobStatus":
-        """Read the API's form; fields that may be missing are."""
+        """Read the API's form, whatever is in it: a user may have written it. What is missing or of a wrong type is as
+        if it had not been set, and a time that is none, too."""
+        conditions = raw.get("conditions")
+        replicas = raw.get("replicaStatuses")
         return cls(
             conditions=[
-                Condition(
-                    type=item["type"],
-                    status=item["status"],
-                    reason=item.get("reason", ""),
-                    message=item.get("message", ""),
-                    lastUpdateTime=item.get("lastUpdateTime", ""),
-                    lastTransitionTime=item.get("lastTransitionTime", ""),
-                )
-                for item in raw.get("conditions") or ()
+                Condition(**{name: _text(item, name) for name in _CONDITION})
+                for item in (conditions if isinstance(conditions, list) else ())
+                if isinstance(item, Mapping) and _text(item, "type")
             ],
             replicas={
-                name: ReplicaCounts(counts.get("active", 0), counts.get("succeeded", 0), counts.get("failed", 0))
-                for name, counts in (raw.get("replicaStatuses") or {}).items()
+                name: ReplicaCounts(**{each: _count(counts, each) for each in _COUNTS})
+                for name, counts in (replicas.items() if isinstance(replicas, Mapping) else ())
             },
-            start_time=raw.get("startTime"),
-            completion_time=raw.get("completionTime"),
-            last_reconcile_time=raw.get("lastReconcileTime"),
+            start_time=_time(raw, "startTime"),
+            completion_time=_time(raw, "completionTime"),
+            last_reconcile_time=_time(raw, "lastReconcileTime"),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -143,6 +155,28 @@ class JobStatus:
         if type_ in ("Succeeded", "Failed") and condition.type == "Running":
             return replace(condition, status="False")
         return condition
+
+
+def _text(raw: Mapping[str, Any], name: str) -> str:
+    found = raw.get(name)
+    return found if isinstance(found, str) else ""
+
+
+def _count(raw: object, name: str) -> int:
+    """A number of pods; int32 in the API."""
+    found = raw.get(name) if isinstance(raw, Mapping) else None
+    return min(max(found, 0), _MAX_COUNT) if type(found) is int else 0
+
+
+def _time(raw: Mapping[str, Any], name: str) -> str | None:
+    found = raw.get(name)
+    if not isinstance(found, str):
+        return None
+    try:
+        moment(found)
+    except ValueError:
+        return None
+    return found
 
 
 def _replaces(new: str, old: str) -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
+import socket
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -20,6 +23,7 @@ def handler(directory: Path) -> type[BaseHTTPRequestHandler]:
     """Answers from the files in `directory`."""
     registry = CollectorRegistry()
     registry.register(Progress(directory))
+    one_by_one = threading.Lock()  # what is made of the files for many at once would not fit into the container
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # of a client that says nothing
@@ -28,9 +32,13 @@ def handler(directory: Path) -> type[BaseHTTPRequestHandler]:
             path = self.path.partition("?")[0]
             try:
                 if path == "/status":
-                    self._send(200, "application/json", json.dumps(status(directory)).encode())
+                    with one_by_one:
+                        body = json.dumps(status(directory)).encode()
+                    self._send(200, "application/json", body)
                 elif path == "/metrics":
-                    self._send(200, CONTENT_TYPE_LATEST, generate_latest(registry))
+                    with one_by_one:
+                        body = generate_latest(registry)
+                    self._send(200, CONTENT_TYPE_LATEST, body)
                 elif path == "/healthz":
                     self._send(200, "text/plain", b"ok\n")
                 else:
@@ -51,14 +59,28 @@ def handler(directory: Path) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+class Server(ThreadingHTTPServer):
+    """Listens on IPv6 and IPv4, on IPv4 alone where the machine has no IPv6."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, directory: Path) -> None:
+        super().__init__(("", port), handler(directory), bind_and_activate=False)
+        self.socket.close()
+        if socket.has_dualstack_ipv6():
+            with contextlib.suppress(OSError):
+                self.socket = socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+                return
+        self.socket = socket.create_server(("0.0.0.0", port))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dir", type=Path, default=Path("/elastic-tfjob"), help="where launcher and program write")
     parser.add_argument("--port", type=int, default=9465)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    with ThreadingHTTPServer(("", options.port), handler(options.dir)) as server:
-        server.daemon_threads = True
+    with Server(options.port, options.dir) as server:
         server.serve_forever(poll_interval=3600)  # how often it would look whether it is to end
 
 

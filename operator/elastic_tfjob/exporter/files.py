@@ -1,8 +1,8 @@
-"""What launcher and program wrote, read without trusting it: anything of a wrong type is as if it were missing."""
+"""What launcher and program wrote, read without trusting it: anything of a wrong type or size is as if it were
+missing. Both files are written by whoever trains, in a volume that the two containers share."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +11,12 @@ from typing import Any
 from elastic_tfjob.runtime import protocol
 
 __all__ = ["Fields", "read", "status"]
+
+READ_BYTES = 64 << 10
+"""A file is some 2 KiB; of a larger one nothing is read."""
+TEXT, NUMBERS = 2_000, 100
+"""Characters of a text and entries of a list that are passed on."""
+_LARGEST = 2.0**63
 
 
 class Fields:
@@ -24,9 +30,7 @@ class Fields:
 
     def number(self, name: str) -> float | None:
         value = self.raw.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            return None
-        return value
+        return value if _is_number(value) else None
 
     def integer(self, name: str) -> int | None:
         value = self.number(name)
@@ -34,21 +38,33 @@ class Fields:
 
     def text(self, name: str) -> str:
         value = self.raw.get(name)
-        return value if isinstance(value, str) else ""
+        return value[:TEXT] if isinstance(value, str) else ""
+
+    def boolean(self, name: str) -> bool | None:
+        value = self.raw.get(name)
+        return value if isinstance(value, bool) else None
 
     def within(self, name: str) -> Fields:
         return Fields(self.raw.get(name))
 
     def numbers(self, name: str) -> list[float]:
         values = self.raw.get(name)
-        if not isinstance(values, list):
+        if not isinstance(values, list) or len(values) > NUMBERS:
             return []
-        return [value if isinstance(value, int | float) and math.isfinite(value) else 0.0 for value in values]
+        return [value if _is_number(value) else 0.0 for value in values]
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is one that a float can hold, and an integer of 64 bits, too."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST < value < _LARGEST
 
 
 def read(directory: Path) -> tuple[Fields, Fields]:
     """What the launcher and the program wrote."""
-    return Fields(protocol.read(directory / protocol.LAUNCHER)), Fields(protocol.read(directory / protocol.PROGRESS))
+    launcher, progress = (
+        protocol.read(directory / name, READ_BYTES) for name in (protocol.LAUNCHER, protocol.PROGRESS)
+    )
+    return Fields(launcher), Fields(progress)
 
 
 def status(directory: Path) -> dict[str, Any]:
@@ -68,7 +84,8 @@ def status(directory: Path) -> dict[str, Any]:
         "at": time.time(),
         "generation": generation,
         "launcher": "modes" in launcher.raw,
-        "modes": [mode for mode in modes if mode in ("overlap", "spare")] if isinstance(modes, list) else [],
+        "modes": [mode for mode in ("overlap", "spare") if mode in modes] if isinstance(modes, list) else [],
+        "hook": launcher.boolean("hook") if launcher else bool(progress) or None,
         "prepared": {
             "generation": prepared.integer("generation"),
             **{name: prepared.text(name) for name in ("mode", "state", "why")},

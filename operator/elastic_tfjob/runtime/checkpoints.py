@@ -4,6 +4,9 @@ TensorFlow writes a checkpoint as several files. After all of them, a marker is 
 sizes: `elastic-1200.complete`. A checkpoint is one whose marker is there and whose files are as the marker says, so
 one that was cut off half-way (killed, disk full, copied in part) is never resumed from. All through tf.io.gfile, so the
 directory may be a URL.
+
+A file system that does not answer is no empty directory: only "not found" means that nothing is there. Whatever else
+goes wrong is tried again for some seconds and then raised, so that a training job never begins anew by accident.
 """
 
 from __future__ import annotations
@@ -11,33 +14,54 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import sys
 import time
-from typing import Any
+from typing import Any, Callable, TypeVar
 
 _PREFIX = "elastic-"
 _MARKER = re.compile(r"elastic-(\d+)\.complete")
 _FILE = re.compile(r"elastic-(\d+)(\..+|_temp.*)")
+_RETRY_S = (0.1, 0.3, 1.0, 3.0)
+"""Waited before each further attempt to read what could not be read."""
+_LISTED = 10
+"""So many names are told of each kind."""
+_Result = TypeVar("_Result")
+
+
+class Mismatch(RuntimeError):
+    """A checkpoint does not hold all of the program's variables."""
 
 
 class Checkpoints:
     """The last `keep` checkpoints of `checkpoint` (a tf.train.Checkpoint) in `directory`.
 
-    `options`: tf.train.CheckpointOptions, which say who writes.
+    `options`: tf.train.CheckpointOptions, which say who writes. `partial`: variables of the program that a checkpoint
+    does not hold keep their values. `complete` is to be called before the first `save`.
     """
 
-    def __init__(self, checkpoint: Any, directory: str, keep: int, options: Any) -> None:
+    def __init__(self, checkpoint: Any, directory: str, keep: int, options: Any, *, partial: bool = False) -> None:
         import tensorflow as tf  # noqa: PLC0415
 
         self.checkpoint, self.directory, self.keep, self.options = checkpoint, directory, keep, options
+        self.partial = partial
+        self._tf = tf
         self._files = tf.io.gfile
+        self._known: dict[int, bool] = {}
+        """Whether a step's checkpoint is complete, of those that were looked at or written. One that could not be
+        looked at is not among them, and is not deleted."""
         # TensorFlow makes a function for every save, and then warns that it does.
         tf.get_logger().addFilter(lambda record: "tf_function_save" not in record.getMessage())
+
+    # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self, step: int, **facts: Any) -> dict[str, Any]:
         """Write a checkpoint, and delete what is no longer wanted; gives step, at (Unix time), seconds, bytes, path.
         Raises what TensorFlow raises; what was written by then is deleted, lest it keep a full volume full."""
+        self._known.pop(step, None)
         try:
-            return self._write(step, facts)
+            saved = self._write(step, facts)
+            self._known[step] = True
+            return saved
         finally:
             self._prune(step)
 
@@ -46,7 +70,8 @@ class Checkpoints:
         self._files.makedirs(self.directory)
         name = f"{_PREFIX}{step}"
         path = f"{self.directory}/{name}"
-        self._remove(f"{path}.complete")
+        with contextlib.suppress(self._tf.errors.NotFoundError):
+            self._files.remove(f"{path}.complete")  # it would vouch for files that are being replaced
         self.checkpoint.write(path, options=self.options)
         sizes = {
             each: self._files.stat(f"{self.directory}/{each}").length
@@ -65,47 +90,177 @@ class Checkpoints:
         """A worker's part in a save whose files are the chief's: what it writes is thrown away."""
         self.checkpoint.write(f"{directory}/discarded", options=self.options)
 
-    def complete(self) -> list[dict[str, Any]]:
-        """All complete checkpoints, newest first: the marker's content and `path`."""
-        try:
-            names = self._files.listdir(self.directory)
-        except Exception:  # no such directory yet
-            return []
-        found = []
-        for step, name in sorted(
-            ((int(match[1]), match[0]) for match in map(_MARKER.fullmatch, names) if match), reverse=True
-        ):
-            with contextlib.suppress(Exception):  # whatever is wrong with one, the next may be right
-                with self._files.GFile(f"{self.directory}/{name}", "r") as file:
-                    marker = json.loads(file.read())
-                files = marker.pop("files")
-                if files and all(
-                    self._files.stat(f"{self.directory}/{each}").length == size for each, size in files.items()
-                ):
-                    found.append({**marker, "step": step, "path": f"{self.directory}/{_PREFIX}{step}"})
-        return found
-
-    def restore(self, path: str) -> None:
-        """Raises what TensorFlow raises."""
-        self.checkpoint.read(path, options=self.options).expect_partial()
-
     def _prune(self, newest: int) -> None:
-        """Delete all but the last `keep`, and what unfinished saves up to `newest` left. What cannot be deleted is left
-        for next time."""
+        """Delete what unfinished saves up to `newest` left, and all checkpoints but the last `keep` and the one just
+        written. What cannot be deleted is left for next time, and so is what could not be looked at."""
         try:
-            kept = {each["step"] for each in self.complete()[: self.keep]}
-            names = self._files.listdir(self.directory)
+            names = [name.rstrip("/") for name in self._files.listdir(self.directory)]
         except Exception:
             return
-        old = [(match[0], int(match[1])) for match in (_FILE.fullmatch(name.rstrip("/")) for name in names) if match]
+        marked = {int(match[1]) for match in map(_MARKER.fullmatch, names) if match}
+        good = sorted((step for step in marked if self._known.get(step)), reverse=True)
+        kept = {*good[: self.keep], *(marked - self._known.keys())}
+        if self._known.get(newest):
+            kept.add(newest)
+        old = [(match[0], int(match[1])) for match in map(_FILE.fullmatch, names) if match]
         # Markers first: what is deleted in part is not complete.
         for name, step in sorted(old, key=lambda each: not each[0].endswith(".complete")):
             if step <= newest and step not in kept:
-                self._remove(f"{self.directory}/{name}")
+                path = f"{self.directory}/{name}"
+                with contextlib.suppress(Exception):
+                    if self._files.isdir(path):
+                        self._files.rmtree(path)
+                    else:
+                        self._files.remove(path)
 
-    def _remove(self, path: str) -> None:
-        with contextlib.suppress(Exception):
-            if self._files.isdir(path):
-                self._files.rmtree(path)
-            elif self._files.exists(path):
-                self._files.remove(path)
+    # -- resuming ------------------------------------------------------------------------------------------------------
+
+    def complete(self) -> list[dict[str, Any]]:
+        """All complete checkpoints, newest first: the marker's content and `path`. Raises what TensorFlow raises when
+        it cannot be known whether there is one, and RuntimeError if there are some and all are damaged."""
+        found, doubt, damaged = [], None, []
+        self._known = {}
+        markers = filter(None, map(_MARKER.fullmatch, self._names()))
+        for step, name in sorted(((int(match[1]), match[0]) for match in markers), reverse=True):
+            try:
+                marker = self._patiently(lambda name=name: self._look(name))  # type: ignore[misc]
+            except Exception as error:  # whatever is wrong with one, the next may be right
+                doubt = error
+                print(f"cannot read {self.directory}/{name}: {error}", file=sys.stderr, flush=True)
+                continue
+            self._known[step] = marker is not None
+            if marker is None:
+                damaged.append(name)
+            else:
+                found.append({**marker, "step": step, "path": f"{self.directory}/{_PREFIX}{step}"})
+        if not found and doubt is not None:
+            raise doubt
+        if not found and damaged:
+            raise RuntimeError(
+                f"no checkpoint in {self.directory} is as it was written ({_some(damaged)}): files are missing or have "
+                "other sizes; delete what is there to begin at step 0"
+            )
+        return found
+
+    def _look(self, name: str) -> dict[str, Any] | None:
+        """What a marker says; None if it is not what was written, or the files are not as it says."""
+        with self._files.GFile(f"{self.directory}/{name}", "r") as file:
+            try:
+                marker = json.loads(file.read())
+                files = dict(marker.pop("files"))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                return None
+        try:
+            whole = all(self._files.stat(f"{self.directory}/{each}").length == size for each, size in files.items())
+        except self._tf.errors.NotFoundError:
+            return None
+        return marker if files and whole else None
+
+    def _names(self) -> list[str]:
+        """What is in the directory; nothing if there is no such directory. Raises what TensorFlow raises."""
+
+        def names() -> list[str]:
+            try:
+                return list(self._files.listdir(self.directory))
+            except self._tf.errors.NotFoundError:
+                # It says so of a directory that it could not look at, too. Asked for that alone it says which.
+                if self._is_there():
+                    raise _Unsure(f"{self.directory} is there and cannot be listed") from None
+                return []
+
+        return self._patiently(names)
+
+    def _is_there(self) -> bool:
+        try:
+            self._files.stat(self.directory)
+            return True
+        except self._tf.errors.NotFoundError:
+            return False
+        except self._tf.errors.FailedPreconditionError:
+            if "://" in self.directory:
+                raise
+            return False  # below a file there is nothing
+
+    def _patiently(self, do: Callable[[], _Result]) -> _Result:
+        """Do it again, and again, where the file system may answer otherwise next time."""
+        errors = self._tf.errors
+        final = (errors.NotFoundError, errors.DataLossError, errors.InvalidArgumentError, errors.UnimplementedError)
+        for wait in _RETRY_S:
+            try:
+                return do()
+            except (*final, errors.OutOfRangeError):
+                raise
+            except (errors.OpError, OSError, _Unsure) as error:
+                print(f"{self.directory}: {error}; tried again in {wait} s", file=sys.stderr, flush=True)
+                time.sleep(wait)
+        return do()
+
+    def restore(self, path: str) -> None:
+        """Raises Mismatch unless it holds all variables that the program has made so far (those that are made later
+        are restored then), or what TensorFlow raises."""
+        if not self.partial:
+            self._patiently(lambda: self._check(path))
+        self._patiently(lambda: self.checkpoint.read(path, options=self.options).expect_partial())
+
+    def compare(self) -> None:
+        """Raises Mismatch if the newest checkpoint lacks variables of the program; nothing else, since nothing depends
+        on it yet."""
+        if self.partial:
+            return
+        try:
+            newest = self.complete()[:1]
+            for each in newest:
+                self._check(each["path"])
+        except Mismatch:
+            raise
+        except Exception as error:
+            print(f"cannot compare with what is in {self.directory}: {error}", file=sys.stderr, flush=True)
+
+    def _check(self, path: str) -> None:
+        """Compare the program's variables with those of a checkpoint. Raises Mismatch."""
+        train = self._tf.train
+        if not hasattr(train, "CheckpointView"):  # TensorFlow before 2.11
+            return
+        view, program = train.CheckpointView(path), train.TrackableView(self.checkpoint)
+        matched = view.match(self.checkpoint)
+        held = {id(each) for each in matched.values()}
+        lacks = [
+            name
+            for name, each in _paths(self.checkpoint, program.children)
+            if id(each) not in held and hasattr(each, "shape") and hasattr(each, "assign") and name != "save_counter"
+        ]
+        if not lacks:
+            return
+        unused = {name for name, node in _paths(0, view.children) if node not in matched}
+        values = (key.partition("/.ATTRIBUTES/")[0] for key, _ in train.list_variables(path))
+        spare = [name for name in values if name in unused and name != "save_counter"]
+        raise Mismatch(
+            f"{path} has no value for {_some(lacks)} of this program"
+            + (f"; it has {_some(spare)}, which the program has not" if spare else "")
+            + ". Was something renamed? ElasticCheckpoint(..., partial=True) starts them with their initial values"
+        )
+
+
+class _Unsure(Exception):
+    """The file system contradicts itself."""
+
+
+def _paths(root: Any, children: Callable[[Any], dict[str, Any]]) -> list[tuple[str, Any]]:
+    """Each object below `root` once, with the shortest path to it, as in the names of a checkpoint's values."""
+    found, seen, todo = [], {_key(root)}, [("", root)]
+    for path, each in todo:  # grows meanwhile
+        for name, child in children(each).items():
+            if _key(child) not in seen:
+                seen.add(_key(child))
+                todo.append((f"{path}/{name}" if path else name, child))
+                found.append(todo[-1])
+    return found
+
+
+def _key(each: Any) -> int:
+    return each if isinstance(each, int) else id(each)
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")

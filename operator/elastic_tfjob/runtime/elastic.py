@@ -24,9 +24,10 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
-from elastic_tfjob.runtime import protocol
-from elastic_tfjob.runtime.checkpoints import Checkpoints
+from elastic_tfjob.runtime import protocol, words
+from elastic_tfjob.runtime.checkpoints import Checkpoints, Mismatch
 from elastic_tfjob.runtime.progress import Progress
+from elastic_tfjob.runtime.scalars import scalar, whole
 
 _KEPT_ENVIRONMENT = ("TF_", "GRPC_", "XLA_", "KERAS_", "OMP_", "MKL_", "KMP_", "CUDA_")
 _POLL_S = 0.005
@@ -39,12 +40,24 @@ _KILLED_S = 60.0
 _TERMINATED = 128 + signal.SIGTERM
 
 
+def _imported() -> None:
+    """Tell the launcher that this program has the hook, though it may take long until it uses it."""
+    shared, generation = os.environ.get(protocol.DIRECTORY), os.environ.get(protocol.GENERATION)
+    if shared and generation:
+        with contextlib.suppress(OSError, ValueError):
+            protocol.write(protocol.generation_directory(Path(shared), int(generation)) / protocol.IMPORTED, {})
+
+
+_imported()
+
+
 def batch_size_per_worker(batch_size: int, batch: str = "fixed", workers: int | None = None) -> int:
     """Examples in one worker's batch. `fixed`: `batch_size` is that of all workers together and stays the same when
     their number changes (rounded up). `scaled`: `batch_size` is one worker's, so the total grows with their number.
     `workers` is by default what TF_CONFIG says. Raises ValueError for other words, or sizes below 1."""
     if batch not in ("fixed", "scaled"):
         raise ValueError(f"batch is {batch!r}; it may be 'fixed' or 'scaled'")
+    batch_size = whole("batch_size", batch_size)
     if workers is None:
         workers = protocol.Task.of(os.environ.get("TF_CONFIG")).workers
     if batch_size < 1 or workers < 1:
@@ -62,7 +75,8 @@ class ElasticCheckpoint:
     training has begun; the last `keep` are kept. `batch_size` and `batch`: see batch_size_per_worker. `strategy`:
     needed for MultiWorkerMirroredStrategy, where every worker makes the same calls. `sharded`: parameter servers write
     their own part of a checkpoint, which is faster for large models but needs `directory` in their containers too;
-    otherwise the chief writes all.
+    otherwise the chief writes all. `partial`: resume() also from a checkpoint that does not hold all variables of this
+    program; those that it lacks keep their initial values. Numbers may be NumPy's or TensorFlow's.
 
     A save that fails does not end training: it is reported, and tried again when the next one is due.
     """
@@ -80,9 +94,13 @@ class ElasticCheckpoint:
         batch: str = "fixed",
         strategy: Any = None,
         sharded: bool = False,
+        partial: bool = False,
     ) -> None:
         import tensorflow as tf  # noqa: PLC0415
 
+        keep = whole("keep", keep)
+        total_steps = None if total_steps is None else whole("total_steps", total_steps)
+        every_steps = None if every_steps is None else whole("every_steps", every_steps)
         if keep < 1:
             raise ValueError(f"keep is {keep}; at least one checkpoint must be kept")
         if every_steps is not None and every_steps < 1:
@@ -94,7 +112,7 @@ class ElasticCheckpoint:
         self._checkpoints = None
         if directory is not None:
             options = tf.train.CheckpointOptions(experimental_io_device=None if sharded else _chief_device(tf))
-            self._checkpoints = Checkpoints(checkpoint, directory.rstrip("/"), keep, options)
+            self._checkpoints = Checkpoints(checkpoint, directory.rstrip("/"), keep, options, partial=partial)
         self._agreement = _Agreement(tf, strategy) if _many(tf, strategy) else None
         self._every_steps, self._every_s = every_steps, every_s
         shared, generation = os.environ.get(protocol.DIRECTORY), os.environ.get(protocol.GENERATION)
@@ -121,13 +139,14 @@ class ElasticCheckpoint:
 
         If this program was prepared beside a running one, this waits until it is to take over. Before that, `warm_up`
         is called, which should do what the first step does (it traces and compiles); the checkpoint that is then
-        restored undoes it. Raises RuntimeError if there are checkpoints and none of them can be restored.
+        restored undoes it. Raises RuntimeError if there are checkpoints and none of them can be restored, or the newest
+        lacks variables of this program (unless `partial`), and what TensorFlow raises if the directory cannot be read.
         """
-        prepared = self._folder is not None and not (self._folder / protocol.GO).exists()
-        if self._agreement is not None:
-            prepared = bool(self._agreement.sum(int(prepared))[0])
-        if prepared and warm_up is not None:
-            warm_up()
+        if self._is_prepared():
+            if warm_up is not None:
+                warm_up()
+            if self._checkpoints is not None:  # while the one before it still trains, and goes on if this one fails
+                self._checkpoints.compare()
         self._barrier()
         found = self._restore()
         self._step = self._saved_step = int(found["step"]) if found else 0
@@ -141,9 +160,11 @@ class ElasticCheckpoint:
     def step(self, step: int, loss: Any = None, examples: int = 0) -> None:
         """`step` steps are done in all, `examples` examples since the last call. `loss`: a number or an eager tensor.
         To be called between steps, with none in flight (after `coordinator.join()`), at best every 50 ms or more often:
-        here checkpoints are saved. Raises RuntimeError before resume()."""
+        here checkpoints are saved. `step` and `examples` may be NumPy's or TensorFlow's. Raises RuntimeError before
+        resume(), TypeError and ValueError for what is no such number."""
         if self._step is None:
             raise RuntimeError("ElasticCheckpoint.resume() must be called before step()")
+        step, examples, loss = whole("step", step), whole("examples", examples), scalar("loss", loss)
         self._step = step
         self._progress.count(step, loss, examples)
         if self._agreement is not None:
@@ -155,10 +176,15 @@ class ElasticCheckpoint:
     def callback(self) -> Any:
         """A callback for `Model.fit`, of Keras 3 or of tf-keras. It resumes when training begins and counts batches; a
         resumed `fit` ends when `total_steps` are done. Under a prepared program the first batch is the warm-up.
-        Examples are counted if the constructor was told a `batch_size`."""
+        Examples are counted if the constructor was told a `batch_size`.
+
+        With parameter servers (tf-keras only) Keras hands batches out ahead of the workers and takes no callback for
+        each. There it counts, reports and saves at the end of an epoch (`steps_per_epoch` steps), and has no warm-up.
+        """
         import tensorflow as tf  # noqa: PLC0415
 
         elastic = self
+        by_epochs = _chief_device(tf) is not None
         # A program may have tf-keras by its own name. Its callbacks will do for Keras 3, but not the other way round.
         keras: Any = sys.modules.get("tf_keras") or tf.keras
 
@@ -176,19 +202,13 @@ class ElasticCheckpoint:
                 if optimizer is not None and self.model.built and hasattr(optimizer, "build"):
                     with contextlib.suppress(Exception):  # else its variables are restored when they are made
                         optimizer.build(self.model.trainable_variables)
-                if not elastic._is_prepared():
+                if by_epochs or not elastic._is_prepared():
                     self._begin()
 
-            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-                self._batch = -1
-
-            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-                done, self._batch = batch - self._batch, batch
-                if elastic._step is None:  # that was the warm-up
-                    self._begin()
-                elif not self.model.stop_training:  # else all was done before, and Keras only sees it after a batch
+            def _count(self, done: int, logs: Any) -> None:
+                if not self.model.stop_training:  # else all was done before, and Keras only sees it afterwards
                     self._done += done
-                    elastic.step(self._done, loss=(logs or {}).get("loss"), examples=done * self._examples)
+                    elastic.step(self._done, loss=_loss(logs), examples=done * self._examples)
                     self._end_if_done()
 
             def _begin(self) -> None:
@@ -200,7 +220,22 @@ class ElasticCheckpoint:
                 if total is not None and self._done >= total:
                     self.model.stop_training = True
 
-        return ElasticCheckpointCallback()
+        class ByBatches(ElasticCheckpointCallback):
+            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+                self._batch = -1
+
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                done, self._batch = batch - self._batch, batch
+                if elastic._step is None:  # that was the warm-up
+                    self._begin()
+                else:
+                    self._count(done, logs)
+
+        class ByEpochs(ElasticCheckpointCallback):
+            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+                self._count(self.params["steps"], logs)
+
+        return ByEpochs() if by_epochs else ByBatches()
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -307,6 +342,8 @@ class ElasticCheckpoint:
             try:
                 self._checkpoints.restore(each["path"])
                 return each
+            except Mismatch:  # an older one would hide it
+                raise
             except Exception as error:
                 problem = error
                 print(f"cannot restore {each['path']}: {error}", file=sys.stderr, flush=True)
@@ -329,8 +366,14 @@ class ElasticCheckpoint:
             protocol.write(self._folder.parent / protocol.HELLO, hello)
             protocol.write(self._folder / protocol.HELLO, hello)
 
+    def _is_closed(self) -> bool:
+        """Whether the launcher holds this program back: its generation is prepared beside the one that runs."""
+        return (
+            self._folder is not None and not os.environ.get(protocol.OPEN) and not (self._folder / protocol.GO).exists()
+        )
+
     def _is_prepared(self) -> bool:
-        prepared = self._folder is not None and not (self._folder / protocol.GO).exists()
+        prepared = self._is_closed()
         if self._agreement is not None:
             prepared = bool(self._agreement.sum(int(prepared))[0])
         return prepared
@@ -338,12 +381,16 @@ class ElasticCheckpoint:
     def _barrier(self) -> None:
         """Wait until this generation is to run. With many workers, only the chief waits for its launcher; the others
         wait for the chief, whose word is there sooner."""
-        if self._folder is not None and not (self._folder / protocol.GO).exists():
+        if self._folder is not None and self._is_closed():
             protocol.write(self._folder / protocol.READY, {"pid": os.getpid()})
-            while (self._agreement is None or self._task.chief) and not (self._folder / protocol.GO).exists():
+            while (self._agreement is None or self._task.chief) and self._is_closed():
                 time.sleep(_POLL_S)
         if self._agreement is not None:
             self._agreement.sum(0)
+            if self._folder is not None and self._is_closed():  # the chief's launcher has decided: this one's may know
+                with contextlib.suppress(OSError):
+                    protocol.write(self._folder / protocol.BEGUN, {"pid": os.getpid(), "at": time.time()})
+        words.restore()
 
     def _watch(self) -> None:
         """In the other thread, some times a second: is there something to do at the next step?"""
@@ -456,6 +503,14 @@ def brief(error: Exception) -> str:
     places = ("Graph execution error", "Detected at node", "File ", "[[", "Hint: ")
     told = " ".join(line for line in lines if line and not line.startswith(places))
     return f"{type(error).__name__}: {told[:300]}"
+
+
+def _loss(logs: Any) -> Any:
+    """What Keras says of the loss, if that is a number."""
+    try:
+        return scalar("loss", (logs or {}).get("loss"))
+    except TypeError:
+        return None
 
 
 def _many(tf: Any, strategy: Any) -> bool:

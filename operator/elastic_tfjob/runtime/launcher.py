@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import shutil
@@ -28,6 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from elastic_tfjob.runtime import cgroup, protocol, spare
+from elastic_tfjob.runtime.hook import Hook
+from elastic_tfjob.runtime.words import Words
 
 ARCHIVE = str(Path(__file__).absolute().parents[2])
 """What holds the package `elastic_tfjob`: launcher.pyz, or a directory."""
@@ -44,8 +47,11 @@ _FORWARDED = [
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 ]
 _WATCHED = {*_FORWARDED, signal.SIGCHLD}
+_IGNORED = [signal.SIGPIPE, signal.SIGXFSZ]
+"""By Python, which runs this, and so by all that it starts unless that is undone."""
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 _LOG_LIMIT = 1 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass
@@ -60,6 +66,8 @@ class Child:
     state: str = "starting"
     why: str = ""
     kill_at: float | None = None
+    words: Words | None = None
+    hook: Hook | None = None
 
     @property
     def task(self) -> protocol.Task:
@@ -119,6 +127,7 @@ class Launcher:
     switch: dict[str, Any] | None = None
     asked: str | None = None  # the id of the save that was asked for
     save_until: float = 0.0
+    ended_by: int | None = None  # the signal that ended this before anything ran
     _seen: Any = None
     _stamp: Any = None
     _said: dict[str, Any] = field(default_factory=dict)
@@ -134,9 +143,12 @@ class Launcher:
         self._begin()
         while True:
             code = self._reap()
+            if code is None and self.ended_by is not None and not self.stopping:
+                code = 128 + self.ended_by
             if code is not None:
                 self._kill(self.prepared)
                 self._publish(time.monotonic())
+                self._drain()
                 return code
             try:
                 self._tick()
@@ -171,12 +183,15 @@ class Launcher:
 
     def _tick(self) -> None:
         now = time.monotonic()
+        if self.ended_by is not None:  # all that is left is to wait for what still saves
+            return
         self._read_command()
         for child in self.stopping:
             if child.kill_at is not None and now >= child.kill_at:
                 _signal_group(child.pid, signal.SIGKILL)
                 child.kill_at = None
         self._watch_prepared(now)
+        self._follow_chief(now)
         if self.command is not None:
             self._towards(self.command, now)
         self._watch_save(now)
@@ -328,16 +343,25 @@ class Launcher:
 
     def _commit(self, now: float) -> None:
         """The prepared program is the running one from here on. Once its barrier is open there is no way back; if that
-        cannot be done (OSError), nothing has changed."""
+        cannot be done (OSError), nothing has changed. What a restarted container goes on with is written before, and
+        only renamed after: a volume that is full by then cannot bring the old generation back."""
         prepared, old = self.prepared, self.running
         assert prepared is not None
-        self._open(prepared)
-        self.running, self.prepared = prepared, None
-        if self.asked is not None:
-            self.asked = None
-            self._decide(prepared.generation, "committed")
+        decided = _decision(prepared.generation, "committed") if self.asked is not None else self.switch
+        committed = protocol.stage(self.directory / protocol.COMMITTED, _kept(prepared, decided))
+        try:
+            self._open(prepared)
+        except BaseException:
+            os.unlink(committed)
+            raise
         with contextlib.suppress(OSError):
-            self._keep()
+            os.replace(committed, self.directory / protocol.COMMITTED)
+        self.running, self.prepared = prepared, None
+        if prepared.words is not None:
+            prepared.words.unmark()
+        if self.asked is not None:
+            self.asked, self.switch = None, decided
+            self._log(f"switch to {prepared.generation}: committed")
         if old is not None:
             self._stop(old, now)
         self._log(f"generation {prepared.generation} runs")
@@ -371,10 +395,19 @@ class Launcher:
             child.state = "ready"
             self._log(f"generation {child.generation} is ready")
 
+    def _follow_chief(self, now: float) -> None:
+        """A prepared program that has begun with its chief is the one that runs, also while no operator is there to say
+        so: what it replaces has lost its chief, and would end with an error."""
+        child = self.prepared
+        if child is None or child.state != "ready" or child.task.chief or not child.task.trains:
+            return
+        if (self._folder(child) / protocol.BEGUN).exists():
+            self._commit(now)
+
     # -- the switch ----------------------------------------------------------------------------------------------------
 
     def _decide(self, generation: int, state: str, why: str = "") -> None:
-        self.switch = {"generation": generation, "state": state, "why": why, "at": time.time()}
+        self.switch = _decision(generation, state, why)
         self._log(f"switch to {generation}: {state} {why}")
 
     def _refuse(self, why: str) -> None:
@@ -414,18 +447,30 @@ class Launcher:
         except OSError as error:
             self._log(f"{error}")
         environment[protocol.GENERATION] = str(child.generation)
+        if opened:
+            environment[protocol.OPEN] = "1"
         if os.path.isfile(ARCHIVE):
             path = environment.get("PYTHONPATH")
             environment["PYTHONPATH"] = f"{ARCHIVE}:{path}" if path else ARCHIVE
         if child.tf_config is not None:
             environment["TF_CONFIG"] = child.tf_config
-        child.pid = os.posix_spawnp(
-            command[0],
-            list(command),
-            environment,
-            setpgroup=0,
-            setsigmask=self._mask,
-        )
+        with contextlib.suppress(OSError):  # no pipe: then straight to the container's log
+            child.words = None if opened else Words(child.generation)
+        environment.update(child.words.environment if child.words else {})
+        try:
+            child.pid = os.posix_spawnp(
+                command[0],
+                list(command),
+                environment,
+                file_actions=child.words.actions if child.words else (),
+                setpgroup=0,
+                setsigmask=self._mask,
+                setsigdef=_IGNORED,
+            )
+        finally:
+            if child.words is not None:
+                child.words.begin()
+        child.hook = Hook(child.pid, time.monotonic())
         self._log(f"generation {child.generation} started as {child.pid}: {' '.join(command[:4])[:200]}")
 
     def _stop(self, child: Child, now: float) -> None:
@@ -460,9 +505,11 @@ class Launcher:
                 self._log(f"generation {self.running.generation} ended with {code}")
                 result = code
             elif self.prepared is not None and pid == self.prepared.pid:
-                self.prepared.state, self.prepared.why = "failed", f"the program ended with exit code {code}"
-                self._log(f"prepared generation {self.prepared.generation} ended with {code}")
                 _signal_group(pid, signal.SIGKILL)
+                said = self.prepared.words.last() if self.prepared.words else ""
+                why = f"the program ended with exit code {code}" + (f": {said}" if said else "")
+                self.prepared.state, self.prepared.why = "failed", why
+                self._log(f"prepared generation {self.prepared.generation} ended with {code}: {said}")
             else:
                 for child in [child for child in self.stopping if child.pid == pid]:
                     _signal_group(pid, signal.SIGKILL)  # what it started and left
@@ -470,9 +517,13 @@ class Launcher:
 
     def _forward(self, number: int) -> None:
         if self.running is None or not self.running.pid:
-            if number in (signal.SIGTERM, signal.SIGINT):  # nothing runs yet: end as a program without handlers does
+            if number in (signal.SIGTERM, signal.SIGINT):
+                # Nothing runs yet: end as a program without handlers does, but not before a replaced one has saved,
+                # for which it has as long as the pod has.
+                self.ended_by = number
                 self._kill(self.prepared)
-                sys.exit(128 + number)
+                for child in self.stopping:
+                    child.kill_at = None
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.running.pid, number)
@@ -490,8 +541,20 @@ class Launcher:
 
     def _keep(self) -> None:
         assert self.running is not None
-        kept = {"generation": self.running.generation, "tf_config": self.running.tf_config, "switch": self.switch}
-        protocol.write(self.directory / protocol.COMMITTED, kept)
+        protocol.write(self.directory / protocol.COMMITTED, _kept(self.running, self.switch))
+
+    def _drain(self) -> None:
+        """What has been said is in the log before this ends."""
+        for child in (self.running, self.prepared):
+            if child is not None and child.words is not None:
+                child.words.drain()
+
+    def _hook(self) -> bool | None:
+        """Whether the program that runs, and trains, has constructed ElasticCheckpoint: see docs/elastic.md."""
+        child = self.running
+        if child is None or child.hook is None or not child.task.trains:
+            return None
+        return child.hook.says(self._says_hello(child), (self._folder(child) / protocol.IMPORTED).exists())
 
     def _modes(self) -> list[str]:
         """How this pod can be rescaled now. A program that trains must use ElasticCheckpoint: else its next generation
@@ -510,6 +573,8 @@ class Launcher:
     def _publish(self, now: float) -> None:
         """Say what runs: now and then with what the container can do and uses, and at once where it changes."""
         prepared, due = self.prepared, now - self._status_at >= STATUS_S
+        if due and self.running and self.running.hook and self.running.task.trains and self._hook() is None:
+            self.running.hook.look(now)
         state = {
             "generation": self.running.generation if self.running else None,
             "prepared": prepared
@@ -521,6 +586,7 @@ class Launcher:
             },
             "switch": self.switch,
             "modes": self._modes(),
+            "hook": self._hook(),
         }
         if not due and state == self._said:
             return
@@ -540,6 +606,15 @@ class Launcher:
             mode = "w" if log.exists() and log.stat().st_size > _LOG_LIMIT else "a"
             with open(log, mode) as file:
                 file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')}.{time.time_ns() // 1_000_000 % 1000:03} {line}\n")
+
+
+def _decision(generation: int, state: str, why: str = "") -> dict[str, Any]:
+    return {"generation": generation, "state": state, "why": why, "at": time.time()}
+
+
+def _kept(child: Child, switch: dict[str, Any] | None) -> dict[str, Any]:
+    """What a restarted container goes on with."""
+    return {"generation": child.generation, "tf_config": child.tf_config, "switch": switch}
 
 
 def _signal_group(pid: int, number: int) -> None:
@@ -569,8 +644,10 @@ def main() -> None:
     directory = Path(os.environ.get(protocol.DIRECTORY) or "/elastic-tfjob")
     try:
         protocol.write(directory / protocol.LAUNCHER, {"at": time.time()})
-    except OSError:  # no place to speak through: then the program alone
-        _become(program)
+    except OSError as error:
+        # No place to speak through: then the program alone. Where one is only full, what was committed still counts.
+        if error.errno not in _FULL and protocol.read(directory / protocol.COMMITTED) is None:
+            _become(program)
     with contextlib.suppress(OSError, AttributeError):  # PID 1 gets orphans anyway
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     command = os.environ.get(protocol.COMMAND)
@@ -586,6 +663,8 @@ def main() -> None:
 
 
 def _become(program: list[str]) -> None:
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(program[0], program)
     except OSError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import math
+import sys
 import threading
 import time
 from collections import deque
@@ -24,6 +25,8 @@ WRITE_S, WATCH_S = 1.0, 0.25
 tenth of it. Training goes on until a request to save is seen."""
 RATE_S = 10.0
 """Steps a second are of this long a time."""
+TOLD = 10
+"""So many different errors of the thread are told."""
 
 
 class Progress:
@@ -54,17 +57,20 @@ class Progress:
         self._lock = threading.Lock()  # of the file
         self._closed = threading.Event()
         self._started = False
+        self._told: set[str] = set()
         self._rate = 0.0
 
     def begin(self, step: int, checkpoint: dict[str, Any] | None) -> None:
         """Training goes on from `step`: what the program before counted goes on counting."""
         before = (self.path and protocol.read(self.path)) or {}
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            self._steps, self._examples = int(before["steps"]), int(before["examples"])
-            self._sum = float(before["step_seconds"]["sum"])
-            self._counts = [int(count) for count in before["step_seconds"]["counts"]]
-            self._downtimes = [int(count) for count in before["downtimes"]["counts"]]
-            self._downtime_sum = float(before["downtimes"]["sum"])
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
+            steps, examples = int(before["steps"]), int(before["examples"])
+            times, downtimes = before["step_seconds"], before["downtimes"]
+            counts, pauses = [[int(count) for count in each["counts"]] for each in (times, downtimes)]
+            total, paused = float(times["sum"]), float(downtimes["sum"])
+            if (len(counts), len(pauses)) == (len(self._counts), len(self._downtimes)):
+                self._steps, self._examples, self._sum, self._downtime_sum = steps, examples, total, paused
+                self._counts, self._downtimes = counts, pauses
         self._before = before
         self.step, self.checkpoint = step, checkpoint
         if isinstance(before.get("step"), int):
@@ -159,7 +165,7 @@ class Progress:
         first_seen = False
         while True:
             time.sleep(WATCH_S)
-            self.watch()
+            self._try(self.watch)
             now = time.monotonic()
             # The first step is news that a rescale waits for.
             first = self._first_step_at is not None and not first_seen
@@ -168,13 +174,24 @@ class Progress:
                     first_seen = True
                     self._window = deque()
                 written = now
-                self.write()
+                self._try(self.write)
+
+    def _try(self, do: Callable[[], None]) -> None:
+        """Without this thread nothing is saved or reported: whatever goes wrong is told once, and it goes on."""
+        try:
+            do()
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            if told not in self._told and len(self._told) < TOLD:
+                self._told.add(told)
+                print(f"elastic-tfjob, {do.__name__}: {told}; going on", file=sys.stderr, flush=True)
 
 
 def _number(value: Any) -> float | None:
     """A loss as JSON can hold it; a tensor is only now copied from its device."""
     try:
-        number = float(value)
+        value = value.numpy() if hasattr(value, "numpy") else value
+        number = float(value.item() if hasattr(value, "item") else value)
     except Exception:
         return None
     return number if math.isfinite(number) else None

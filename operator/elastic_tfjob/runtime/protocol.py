@@ -5,8 +5,10 @@
       committed.json     launcher: generation and TF_CONFIG that a restarted container goes on with
       progress.json      the program that trains: step, loss, step times, checkpoint
       generation-3/      of one generation's program
+        imported.json    program: "I have imported ElasticCheckpoint"
         hello.json       program: "I use ElasticCheckpoint", and the variables it set before it imported TensorFlow
         ready.json       program: "I wait in resume()" (or, as a spare: "TensorFlow is imported")
+        begun.json       a worker's program without parameter servers: "the chief has begun, so have I"
         go.json          launcher: the barrier of resume() is open
         start.json       launcher: the spare may start the user's program, with this TF_CONFIG
         save.json        launcher: "save and wait"; gone: "go on"
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,32 +32,54 @@ DIRECTORY = "ELASTIC_TFJOB_DIR"
 COMMAND = "ELASTIC_TFJOB_COMMAND"
 CHECKPOINTS = "ELASTIC_TFJOB_CHECKPOINT_DIR"
 GENERATION = "ELASTIC_TFJOB_GENERATION"
+OPEN = "ELASTIC_TFJOB_OPEN"
+"""Set where resume() has nothing to wait for: the program was started to run, whatever can be written."""
+STDERR = "ELASTIC_TFJOB_STDERR"
+"""The file descriptor of the container's own standard error, where the program's goes through the launcher."""
 
 LAUNCHER, COMMITTED, PROGRESS = "launcher.json", "committed.json", "progress.json"
-HELLO, READY, GO, START, SAVE, SAVED = (f"{name}.json" for name in ("hello", "ready", "go", "start", "save", "saved"))
+IMPORTED, HELLO, READY, BEGUN = (f"{name}.json" for name in ("imported", "hello", "ready", "begun"))
+GO, START, SAVE, SAVED = (f"{name}.json" for name in ("go", "start", "save", "saved"))
+READ_LIMIT = 1 << 20
 
 
 def generation_directory(directory: Path, generation: int) -> Path:
     return directory / f"generation-{generation}"
 
 
-def write(path: Path, content: dict[str, Any]) -> None:
-    """Replace a file as a whole. Raises OSError."""
+def stage(path: Path, content: dict[str, Any]) -> str:
+    """Write what is to replace a file; gives the name of a temporary one, for os.replace. Raises OSError."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "w") as file:
             json.dump(content, file)
         os.chmod(temporary, 0o644)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return temporary
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Replace a file as a whole. Raises OSError."""
+    temporary = stage(path, content)
+    try:
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
 
 
-def read(path: Path) -> dict[str, Any] | None:
-    """A file's content; None if there is none, or it is not what `write` wrote."""
+def read(path: Path, limit: int = READ_LIMIT) -> dict[str, Any] | None:
+    """A file's content; None if there is none, or it is not what `write` wrote, or has more than `limit` bytes. Never
+    waits: a pipe or device by that name is no file."""
     try:
-        content = json.loads(path.read_bytes())
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                return None
+            text = file.read(limit + 1)
+        content = json.loads(text) if len(text) <= limit else None
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None

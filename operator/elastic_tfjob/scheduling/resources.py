@@ -19,6 +19,10 @@ class Resources(NamedTuple):
     def times(self, n: int) -> "Resources":
         return Resources(self.cpu * n, self.memory * n, self.accelerators * n)
 
+    def positive(self) -> "Resources":
+        """With nothing where there is less than nothing."""
+        return Resources(*(max(0, part) for part in self))
+
     def within(self, other: "Resources") -> bool:
         """Whether every component is at most the other's."""
         return self.cpu <= other.cpu and self.memory <= other.memory and self.accelerators <= other.accelerators

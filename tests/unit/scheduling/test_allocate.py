@@ -7,6 +7,7 @@ import pytest
 from elastic_tfjob.scheduling.constraints import Taint
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
+from elastic_tfjob.scheduling.stages.allocate.settle import downward
 from elastic_tfjob.speed.optimus import believe
 from elastic_tfjob.speed.table import Table
 
@@ -279,3 +280,14 @@ class TestKips:
         two = replace(two, steps_per_s=steps_per_s, cpu_use={WORKER: 0.2})
         decided = plan("kips", [node("n", cpus=2)], [two, job("new", workers(1, gpus=0, cpus=1), at=9)], now=10)
         assert decided.targets["two"].replicas[WORKER] == workers_then
+
+
+def test_sizes_below_one_that_is_wanted() -> None:
+    """Each of them where they are as many as a job has; of a number that no job has, some."""
+    usual = job("usual", workers(600, 1, 600), servers(3, 1, 3))
+    one_by_one = [{WORKER: 600 - k, PS: max(1, 3 - k)} for k in range(600)]
+    assert list(downward(usual, usual.spec.declared)) == one_by_one
+    huge = job("huge", workers(2 * 10**9, 1, 2 * 10**9))
+    sizes_ = list(downward(huge, huge.spec.declared))
+    assert (sizes_[0], sizes_[-1]) == ({WORKER: 2 * 10**9}, {WORKER: 1})
+    assert len(sizes_) < 10_000

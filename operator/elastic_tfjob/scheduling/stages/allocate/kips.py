@@ -6,7 +6,7 @@ After Jeong and Yu (KIPS KTCCS 11(7), 2022), whose text is not public, and its n
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from math import sqrt
+from math import isfinite, sqrt
 
 from elastic_tfjob.api.profiles import KipsParameters
 from elastic_tfjob.scheduling.misfits import misfits_view
@@ -305,24 +305,27 @@ class _Adjustment:
                 if now[k] == before[k]:
                     want = held
                     if trim and use is not None and use < self.p.idle:
-                        used = int(held * use / ((self.p.idle + self.p.busy) / 2))
+                        used = millicores(held * use / ((self.p.idle + self.p.busy) / 2))
                         want = max(group.request.cpu, used)
                     yield Claim(job, type_, k, min(want, held))
 
     def _wants_more(self, job: Job) -> Iterator[Claim]:
         """Types at their limit may use several times what they hold. Where none is, types take turns: then a step is
         shortest where each has CPU by the root of its work, and the busiest may use several times its request."""
+        if job.spec.fixed_cpu:
+            return
         limits = [type_ for type_, use in job.cpu_use.items() if use >= self.p.busy]
         for type_ in limits:
             for k in range(len(job.placement.get(type_, ()))):
-                yield Claim(job, type_, k, int(self.grants.held(job, type_, k) * self.p.cpu_growth))
+                yield Claim(job, type_, k, millicores(self.grants.held(job, type_, k) * self.p.cpu_growth))
         if limits or sum(job.cpu_use.values()) < self.p.busy:
             return
         replicas = {type_: n for type_, n in job.counts.items() if n and type_ in job.cpu_use}
         work = {type_: job.cpu_use[type_] * _held_cpu(job, type_) / n for type_, n in replicas.items()}
         most = max(work.values(), default=0.0) or 1.0  # replicas without CPU of their own have no work, and want none
         for type_, n in replicas.items():
-            want = int(_request(job.spec, type_) * self.p.cpu_growth * sqrt(work[type_] / most))
+            part = work[type_] / most
+            want = millicores(_request(job.spec, type_) * self.p.cpu_growth * (sqrt(part) if part > 0 else 0.0))
             for k in range(n):
                 yield Claim(job, type_, k, want)
 
@@ -336,10 +339,10 @@ class _Adjustment:
         round_ = self.round
         silent = [round_.job(key) for key in self.silent]
         for job in {job.key: job for job in (*resized, *silent)}.values():
-            if not job.spec.rescalable or job.phase == "rescaling":
+            if not job.spec.rescalable or job.spec.fixed_cpu or job.phase == "rescaling":
                 continue
             for type_, names in round_.placement(job).items():
-                want = int(_request(job.spec, type_) * self.p.cpu_growth)
+                want = millicores(_request(job.spec, type_) * self.p.cpu_growth)
                 for k in range(len(names)):
                     yield Claim(job, type_, k, want)
 
@@ -560,6 +563,11 @@ class Pressed:
 
 def pressed_view(parameters: KipsParameters) -> Callable[[Snapshot], Pressed]:
     return lambda snapshot: Pressed(parameters, snapshot.jobs.values())
+
+
+def millicores(amount: float) -> int:
+    """In whole ones; none where the amount is no number that CPU can be."""
+    return int(amount) if isfinite(amount) else 0
 
 
 def _request(spec: JobSpec, type_: str) -> int:

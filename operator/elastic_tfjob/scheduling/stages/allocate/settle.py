@@ -8,6 +8,9 @@ from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, counts_of
 from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
 from elastic_tfjob.scheduling.words import words
 
+EACH_OF = 512
+"""So many sizes below one that is wanted are each tried."""
+
 
 def movable(job: Job, round_: Round) -> bool:
     """Whether the job's size may change now. A waiting job may always start."""
@@ -81,19 +84,20 @@ def _place(round_: Round, job: Job, counts: Counts, why: str) -> bool:
 
 
 def downward(job: Job, counts: Counts) -> Iterator[Counts]:
-    """This size, then ever smaller ones down to the minimum."""
-    current = dict(counts)
-    yield dict(current)
+    """This size, then ever smaller ones down to the minimum. Where that are many, not each of them far down: the
+    strides grow with the distance, so that their number grows with its logarithm."""
     minimum = job.spec.minimum
-    while True:
-        shrunk = False
-        for type_ in (WORKER, PS):
-            if current.get(type_, 0) > minimum.get(type_, 0):
-                current[type_] -= 1
-                shrunk = True
-        if not shrunk:
-            return
-        yield dict(current)
+    least = {type_: min(counts.get(type_, 0), minimum.get(type_, 0)) for type_ in (WORKER, PS)}
+    last = max(counts.get(type_, 0) - n for type_, n in least.items())
+    fewer = 0
+    while fewer < last:
+        yield _fewer(counts, least, fewer)
+        fewer = min(last, fewer + max(1, fewer // EACH_OF))
+    yield _fewer(counts, least, last)
+
+
+def _fewer(counts: Counts, least: Counts, n: int) -> Counts:
+    return {type_: max(least[type_], count - n) if type_ in least else count for type_, count in counts.items()}
 
 
 def gains(job: Job, counts: Counts, least: float) -> bool:

@@ -1,0 +1,132 @@
+"""What the operator may do beside what it does: the roles of its manifests, and the API server's audit log.
+
+    PYTHONPATH=e2e python3 -m harness.audit AUDIT.LOG...    # both, for what `kubectl kustomize` makes of the overlay
+
+A verb that is granted and never used is a right that only an attacker needs; one that is used and not granted fails.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness import binaries
+from harness.progress import main, run
+
+ROOT = Path(__file__).resolve().parents[2]
+OVERLAY = ROOT / "manifests" / "overlays" / "standalone"
+ACCOUNT = "elastic-tfjob-operator"
+
+POLICY = ROOT / "e2e" / "audit-policy.yaml"
+"""What an API server is to log."""
+
+NEVER_ASKED = {
+    "write operatorannotations.elastic.kubeflow.org": "no request, but what the ValidatingAdmissionPolicies ask for",
+    "update tfjobs/finalizers.kubeflow.org": "asked for by the admission plugin OwnerReferencesPermissionEnforcement",
+}
+"""Rights that no request shows, and why they are there."""
+_GANG_VERBS = ("list", "watch", "create", "patch", "delete")
+_GROUPS = ("scheduling.volcano.sh", "scheduling.x-k8s.io")
+RARE = {
+    "patch events": "an event that is repeated is counted every 5 minutes",
+    **{f"get podgroups.{group}": "when the answer to a creation was lost" for group in _GROUPS},
+}
+"""Rights that a run need not use, and when they are."""
+NOT_IN_E2E = {
+    **{f"{verb} podgroups.{group}": "no gang scheduler runs there" for verb in _GANG_VERBS for group in _GROUPS},
+    "create leases.coordination.k8s.io": "when the first operator comes to a cluster, before the scenarios begin",
+    "get services": "when a service's name is taken",
+    "patch services": "when a service without an owner is adopted",
+    "delete tfjobs.kubeflow.org": "when ttlSecondsAfterFinished has passed",
+}
+"""Rights that the scenarios on the kind cluster do not use; tests/integration/test_rights.py does."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Right:
+    """A verb on a resource or subresource. As text: `patch pods/resize`, `list tfjobs.kubeflow.org`."""
+
+    resource: str
+    group: str
+    verb: str
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}" + (f".{self.group}" if self.group else "")
+
+
+@dataclass(slots=True)
+class Requests:
+    """What an account asked for, and which of that the API server did not authorize, with an example each."""
+
+    asked: set[Right] = field(default_factory=set)
+    refused: dict[Right, str] = field(default_factory=dict)
+
+
+def granted(objects: Iterable[Mapping[str, Any]], account: str = ACCOUNT) -> set[Right]:
+    """The rights that the bindings among `objects` give to a ServiceAccount."""
+    listed = list(objects)
+    roles = {(item["kind"], item["metadata"]["name"]): item for item in listed if item["kind"].endswith("Role")}
+    found: set[Right] = set()
+    for binding in listed:
+        if not binding["kind"].endswith("RoleBinding"):
+            continue
+        if any((who["kind"], who["name"]) == ("ServiceAccount", account) for who in binding["subjects"]):
+            for rule in roles[binding["roleRef"]["kind"], binding["roleRef"]["name"]]["rules"]:
+                found |= {
+                    Right(resource, group, verb)
+                    for group in rule["apiGroups"]
+                    for resource in rule["resources"]
+                    for verb in rule["verbs"]
+                }
+    return found
+
+
+def requests(log: Iterable[str], account: str = ACCOUNT, since: datetime | None = None) -> Requests:
+    """What a ServiceAccount (in whatever namespace) asked for, by the lines of an audit log."""
+    found = Requests()
+    for line in log:
+        try:
+            event = json.loads(line)
+        except json.JSONDecodeError:  # the last line of a log that is being written
+            continue
+        if since is not None and datetime.fromisoformat(event["requestReceivedTimestamp"]) < since:
+            continue
+        words = event["user"]["username"].split(":")
+        about = event.get("objectRef") or {}
+        if words[:2] != ["system", "serviceaccount"] or words[-1] != account or "resource" not in about:
+            continue
+        resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
+        right = Right(resource, about.get("apiGroup", ""), event["verb"])
+        found.asked.add(right)
+        if (event.get("annotations") or {}).get("authorization.k8s.io/decision") == "forbid":
+            found.refused.setdefault(right, event["requestURI"])
+    return found
+
+
+def unused(rights: set[Right], asked: set[Right], *allowed: Mapping[str, str]) -> list[str]:
+    """What is granted, was never asked for, and is not among what need not be."""
+    known = {text for each in (NEVER_ASKED, *allowed) for text in each}
+    return sorted(str(right) for right in rights - asked if str(right) not in known)
+
+
+def rendered(overlay: Path = OVERLAY) -> list[dict[str, Any]]:
+    """The objects of an overlay."""
+    text = run([binaries.path("kube"), "kubectl", "kustomize", overlay])
+    return [item for item in yaml.safe_load_all(text) if item]
+
+
+@main
+def _main() -> None:
+    lines = (line for file in sys.argv[1:] for line in Path(file).read_text().splitlines())
+    rights, found = granted(rendered()), requests(lines)
+    print("granted and not used:", *unused(rights, found.asked), sep="\n  ")
+    print("used and not granted:", *(f"{right}: {example}" for right, example in found.refused.items()), sep="\n  ")
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,107 @@
+"""What runs in the background for as long as the process lives: a bug in it is logged and counted, and it begins anew.
+
+An error that ended one task used to end the operator, and so one tenant's odd object could stop everybody's jobs.
+"""
+
+import asyncio
+import random
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from elastic_tfjob.controller import metrics
+
+__all__ = ["Supervisor", "excerpt", "trace", "watch_loop"]
+
+log = structlog.get_logger(__name__)
+
+_BACKOFF_S: Final = 0.5
+_MAX_BACKOFF_S: Final = 60.0
+# Who ran for so long without failing is well again.
+_WELL_S: Final = 60.0
+# Liveness says "restart me" when a task has not been well for so long. A restart helps where this process's memory is
+# what is wrong, or where another replica can lead; against an object that makes every process fail it does not, so it
+# must be rare: a process that starts has this long again, in which whatever still works goes on working. It is no
+# matter of errors of the API server either: they are no bugs, are handled where they happen, and never count here.
+# A loop that is blocked needs no rule: it cannot answer the probe at all.
+_STUCK_S: Final = 600.0
+_EXCERPT: Final = 300
+_FRAMES: Final = 20
+_LAG_EVERY_S: Final = 0.1
+
+
+class Supervisor:
+    """Runs tasks that never end, each begun anew when it does."""
+
+    def __init__(self) -> None:
+        # Since when each task that is not well has been failing.
+        self._failing: dict[str, float] = {}
+
+    @property
+    def stuck(self) -> tuple[str, ...]:
+        """The tasks that have been failing for so long that the process had better begin anew."""
+        now = time.monotonic()
+        return tuple(sorted(name for name, since in self._failing.items() if now - since >= _STUCK_S))
+
+    async def keep(self, name: str, run: Callable[[], Awaitable[object]]) -> None:
+        """Run for ever: when it fails or returns, which it never should, it is run again, later each time. Ends when it
+        is cancelled from outside, and only then."""
+        me = asyncio.current_task()
+        assert me is not None
+        backoff_s = 0.0
+        while True:
+            well = asyncio.get_running_loop().call_later(_WELL_S, self._failing.pop, name, None)
+            begun = time.monotonic()
+            problem, frames = "it returned", tuple[str, ...]()
+            try:
+                await run()
+            except asyncio.CancelledError as error:
+                if me.cancelling():
+                    raise
+                problem, frames = "something it waited for was cancelled", trace(error)
+            except Exception as error:
+                problem, frames = excerpt(error), trace(error)
+            finally:
+                well.cancel()
+            if time.monotonic() - begun >= _WELL_S:
+                backoff_s = 0.0
+            self._failing.setdefault(name, time.monotonic())
+            metrics.TASK_FAILURES.labels(name).inc()
+            backoff_s = min(max(2 * backoff_s, _BACKOFF_S), _MAX_BACKOFF_S)
+            # With jitter: tasks that fail together must not return together.
+            again_s = backoff_s * random.uniform(0.5, 1.0)
+            log.error("bug: a task failed", task=name, error=problem, trace=frames, again_in_s=round(again_s, 2))
+            await asyncio.sleep(again_s)
+
+
+def excerpt(error: BaseException) -> str:
+    """What went wrong in one short line, whatever the error is: of a group, its first; never a whole value of a
+    tenant's, and no error of its own."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    try:
+        text = str(error)
+    except Exception:
+        text = "(without words)"
+    line = " ".join(text[:_EXCERPT].split())
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def trace(error: BaseException) -> tuple[str, ...]:
+    """The innermost calls of a traceback, outermost first: where, and not with which values, which may be anybody's."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    frames = traceback.extract_tb(error.__traceback__, limit=-_FRAMES)
+    return tuple(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
+
+
+async def watch_loop() -> None:
+    """Measure for ever how late the event loop is: what one step of it takes, all others wait for."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + _LAG_EVERY_S
+        await asyncio.sleep(_LAG_EVERY_S)
+        metrics.LOOP_LAG.observe(max(0.0, loop.time() - due))

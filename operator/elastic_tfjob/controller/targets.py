@@ -1,0 +1,238 @@
+"""From a Plan to the targets of jobs. Pure.
+
+Only what fits beside what stands on the nodes at this moment becomes a target. A job that shall have the room of
+another one waits until that one has given it up: the plan is made anew by then, from a Snapshot that knows what was
+promised.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import cast
+
+from elastic_tfjob.controller.elastic import Target
+from elastic_tfjob.controller.snapshot import REFUSED, Candidate, Role, asked_for, promised
+from elastic_tfjob.scheduling import plan as core
+from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.scheduling.room import ANY_NODE
+
+__all__ = ["decide", "decide_fixed", "released", "suspended"]
+
+
+def _raise(_: str, error: Exception) -> None:
+    raise error
+
+
+def decide(
+    plan: Plan, candidates: Mapping[str, Candidate], left_out: Callable[[str, Exception], None] = _raise
+) -> dict[str, Target]:
+    """The targets to write, by the jobs' keys in the Snapshot: what changed and can be had now, why the others wait,
+    and the sizes of jobs that run without a target (they began under another profile). `left_out` is told of a job
+    for which that fails."""
+    free = {name: node.free for name, node in plan.snapshot.nodes.items()}
+    for each in candidates.values():
+        if each.job is not None:
+            for name, taken in each.held.items():
+                if name in free:
+                    free[name] = free[name].minus(taken)
+    targets: dict[str, Target | None] = {}
+    later: dict[str, str] = {}
+    for key, change in plan.changes.items():
+        found = candidates[key]
+        try:
+            if not change.nodes:
+                if _stoppable(found):
+                    targets[key] = _waits(found, change.reason)
+                continue
+            needed = _needed(found, change)
+            short = next((name for name, more in needed.items() if not more.within(free.get(name, NOTHING))), None)
+            if short is not None:
+                later[key] = f"waits for room on {short} that another job is about to give up"
+                continue
+            targets[key] = _holds(found, change)
+        except Exception as error:
+            targets[key] = None
+            left_out(key, error)
+            continue
+        for name, more in needed.items():
+            free[name] = free[name].minus(more.positive())
+    waiting = {**plan.waiting, **later}
+    for key, found in candidates.items():
+        if key in targets or found.job is None:
+            continue
+        try:
+            if found.job.phase == "waiting" and not found.refused and key in waiting:
+                targets[key] = _waits(found, waiting[key])
+            elif found.job.placement:
+                targets[key] = _kept(found)
+        except Exception as error:
+            left_out(key, error)
+    return {
+        key: target
+        for key, target in targets.items()
+        if target is not None and _differs(target, candidates[key].target)
+    }
+
+
+def _stoppable(found: Candidate) -> bool:
+    """Whether the job can go on later from where it was."""
+    return found.terms is not None and found.terms.elastic
+
+
+def decide_fixed(found: Candidate) -> Target | None:
+    """What profile `fixed` writes for a job: nothing, but where a person asks for another size of a job that has one
+    from us, or it still waits for a start that another profile owes it."""
+    terms, target, state = found.terms, found.target, found.state
+    if terms is None or terms.spec.run_policy.suspend:
+        return None
+    if (start := released(found, "fixed")) is not None:
+        return start
+    if terms.elasticity.placement == "none" or (target is None and state is None):
+        return None
+    size, _ = promised(terms, target, state, started=True)
+    asked, why = asked_for(terms, target, state, size)
+    wanted = {**size, **asked}
+    if not size or (wanted == dict(size) and (target is None or target.declared == terms.declared or not asked)):
+        return None
+    cpu = target.cpu if target else {}
+    return Target(_generation(found, wanted), wanted, cpu=cpu, reason=why, declared=terms.declared)
+
+
+def released(found: Candidate, profile: str) -> Target | None:
+    """The declared size, for a job that waits although no profile decides for it (any more); None for others."""
+    terms, target, state = found.terms, found.target, found.state
+    if terms is None or terms.spec.run_policy.suspend:
+        return None
+    waits = not target.replicas if target is not None else state is not None and state.phase == "Waiting"
+    if not waits:
+        return None
+    declared = terms.declared
+    reason = f"{profile}: the declared size"
+    return Target(_generation(found, declared), declared, reason=reason, declared=declared)
+
+
+def suspended(found: Candidate) -> Target | None:
+    """Nothing, for a job that the profile decides for and that a person has suspended; None for others."""
+    terms, target = found.terms, found.target
+    if found.job is not None or terms is None or not found.followed or not terms.spec.run_policy.suspend:
+        return None
+    return _waits(found, "suspended") if target is not None and target.replicas else None
+
+
+def _needed(found: Candidate, change: core.Target) -> dict[str, Resources]:
+    """What a change takes by node beyond what the job holds; what it gives up itself is deducted."""
+    assert found.job is not None
+    spec, needed = found.job.spec, dict[str, Resources]()
+
+    def shift(node: str, amount: Resources) -> None:
+        needed[node] = needed.get(node, NOTHING).plus(amount)
+
+    wanted = dict(_roles(change.nodes))
+    for (name, index), node in wanted.items():
+        group = spec.group(name)
+        if node == ANY_NODE or group is None:
+            continue
+        values = _millicores(change, name)
+        cpu = values[index] if index < len(values) else group.request.cpu
+        if (name, index) in found.bound:
+            # Also less: replicas give CPU back before those that are added start, which else could never be.
+            shift(found.bound[name, index], Resources(cpu=cpu - found.cpu[name, index]))
+        elif found.awaited.get((name, index)) != node:
+            shift(node, group.request._replace(cpu=cpu))
+    for role, node in {**found.awaited, **found.bound}.items():
+        if role not in wanted and node in needed:
+            group = spec.group(role[0])
+            assert group is not None
+            shift(node, NOTHING.minus(group.request._replace(cpu=found.cpu.get(role, group.request.cpu))))
+    # Freeing one resource while taking another is fine; what is freed is not given to others before it is free.
+    return {node: amount for node, amount in needed.items() if any(part > 0 for part in amount)}
+
+
+def _millicores(change: core.Target, name: str) -> tuple[int, ...]:
+    return tuple(cast("Iterable[int]", change.cpu.get(name, ())))
+
+
+def _roles(nodes: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Role, str]]:
+    for name, names in nodes.items():
+        for index, node in enumerate(names):
+            yield (name, index), node
+
+
+def _holds(found: Candidate, change: core.Target) -> Target:
+    assert found.job is not None
+    assert found.terms is not None
+    replicas = {group.type: len(change.nodes.get(group.type, ())) for group in found.job.spec.groups}
+    anywhere = any(node in (ANY_NODE, "") for _, node in _roles(change.nodes))
+    reason = change.reason
+    if found.refused:  # a replica that finds no other node keeps the one it cannot have: it may become free
+        reason = f"{reason.replace(REFUSED + ' is gone', ' cannot be had')} (kube-scheduler: {found.refused})"
+    cpu = {
+        name: tuple(max(1, value - found.terms.beside[name]) for value in _millicores(change, name))
+        for name in change.cpu
+    }
+    return Target(
+        _generation(found, replicas),
+        replicas,
+        {}
+        if anywhere
+        else {name: tuple(node.removesuffix(REFUSED) for node in names) for name, names in change.nodes.items()},
+        cpu,
+        reason,
+        _declared(found, replicas),
+    )
+
+
+def _waits(found: Candidate, why: str) -> Target:
+    assert found.terms is not None
+    return Target(_generation(found, {}), {}, reason=why, declared=found.terms.declared)
+
+
+def _kept(found: Candidate) -> Target | None:
+    """The target of a job that stays as it is: its size if it has none, and what its spec says by now."""
+    assert found.job is not None
+    assert found.terms is not None
+    if found.target is not None:
+        declared = _declared(found, found.target.replicas)
+        return None if declared == found.target.declared else replace(found.target, declared=declared)
+    if found.job.phase == "rescaling" and found.state is not None and found.state.rescaling:
+        return None
+    change = core.Target(found.job.placement, "had this size when the profile took over")
+    return replace(_holds(found, change), generation=found.state.generation if found.state is not None else 0)
+
+
+def _declared(found: Candidate, replicas: Mapping[str, int]) -> Mapping[str, int]:
+    """The spec's replicas, once an edit of them has been followed; till then those that the last target saw."""
+    assert found.terms is not None
+    asked, _ = asked_for(found.terms, found.target, found.state, replicas)
+    followed = all(replicas.get(name, 0) == count for name, count in asked.items())
+    return found.terms.declared if followed or found.target is None else found.target.declared
+
+
+def _generation(found: Candidate, replicas: Mapping[str, int]) -> int:
+    """One more where the size changes; the first start is generation 0 however long the job waited for it."""
+    target, state = found.target, found.state
+    known = [target.generation if target is not None else 0]
+    if state is not None:
+        known.append(state.generation)
+        known += [each.generation for each in (state.next, state.refused) if each is not None]
+    last = max(known)
+    has_run = target is not None and (target.generation > 0 or bool(target.replicas))
+    has_run = has_run or (state is not None and bool(state.replicas))
+    refused = target is not None and state is not None and state.refused is not None
+    refused = refused and state.refused.generation == target.generation  # type: ignore[union-attr]
+    size = target.replicas if target is not None else (state.replicas if state is not None else {})
+    return last + 1 if has_run and (refused or dict(size) != dict(replicas)) else last
+
+
+def _differs(wanted: Target, known: Target | None) -> bool:
+    """Whether there is anything new in a target but, for a job that goes on running, other words."""
+    if known is None:
+        return True
+    same = (wanted.generation, dict(wanted.replicas), dict(wanted.nodes), dict(wanted.cpu), dict(wanted.declared)) == (
+        known.generation,
+        dict(known.replicas),
+        dict(known.nodes),
+        dict(known.cpu),
+        dict(known.declared),
+    )
+    return not same or (not wanted.replicas and wanted.reason != known.reason)

@@ -1,0 +1,223 @@
+"""The product's ApiClient over the API server in memory: the same methods and errors, the faults of a schedule."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from campaign.apiserver import ApiServer, Object, error_of, place_of
+from campaign.cluster import STATUS_SUFFIX, Cluster
+from campaign.faults import Faults, Request
+from elastic_tfjob.controller.client import ApiClient, ApiError, Expired, Fenced, Unavailable
+
+__all__ = ["Api", "Wire"]
+
+_ATTEMPTS: Final = 6
+_WATCH_S: Final = 300.0
+_SILENT_S: Final = 40.0
+_LATE_S: Final = 5.0
+# Of these it does not matter whether they come, or they come by the clock and not by what happens.
+_NOT_COUNTED: Final = frozenset({"events", "leases"})
+
+
+class Wire:
+    """What all replicas of the operator share: the server, and the count of their writes and watch events."""
+
+    def __init__(self, server: ApiServer, cluster: Cluster, faults: Faults, random: Random) -> None:
+        self.server = server
+        self.cluster = cluster
+        self.faults = faults
+        self.random = random
+        self.writes: list[str] = []
+        self.events: list[str] = []
+        self.sending: Callable[[str, str, str], None] = lambda *_: None
+
+    def faulty(self) -> bool:
+        """Whether anything may go wrong now."""
+        return self.server.loop.time() < self.faults.until
+
+
+_HEALTHY: Final = Request()
+
+
+@dataclass(slots=True)
+class _Life:
+    """A replica's, shared by its client and the fenced copy of it."""
+
+    over: bool = False
+    # What its tasks wait for: a task that waits for something that nobody else holds is garbage, as asyncio sees it.
+    never: asyncio.Future[None] | None = None
+
+
+class Api(ApiClient):
+    """One replica's client. `die` is called when the replica is to die at a write."""
+
+    def __init__(self, wire: Wire, name: str, die: Callable[[], None]) -> None:
+        self._wire = wire
+        self._name = name
+        self._die = die
+        self._life = _Life()
+        self._may_write: Callable[[], bool] = lambda: True
+
+    @property
+    def dead(self) -> bool:
+        """Whether the replica is gone: no request of it is sent, and none comes back."""
+        return self._life.over
+
+    @dead.setter
+    def dead(self, over: bool) -> None:
+        self._life.over = over
+
+    # The methods of the ApiClient
+
+    async def get(self, path: str, *, accept: str = "", **params: str) -> dict[str, Any]:
+        return await self._asking("GET", path, params=params)
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return await self._asking("POST", path, body)
+
+    async def put(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return await self._asking("PUT", path, body)
+
+    async def patch(self, path: str, body: Mapping[str, Any], content_type: str = "") -> dict[str, Any]:
+        return await self._asking("PATCH", path, body)
+
+    async def delete(self, path: str, *, uid: str, **options: Any) -> dict[str, Any]:
+        return await self._asking("DELETE", path, {"preconditions": {"uid": uid}, **options})
+
+    async def once(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = 5.0
+    ) -> dict[str, Any]:
+        return await self._ask(method, path, body)
+
+    async def raw(self, path: str, timeout_s: float, limit: int) -> bytes:
+        await self._alive()
+        await asyncio.sleep(0.003)
+        await self._alive()
+        assert path.endswith(STATUS_SUFFIX), path
+        parts = path.split("/")
+        answer = self._wire.cluster.status_of(parts[4], parts[6].partition(":")[0])
+        if answer is None:
+            raise Unavailable(f"GET {path}", 503, "ServiceUnavailable", "no endpoints")
+        assert len(answer) <= limit
+        return answer
+
+    async def watch(self, path: str, *, version: str, accept: str = "", **params: str) -> AsyncIterator[Object]:
+        wire, loop = self._wire, asyncio.get_running_loop()
+        server, faults = wire.server, wire.faults
+        place = place_of(path)
+        await self._alive()
+        await asyncio.sleep(0.002)
+        await self._alive()
+        if wire.faulty() and faults.expires():
+            raise Expired(f"WATCH {path}", 410, "Expired", "a fault of the campaign")
+        until = loop.time() + _WATCH_S
+        position = int(version)
+        again: deque[Object] = deque()
+        while True:
+            for change in server.changes(place.resource, position):
+                position = change.version
+                event = server.event(change, place.namespace, params)
+                if event is None:
+                    continue
+                faulty = wire.faulty()
+                due = change.at + (faults.event_delay_s() if faulty else 0.002)
+                if due > loop.time():
+                    await asyncio.sleep(due - loop.time())
+                    await self._alive()
+                wire.events.append(f"{place.resource} {event['type']} {event['object']['metadata']['name']}")
+                fault = faults.event(len(wire.events)) if faulty else ""
+                if fault == "lost":
+                    raise Unavailable(f"WATCH {path}", 0, "ServerDisconnected", "a fault of the campaign")
+                if fault == "silent":
+                    await asyncio.sleep(_SILENT_S)
+                    raise Unavailable(f"WATCH {path}", 0, "TimeoutError", "a fault of the campaign")
+                if fault == "delayed":
+                    await asyncio.sleep(_LATE_S)
+                    await self._alive()
+                yield event
+                while again:
+                    yield again.popleft()
+                if fault == "replayed":
+                    again.append(event)
+            coming = server.next_change(place.resource)
+            timer = loop.call_at(min(until, loop.time() + _LATE_S) if again else until, _done, coming)
+            await coming
+            timer.cancel()
+            await self._alive()
+            while again:
+                yield again.popleft()
+            if loop.time() >= until:
+                return
+
+    # How a request goes
+
+    async def _alive(self) -> None:
+        """Nothing ever comes back to a process that is gone; its tasks hear nothing until they are cancelled."""
+        if self.dead:
+            self._life.never = self._life.never or asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._life.never])
+
+    async def _asking(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None
+    ) -> Object:
+        """With retries, as the product's: an ApiError that may pass is asked again up to six times, later each time."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return await self._ask(method, path, body, params)
+            except Unavailable as error:
+                if attempt == _ATTEMPTS:
+                    raise
+                longest_s = min(0.1 * 2.0 ** (attempt - 1), 10.0)
+                await asyncio.sleep(max(error.retry_after_s, self._wire.random.uniform(0.0, longest_s)))
+                await self._alive()
+        raise AssertionError("the last attempt raises")
+
+    async def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None
+    ) -> Object:
+        await self._alive()
+        wire = self._wire
+        place = place_of(path)
+        faulty = wire.faulty()
+        fate = wire.faults.request(method, path) if faulty else _HEALTHY
+        kill = None
+        if method != "GET":
+            if not self._may_write():
+                raise Fenced(f"{method} {path}", 0, "Fenced", "this replica may not write")
+            wire.sending(self._name, method, path)
+            if place.resource not in _NOT_COUNTED:
+                wire.writes.append(f"{method} {place.resource}/{place.name or (body or {})['metadata']['name']}")
+                kill = wire.faults.kill(len(wire.writes)) if faulty else None
+        if kill == "before":
+            self._die()
+            await self._alive()
+        await asyncio.sleep(fate.there_s)
+        await self._alive()
+        answer: Object = {}
+        error: ApiError | None = None
+        if fate.effect:
+            try:
+                if method == "GET" and not place.name:
+                    answer = wire.server.page(place, params or {})
+                else:
+                    answer = wire.server.handle(method, path, body, by=self._name)
+            except ApiError as refused:
+                error = refused
+        if kill == "after":
+            self._die()
+            await self._alive()
+        await asyncio.sleep(fate.back_s)
+        await self._alive()
+        if fate.status is not None:
+            raise error_of(fate.status, f"{method} {path}")
+        if error is not None:
+            raise error
+        return answer
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,289 @@
+"""kube-scheduler and the kubelets: bind pods, run their containers, end them, show them their commands."""
+
+import asyncio
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+from campaign.apiserver import ApiServer, Change, Object
+from campaign.clock import format_now
+from campaign.files import SIGKILL, SIGTERM, Files
+from campaign.pod import Container, Judge, Training
+from elastic_tfjob.api.tfjob import CONTAINER, JOB_NAME_LABEL
+from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION
+from elastic_tfjob.controller.inject import STATUS_PORT
+from elastic_tfjob.controller.observed import EXPORTER, pinned_to
+from elastic_tfjob.controller.resources import amounts, requests_of
+
+__all__ = ["Cluster"]
+
+_GRACE_S: Final = 30.0
+
+
+@dataclass
+class _Running:
+    """What a kubelet knows of a pod of its node."""
+
+    uid: str
+    namespace: str
+    name: str
+    container: Container | None = None
+    files: Files | None = None
+    restarts: int = 0
+    over: bool = False
+    pending: str | None = None
+    heard: str | None = None
+
+
+@dataclass
+class Cluster:
+    """All nodes. `command_s`: the least and longest time in which a pod hears of a command; `start_s`: in which a bound
+    pod runs."""
+
+    loop: asyncio.AbstractEventLoop
+    server: ApiServer
+    random: Random
+    judge: Judge
+    command_s: tuple[float, float] = (0.05, 1.0)
+    start_s: tuple[float, float] = (0.3, 2.0)
+    trainings: dict[str, Training] = field(default_factory=dict)
+    lost_commands: int = 0
+    """So many of the next commands reach no pod before its kubelet looks again by itself, after a minute."""
+    _pods: dict[str, _Running] = field(default_factory=dict)
+    _unbound: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _look: asyncio.TimerHandle | None = None
+
+    def __post_init__(self) -> None:
+        self.server.observers.append(self._observe)
+
+    def add_node(self, name: str, cpu: str = "4", memory: str = "16Gi") -> None:
+        """A node that is ready."""
+        body = {
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+            "status": {
+                "allocatable": {"cpu": cpu, "memory": memory, "pods": "110"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        }
+        self.server.create("nodes", "", body, by="cluster")
+
+    def training(self, namespace: str, job: str) -> Training:
+        """A job's training."""
+        key = f"{namespace}/{job}"
+        if key not in self.trainings:
+            self.trainings[key] = Training(self.judge, self.random)
+        return self.trainings[key]
+
+    def status_of(self, namespace: str, name: str) -> bytes | None:
+        """What a pod's exporter answers; None where there is nobody to answer."""
+        pod = self.server.get("pods", namespace, name)
+        running = self._pods.get(pod["metadata"]["uid"]) if pod is not None else None
+        if pod is None or running is None or running.over or running.container is None:
+            return None
+        sidecars = pod["spec"].get("initContainers") or ()
+        return running.container.status() if any(each["name"] == EXPORTER for each in sidecars) else None
+
+    def mischief(self) -> str:
+        """Let something go wrong somewhere, and tell what."""
+        pods = [each for each in self.server.all("pods") if each["metadata"]["uid"] in self._pods]
+        what = self.random.choice(("container", "drain", "command"))
+        if what == "command":
+            self.lost_commands += 1
+            return "the next command reaches its pod late"
+        if not pods:
+            return "nothing"
+        pod = self.random.choice(pods)
+        namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        if what == "container":
+            self.kill_container(namespace, name)
+            return f"the container of {name} dies"
+        # A plain job fails by a drain, as upstream's: only an elastic one must come to the same end.
+        elastic = any(each["name"] == EXPORTER for each in pod["spec"].get("initContainers") or ())
+        if elastic and pod["status"]["phase"] in ("Pending", "Running"):
+            self.server.delete("pods", pod, by="drain")
+        return f"{name} is drained"
+
+    def kill_container(self, namespace: str, name: str) -> None:
+        """The container dies, as by lack of memory; the kubelet restarts it where the pod's policy says so."""
+        pod = self.server.get("pods", namespace, name)
+        running = self._pods.get(pod["metadata"]["uid"]) if pod is not None else None
+        if running is not None and running.container is not None:
+            running.container.signal_all(SIGKILL)
+
+    # What happens at the API server
+
+    def _observe(self, change: Change) -> None:
+        if change.resource != "pods":
+            return
+        old, new = change.old, change.new
+        if new is None:
+            assert old is not None
+            uid = old["metadata"]["uid"]
+            self._unbound.pop(uid, None)
+            running = self._pods.pop(uid, None)
+            if running is not None and running.container is not None:
+                running.over = True
+                running.container.signal_all(SIGKILL)
+            self._schedule_soon()
+            return
+        metadata = new["metadata"]
+        uid = metadata["uid"]
+        if old is None:
+            self._unbound[uid] = metadata["namespace"], metadata["name"]
+            self._schedule_soon()
+            return
+        running = self._pods.get(uid)
+        if running is None:
+            return
+        command = (metadata.get("annotations") or {}).get(COMMAND_ANNOTATION)
+        if command is not None and command != running.pending:
+            running.pending = command
+            if self.lost_commands:
+                self.lost_commands -= 1
+                self._after(70.0, self._show_command, running)
+            else:
+                self._after(self.random.uniform(*self.command_s), self._show_command, running)
+        if "deletionTimestamp" in metadata and "deletionTimestamp" not in old["metadata"]:
+            self._after(self.random.uniform(0.05, 0.5), self._terminate, running)
+        if change.old is not None and change.old["spec"] is not new["spec"]:
+            self._schedule_soon()
+
+    def _after(self, seconds: float, what: Any, *arguments: Any) -> asyncio.TimerHandle:
+        return self.loop.call_later(seconds, what, *arguments)
+
+    # kube-scheduler
+
+    def _schedule_soon(self) -> None:
+        if self._unbound and self._look is None:
+            self._look = self._after(0.05, self._schedule)
+
+    def _schedule(self) -> None:
+        self._look = None
+        for uid, (namespace, name) in list(self._unbound.items()):
+            pod = self.server.get("pods", namespace, name)
+            if pod is None or pod["metadata"]["uid"] != uid or "deletionTimestamp" in pod["metadata"]:
+                del self._unbound[uid]
+                continue
+            node = self._node_for(pod)
+            if node is not None:
+                del self._unbound[uid]
+                bound = {**pod, "spec": {**pod["spec"], "nodeName": node}}
+                running = self._pods[uid] = _Running(uid, namespace, name)
+                running.pending = (pod["metadata"].get("annotations") or {}).get(COMMAND_ANNOTATION)
+                self.server.update("pods", pod, _conditioned(bound, "True", "", ""), by="kube-scheduler")
+                self._after(self.random.uniform(*self.start_s), self._start, running)
+            elif not (pod["status"].get("conditions")):
+                message = "0 nodes are available: Insufficient cpu."
+                refused = _conditioned(pod, "False", "Unschedulable", message)
+                self.server.update("pods", pod, refused, by="kube-scheduler")
+
+    def _node_for(self, pod: Object) -> str | None:
+        pinned, asked = pinned_to(pod["spec"]), requests_of(pod["spec"])
+        best: tuple[int, str] | None = None
+        for node in self.server.all("nodes"):
+            name = node["metadata"]["name"]
+            if node["spec"].get("unschedulable") if "spec" in node else False:
+                continue
+            if pinned and name != pinned:
+                continue
+            free = self.free(node)
+            if all(want <= have for want, have in zip(asked, free, strict=True)):
+                best = max(best or (-1, ""), (free[0], name))
+        return None if best is None else best[1]
+
+    def free(self, node: Object) -> tuple[int, ...]:
+        """What pods on a node leave of it: CPU in millicores, memory in bytes, accelerators."""
+        left = list(amounts(node["status"]["allocatable"]))
+        for pod in self.server.all("pods"):
+            here = pod["spec"].get("nodeName") == node["metadata"]["name"]
+            if here and pod["status"]["phase"] not in ("Succeeded", "Failed"):
+                for i, amount in enumerate(requests_of(pod["spec"])):
+                    left[i] -= amount
+        return tuple(left)
+
+    # Kubelets
+
+    def _pod(self, running: _Running) -> Object | None:
+        pod = self.server.get("pods", running.namespace, running.name)
+        return pod if pod is not None and pod["metadata"]["uid"] == running.uid else None
+
+    def _start(self, running: _Running) -> None:
+        pod = self._pod(running)
+        if pod is None or running.over or "deletionTimestamp" in pod["metadata"]:
+            return
+        job = pod["metadata"]["labels"][JOB_NAME_LABEL]
+        training = self.training(running.namespace, job)
+
+        def over(code: int) -> None:
+            self._container_over(running, code)
+
+        container = running.container = Container(
+            self.loop, self.random, pod, training=training, files=running.files, over=over
+        )
+        running.files = container.files
+        if running.pending is not None:
+            container.command(running.pending)
+        self._set_status(running, phase="Running", podIP="10.0.0.1", containerStatuses=[_running(running.restarts)])
+        container.start()
+
+    def _show_command(self, running: _Running) -> None:
+        if running.container is not None and not running.over and running.pending is not None:
+            running.container.command(running.pending)
+
+    def _container_over(self, running: _Running, code: int) -> None:
+        """Its first process has ended: restart it, or the pod is over."""
+        running.container = None
+        pod = self._pod(running)
+        if pod is None or running.over:
+            return
+        policy = pod["spec"].get("restartPolicy", "Always")
+        terminating = "deletionTimestamp" in pod["metadata"]
+        if not terminating and (policy == "Always" or (policy == "OnFailure" and code)):
+            running.restarts += 1
+            waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+            status = {"name": CONTAINER, "restartCount": running.restarts, "state": waiting}
+            self._set_status(running, containerStatuses=[status])
+            self._after(self.random.uniform(0.5, 3.0) * min(running.restarts, 5), self._start, running)
+            return
+        running.over = True
+        ended = {"terminated": {"exitCode": code}}
+        status = {"name": CONTAINER, "restartCount": running.restarts, "state": ended}
+        self._set_status(running, phase="Failed" if code else "Succeeded", containerStatuses=[status])
+        if terminating:
+            self._remove(running)
+
+    def _terminate(self, running: _Running) -> None:
+        if running.container is None:
+            running.over = True
+            self._remove(running)
+            return
+        self._after(_GRACE_S, self._kill, running)
+        running.container.signal_all(SIGTERM)
+
+    def _kill(self, running: _Running) -> None:
+        if running.container is not None and not running.over:
+            running.container.signal_all(SIGKILL)
+
+    def _remove(self, running: _Running) -> None:
+        pod = self._pod(running)
+        if pod is not None:
+            self.server.store("pods", pod, None, by="kubelet")
+
+    def _set_status(self, running: _Running, **values: Any) -> None:
+        pod = self._pod(running)
+        if pod is not None:
+            self.server.update("pods", pod, {**pod, "status": {**pod["status"], **values}}, by="kubelet")
+
+
+def _running(restarts: int) -> dict[str, Any]:
+    return {"name": CONTAINER, "restartCount": restarts, "state": {"running": {}}}
+
+
+def _conditioned(pod: Object, status: str, reason: str, message: str) -> Object:
+    condition = {"type": "PodScheduled", "status": status, "lastTransitionTime": format_now()}
+    if reason:
+        condition |= {"reason": reason, "message": message}
+    return {**pod, "status": {**pod["status"], "conditions": [condition]}}
+
+
+STATUS_SUFFIX: Final = f":{STATUS_PORT}/proxy/status"

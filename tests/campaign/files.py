@@ -1,0 +1,233 @@
+"""A pod's small files in memory, and the names of the operating system that the launcher uses, bound to them.
+
+The launcher is the product's own. It is given paths of this module, and `virtual_machine` replaces what it calls of the
+operating system while the block lasts: processes are Programs of `campaign.pod`, which the pod that is being driven
+(`machine.current`) keeps.
+"""
+
+import contextlib
+import os as real_os
+import signal as real_signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from elastic_tfjob.exporter import files as exporter_files
+from elastic_tfjob.runtime import launcher as launcher_module
+from elastic_tfjob.runtime import protocol as real_protocol
+
+__all__ = ["Files", "Machine", "VirtualPath", "machine", "virtual_machine"]
+
+
+class Files:
+    """Contents by name; `changed` is called with the name of each file that is written or goes."""
+
+    def __init__(self, changed: Callable[[str], None]) -> None:
+        self.contents: dict[str, Any] = {}
+        self._stamps: dict[str, int] = {}
+        self._changed = changed
+        self._stamp = 0
+
+    def write(self, name: str, content: Any) -> None:
+        self._stamp += 1
+        self.contents[name] = content
+        self._stamps[name] = self._stamp
+        self._changed(name)
+
+    def remove(self, name: str) -> None:
+        if self.contents.pop(name, None) is None:
+            raise FileNotFoundError(name)
+        self._changed(name)
+
+    def remove_under(self, folder: str) -> None:
+        for name in [name for name in self.contents if name.startswith(folder + "/")]:
+            self.remove(name)
+
+    def stamp(self, name: str) -> int:
+        if name not in self.contents:
+            raise FileNotFoundError(name)
+        return self._stamps[name]
+
+
+class _Status:
+    __slots__ = ("st_ino", "st_mtime_ns", "st_size")
+
+    def __init__(self, stamp: int, size: int) -> None:
+        self.st_mtime_ns = self.st_ino = stamp
+        self.st_size = size
+
+
+class VirtualPath:
+    """What the launcher does with a `pathlib.Path`."""
+
+    __slots__ = ("files", "name")
+
+    def __init__(self, files: Files, name: str) -> None:
+        self.files = files
+        self.name = name
+
+    def __truediv__(self, part: str) -> "VirtualPath":
+        return VirtualPath(self.files, f"{self.name}/{part}")
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def parent(self) -> "VirtualPath":
+        return VirtualPath(self.files, self.name.rpartition("/")[0])
+
+    def exists(self) -> bool:
+        return self.name in self.files.contents
+
+    def read_text(self) -> str:
+        self.files.stamp(self.name)
+        return str(self.files.contents[self.name])
+
+    def stat(self) -> _Status:
+        return _Status(self.files.stamp(self.name), len(str(self.files.contents[self.name])))
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        with contextlib.suppress(*([FileNotFoundError] if missing_ok else [])):
+            self.files.remove(self.name)
+
+    def mkdir(self, **_: Any) -> None:
+        """Folders are there."""
+
+    def chmod(self, mode: int) -> None:
+        """Everybody reads everything."""
+
+
+class Host(Protocol):
+    """What the operating system asks of the pod that runs."""
+
+    def spawn(self, command: Sequence[str], environment: Mapping[str, str]) -> int: ...
+    def reap(self) -> tuple[int, int]: ...
+    def signal(self, pid: int, number: int) -> None: ...
+    def listens(self, port: int) -> bool: ...
+    def usage(self) -> dict[str, Any]: ...
+
+
+class Machine:
+    """The operating system below the launcher that is being driven."""
+
+    current: Host
+
+    @contextlib.contextmanager
+    def of(self, host: Host) -> Iterator[None]:
+        """Have that pod run."""
+        before = getattr(self, "current", None)
+        self.current = host
+        try:
+            yield
+        finally:
+            if before is not None:
+                self.current = before
+
+
+machine: Final = Machine()
+
+
+class _Staged:
+    """What is to replace a file, and is not there yet."""
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        self.content = content
+
+
+class _Os:
+    """The module `os`, with processes of the current pod."""
+
+    environ: Final[dict[str, str]] = {}
+
+    @staticmethod
+    def posix_spawnp(program: str, command: Sequence[str], environment: Mapping[str, str], **_: Any) -> int:
+        return machine.current.spawn(command, environment)
+
+    @staticmethod
+    def waitpid(pid: int, options: int) -> tuple[int, int]:
+        return machine.current.reap()
+
+    @staticmethod
+    def kill(pid: int, number: int) -> None:
+        machine.current.signal(pid, number)
+
+    killpg = kill
+
+    @staticmethod
+    def replace(staged: _Staged, path: VirtualPath) -> None:
+        path.files.write(path.name, staged.content)
+
+    @staticmethod
+    def unlink(staged: _Staged) -> None:
+        """Nobody has seen it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(real_os, name)
+
+
+class _Protocol:
+    """`runtime.protocol` on virtual paths."""
+
+    @staticmethod
+    def write(path: VirtualPath, content: dict[str, Any]) -> None:
+        path.files.write(path.name, content)
+
+    @staticmethod
+    def stage(path: VirtualPath, content: dict[str, Any]) -> _Staged:
+        return _Staged(content)
+
+    @staticmethod
+    def read(path: VirtualPath, limit: int = 0) -> dict[str, Any] | None:
+        found = path.files.contents.get(path.name)
+        return found if isinstance(found, dict) else None
+
+    @staticmethod
+    def generation_directory(directory: VirtualPath, generation: int) -> VirtualPath:
+        return directory / f"generation-{generation}"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(real_protocol, name)
+
+
+class _Shutil:
+    @staticmethod
+    def rmtree(path: VirtualPath, ignore_errors: bool = False) -> None:
+        path.files.remove_under(path.name)
+
+
+class _Cgroup:
+    @staticmethod
+    def usage() -> dict[str, Any]:
+        return machine.current.usage()
+
+
+def _listens(port: int) -> bool:
+    return machine.current.listens(port)
+
+
+@contextlib.contextmanager
+def virtual_machine() -> Iterator[None]:
+    """The launcher's and the exporter's modules use the machine of this module."""
+    protocol = _Protocol()
+    names: list[tuple[Any, str, Any]] = [
+        (launcher_module, "os", _Os()),
+        (launcher_module, "protocol", protocol),
+        (launcher_module, "shutil", _Shutil()),
+        (launcher_module, "cgroup", _Cgroup()),
+        (launcher_module, "_listens", _listens),
+        (launcher_module, "_has_gpu", lambda: False),
+        (exporter_files, "protocol", protocol),
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in names]
+    for module, name, virtual in names:
+        setattr(module, name, virtual)
+    try:
+        yield
+    finally:
+        for module, name, original in before:
+            setattr(module, name, original)
+
+
+SIGTERM: Final = int(real_signal.SIGTERM)
+SIGKILL: Final = int(real_signal.SIGKILL)

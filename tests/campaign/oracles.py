@@ -1,0 +1,253 @@
+"""What must hold at every moment of every schedule, each a small function that is shown what happens."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from campaign.apiserver import ApiServer, Change, Object
+from campaign.pod import Program
+from elastic_tfjob.api.tfjob import JOB_NAME_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
+from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STATE_ANNOTATION
+from elastic_tfjob.controller.resources import amounts, requests_of
+
+__all__ = ["Oracles", "summary"]
+
+_MOST_WRITES: Final = 20
+"""Of the operator in a minute in which nothing happens: figures, the count of an event that repeats."""
+_HOT_LOOP: Final = 600
+"""Of the operator in any minute."""
+
+LEGAL_PHASES: Final = {
+    ("Waiting", "Stable"),
+    ("Stable", "Preparing"),
+    ("Stable", "Recreating"),
+    ("Stable", "Waiting"),
+    ("Preparing", "Checkpointing"),
+    ("Preparing", "RollingBack"),
+    ("Checkpointing", "Switching"),
+    ("Checkpointing", "RollingBack"),
+    ("RollingBack", "Stable"),
+    ("RollingBack", "Switching"),
+    ("Switching", "Stable"),
+    ("Recreating", "Switching"),
+    ("Recreating", "Waiting"),
+}
+"""Steps of a job's state, but those to Stable and Waiting of a job that is finished or suspended."""
+
+
+@dataclass
+class Oracles:
+    """Watches over a world; what it finds is in `violations`, each with the time and the name of the oracle."""
+
+    loop: asyncio.AbstractEventLoop
+    server: ApiServer
+    violations: list[str] = field(default_factory=list)
+    operators: set[str] = field(default_factory=set)
+    """Names of the replicas of the operator, as writers."""
+    identities: dict[str, str] = field(default_factory=dict)
+    """By replica, the name under which it holds the lease."""
+    overcommit: bool = False
+    """Whether this world's nodes may be asked for more than they have: pods without a scheduler's promise."""
+    _recent: list[float] = field(default_factory=list)
+    _first_configs: dict[tuple[str, str], str] = field(default_factory=dict)
+    _began: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._began = self.loop.time()
+        self.server.observers.append(self._observe)
+
+    def fail(self, oracle: str, what: str) -> None:
+        """Note a violation; of each oracle the first few."""
+        if sum(each.split(": ")[0].endswith(oracle) for each in self.violations) < 3:
+            self.violations.append(f"{self.loop.time() - self._began:.2f} s {oracle}: {what}")
+
+    def _observe(self, change: Change) -> None:
+        if change.by in self.operators and change.resource not in ("leases", "events"):
+            self._no_hot_loop()
+        if change.resource == "pods":
+            self._one_pod_per_replica(change)
+            self._first_config_stays(change)
+            self._nodes_are_not_overcommitted(change)
+        elif change.resource == "tfjobs":
+            self._verdicts_stay(change)
+            self._state_goes_its_way(change)
+        elif change.resource == "leases" and change.new is not None and change.by in self.operators:
+            self.identities[change.by] = change.new["spec"].get("holderIdentity") or self.identities.get(change.by, "")
+
+    def _no_hot_loop(self) -> None:
+        """The operator does not write without end."""
+        now = self.loop.time()
+        self._recent.append(now)
+        if len(self._recent) > _HOT_LOOP:
+            if now - self._recent[-_HOT_LOOP] < 60:
+                self.fail("no_hot_loop", f"{_HOT_LOOP} writes within {now - self._recent[-_HOT_LOOP]:.1f} s")
+            del self._recent[:-_HOT_LOOP]
+
+    def writes_since(self, since: float) -> int:
+        """Writes of the operator since then."""
+        return sum(at >= since for at in self._recent)
+
+    def calm(self, since: float) -> None:
+        """Nothing has happened since then: nearly nothing was written."""
+        count, minutes = self.writes_since(since), (self.loop.time() - since) / 60
+        if count > _MOST_WRITES * minutes + 2:
+            self.fail("calm_when_nothing_happens", f"{count} writes in {60 * minutes:.0f} s")
+
+    def _one_pod_per_replica(self, change: Change) -> None:
+        """Never two pods of one replica at once."""
+        if change.old is not None or change.new is None:
+            return
+        role = _role(change.new)
+        for other in self.server.all("pods"):
+            if other is not change.new and _role(other) == role and "deletionTimestamp" not in other["metadata"]:
+                self.fail("one_pod_per_replica", f"{other['metadata']['name']} and {change.new['metadata']['name']}")
+
+    def _first_config_stays(self, change: Change) -> None:
+        """Generation 0's TF_CONFIG of a replica never changes."""
+        new = change.new
+        if change.old is not None or new is None or (new["metadata"].get("annotations") or {}).get(COMMAND_ANNOTATION):
+            return
+        config = next(
+            (
+                each["value"]
+                for container in new["spec"]["containers"]
+                for each in container.get("env") or ()
+                if each["name"] == "TF_CONFIG"
+            ),
+            "",
+        )
+        owner = new["metadata"]["ownerReferences"][0]["uid"]
+        first = self._first_configs.setdefault((owner, new["metadata"]["name"]), config)
+        if first != config:
+            self.fail("first_config_stays", f"{new['metadata']['name']}: {first} became {config}")
+
+    def _nodes_are_not_overcommitted(self, change: Change) -> None:
+        """Bound pods ask for no more than their node has."""
+        if self.overcommit or change.new is None or change.old is None or change.old["spec"] is change.new["spec"]:
+            return
+        name = change.new["spec"].get("nodeName")
+        node = self.server.get("nodes", "", name) if name else None
+        if node is None:
+            return
+        asked = [0, 0, 0]
+        for pod in self.server.all("pods"):
+            if pod["spec"].get("nodeName") == name and pod["status"]["phase"] not in ("Succeeded", "Failed"):
+                for i, amount in enumerate(requests_of(pod["spec"])):
+                    asked[i] += amount
+        if any(want > have for want, have in zip(asked, amounts(node["status"]["allocatable"]), strict=True)):
+            self.fail("nodes_are_not_overcommitted", f"{name}: {asked}")
+
+    def _verdicts_stay(self, change: Change) -> None:
+        """What has succeeded or failed does so for ever."""
+        if change.old is None or change.new is None:
+            return
+        before, after = _conditions(change.old), _conditions(change.new)
+        for verdict in ("Succeeded", "Failed"):
+            if before.get(verdict) == "True" and (after.get(verdict) != "True" or after.get("Running") == "True"):
+                self.fail("verdicts_stay", f"{before} became {after}")
+
+    def _state_goes_its_way(self, change: Change) -> None:
+        """A job's state takes only the steps that there are, and its generation never falls."""
+        if change.old is None or change.new is None:
+            return
+        before, after = state_of(change.old), state_of(change.new)
+        if before is None or after is None or before is after:
+            return
+        step = before["phase"], after["phase"]
+        over = _conditions(change.new)
+        settled = (
+            over.get("Succeeded") == "True"
+            or over.get("Failed") == "True"
+            or change.new["spec"].get("runPolicy", {}).get("suspend")
+        )
+        if step[0] != step[1] and step not in LEGAL_PHASES and not settled:
+            self.fail("state_goes_its_way", f"{step[0]} became {step[1]}")
+        if after["generation"] < before["generation"]:
+            self.fail("state_goes_its_way", f"generation {before['generation']} became {after['generation']}")
+
+    def sending(self, replica: str, method: str, path: str) -> None:
+        """Only the leader writes."""
+        if "/leases" in path or "/events" in path or not self.identities:
+            return
+        for lease in self.server.all("leases"):
+            holder = lease["spec"].get("holderIdentity")
+            if holder and holder != self.identities.get(replica):
+                self.fail("only_the_leader_writes", f"{replica} while {holder} leads: {method} {path}")
+
+    def training_begins(self, program: Program, step: int) -> None:
+        """One program trains at a time, and loses no step in a switch."""
+        training = program.training
+        others = [each for each in training.trainers if each.task.chief and each is not program]
+        if others:
+            kinds = ", ".join(f"generation {each.generation} ({each.state})" for each in others)
+            active = [each for each in others if each.state == "training"]
+            if active:
+                self.fail("one_program_trains", f"generation {program.generation} beside {kinds}")
+        saved = training.at_commit.get(program.generation)
+        if program.prepared and saved is not None and step < training.reached:
+            self.fail("no_step_is_lost_in_a_switch", f"{training.reached} steps were done, {step} is where it goes on")
+
+    def bug(self, text: str) -> None:
+        """The operator said itself that it has a bug."""
+        self.fail("no_bug_is_logged", text)
+
+    def ended(self, what: str) -> None:
+        """The operator's process ended by itself."""
+        self.fail("the_operator_goes_on", what)
+
+
+def _role(pod: Object) -> tuple[Any, ...]:
+    metadata = pod["metadata"]
+    labels = metadata.get("labels") or {}
+    owner = (metadata.get("ownerReferences") or [{}])[0].get("uid")
+    return owner, *(labels.get(name) for name in (JOB_NAME_LABEL, REPLICA_TYPE_LABEL, REPLICA_INDEX_LABEL))
+
+
+def _conditions(job: Object) -> dict[str, str]:
+    return {each["type"]: each["status"] for each in (job.get("status") or {}).get("conditions") or ()}
+
+
+_LOOSE: Final = ("phase", "replicas")
+_EXACT: Final = (*_LOOSE, "generation", "slot", "cpu", "nodes")
+_STATES: dict[str, Any] = {}
+
+
+def state_of(job: Object) -> dict[str, Any] | None:
+    """A job's state annotation; the same object for the same text."""
+    text = (job["metadata"].get("annotations") or {}).get(STATE_ANNOTATION)
+    if text is None:
+        return None
+    if text not in _STATES:
+        if len(_STATES) > 5000:
+            _STATES.clear()
+        _STATES[text] = orjson.loads(text)
+    found: dict[str, Any] = _STATES[text]
+    return found
+
+
+def summary(server: ApiServer, *, loose: bool = False) -> dict[str, Any]:
+    """All that an undisturbed run and a disturbed one must have in common at their ends. `loose`: after many faults,
+    which may have made a rescale fail and be tried again, or in another way, or a finished job's pods end otherwise."""
+    jobs = {}
+    for job in server.all("tfjobs"):
+        state = state_of(job)
+        jobs[job["metadata"]["name"]] = {
+            # One that is False tells what has been: a job that ends at once may never be seen to run.
+            "conditions": sorted(name for name, status in _conditions(job).items() if status == "True"),
+            "replicas": None if loose else (job.get("status") or {}).get("replicaStatuses"),
+            "state": state and {name: state[name] for name in (_LOOSE if loose else _EXACT)},
+        }
+    pods = {}
+    for pod in server.all("pods"):
+        command = (pod["metadata"].get("annotations") or {}).get(COMMAND_ANNOTATION)
+        told = orjson.loads(command) if command else {}
+        pods[pod["metadata"]["name"]] = [
+            pod["status"]["phase"],
+            "deletionTimestamp" in pod["metadata"],
+            # A pod that was never told anything runs generation 0.
+            None if loose else (told.get("action", "run"), told.get("generation", 0)),
+            None if loose else requests_of(pod["spec"]),
+        ]
+    return {"jobs": jobs, "pods": pods, "services": [each["metadata"]["name"] for each in server.all("services")]}

@@ -1,0 +1,491 @@
+"""What runs in a pod: the product's own launcher and exporter, and programs that make a step each tenth of a second.
+
+A launcher here is not polled: it looks when something that it watches has changed (a file, a process, its command), and
+before the exporter answers. Between, its looks would find nothing.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final, Protocol
+
+from campaign.apiserver import Object
+from campaign.clock import wall
+from campaign.files import SIGKILL, SIGTERM, Files, VirtualPath, machine
+from elastic_tfjob.api.tfjob import CONTAINER
+from elastic_tfjob.controller.resources import cpu_of
+from elastic_tfjob.exporter import files as exporter_files
+from elastic_tfjob.runtime import protocol
+from elastic_tfjob.runtime.launcher import Launcher
+
+__all__ = ["Container", "Program", "Training"]
+
+STEP_S: Final = 0.1
+_CHECKPOINT_STEPS: Final = 50
+_DIRECTORY: Final = "/elastic-tfjob"
+_COMMAND: Final = "/elastic-tfjob-command/command"
+_LOOK_S: Final = 0.02
+_PEERS_S: Final = 0.25
+
+
+class Judge(Protocol):
+    """Who watches over training."""
+
+    def training_begins(self, program: "Program", step: int) -> None: ...
+
+
+@dataclass
+class Training:
+    """One job's training, whoever does it: the newest checkpoint, how far the last chief came, and what saving will do.
+
+    `saves`: whether the next saves go well; `builds`: whether programs that are prepared come up.
+    """
+
+    judge: Judge
+    random: Random
+    total_steps: int = 1_000_000
+    checkpoint: int = 0
+    reached: int = 0
+    saves: bool = True
+    builds: bool = True
+    hook: bool = True
+    exit_code: int = 0
+    trainers: set["Program"] = field(default_factory=set)
+    serving: set[str] = field(default_factory=set)
+    """Addresses (`name.namespace.svc:port`) that listen."""
+    at_commit: dict[int, int] = field(default_factory=dict)
+    """By generation, the step that its predecessor saved for it."""
+
+    def finish(self) -> None:
+        """Let training end with the next step."""
+        self.total_steps = 0
+        for program in list(self.trainers):
+            program.plan_end()
+
+
+class Program:
+    """A process of the user's. States: importing, waiting (prepared, or for its peers), training, saving, held,
+    serving, ended."""
+
+    def __init__(
+        self, container: "Container", pid: int, generation: int, tf_config: str | None, prepared: bool
+    ) -> None:
+        self.container = container
+        self.training = container.training
+        self.pid = pid
+        self.generation = generation
+        self.prepared = prepared
+        self.state = "importing"
+        self.task = protocol.Task.of(tf_config)
+        config = json.loads(tf_config) if tf_config else {}
+        self._address, self._peers = _addresses(config)
+        self.base = 0
+        self.since = 0.0
+        self.first_step_at: float | None = None
+        self.downtime_s: float | None = None
+        self.lost_steps: int | None = None
+        self.held_at = 0
+        self._saved = 0
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._end: asyncio.TimerHandle | None = None
+        self._after(container.seconds(0.5, 3.0), self._imported)
+
+    # Its life
+
+    def _imported(self) -> None:
+        if self.prepared and not self.training.builds:
+            self.exit(1)
+        elif self.task.serves:
+            self.state = "serving"
+            self.training.serving.add(self._address)
+            self.container.poke()
+        elif self.task.trains:
+            self.state = "waiting"
+            if self.training.hook:
+                self._write("hello", {})
+            self._join()
+        else:
+            self.state = "serving"
+
+    def _join(self) -> None:
+        """Build the model once all peers are there, then wait to be let in."""
+        if not self._peers <= self.training.serving:
+            self._after(_PEERS_S, self._join)
+        elif self.container.launcher is None or not self.training.hook or self._read("go") is not None:
+            self._after(self.container.seconds(0.1, 0.4), self._begin)
+        else:
+            self._write("ready", {})
+
+    def _begin(self) -> None:
+        """Restore and train."""
+        training = self.training
+        self.state = "training"
+        self.base = self.held_at = self._saved = training.checkpoint
+        self.since = self.container.loop.time()
+        if self.task.chief:
+            training.judge.training_begins(self, self.base)
+            training.trainers.add(self)
+            self._after(STEP_S, self._first_step)
+        else:
+            training.trainers.add(self)
+        self.plan_end()
+
+    def _first_step(self) -> None:
+        self.first_step_at = wall()
+        before = self.container.progress
+        if before is not None:
+            if before["last_step_at"] is not None:
+                self.downtime_s = max(0.0, self.first_step_at - before["last_step_at"])
+            self.lost_steps = max(0, before["step"] - self.base)
+        self.report()
+
+    def plan_end(self) -> None:
+        """Set the timer for the last step."""
+        if self._end is not None:
+            self._end.cancel()
+            self._end = None
+        if self.state == "training":
+            left_s = max(1, self.training.total_steps - self.base) * STEP_S - (self.container.loop.time() - self.since)
+            if left_s < 100_000:
+                self._end = self._after(max(0.0, left_s), self._finished)
+
+    def _finished(self) -> None:
+        if self.state != "training":
+            return
+        if self.task.chief:
+            self._save(self.step)
+        self.exit(self.training.exit_code)
+
+    @property
+    def step(self) -> int:
+        """How far it is."""
+        if self.state != "training":
+            return self.held_at
+        return self.base + int((self.container.loop.time() - self.since + 1e-6) / STEP_S)
+
+    def exit(self, code: int) -> None:
+        """The process is over: 128 and the number for a signal."""
+        if self.state == "ended":
+            return
+        self._note()
+        self.state = "ended"
+        for timer in self._timers:
+            timer.cancel()
+        self.training.trainers.discard(self)
+        self.training.serving.discard(self._address)
+        self.container.ended(self, code)
+
+    def _note(self) -> None:
+        """Keep what it has done: the interval's checkpoint, how far it came."""
+        if self.state == "training" and self.task.chief:
+            step = self.step
+            self.training.reached = step
+            if self.training.saves:
+                due = self.base + (step - self.base) // _CHECKPOINT_STEPS * _CHECKPOINT_STEPS
+                self.training.checkpoint = max(self.training.checkpoint, due)
+            self.report()
+
+    def _save(self, step: int) -> None:
+        self.training.reached = step
+        self.training.checkpoint = max(self.training.checkpoint, step)
+
+    # What it is told
+
+    def signal(self, number: int) -> None:
+        """SIGTERM lets a chief save; anything else ends it at once."""
+        if number == SIGKILL or self.state in ("importing", "waiting", "held"):
+            self.exit(128 + number)
+        elif number == SIGTERM and self.state in ("training", "saving") and self.task.chief and self.training.hook:
+            self._after(self.container.seconds(0.1, 0.5), self._terminated)
+        elif number == SIGTERM:
+            self._after(self.container.seconds(0.05, 0.3), self.exit, 128 + SIGTERM)
+
+    def _terminated(self) -> None:
+        if self.training.saves:
+            self._save(self.step)
+        self.exit(128 + SIGTERM)
+
+    def file_changed(self, name: str) -> None:
+        """One of its folder's files was written or removed by the launcher."""
+        if name == "go" and self.state == "waiting" and self._read("ready") is not None:
+            self._after(self.container.seconds(0.1, 0.4), self._begin)
+        elif name == "save" and self._read("save") is not None and self.state == "training" and self.task.chief:
+            self._after(self.container.seconds(0.0, 0.3), self._stand_still)
+        elif name == "save" and self._read("save") is None and self.state in ("saving", "held"):
+            self._go_on()
+
+    def _stand_still(self) -> None:
+        if self.state != "training" or self._read("save") is None:
+            return
+        self.held_at = self.step
+        self.training.reached = self.held_at
+        self.state = "saving"
+        self.plan_end()
+        self._after(self.container.seconds(0.1, 0.5), self._answer)
+
+    def _answer(self) -> None:
+        request = self._read("save")
+        if self.state != "saving" or request is None:
+            return
+        saved = self.training.saves
+        if saved:
+            self._save(self.held_at)
+            self.training.at_commit[request["generation"]] = self.held_at
+            self.state = "held"
+        self.report()
+        answer = {"id": request["id"], "ok": saved, "why": None if saved else "No space left on device"}
+        self._write("saved", {**answer, "step": self.held_at, "at": wall()})
+        if not saved:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self.state = "training"
+        self.base = self.held_at
+        self.since = self.container.loop.time()
+        self.plan_end()
+
+    def report(self) -> None:
+        """Write progress.json, as the program's thread does each second."""
+        if not self.task.chief or not self.training.hook or self.state in ("importing", "waiting"):
+            return
+        step = self.step
+        before = self.container.progress
+        made = self.first_step_at is not None
+        last = self.since + (step - self.base) * STEP_S if self.state == "training" else None
+        offset = wall() - self.container.loop.time()
+        last_at = last + offset if last is not None and made else (before or {}).get("last_step_at")
+        self.container.progress = {
+            "at": wall(),
+            "generation": self.generation,
+            "step": step,
+            "total_steps": self.training.total_steps or None,
+            "steps_per_s": 1 / STEP_S if made else None,
+            "first_step_at": self.first_step_at,
+            "last_step_at": last_at if last_at is not None else self.first_step_at,
+            "downtime_s": self.downtime_s,
+            "lost_steps": self.lost_steps if made else None,
+            "checkpoint": {"step": self.training.checkpoint, "at": wall(), "seconds": 0.3, "bytes": 1000, "path": "c"},
+            "save_error": None if self.training.saves else "No space left on device",
+        }
+        self.container.files.write(f"{_DIRECTORY}/{protocol.PROGRESS}", self.container.progress)
+
+    # Its files
+
+    def _path(self, name: str) -> str:
+        return f"{_DIRECTORY}/generation-{self.generation}/{name}.json"
+
+    def _read(self, name: str) -> Any:
+        return self.container.files.contents.get(self._path(name))
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        self.container.files.write(self._path(name), content)
+
+    def _after(self, seconds: float, what: Callable[..., None], *arguments: Any) -> asyncio.TimerHandle:
+        timer = self.container.loop.call_later(seconds, what, *arguments)
+        self._timers.add(timer)
+        return timer
+
+
+def _addresses(config: Mapping[str, Any]) -> tuple[str, frozenset[str]]:
+    """A replica's own address, and those that a training program connects to."""
+    cluster, task = config.get("cluster") or {}, config.get("task") or {}
+    of_type = cluster.get(task.get("type")) or []
+    own = of_type[task["index"]] if task.get("index", 0) < len(of_type) else ""
+    if not cluster.get("ps"):
+        return own, frozenset()
+    return own, frozenset(address for kind in ("ps", "worker") for address in cluster.get(kind) or ()) - {own}
+
+
+class _Launcher(Launcher):
+    """The product's; its log is a list."""
+
+    def __init__(self, program: list[str], directory: Any, command_file: Any, tf_config: str | None) -> None:
+        super().__init__(program, directory, command_file, tf_config)
+        self.lines: list[str] = []
+
+    def _log(self, line: str) -> None:
+        self.lines.append(line)
+
+
+class Container:
+    """The container that trains, in one pod, from start to end; `over` is called with its exit code."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        random: Random,
+        pod: Object,
+        *,
+        training: Training,
+        files: Files | None,
+        over: Callable[[int], None],
+    ) -> None:
+        self.loop = loop
+        self.random = random
+        self.training = training
+        self.over = over
+        self.progress: dict[str, Any] | None = None
+        self.launcher: _Launcher | None = None
+        self.programs: dict[int, Program] = {}
+        self._dead: list[tuple[int, int]] = []
+        self._look: asyncio.TimerHandle | None = None
+        self._pids = 100
+        self._began = loop.time()
+        self._ended = False
+        spec = pod["spec"]
+        trainer = next(each for each in spec["containers"] if each["name"] == CONTAINER)
+        self.limit_cores = cpu_of(spec)[1] / 1000
+        environment = {each["name"]: each.get("value") for each in trainer.get("env") or ()}
+        self._tf_config = environment.get("TF_CONFIG")
+        self._with_launcher = any("launcher.pyz" in word for word in trainer.get("command") or ())
+        # What an earlier container of the pod wrote stays: it is in a volume.
+        self.files = files if files is not None else Files(lambda _: None)
+        self.files._changed = self._file_changed
+        self.progress = self.files.contents.get(f"{_DIRECTORY}/{protocol.PROGRESS}")
+
+    def start(self) -> None:
+        """Run."""
+        if not self._with_launcher:
+            self._pids += 1
+            self.programs[self._pids] = Program(self, self._pids, 0, self._tf_config, prepared=False)
+            return
+        directory = VirtualPath(self.files, _DIRECTORY)
+        launcher = _Launcher(["python", "train.py"], directory, VirtualPath(self.files, _COMMAND), self._tf_config)
+        launcher._mask = set()
+        self.launcher = launcher
+        with machine.of(self):
+            launcher._begin()
+        self._turn()
+
+    def command(self, text: str) -> None:
+        """The kubelet shows the pod's command."""
+        if self.files.contents.get(_COMMAND) != text:
+            self.files.write(_COMMAND, text)
+
+    def poke(self) -> None:
+        """Something has changed that the launcher watches."""
+        if self.launcher is None or self._ended:
+            return
+        due = self.loop.time() + _LOOK_S
+        if self._look is not None:
+            if self._look.when() <= due:
+                return
+            self._look.cancel()
+        self._look = self.loop.call_at(due, self._turn)
+
+    def _turn(self) -> None:
+        """One turn of the launcher's loop."""
+        launcher = self.launcher
+        if launcher is None or self._ended:
+            return
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        with machine.of(self):
+            code = launcher._reap()
+            if code is not None:
+                launcher._kill(launcher.prepared)
+                self._end(code)
+                return
+            launcher._tick()
+        if launcher._pause() < 1.0:  # something goes on, and time alone may change it
+            self._look = self.loop.call_later(0.5, self._turn)
+
+    def signal_all(self, number: int) -> None:
+        """The kubelet's signal to the container's first process."""
+        if self._ended:
+            return
+        if number == SIGKILL:
+            self._end(128 + SIGKILL)
+        elif self.launcher is None:
+            for program in list(self.programs.values()):
+                program.signal(number)
+        else:
+            with machine.of(self):
+                try:
+                    self.launcher._forward(number)
+                except SystemExit as end:
+                    self._end(int(end.code or 0))
+
+    def status(self) -> bytes:
+        """The exporter's answer to /status."""
+        for program in self.programs.values():
+            if program.state == "training":
+                program.report()
+        self._turn()
+        return json.dumps(exporter_files.status(VirtualPath(self.files, _DIRECTORY))).encode()  # type: ignore[arg-type]
+
+    def _end(self, code: int) -> None:
+        self._ended = True
+        if self._look is not None:
+            self._look.cancel()
+        for program in list(self.programs.values()):
+            program.exit(128 + SIGKILL)
+        self.over(code)
+
+    def ended(self, program: Program, code: int) -> None:
+        """A program is over."""
+        del self.programs[program.pid]
+        if self._ended:
+            return
+        if self.launcher is None:
+            self._end(code)
+            return
+        self._dead.append((program.pid, code << 8 if code < 128 else code - 128))
+        self.poke()
+
+    def _file_changed(self, name: str) -> None:
+        if name.startswith(f"{_DIRECTORY}/generation-"):
+            folder, _, file = name.rpartition("/")
+            generation = int(folder.rpartition("-")[2])
+            for program in list(self.programs.values()):
+                if program.generation == generation:
+                    program.file_changed(file.removesuffix(".json"))
+        elif name != _COMMAND:
+            return
+        self.poke()
+
+    def seconds(self, least: float, most: float) -> float:
+        """A duration of this schedule."""
+        return self.random.uniform(least, most)
+
+    # The operating system
+
+    def spawn(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        self._pids += 1
+        generation = int(environment[protocol.GENERATION])
+        opened = self.files.contents.get(f"{_DIRECTORY}/generation-{generation}/go.json") is not None
+        program = Program(self, self._pids, generation, environment.get("TF_CONFIG"), prepared=not opened)
+        self.programs[self._pids] = program
+        return self._pids
+
+    def reap(self) -> tuple[int, int]:
+        if self._dead:
+            return self._dead.pop(0)
+        if not self.programs:
+            raise ChildProcessError
+        return 0, 0
+
+    def signal(self, pid: int, number: int) -> None:
+        program = self.programs.get(pid)
+        if program is None:
+            raise ProcessLookupError(pid)
+        program.signal(number)
+
+    def listens(self, port: int) -> bool:
+        return any(
+            program.state == "serving" and program._address.endswith(f":{port}") for program in self.programs.values()
+        )
+
+    def usage(self) -> dict[str, Any]:
+        use = self.limit_cores or 1.0
+        return {
+            "usage_s": (self.loop.time() - self._began) * use * 0.9,
+            "throttled_s": 0.0,
+            "limit_cores": self.limit_cores or None,
+            "used_bytes": 100_000_000,
+            "anonymous_bytes": 80_000_000,
+            "limit_bytes": 1_000_000_000,
+        }

@@ -1,0 +1,81 @@
+"""Which schedules there are: each crash point and each watch point of each scenario, and any number of seeds.
+
+A schedule is a text, so that it can be written down, given to another process and run again:
+
+    grow/kill-before/17   the operator dies before its 17th write
+    grow/kill-after/17    the operator dies after its 17th write, without the answer
+    grow/lost/5           the connection breaks at the 5th watch event; also `delayed` and `replayed`
+    grow/seed/81          many faults, as seed 81 draws them
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from random import Random
+from typing import Final, cast
+
+from campaign.faults import EVENT_FAULTS, EventFault, Faults, Kill, KillAt, Seeded, WatchFaultAt
+from campaign.scenarios import SCENARIOS
+from campaign.world import Outcome, run
+
+__all__ = ["Points", "crash_points", "of_seed", "play", "undisturbed", "watch_points"]
+
+_KILLS: Final = ("kill-before", "kill-after")
+
+
+@dataclass
+class Points:
+    """How many there are, and how many were tried."""
+
+    total: int = 0
+    covered: int = 0
+    missed: list[str] = field(default_factory=list)
+
+
+@cache
+def undisturbed(scenario: str) -> Outcome:
+    """The run in which nothing goes wrong: it says which writes and events there are, and what must come of all."""
+    return run(SCENARIOS[scenario])
+
+
+def crash_points(scenario: str) -> Iterator[str]:
+    """The operator dies before and after each of its writes."""
+    for write in range(1, len(undisturbed(scenario).writes) + 1):
+        for kill in _KILLS:
+            yield f"{scenario}/{kill}/{write}"
+
+
+def watch_points(scenario: str) -> Iterator[str]:
+    """Each watch event is lost, late, and told again."""
+    for event in range(1, len(undisturbed(scenario).events) + 1):
+        for fault in EVENT_FAULTS:
+            yield f"{scenario}/{fault}/{event}"
+
+
+def of_seed(seed: int) -> str:
+    """The schedule of a seed: seeds go round the scenarios."""
+    names = list(SCENARIOS)
+    return f"{names[seed % len(names)]}/seed/{seed}"
+
+
+def faults_of(kind: str, number: int) -> Faults:
+    """What goes wrong in a schedule."""
+    if kind in _KILLS:
+        return KillAt(write=number, how=cast("Kill", kind.removeprefix("kill-")))
+    if kind == "seed":
+        return Seeded(random=Random(number))
+    return WatchFaultAt(number=number, what=cast("EventFault", kind))
+
+
+def play(schedule: str) -> Outcome:
+    """Run a schedule and compare its end with the undisturbed run's."""
+    scenario, kind, number = schedule.split("/")
+    expected = undisturbed(scenario)
+    if expected.violations:
+        return expected
+    faults = faults_of(kind, int(number))
+    seed = int(number) if kind == "seed" else 0
+    outcome = run(SCENARIOS[scenario], seed, faults, expected.loose_end if kind == "seed" else expected.end)
+    if kind != "seed" and not faults.struck:
+        outcome.violations.append("the fault of this schedule never came: the run before it is not the undisturbed one")
+    return outcome

@@ -1,0 +1,51 @@
+"""The share of the campaign that `make test` runs; all of it: `make campaign`."""
+
+import pytest
+
+from campaign.scenarios import SCENARIOS
+from campaign.schedules import crash_points, play, undisturbed, watch_points
+from campaign.world import run
+
+_SHARE = 6
+"""Points of each scenario that are tried here, spread over all."""
+_SEEDS = 4
+"""Of each scenario."""
+
+
+def _share(points: list[str]) -> list[str]:
+    return points[:: max(1, -(-len(points) // _SHARE))]
+
+
+def _try(schedules: list[str]) -> None:
+    found = {schedule: play(schedule).violations for schedule in schedules}
+    assert {schedule: violations for schedule, violations in found.items() if violations} == {}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_undisturbed(name: str) -> None:
+    """Each scenario comes to rest without a violation, and the same seed gives the same run."""
+    first = undisturbed(name)
+    assert first.violations == []
+    second = run(SCENARIOS[name], expected=first.end)
+    assert second.violations == []
+    assert second.writes == first.writes
+    assert first.writes
+    assert first.events
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_operator_dies(name: str) -> None:
+    """Before and after a write: it ends as the undisturbed run does."""
+    _try(_share(list(crash_points(name))))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_watch_breaks(name: str) -> None:
+    """An event is lost, late, or told again: it ends as the undisturbed run does."""
+    _try(_share(list(watch_points(name))))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_seeds(name: str) -> None:
+    """Many faults at once; when they stop it ends as the undisturbed run does."""
+    _try([f"{name}/seed/{seed}" for seed in range(_SEEDS)])

@@ -1,0 +1,381 @@
+"""One schedule: a cluster, one or two replicas of the operator, a person who does what the scenario says, and the
+oracles. Everything runs in one thread on a virtual clock, so a seed says all that happens."""
+
+import asyncio
+import contextlib
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+import structlog
+
+from campaign.apiserver import ApiServer, Object
+from campaign.client import Api, Wire
+from campaign.clock import Deadlock, VirtualLoop, virtual_time
+from campaign.cluster import Cluster
+from campaign.faults import Faults, Seeded
+from campaign.files import virtual_machine
+from campaign.oracles import Oracles, state_of, summary
+from campaign.pod import Training
+from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.api.tfjob import GROUP, KIND, VERSION
+from elastic_tfjob.controller.operator import EXIT_LOST_LEADERSHIP, Operator, Options
+
+__all__ = ["Outcome", "Scenario", "World", "campaign", "run"]
+
+NAMESPACE: Final = "default"
+_CONFIGURATION: Final = ("kubeflow", "elastic-tfjob-operator")
+_QUIET_S: Final = 25.0
+"""An undisturbed run is over when nothing was written for so long."""
+_STEADY_S: Final = 20.0
+"""For so long a disturbed run must stay as it has ended."""
+_LONGEST_S: Final = 900.0
+"""A run that has not come to its end by then never will."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a person does. `replicas`: of the operator, of which one leads; `configuration`: config.yaml; `nodes`: CPU
+    by name."""
+
+    name: str
+    act: Callable[["World"], Any]
+    replicas: int = 1
+    configuration: str = ""
+    nodes: Mapping[str, str] = field(default_factory=lambda: {"node-a": "4", "node-b": "4"})
+
+
+@dataclass
+class Outcome:
+    """What came of a schedule. `end`: the summary of what was there at the end; `loose_end`: the loose one."""
+
+    violations: list[str]
+    end: dict[str, Any]
+    loose_end: dict[str, Any]
+    writes: list[str]
+    events: list[str]
+    virtual_s: float
+    log: list[str]
+
+
+class _Replica:
+    """One life of one replica of the operator."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.name = name
+        self._world = world
+        self.api = Api(world.wire, name, self.die)
+        place = "/".join(_CONFIGURATION) if world.scenario.configuration else ""
+        options = Options(
+            metrics_address="0",
+            health_address="0",
+            leader_elect=world.scenario.replicas > 1,
+            leader_election_namespace="kubeflow",
+            image="operator:1",
+            status_via="proxy",
+            config_map=place,
+            threads=4,
+        )
+        self.task = asyncio.create_task(Operator(self.api, options).run(asyncio.Event()), name=name)
+        self.task.add_done_callback(self._over)
+
+    def die(self) -> None:
+        """The process is gone at once: nothing of it is written any more."""
+        if self.api.dead:
+            return
+        self.api.dead = True
+        self._world.note(f"{self.name} dies")
+        self.task.cancel()
+        self._world.restart(self)
+
+    def _over(self, task: "asyncio.Task[int]") -> None:
+        if self.api.dead or self._world.closing:
+            if not task.cancelled():
+                task.exception()
+            return
+        self.api.dead = True
+        error = None if task.cancelled() else task.exception()
+        if error is not None or task.cancelled() or task.result() != EXIT_LOST_LEADERSHIP:
+            self._world.oracles.ended(f"{self.name} ended with {error!r}")
+        self._world.restart(self)
+
+
+class World:
+    """What a scenario's person sees and may do."""
+
+    def __init__(self, loop: VirtualLoop, scenario: Scenario, seed: int, faults: Faults) -> None:
+        self.loop = loop
+        self.scenario = scenario
+        self.random = Random(f"{scenario.name} {seed}")
+        self.faults = faults
+        self.closing = False
+        self.log: list[str] = []
+        self.server = ApiServer(loop)
+        self.oracles = Oracles(loop, self.server)
+        self.cluster = Cluster(loop, self.server, self.random, self.oracles)
+        self.wire = Wire(self.server, self.cluster, faults, self.random)
+        self.wire.sending = self.oracles.sending
+        self.began = loop.time()
+        loop.set_exception_handler(self._broken)
+        self._replicas: dict[int, _Replica] = {}
+        self._lives = 0
+        # Else what their tasks wait for is garbage.
+        self._gone: list[_Replica] = []
+
+    def begin(self) -> None:
+        """Nodes, the configuration, the operator."""
+        for name, cpu in self.scenario.nodes.items():
+            self.cluster.add_node(name, cpu)
+        self.server.create(
+            "priorityclasses", "", {"metadata": {"name": "system-cluster-critical"}, "value": 2000000000}
+        )
+        if self.scenario.configuration:
+            namespace, name = _CONFIGURATION
+            data = {"config.yaml": self.scenario.configuration}
+            self.server.create("configmaps", namespace, {"metadata": {"name": name}, "data": data})
+        for number in range(self.scenario.replicas):
+            self._start(number)
+        self._plan_mischief()
+
+    def _plan_mischief(self) -> None:
+        after_s = self.faults.mischief_s()
+        if after_s < _LONGEST_S:
+            self.loop.call_later(after_s, self._make_mischief)
+
+    def _make_mischief(self) -> None:
+        if not self.closing and self.wire.faulty():
+            self.note(self.cluster.mischief())
+            self._plan_mischief()
+
+    def _broken(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback or a task that nobody waits for has failed: of the campaign itself, or of the operator."""
+        if not self.closing:
+            self.oracles.fail("nothing_breaks", f"{context.get('message')}: {context.get('exception')!r}")
+
+    def _start(self, number: int) -> None:
+        if self.closing:
+            return
+        self._lives += 1
+        name = f"operator-{number}.{self._lives}"
+        self.oracles.operators.add(name)
+        self._replicas[number] = _Replica(self, name)
+
+    def restart(self, replica: _Replica) -> None:
+        """The Deployment makes a dead replica anew."""
+        self._gone.append(replica)
+        number = next(number for number, each in self._replicas.items() if each is replica)
+        self.loop.call_later(self.faults.restart_s(), self._start, number)
+
+    def kill_leader(self) -> None:
+        """End the replica that leads, at once."""
+        leader = next((lease["spec"].get("holderIdentity") for lease in self.server.all("leases")), None)
+        for replica in self._replicas.values():
+            if self.scenario.replicas == 1 or self.oracles.identities.get(replica.name) == leader:
+                replica.die()
+                return
+
+    def note(self, text: str) -> None:
+        """Keep a line for whoever looks at this schedule."""
+        self.log.append(f"{self.loop.time() - self.began:8.2f}  {text}")
+
+    async def close(self) -> None:
+        """End all that runs."""
+        self.closing = True
+        for replica in self._replicas.values():
+            replica.api.dead = True
+            replica.task.cancel()
+        for _ in range(10):
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            if not tasks:
+                return
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=20.0)
+
+    # What a person does
+
+    def submit(self, types: Mapping[str, Any], name: str = "job", *, elastic: bool = False, **options: Any) -> None:
+        """Create a TFJob: `types` by name a count or an entry of tfReplicaSpecs."""
+        annotations = dict(options.pop("annotations", {}))
+        if elastic:
+            bounds = {"min-workers": "1", "max-workers": "4", "max-ps": "3", "checkpoint-dir": "/checkpoints"}
+            annotations = {f"{PREFIX}{key}": value for key, value in bounds.items()} | annotations
+        cpu = options.pop("cpu", "200m")
+        container = {
+            "name": "tensorflow",
+            "image": "train",
+            "command": ["python", "train.py"],
+            "resources": {"requests": {"cpu": cpu, "memory": "100Mi"}, "limits": {"cpu": cpu}},
+        }
+        specs = {
+            kind: value
+            if isinstance(value, dict)
+            else {
+                "replicas": value,
+                "restartPolicy": options.get("restart", "OnFailure"),
+                "template": {"spec": {"containers": [container]}},
+            }
+            for kind, value in types.items()
+        }
+        options.pop("restart", None)
+        body = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": KIND,
+            "metadata": {"name": name, "annotations": annotations},
+            "spec": {"tfReplicaSpecs": specs, "runPolicy": options},
+        }
+        self.server.create("tfjobs", NAMESPACE, body)
+
+    def job(self, name: str = "job") -> Object:
+        """The TFJob as it is now."""
+        found = self.server.get("tfjobs", NAMESPACE, name)
+        assert found is not None
+        return found
+
+    def training(self, name: str = "job") -> Training:
+        """What the job's programs do."""
+        return self.cluster.training(NAMESPACE, name)
+
+    def edit(self, patch: Mapping[str, Any], name: str = "job") -> None:
+        """kubectl patch."""
+        path = f"/apis/{GROUP}/{VERSION}/namespaces/{NAMESPACE}/tfjobs/{name}"
+        self.server.handle("PATCH", path, patch, by="user")
+
+    def annotate(self, name: str = "job", **values: str | None) -> None:
+        """kubectl annotate; `_` stands for `-`."""
+        annotations = {f"{PREFIX}{key.replace('_', '-')}": value for key, value in values.items()}
+        self.edit({"metadata": {"annotations": annotations}}, name)
+
+    def has(self, condition: str, name: str = "job") -> bool:
+        """Whether the job has a condition that is True."""
+        conditions = (self.job(name).get("status") or {}).get("conditions") or ()
+        return any(each["type"] == condition and each["status"] == "True" for each in conditions)
+
+    def state(self, name: str = "job") -> dict[str, Any]:
+        """The job's state, empty if there is none."""
+        return state_of(self.job(name)) or {}
+
+    def trains(self, generation: int = 0, name: str = "job") -> bool:
+        """Whether a program of that generation makes steps."""
+        return any(
+            each.task.chief and each.state == "training" and each.generation == generation and each.first_step_at
+            for each in self.training(name).trainers
+        )
+
+    async def until(self, what: Callable[[], bool], within_s: float = 300.0) -> bool:
+        """Wait for something; False when it does not come. What follows then shows what is wrong."""
+        end = self.loop.time() + within_s
+        while not what():
+            if self.loop.time() >= end:
+                self.note("waited in vain")
+                return False
+            await asyncio.sleep(0.5)
+        return True
+
+
+def _difference(expected: Any, found: Any, place: str = "") -> Iterator[str]:
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for name in sorted({*expected, *found}):
+            yield from _difference(expected.get(name), found.get(name), f"{place}.{name}")
+    elif expected != found:
+        yield f"{place.lstrip('.')} is {found} and not {expected}"
+
+
+async def _live(world: World, expected: Mapping[str, Any] | None) -> None:
+    loop, server = world.loop, world.server
+    world.begin()
+    await world.scenario.act(world)
+    world.note("the scenario is over")
+    if isinstance(world.faults, Seeded):
+        world.faults.until = loop.time()
+    limit = loop.time() + _LONGEST_S
+    if expected is None:
+        seen, since = -1, loop.time()
+        while loop.time() - since < _QUIET_S:
+            await asyncio.sleep(1.0)
+            written = sum(len(found) for name, found in server.history.items() if name not in ("leases", "events"))
+            if written != seen:
+                seen, since = written, loop.time()
+            if loop.time() > limit:
+                world.oracles.fail("it_comes_to_rest", f"still writes after {_LONGEST_S:.0f} s")
+                return
+        return
+    loose = isinstance(world.faults, Seeded)
+    while loop.time() < limit:
+        if summary(server, loose=loose) == expected:
+            break
+        await asyncio.sleep(0.5)
+    else:
+        told = "; ".join(list(_difference(expected, summary(server, loose=loose)))[:6])
+        world.oracles.fail("ends_as_undisturbed", told)
+        return
+    since = loop.time()
+    await asyncio.sleep(_STEADY_S)
+    if (found := summary(server, loose=loose)) != expected:
+        world.oracles.fail("ends_as_undisturbed", "not for long: " + "; ".join(list(_difference(expected, found))[:6]))
+    world.oracles.calm(since)
+
+
+def run(
+    scenario: Scenario, seed: int = 0, faults: Faults | None = None, expected: Mapping[str, Any] | None = None
+) -> Outcome:
+    """One schedule. Without `expected` it is the undisturbed run, whose end is what others are compared with."""
+    loop = VirtualLoop()
+    state = random.getstate()
+    random.seed(seed)
+    try:
+        world = World(loop, scenario, seed, faults if faults is not None else Faults())
+        if faults is not None and faults.until == 0.0:
+            faults.until = loop.time() + _LONGEST_S
+        _worlds.append(world)
+        try:
+            loop.run_until_complete(_live(world, expected))
+        except Deadlock as error:
+            world.oracles.fail("it_comes_to_rest", str(error))
+        end, loose = summary(world.server), summary(world.server, loose=True)
+        loop.run_until_complete(world.close())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        oracles = world.oracles
+        return Outcome(
+            oracles.violations, end, loose, world.wire.writes, world.wire.events, loop.time() - world.began, world.log
+        )
+    finally:
+        _worlds.clear()
+        random.setstate(state)
+        loop.close()
+
+
+_worlds: list[World] = []
+
+
+def _listen(_: Any, method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
+    """The operator's log: what it calls a bug is one."""
+    if _worlds:
+        said = str(event.get("event"))
+        error = sys.exc_info()[1] or event.get("error")
+        # The second is a warning of the operator's: in a pod anything may be. Here all that answers is the campaign's.
+        if said.startswith("bug") or "nobody thought of" in said:
+            _worlds[0].oracles.bug(f"{said}: {error!r}")
+        details = {name: value for name, value in event.items() if name not in ("event", "exc_info")}
+        _worlds[0].note(f"{method}: {said} {details}")
+    raise structlog.DropEvent
+
+
+@contextlib.contextmanager
+def campaign(*, level: int = 30) -> Iterator[None]:
+    """Virtual clocks, the virtual machine and the log of schedules, for as long as the block lasts. `level`: of the
+    operator's log lines that are kept (30: warnings and errors; 20: all that tells what it does)."""
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[_listen],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        with virtual_time(), virtual_machine():
+            yield
+    finally:
+        structlog.configure(**before)

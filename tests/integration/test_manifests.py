@@ -1,0 +1,92 @@
+"""What the manifests install, as the API server sees it."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness import operators
+from harness.controlplane import ControlPlane
+from harness.progress import CommandFailed
+from harness.shared import Facts
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("manifests")]
+
+ROOT = Path(__file__).parents[2]
+OVERLAYS = sorted(path.name for path in (ROOT / "manifests" / "overlays").iterdir())
+SAMPLES = sorted(path.name for path in (ROOT / "manifests" / "samples").glob("*.yaml"))
+ENFORCE = "pod-security.kubernetes.io/enforce"
+
+
+@pytest.fixture(scope="session")
+def installed(share: Callable[..., Facts]) -> Path:
+    """The kubeconfig of a control plane that knows TFJobs and has the namespace of the overlays."""
+
+    @contextlib.contextmanager
+    def make(folder: Path) -> Iterator[Facts]:
+        with ControlPlane(folder) as plane:
+            operators.install("ours", plane.kubeconfig)
+            plane.kubectl("create", "namespace", "kubeflow")
+            plane.kubectl("create", "namespace", "restricted")
+            plane.kubectl("label", "namespace", "restricted", f"{ENFORCE}=restricted")
+            yield {"kubeconfig": str(plane.kubeconfig)}
+
+    return Path(share("installed", make)["kubeconfig"])
+
+
+def dry_run(kubeconfig: Path, *arguments: str, stdin: str | None = None) -> str:
+    return operators.kubectl(kubeconfig, "apply", "--server-side", "--dry-run=server", *arguments, stdin=stdin)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_overlay_is_admitted(installed: Path, overlay: str) -> None:
+    """All of it, without a warning, and with the policies that reserve the operator's annotations."""
+    folder = str(ROOT / "manifests" / "overlays" / overlay)
+    said = dry_run(installed, "--warnings-as-errors", "-k", folder)
+    built = [item for item in yaml.safe_load_all(operators.kubectl(installed, "kustomize", folder)) if item]
+    assert said.count("serverside-applied") == len(built)
+    assert sum(item["kind"] == "ValidatingAdmissionPolicyBinding" for item in built) == 2
+    names = {item["metadata"]["namespace"] for item in built if item["kind"] == "ServiceAccount"}
+    subjects = [who["namespace"] for item in built if item["kind"].endswith("RoleBinding") for who in item["subjects"]]
+    assert set(subjects) == names == {"kubeflow"}
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_a_sample_is_admitted(installed: Path, sample: str) -> None:
+    dry_run(installed, "--warnings-as-errors", "-f", str(ROOT / "manifests" / "samples" / sample))
+
+
+def test_the_component_for_the_proxy_adds_its_right(installed: Path, tmp_path: Path) -> None:
+    """Only with it may the operator ask pods through the API server."""
+    overlay, component = (ROOT / "manifests" / part for part in ("overlays/standalone", "components/status-via-proxy"))
+    parts = {
+        "resources": [_relative(overlay, tmp_path)],
+        "components": [_relative(component, tmp_path)],
+        "namespace": "kubeflow",
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(parts))
+    dry_run(installed, "-k", str(tmp_path))
+    for folder, has in ((overlay, False), (tmp_path, True)):
+        built = yaml.safe_load_all(operators.kubectl(installed, "kustomize", str(folder)))
+        rules = [rule for item in built if item and item["kind"].endswith("Role") for rule in item["rules"]]
+        assert any("pods/proxy" in rule["resources"] for rule in rules) == has
+
+
+def _relative(target: Path, start: Path) -> str:
+    return str(Path(*[".."] * len(start.resolve().parts[1:]), *target.resolve().parts[1:]))
+
+
+def test_the_operators_pod_meets_restricted(installed: Path) -> None:
+    """The API server itself judges; without the container's settings it refuses the same pod."""
+    built = yaml.safe_load_all(operators.kubectl(installed, "kustomize", str(ROOT / "manifests" / "base")))
+    spec = next(item for item in built if item["kind"] == "Deployment")["spec"]["template"]["spec"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "operator", "namespace": "restricted"}, "spec": spec}
+    dry_run(installed, "-f", "-", stdin=json.dumps(pod))
+    (container,) = spec["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    del container["securityContext"]
+    with pytest.raises(CommandFailed, match="violates PodSecurity"):
+        dry_run(installed, "-f", "-", stdin=json.dumps(pod))

@@ -1,0 +1,217 @@
+"""The client against a server on this machine: what it follows, how much it reads, and when it does not write."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from aiohttp import web
+from kubernetes.aio.client.configuration import Configuration
+
+from elastic_tfjob.controller import client as client_module
+from elastic_tfjob.controller.client import ApiClient, ApiError, Fenced, Invalid, Unavailable
+from elastic_tfjob.controller.fair import Shares
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@contextlib.asynccontextmanager
+async def client_of(handler: Handler, *, concurrency: int = 8) -> AsyncIterator[ApiClient]:
+    """A client of a server that answers like this."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    configuration = Configuration()
+    configuration.host = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with ApiClient(configuration, concurrency=concurrency) as api:
+        yield api
+    await runner.cleanup()
+
+
+async def test_nothing_is_redirected() -> None:
+    """Neither reads nor watches nor what is passed on, and no cookie is kept."""
+    seen: list[str] = []
+
+    async def away(request: web.Request) -> web.StreamResponse:
+        seen.append(request.path)
+        assert "Cookie" not in request.headers
+        return web.Response(status=302, headers={"Location": "/elsewhere", "Set-Cookie": "a=b"})
+
+    async with client_of(away) as api:
+        with pytest.raises(Invalid):
+            await api.get("/one")
+        with pytest.raises(Invalid):
+            await api.raw("/two", 5.0, 100)
+        with pytest.raises(Invalid):
+            async for _ in api.watch("/three", version="1"):
+                pass
+        with pytest.raises(Invalid):
+            await api.post("/four", {})
+    assert seen == ["/one", "/two", "/three", "/four"]
+
+
+async def test_what_is_passed_on_is_bounded_and_not_unpacked() -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        assert request.headers["Accept-Encoding"] == "identity"
+        encoding = {"Content-Encoding": "deflate"} if request.path == "/packed" else None
+        response = web.StreamResponse(headers=encoding)
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(10 if request.path == "/large" else 2):
+                await response.write(b"x" * 50)
+                await asyncio.sleep(0.02)
+        return response
+
+    async with client_of(answer) as api:
+        assert await api.raw("/small", 5.0, 100) == b"x" * 100
+        with pytest.raises(Unavailable, match="larger than 100 bytes"):
+            await api.raw("/large", 5.0, 100)
+        with pytest.raises(Unavailable, match="deflate"):
+            await api.raw("/packed", 5.0, 100)
+
+
+async def test_a_leader_that_does_not_lead_any_more_writes_nothing() -> None:
+    """It is asked at the last moment, before each retry too; reads, and others' writes, go on."""
+    seen: list[str] = []
+    leads = True
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal leads
+        seen.append(f"{request.method} {request.path}")
+        if request.path == "/fails":
+            leads = False
+            return web.Response(status=503)
+        return web.json_response({})
+
+    async with client_of(answer) as api:
+        fenced = api.fenced(lambda: leads)
+        await fenced.post("/works", {})
+        with pytest.raises(Fenced):
+            await fenced.post("/fails", {})
+        for write in (
+            fenced.post("/a", {}),
+            fenced.put("/a", {}),
+            fenced.patch("/a", {}),
+            fenced.delete("/a", uid="1"),
+            fenced.once("PUT", "/a", {}),
+        ):
+            with pytest.raises(Fenced):
+                await write
+        await fenced.get("/read")
+        await api.post("/lease", {})
+    assert seen == ["POST /works", "POST /fails", "GET /read", "POST /lease"]
+
+
+async def test_slow_writes_of_one_namespace_leave_room_for_others() -> None:
+    """As of a webhook that does not answer: half of what may be in flight, and what comes later goes by."""
+    held: Counter[str] = Counter()
+    release = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        namespace = request.path.split("/")[4]
+        held[namespace] += 1
+        if namespace == "slow":
+            await release.wait()
+        return web.json_response({})
+
+    async with client_of(answer) as api, asyncio.TaskGroup() as group:
+        for _ in range(50):
+            group.create_task(api.post("/api/v1/namespaces/slow/pods", {}))
+        async with asyncio.timeout(30):
+            while held["slow"] < 4:
+                await asyncio.sleep(0.01)
+            for _ in range(10):
+                await api.post("/api/v1/namespaces/good/pods", {})
+        assert held == {"slow": 4, "good": 10}
+        release.set()
+    assert held["slow"] == 50
+
+
+async def test_waiting_for_a_slot_may_be_given_up() -> None:
+    """Requests that are cancelled, before or in the moment that they may go, take no slot with them."""
+    release = asyncio.Event()
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        await release.wait()
+        return web.json_response({})
+
+    async with client_of(answer, concurrency=4) as api:
+        path = "/api/v1/namespaces/ns/pods"
+        waiting = [asyncio.create_task(api.get(path)) for _ in range(20)]
+        await asyncio.sleep(0.1)
+        for task in waiting[::2]:
+            task.cancel()
+        release.set()
+        done = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 30)
+        assert sum(each == {} for each in done) == 10
+        assert api._slots._shares.free == 4
+
+
+async def test_a_silent_watch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is asked to end a watch within a minute, and silence for a little longer is an error."""
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(request.query["timeoutSeconds"])
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await asyncio.sleep(60)
+        return response
+
+    assert client_module._WATCH_S + client_module._WATCH_GRACE_S <= 60
+    monkeypatch.setattr(client_module, "_WATCH_GRACE_S", 0.3)
+    monkeypatch.setattr(client_module, "_WATCH_S", 0)
+    begun = time.monotonic()
+    async with client_of(answer) as api:
+        with pytest.raises(Unavailable, match="Timeout"):
+            async for _ in api.watch("/", version="1"):
+                pass
+    assert time.monotonic() - begun < 20
+    assert asked == ["0"]
+
+
+async def test_connections_notice_that_the_peer_is_gone() -> None:
+    """Without traffic by the kernel's probes, with it by what is not confirmed: both within half a minute."""
+    found: list[socket.socket] = []
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.json_response({})
+
+    async with client_of(answer) as api:
+        assert api._session.connector is not None
+        await api.get("/")
+        (connections,) = api._session.connector._conns.values()  # type: ignore[attr-defined]
+        found = [protocol.transport.get_extra_info("socket") for protocol, _ in connections]
+        for each in found:
+            probes_s = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) + each.getsockopt(
+                socket.IPPROTO_TCP, socket.TCP_KEEPINTVL
+            ) * each.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
+            assert each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert probes_s <= 30
+            assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 30_000
+    assert found
+
+
+@pytest.mark.parametrize("greedy", [1, 2, 3, 5])
+def test_greedy_tenants_leave_something_for_the_next(greedy: int) -> None:
+    shares = Shares(64)
+    while any(shares.admits(str(tenant)) for tenant in range(greedy)):
+        for tenant in range(greedy):
+            if shares.admits(str(tenant)):
+                shares.take(str(tenant))
+    assert shares.free >= 64 // (greedy + 1) - 1
+    assert shares.admits("the next")
+
+
+async def test_errors_are_what_the_server_says() -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"reason": "Forbidden", "message": "exceeded quota"}, status=403)
+
+    async with client_of(answer) as api:
+        with pytest.raises(ApiError, match="exceeded quota"):
+            await api.get("/")

@@ -1,0 +1,77 @@
+"""What a container engine lacks is said before anything is built, and how to get it (harness.engine)."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import cluster, engine, images
+from harness.progress import Problem
+
+RUNC = "docker: Error response from daemon: OCI runtime create failed: runc create failed: operation not permitted"
+
+Docker = Callable[..., Path]
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Docker]:
+    """`docker(word="what it does")` puts a docker on the PATH that does so for its commands that begin with the word.
+
+    Others succeed without doing anything, but there is no image. Returns the file with the commands that it was given.
+    """
+
+    def make(**commands: str) -> Path:
+        calls = tmp_path / "calls"
+        calls.touch()
+        cases = {"image": "exit 1", "version": "echo 27.0", **commands}
+        lines = [f"{word}) {does} ;;" for word, does in cases.items()]
+        program = tmp_path / "docker"
+        program.write_text("\n".join(["#!/bin/sh", f'echo "$*" >>{calls}', 'case "$1" in', *lines, "esac"]))
+        program.chmod(0o755)
+        return calls
+
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("ELASTIC_TFJOB_ENGINE", raising=False)
+    monkeypatch.setenv("ELASTIC_TFJOB_REGISTRY", "yes")
+    monkeypatch.setattr(cluster, "_kind", lambda *_, **__: "")  # no cluster exists
+    monkeypatch.setattr(images, "node", lambda: pytest.fail("began to build the node image"))
+    engine.engine.cache_clear()
+    yield make
+    engine.engine.cache_clear()
+
+
+def test_a_docker_without_buildx_is_told_before_anything_is_built(docker: Docker) -> None:
+    calls = docker(buildx="echo \"docker: 'buildx' is not a docker command.\" >&2; exit 1")
+    with pytest.raises(Problem, match="docker-buildx-plugin") as told:
+        cluster.ensure()
+    assert "ELASTIC_TFJOB_ENGINE=podman" in str(told.value)
+    assert not [call for call in calls.read_text().splitlines() if call.startswith(("build ", "run "))]
+
+
+def test_an_image_is_not_built_without_buildx(docker: Docker, tmp_path: Path) -> None:
+    """`make image` needs no cluster."""
+    docker(buildx="exit 1")
+    with pytest.raises(Problem, match="docker-buildx-plugin"):
+        engine.engine().build(tmp_path, "x", dockerfile=tmp_path / "Dockerfile", log=tmp_path / "log", args={})
+
+
+def test_an_engine_that_refuses_privileged_containers_is_told(docker: Docker) -> None:
+    calls = docker(run=f'echo "{RUNC}" >&2; exit 125')
+    with pytest.raises(Problem, match="privileged") as told:
+        cluster.ensure()
+    assert RUNC in str(told.value)
+    assert "make test" in str(told.value)
+    (tried,) = [call for call in calls.read_text().splitlines() if call.startswith("run ")]
+    assert "--privileged" in tried
+    assert images.PYTHON_IMAGE in tried
+
+
+def test_an_engine_that_has_both_goes_on(docker: Docker, monkeypatch: pytest.MonkeyPatch) -> None:
+    docker()
+
+    def begin() -> str:
+        raise InterruptedError("begins to build")
+
+    monkeypatch.setattr(images, "node", begin)
+    with pytest.raises(InterruptedError):
+        cluster.ensure()

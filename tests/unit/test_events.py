@@ -1,0 +1,172 @@
+"""Events: bounded, fair between namespaces, and safe from whatever words they are given."""
+
+import asyncio
+import tracemalloc
+from collections import Counter
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from elastic_tfjob.controller import events
+from elastic_tfjob.controller.client import ApiClient, Unavailable
+from elastic_tfjob.controller.decision import Event
+from elastic_tfjob.controller.events import Recorder
+from elastic_tfjob.controller.observed import Job
+
+
+class Server:
+    """Takes events; those of the namespace `slow` for ever, those of `broken` not at all."""
+
+    def __init__(self) -> None:
+        self.posted: list[dict[str, Any]] = []
+        self.patched: list[tuple[str, Any]] = []
+        self.held = 0
+
+    async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        namespace = body["metadata"]["namespace"]
+        if namespace == "slow":
+            self.held += 1
+            await asyncio.Event().wait()
+        if namespace == "broken":
+            raise Unavailable("POST", 500, "InternalError", "")
+        if namespace == "odd":
+            raise TypeError("nobody thought of this")
+        self.posted.append(body)
+        return body
+
+    async def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.patched.append((path, body))
+        return body
+
+    @property
+    def said(self) -> Counter[str]:
+        """How many events came, by namespace."""
+        return Counter(body["metadata"]["namespace"] for body in self.posted)
+
+
+def job(namespace: str, name: str = "j") -> Job:
+    return Job(namespace, name, f"{namespace}-{name}", 1, False, {}, b"{}", b"{}")
+
+
+@pytest.fixture
+async def recorder() -> Any:
+    server = Server()
+    made = Recorder(cast("ApiClient", server), lambda: False)
+    task = asyncio.create_task(made.run())
+    yield server, made
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def event(message: Any, reason: Any = "Reason", kind: Any = "Normal") -> Event:
+    return Event(kind, reason, message)
+
+
+@pytest.mark.parametrize("odd", [5, None, {"a": 1}, ["x"] * 9999, b"bytes", "\ud800 alone", "x" * 10**6])
+async def test_any_words_are_written_and_bounded(recorder: tuple[Server, Recorder], odd: Any) -> None:
+    server, made = recorder
+    made.record(job("ns"), event(odd, odd, odd))
+    made.record(job("ns"), event("after"))
+    await made.drain(30)
+    first, second = server.posted
+    assert second["message"] == "after"
+    assert isinstance(first["message"], str)
+    assert len(first["message"]) <= 1024
+    assert len(first["reason"]) <= 128
+    first["message"].encode()
+
+
+async def test_an_event_that_cannot_be_written_costs_only_itself(recorder: tuple[Server, Recorder]) -> None:
+    server, made = recorder
+    for number in range(20):
+        made.record(job("odd"), event(str(number)))
+        made.record(job("broken"), event(str(number)))
+    made.record(job("ns"), event("after"))
+    await made.drain(30)
+    assert server.said == {"ns": 1}
+
+
+async def test_repetitions_are_counted(recorder: tuple[Server, Recorder], monkeypatch: pytest.MonkeyPatch) -> None:
+    server, made = recorder
+    for _ in range(3):
+        made.record(job("ns"), event("same"))
+    made.record(replace(job("ns"), version=2), event("same"))
+    made.record(job("ns", "k"), event("same"))
+    await made.drain(30)
+    assert server.said == {"ns": 2}
+    monkeypatch.setattr(events, "_REPEAT_S", 0.0)
+    made.record(job("ns"), event("same"))
+    await made.drain(30)
+    ((path, body),) = server.patched
+    assert body["count"] == 5
+    assert path.endswith(server.posted[0]["metadata"]["name"])
+
+
+async def test_ten_thousand_events_of_one_namespace_delay_no_other(recorder: tuple[Server, Recorder]) -> None:
+    server, made = recorder
+    for number in range(10_000):
+        made.record(job("many", str(number % 7)), event(f"unknown annotation {number}"))
+    await asyncio.sleep(0.1)
+    for number in range(5):
+        made.record(job("few"), event(str(number)))
+    async with asyncio.timeout(5):
+        while server.said["few"] < 5:
+            await asyncio.sleep(0.01)
+    # A second's burst, a turn for each of the others, and what was on its way.
+    assert server.said["many"] < 50 + 5 + 8 + 50
+
+
+async def test_a_slow_webhook_of_one_namespace_leaves_writers_for_others(recorder: tuple[Server, Recorder]) -> None:
+    server, made = recorder
+    for number in range(100):
+        made.record(job("slow"), event(str(number)))
+    await asyncio.sleep(0.2)
+    made.record(job("ns"), event("after"))
+    async with asyncio.timeout(30):
+        while not server.said["ns"]:
+            await asyncio.sleep(0.01)
+    assert 0 < server.held <= 4
+
+
+async def test_what_waits_and_what_is_remembered_is_bounded() -> None:
+    """Messages are cut before they are kept, jobs are not kept at all, and a namespace has half of the room at most."""
+    made = Recorder(cast("ApiClient", Server()), lambda: False)
+    tracemalloc.start()
+    try:
+        for number in range(1500):
+            large = replace(job("many"), annotations={"a": f"{number}" + "x" * 100_000}, version=number)
+            made.record(large, event(f"{number}" + "y" * 100_000))
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 1500 * 4096  # and not 200 KB each
+
+
+async def test_one_namespace_does_not_fill_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_QUEUE_BYTES", 100 * 1024)
+    server = Server()
+    made = Recorder(cast("ApiClient", server), lambda: False)
+    for number in range(1000):
+        made.record(job("many"), event(str(number)))
+    made.record(job("few"), event("heard"))
+    monkeypatch.setattr(made, "_limiter", asyncio.Semaphore(10**6))
+    monkeypatch.setattr(made._limiter, "acquire", lambda amount: asyncio.sleep(0))
+    task = asyncio.create_task(made.run())
+    await made.drain(30)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert server.said["few"] == 1
+    assert 50 < server.said["many"] < 100  # of 768 bytes and a few each, in 50 KiB
+
+
+async def test_whoever_says_much_forgets_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_REMEMBERED", 100)
+    server = Server()
+    made = Recorder(cast("ApiClient", server), lambda: False)
+    made.record(job("few"), event("same"))
+    for number in range(500):
+        made.record(job("many"), event(str(number)))
+    made.record(job("few"), event("same"))
+    assert sum(map(len, made._seen.values())) == 100
+    assert [seen.count for seen in made._seen["few"].values()] == [2]

@@ -1,0 +1,159 @@
+"""Carrying decisions out, against an API server that refuses some of it."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from elastic_tfjob.controller.client import ApiClient, Invalid, NotFound
+from elastic_tfjob.controller.decision import Create, Decision, DeletePod, Event, ResizePod, SaveState
+from elastic_tfjob.controller.events import Recorder
+from elastic_tfjob.controller.executor import Caches, Executor
+from unit.build import job
+
+
+class Api:
+    """Answers all writes with what was written, but those whose path has a word in `refuses`."""
+
+    def __init__(self, refuses: Mapping[str, Exception]) -> None:
+        self.refuses = refuses
+        self.asked: list[str] = []
+
+    async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return await self._answer("POST", path, body)
+
+    async def patch(self, path: str, body: dict[str, Any], *_: str) -> dict[str, Any]:
+        return await self._answer("PATCH", path, body)
+
+    async def get(self, path: str) -> dict[str, Any]:
+        return await self._answer("GET", path, {"metadata": {"uid": "u"}})
+
+    async def delete(self, path: str, **options: str) -> dict[str, Any]:
+        return await self._answer("DELETE", path, {})
+
+    async def _answer(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        asked = f"{method} {path.rpartition('namespaces/ns/')[2]}"
+        self.asked.append(asked)
+        await asyncio.sleep(0)
+        for word, error in self.refuses.items():
+            if word in asked:
+                raise error
+        return body
+
+
+class Cache:
+    """Takes in answers and knows nothing."""
+
+    def seen(self, _: object) -> None: ...
+    def written(self, _: object) -> None: ...
+    def of_job(self, _: object) -> tuple[()]:
+        return ()
+
+
+class Events:
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def record(self, _: object, event: Event) -> None:
+        self.told.append((event.reason, event.message))
+
+
+def carry_out(*actions: Any, refuses: Mapping[str, Exception] | None = None) -> tuple[Executor, Api, Events, Any]:
+    """Executor, API and events after one decision, and what it raised."""
+    api, events, cache = Api(refuses or {}), Events(), cast("Any", Cache())
+
+    async def run() -> tuple[Executor, Exception | None]:
+        executor = Executor(cast("ApiClient", api), Caches(cache, cache, cache), cast("Recorder", events))
+        try:
+            await executor.carry_out(job(), Decision(actions=tuple(actions)))
+        except Exception as error:
+            return executor, error
+        return executor, None
+
+    executor, error = asyncio.run(run())
+    return executor, api, events, error
+
+
+REFUSED = Invalid("PATCH", 422, "Invalid", "metadata.annotations: Too long: may not be more than 262144 bytes")
+
+
+def test_a_state_that_is_refused() -> None:
+    """Told, and raised for the next try to come later; what follows from the stored state is done all the same."""
+    _, api, events, error = carry_out(
+        SaveState({"a": "b"}), DeletePod("j-worker-1", "u"), refuses={"PATCH tfjobs": REFUSED}
+    )
+    assert error is REFUSED
+    assert api.asked == ["PATCH tfjobs/j", "DELETE pods/j-worker-1"]
+    assert [reason for reason, _ in events.told] == ["StateNotStored", "SuccessfulDeletePod"]
+
+
+def test_a_template_that_no_pod_can_be_made_from() -> None:
+    """Told like a pod that the API server refuses; the others are created."""
+
+    def broken() -> dict[str, Any]:
+        raise TypeError("'int' object is not iterable")
+
+    _, api, events, error = carry_out(Create("Pod", "j-a", broken), Create("Pod", "j-b", dict))
+    assert isinstance(error, Invalid)
+    assert api.asked == ["POST pods"]
+    assert sorted(reason for reason, _ in events.told) == ["FailedCreatePod", "SuccessfulCreatePod"]
+
+
+def test_bodies_are_rendered_one_at_a_time() -> None:
+    """Between two of them, all else that waits has its turn; and no more are there than are being sent."""
+    turns, rendered, alive, most = 0, [], 0, 0
+
+    def render() -> dict[str, Any]:
+        nonlocal alive, most
+        alive += 1
+        most = max(most, alive)
+        rendered.append(turns)
+        return {}
+
+    async def run() -> None:
+        nonlocal turns
+        cache = cast("Any", Cache())
+
+        class Counting(Api):
+            async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+                nonlocal alive
+                answer = await super().post(path, body)
+                alive -= 1
+                return answer
+
+        executor = Executor(cast("ApiClient", Counting({})), Caches(cache, cache, cache), cast("Recorder", Events()))
+        creations = tuple(Create("Pod", f"j-worker-{i}", render) for i in range(100))
+        work = asyncio.create_task(executor.carry_out(job(), Decision(actions=creations)))
+        while not work.done():
+            turns += 1
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert len(rendered) == 100
+    assert len(set(rendered)) == 100
+    assert most <= 16
+
+
+class TestResize:
+    """A refusal is of one pod and one direction."""
+
+    GROW = ResizePod("j-worker-0", "u0", 300, 300, more=True)
+    SHRINK = ResizePod("j-worker-1", "u1", 100, 100, more=False)
+
+    def test_a_refusal_does_not_keep_others(self) -> None:
+        quota = Invalid("PATCH", 403, "Forbidden", "exceeded quota: cpu")
+        executor, api, events, error = carry_out(self.GROW, self.SHRINK, refuses={"j-worker-0": quota})
+        assert api.asked == ["PATCH pods/j-worker-0/resize", "PATCH pods/j-worker-1/resize"]
+        assert isinstance(error, Invalid)
+        assert set(executor.refused) == {("u0", True)}
+        assert events.told == [
+            ("ResizeRefused", "j-worker-0 does not get more CPU (tried again in 60 s): exceeded quota: cpu")
+        ]
+
+    @pytest.mark.parametrize(("uid", "refused"), [("u", True), ("another", False)])
+    def test_a_cluster_that_cannot(self, uid: str, refused: bool) -> None:
+        """A pod that is gone is no refusal."""
+        missing = NotFound("PATCH", 404, "NotFound", "the server could not find the requested resource")
+        executor, *_ = carry_out(ResizePod("j-worker-0", uid, 300, 300), refuses={"/resize": missing})
+        assert bool(executor.refused) == refused

@@ -1,0 +1,193 @@
+"""A job of a thousand replicas: how much work a pass is, counted and not timed; what is shared is made once."""
+
+from dataclasses import replace
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_tfjob.controller import pods as pods_module
+from elastic_tfjob.controller import rescale
+from elastic_tfjob.controller.decision import Create, Decision, Settings, Tell
+from elastic_tfjob.controller.elastic import STATE_ANNOTATION, TARGET_ANNOTATION, Command, State, Target
+from elastic_tfjob.controller.observed import Job, Pod
+from elastic_tfjob.controller.pods import TFConfigs, general_name, tf_config
+from unit.build import decide, job, pod, replicas, services
+from unit.pretend import COMMAND, ELASTIC
+
+WORKERS = 1000
+COUNTS = {"PS": 1, "Worker": WORKERS}
+IMAGE = Settings(image="operator:1")
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of replicas that are made: TF_CONFIG has one for each replica."""
+    made: list[str] = []
+
+    def counted(*parts: object) -> str:
+        made.append(general_name(*parts))  # type: ignore[arg-type]
+        return made[-1]
+
+    monkeypatch.setattr(pods_module, "general_name", counted)
+    return made
+
+
+def rescaled() -> tuple[Job, tuple[Pod, ...]]:
+    """A job in its third generation, whose pods have yet to hear of it."""
+    container = {"name": "tensorflow", "image": "t", "command": COMMAND, "resources": {"requests": {"cpu": "100m"}}}
+    state = State("Stable", 3, replicas=COUNTS)
+    annotations = {
+        **ELASTIC,
+        STATE_ANNOTATION: state.to_json(),
+        TARGET_ANNOTATION: Target(3, COUNTS, declared=COUNTS).to_json(),
+    }
+    found = job(
+        {name: replicas(count, containers=[container]) for name, count in COUNTS.items()}, annotations=annotations
+    )
+    return found, tuple(replace(pod(name, i), cpu=(100, 0)) for name, count in COUNTS.items() for i in range(count))
+
+
+def told(decision: Decision) -> dict[str, str]:
+    return {action.name: action.command for action in decision.actions if isinstance(action, Tell)}
+
+
+def test_a_pass_creates_some_and_looks_again(names: list[str]) -> None:
+    """Nothing is rendered by the decision; the next pass begins at once, and goes on where this one ended."""
+    found = job(COUNTS)
+    decision = decide(found)
+    creations = [action for action in decision.actions if isinstance(action, Create)]
+    assert (len(creations), len(names)) == (200, 0)
+    assert decision.again_at is not None
+    there = {creation.name for creation in creations}
+    pods = tuple(
+        each for each in (pod(name, i) for name, count in COUNTS.items() for i in range(count)) if each.name in there
+    )
+    later = decide(found, pods=pods, services=services({"PS": 1}))
+    assert not there & {action.name for action in later.actions if isinstance(action, Create)}
+
+
+def test_all_are_created_in_the_end() -> None:
+    """Once each, and then the last pass asks for no other."""
+    found, made = job(COUNTS), set[tuple[str, str]]()
+    for _ in range(20):
+        seen = tuple(pod(name, i) for name, c in COUNTS.items() for i in range(c) if ("Pod", _name(name, i)) in made)
+        known = tuple(s for s in services(COUNTS) if ("Service", s.name) in made)
+        decision = decide(found, pods=seen, services=known)
+        created = {(action.kind, action.name) for action in decision.actions if isinstance(action, Create)}
+        assert not created & made
+        made |= created
+        if not created:
+            break
+    assert len(made) == 2 * (WORKERS + 1)
+    assert decision.again_at is None
+
+
+def test_the_names_of_all_replicas_are_made_once_for_all_pods(names: list[str]) -> None:
+    """And not once for each pod: a thousand times a thousand."""
+    decision = decide(job(COUNTS))
+    bodies = [action.body for action in decision.actions if isinstance(action, Create) and action.kind == "Pod"]
+    assert len(bodies) == 199
+    assert len(names) <= 2 * (WORKERS + 1)
+    env = bodies[-1]["spec"]["containers"][0]["env"]
+    assert len(orjson.loads(env[0]["value"])["cluster"]["worker"]) == WORKERS
+
+
+def test_a_pass_of_a_rescaled_job_is_linear(names: list[str]) -> None:
+    """Commands are made and compared without the names of all replicas in each; some pods a pass are told."""
+    found, pods = rescaled()
+    decision = decide(found, pods=pods, services=services(COUNTS), settings=IMAGE)
+    assert len(told(decision)) == rescale.TOLD_AT_ONCE
+    assert decision.again_at is not None
+    assert len(names) <= 4 * (WORKERS + 1)
+    for _ in range(10):
+        commands = told(decision)
+        pods = tuple(replace(each, command=commands.get(each.name, each.command)) for each in pods)
+        decision = decide(found, pods=pods, services=services(COUNTS), settings=IMAGE)
+        if not told(decision):
+            break
+    assert all(pod.command for pod in pods)
+    assert not told(decision)
+
+
+def test_by_role_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking for each replica's pod goes through all pods once, also where all are prepared for another size."""
+    found, pods = rescaled()
+    coming = Target(4, {"PS": 1, "Worker": WORKERS - 1}, declared=COUNTS)
+    state = State(
+        "Preparing",
+        3,
+        replicas=COUNTS,
+        next=rescale.Next(4, 1, "overlap", coming.replicas, COUNTS),
+    )
+    found.annotations.update({STATE_ANNOTATION: state.to_json(), TARGET_ANNOTATION: coming.to_json()})
+    looks = 0
+    plain = rescale.Situation.__dict__["by_role"].func
+
+    def counted(situation: rescale.Situation) -> object:
+        nonlocal looks
+        looks += 1
+        return plain(situation)
+
+    monkeypatch.setattr(rescale.Situation.__dict__["by_role"], "func", counted)
+    decide(found, pods=pods, services=services(COUNTS), settings=IMAGE)
+    assert looks == 1
+
+
+@given(st.dictionaries(st.sampled_from(["Chief", "PS", "Worker", "Evaluator"]), st.integers(1, 3)), st.booleans())
+def test_a_command_in_parts_is_the_command(types: dict[str, int], sparse: bool) -> None:
+    """Byte for byte what the launcher has always been told."""
+    found = job(types, enableDynamicWorker=sparse)
+    spec = found.spec()
+    configs = TFConfigs(found, spec, slot=1)
+    order = rescale.Order(Command(2, "prepare", "", "spare", 7.0), configs)
+    for name, count in types.items():
+        for index in range(count):
+            whole = Command(2, "prepare", tf_config(found, spec, name, index, slot=1), "spare", 7.0)
+            assert "".join(order.parts((name, index))) == whole.to_json()
+
+
+def test_more_replicas_than_one_job_may_have() -> None:
+    """An event says so, and nothing is created."""
+    decision = decide(job({"Worker": 10**6}))
+    assert decision.actions == ()
+    assert [(event.reason, "2000" in event.message) for event in decision.events] == [("TFJobFailedValidation", True)]
+
+
+def test_a_state_that_is_too_large_goes_without_nodes() -> None:
+    """2,000 replicas with long names of nodes do not fit into annotations thrice: their pods are not pinned then, and
+    the same pass is not repeated for ever."""
+    counts = {"Worker": 1999}
+    nodes = {"Worker": tuple(f"{i:0>44}" for i in range(1999))}
+    target = Target(0, counts, nodes, declared=counts).to_json()
+    filler = {"example.com/notes": "x" * (256 * 1024 - 2 * len(target))}
+    waits = Settings(image="operator:1", wait_for_target=True)
+    found = job(counts, annotations={**ELASTIC, TARGET_ANNOTATION: target, **filler})
+    first = decide(found, settings=waits)
+    saved = next(action.annotations for action in first.actions if hasattr(action, "annotations"))
+    assert sum(len(k) + len(v or "") for k, v in {**found.annotations, **saved}.items()) <= 256 * 1024
+    assert "StateNotStored" in [event.reason for event in first.events]
+    found.annotations.update({name: value for name, value in saved.items() if value is not None})
+    second = decide(found, settings=waits)
+    assert not any(hasattr(action, "annotations") for action in second.actions)
+    creations = [action for action in second.actions if isinstance(action, Create)]
+    assert creations
+    assert "affinity" not in creations[0].body["spec"]
+
+
+def test_no_room_for_a_state_at_all() -> None:
+    """The user's annotations fill what there is: the job runs as one that follows no target."""
+    filler = {"example.com/notes": "x" * (256 * 1024 - 1000)}
+    waits = Settings(image="operator:1", wait_for_target=True)
+    decision = decide(job({"Worker": 2}, annotations={**ELASTIC, **filler}), settings=waits)
+    assert "StateNotStored" in [event.reason for event in decision.events]
+    assert [action.name for action in decision.actions if isinstance(action, Create) and action.kind == "Pod"] == [
+        "j-worker-0",
+        "j-worker-1",
+    ]
+    assert not any(hasattr(action, "annotations") for action in decision.actions)
+
+
+def _name(replica_type: str, index: int) -> str:
+    return general_name("j", replica_type, index)

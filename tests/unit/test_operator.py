@@ -1,0 +1,336 @@
+"""The process: no bug, no job and no pause of the machine ends it or stops the others."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from elastic_tfjob.controller import leader, supervise
+from elastic_tfjob.controller import operator as operator_module
+from elastic_tfjob.controller.cache import Informer
+from elastic_tfjob.controller.client import Conflict
+from elastic_tfjob.controller.configuration import LiveConfiguration
+from elastic_tfjob.controller.decision import Create, Decision, Event
+from elastic_tfjob.controller.executor import Caches, Executor
+from elastic_tfjob.controller.leader import LeaderElection
+from elastic_tfjob.controller.observed import EXPORTER, Job, Pod
+from elastic_tfjob.controller.operator import EXIT_LOST_LEADERSHIP, EXIT_OK, Operator, Options
+from elastic_tfjob.controller.pods import replica_labels
+
+
+class Server:
+    """An API server that holds some TFJobs, in memory, and a lease; it takes events and knows no fence."""
+
+    def __init__(self, *names: str) -> None:
+        self.jobs = [
+            {
+                "metadata": {"namespace": name, "name": "j", "uid": f"{name}-uid", "resourceVersion": "1"},
+                "spec": {"tfReplicaSpecs": {}},
+            }
+            for name in names
+        ]
+        self.events: list[dict[str, Any]] = []
+        self.lease: dict[str, Any] | None = None
+        self.refused = False
+
+    def fenced(self, may_write: Callable[[], bool]) -> "Server":
+        return self
+
+    async def get(self, path: str, **_: str) -> dict[str, Any]:
+        return {"items": self.jobs if path.endswith("/tfjobs") else [], "metadata": {"resourceVersion": "5"}}
+
+    async def watch(self, path: str, **_: str) -> AsyncIterator[dict[str, Any]]:
+        await asyncio.Event().wait()
+        yield {}
+
+    async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.events.append(body)
+        return body
+
+    async def once(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        if self.refused:
+            raise leader.ApiError(method, 403, "Forbidden", "")
+        if method != "GET":
+            assert body is not None
+            self.lease = {**body, "metadata": {"resourceVersion": str(time.monotonic_ns())}}
+        if self.lease is None:
+            raise leader.NotFound(method, 404, "NotFound", "")
+        return self.lease
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.asynccontextmanager
+async def running(server: Server, **options: Any) -> AsyncIterator[tuple[Operator, "asyncio.Task[int]", asyncio.Event]]:
+    operator = Operator(
+        server,  # type: ignore[arg-type]
+        Options(**{"metrics_address": "0", "health_address": "0", "image": "i", **options}),
+    )
+    stop = asyncio.Event()
+    task = asyncio.create_task(operator.run(stop))
+    try:
+        yield operator, task, stop
+    finally:
+        stop.set()
+        await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 30)
+
+
+async def until(what: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not what():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "error", [RecursionError("deep"), ValueError("x" * 10**6), ExceptionGroup("g", [KeyError("k")])]
+)
+async def test_a_job_that_raises_is_set_aside_alone(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """With a Warning that says so in a few words, and ever later; other jobs are reconciled."""
+    seen: list[str] = []
+
+    def reconcile(observed: Any, _: Any) -> Decision:
+        seen.append(observed.job.namespace)
+        if observed.job.namespace == "bad":
+            raise error
+        return Decision(events=(Event("Normal", "Fine", ""),))
+
+    monkeypatch.setattr(operator_module, "reconcile", reconcile)
+    server = Server("bad", "good")
+    async with running(server) as (_, task, _):
+        await until(lambda: seen.count("bad") >= 3 and len(server.events) == 2)
+        assert not task.done()
+    found = {each["metadata"]["namespace"]: each for each in server.events}
+    assert (found["bad"]["type"], found["bad"]["reason"]) == ("Warning", "ReconcileFailed")
+    assert len(found["bad"]["message"]) < 450
+    assert "Traceback" not in found["bad"]["message"]
+    assert found["good"]["reason"] == "Fine"
+
+
+async def test_a_bug_in_any_background_task_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fails at first and runs at the second try, and the operator does what it is for."""
+    monkeypatch.setattr(supervise, "_BACKOFF_S", 0.01)
+    failed: set[str] = set()
+
+    def once(name: str, run: Any) -> Any:
+        async def wrapped(*arguments: Any) -> None:
+            if name not in failed:
+                failed.add(name)
+                raise RecursionError(name)
+            await run(*arguments)
+
+        return wrapped
+
+    seen: list[str] = []
+
+    def reconcile(observed: Any, _: Any) -> Decision:
+        seen.append(observed.job.namespace)
+        return Decision(events=(Event("Normal", "Fine", ""),))
+
+    monkeypatch.setattr(operator_module, "reconcile", reconcile)
+    monkeypatch.setattr(operator_module, "watch_loop", once("loop", operator_module.watch_loop))
+    server = Server("ns")
+    operator = Operator(server, Options(metrics_address="0", health_address="0", image="i", threads=1))  # type: ignore[arg-type]
+    for each in (operator._recorder, operator._reports, operator._scheduler, *operator._informers):
+        name = getattr(each, "resource", type(each).__name__)
+        monkeypatch.setattr(each, "run", once(name, each.run))
+    for name in ("_work", "_follow_priorities"):
+        monkeypatch.setattr(operator, name, once(name, getattr(operator, name)))
+    stop = asyncio.Event()
+    task = asyncio.create_task(operator.run(stop))
+    await until(lambda: len(failed) == 8 and server.events)
+    assert not task.done()
+    stop.set()
+    assert await asyncio.wait_for(task, 30) == EXIT_OK
+    assert seen == ["ns"]
+
+
+async def test_leadership_that_is_lost_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ever."""
+    monkeypatch.setattr(leader, "RETRY_S", 0.02)
+    monkeypatch.setattr(leader, "RENEW_S", 0.2)
+    server = Server("ns")
+    async with running(server, leader_elect=True) as (operator, task, _):
+        await until(operator._holds)
+        server.refused = True
+        assert await asyncio.wait_for(task, 30) == EXIT_LOST_LEADERSHIP
+
+
+async def test_a_job_whose_turn_comes_in_doubt_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a pause the lease is not sure for a moment. If it is renewed, no job may have been forgotten."""
+    monkeypatch.setattr(operator_module, "_NOT_SURE_S", 0.05)
+    seen: list[str] = []
+    monkeypatch.setattr(
+        operator_module, "reconcile", lambda observed, _: seen.append(observed.job.namespace) or Decision()
+    )
+    server = Server("ns")
+    async with running(server) as (operator, _, _):
+        await until(lambda: len(seen) == 1)
+        monkeypatch.setattr(operator, "_holds", lambda: False)
+        operator._queue.add(("ns", "j"))
+        await asyncio.sleep(0.2)
+        assert len(seen) == 1
+        monkeypatch.setattr(operator, "_holds", lambda: True)
+        await until(lambda: len(seen) == 2)
+
+
+async def test_who_stands_by_remembers_nothing_of_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And looks at all that there is when it leads."""
+    monkeypatch.setattr(leader, "RETRY_S", 0.02)
+    seen: list[str] = []
+    monkeypatch.setattr(
+        operator_module, "reconcile", lambda observed, _: seen.append(observed.job.namespace) or Decision()
+    )
+    server = Server("a", "b")
+    server.lease = {"spec": {"holderIdentity": "other"}, "metadata": {"resourceVersion": "1"}}
+    async with running(server, leader_elect=True) as (operator, _, _):
+        await until(lambda: len(operator._caches.jobs) == 2)
+        running_pod = {
+            "metadata": {
+                "namespace": "c",
+                "name": "j-worker-0",
+                "uid": "u",
+                "resourceVersion": "7",
+                "labels": replica_labels("j", "Worker", 0),
+            },
+            "spec": {"initContainers": [{"name": EXPORTER}]},
+            "status": {"phase": "Running", "podIP": "10.0.0.1"},
+        }
+        operator._caches.pods.seen(running_pod)
+        operator._caches.pods._remove("u", 8)
+        await asyncio.sleep(0.2)
+        assert (len(operator._queue), operator._scheduler._dirty, operator._reports._later) == (0, set(), [])
+        assert seen == []
+        server.lease["spec"]["holderIdentity"] = ""
+        await until(lambda: sorted(seen) == ["a", "b"])
+
+
+async def test_the_last_events_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of jobs that were looked at before the operator was asked to stop."""
+    monkeypatch.setattr(operator_module, "reconcile", lambda *_: Decision(events=(Event("Normal", "Fine", ""),)))
+    server = Server("a")
+    post, asked = server.post, asyncio.Event()
+
+    async def slow(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        asked.set()
+        await asyncio.sleep(0.1)
+        return await post(path, body)
+
+    monkeypatch.setattr(server, "post", slow)
+    async with running(server) as (_, _, _):
+        await asked.wait()
+    assert [each["reason"] for each in server.events] == ["Fine"]
+
+
+@pytest.mark.parametrize("forward", [(60.0, 0.0), (0.0, 60.0)])
+async def test_a_pause_is_seen_on_either_clock(monkeypatch: pytest.MonkeyPatch, forward: tuple[float, float]) -> None:
+    """A suspended machine's boot-time clock went on; of one paused from outside only the wall clock is set right."""
+    server = Server()
+    election = LeaderElection(server, namespace="n", name="l", identity="me")  # type: ignore[arg-type]
+    assert not election.holds()
+    await election.acquire()
+    assert election.holds()
+    now = leader._clocks()
+    monkeypatch.setattr(leader, "_clocks", lambda: (now[0] + forward[0], now[1] + forward[1]))
+    assert not election.holds()
+
+
+async def test_a_lease_with_nonsense_is_not_had() -> None:
+    server = Server()
+    server.lease = {"spec": {"holderIdentity": 5, "leaseDurationSeconds": "x"}, "metadata": {"resourceVersion": "1"}}
+    election = LeaderElection(server, namespace="n", name="l", identity="me")  # type: ignore[arg-type]
+    assert await election._try() is False
+
+
+async def answer(url: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        return response.status, await response.text()
+
+
+async def test_servers_listen_on_both_families_and_say_who_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    health, metrics = free_port(), free_port()
+    hosts = ["127.0.0.1"]
+    with contextlib.closing(socket.socket(socket.AF_INET6)) as probe, contextlib.suppress(OSError):
+        probe.bind(("::1", 0))
+        hosts.append("[::1]")
+    options = {"health_address": f":{health}", "metrics_address": f"{hosts[-1]}:{metrics}"}
+    async with running(Server(), **options) as (operator, _, _):
+        await until(lambda: all(informer.synced.is_set() for informer in operator._informers))
+        for host in hosts:
+            assert await answer(f"http://{host}:{health}/healthz") == (200, "ok")
+            assert await answer(f"http://{host}:{health}/readyz") == (200, "ok")
+        status, text = await answer(f"http://{hosts[-1]}:{metrics}/metrics")
+        assert status == 200
+        assert "elastic_tfjob_loop_lag_seconds" in text
+        operator._supervisor._failing["pods"] = time.monotonic() - supervise._STUCK_S
+        status, text = await answer(f"http://127.0.0.1:{health}/healthz")
+        assert (status, "pods" in text) == (503, True)
+
+
+class Told:
+    """A recorder that only listens."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def record(self, _: object, event: Event) -> None:
+        self.events.append(event)
+
+
+@pytest.mark.parametrize("text", ["[" * 1200, "!!timestamp 9", "status: {max_requests_per_s: x}", "a: &a [*a, *a]"])
+def test_a_configuration_that_cannot_be_read_is_refused(text: str) -> None:
+    told = Told()
+    live = LiveConfiguration(Server(), "ns/name", told, lambda _: None)  # type: ignore[arg-type]
+    assert live.informer is not None
+    metadata = {"namespace": "ns", "name": "name", "uid": "u", "resourceVersion": "1"}
+    live.informer.seen({"metadata": metadata, "data": {"config.yaml": text}})
+    (event,) = told.events
+    assert event.reason == "InvalidConfiguration"
+    assert event.message.endswith("It stays profile fixed as before.")
+    assert len(event.message) <= 1024
+
+
+async def test_a_quota_that_changed_meanwhile_is_not_taken_for_a_name_that_is_taken() -> None:
+    """Kubernetes answers both with 409; only for the second is there an object to look at."""
+
+    class Busy(Server):
+        async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+            raise Conflict("POST", 409, "Conflict", "Operation cannot be fulfilled on resourcequotas: modified")
+
+        async def get(self, path: str, **_: str) -> dict[str, Any]:
+            raise leader.NotFound("GET", 404, "NotFound", "")
+
+    pods: Any = Informer(Server(), "/api/v1/pods", Pod.parse, lambda _: None)  # type: ignore[arg-type]
+    executor = Executor(Busy(), Caches(pods, pods, pods), Told())  # type: ignore[arg-type]
+    job = Job("ns", "j", "u", 1, False, {}, b"{}", b"{}")
+    with pytest.raises(Conflict):
+        await executor.carry_out(job, Decision(actions=(Create("Pod", "j-worker-0", dict),)))
+
+
+async def test_priority_classes_that_are_none_or_nonsense() -> None:
+    """A list without items is null in JSON; a class whose value is no number is left out alone."""
+    answers: list[Any] = [
+        None,
+        [{"metadata": {"name": "none"}, "value": None}, {"metadata": {"name": "high"}, "value": 7}],
+    ]
+    operator = Operator(Server("ns"), Options(image="i"))  # type: ignore[arg-type]
+
+    async def get(path: str) -> dict[str, Any]:
+        return {"items": answers.pop(0)}
+
+    operator._api.get = get  # type: ignore[method-assign, assignment]
+    for expected in ({}, {"high": 7}):
+        task = asyncio.create_task(operator._follow_priorities())
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        assert operator._priorities == expected
+        task.cancel()
+        await asyncio.wait([task])

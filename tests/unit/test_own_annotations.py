@@ -1,0 +1,273 @@
+"""The operator's own annotations, `target` and `state`, as anybody may have written them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES, MAX_ENTRIES, MAX_REPLICAS, MAX_STEPS, MAX_TEXT
+from elastic_tfjob.controller.elastic import UID_ANNOTATION, Next, Refused, Rescaled, State, Target, claim
+from elastic_tfjob.controller.snapshot import candidate
+
+from .build import NOW, UID, job
+from .pretend import started
+
+RECORDED: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "data" / "annotations-0.1.json").read_text())
+"""Written by version 0.1 of the operator, in each phase of rescales of the pretended cluster."""
+
+TYPES = ("Chief", "PS", "Worker")
+SIZE = {"Chief": 1, "PS": 1, "Worker": 2}
+NEXT = {"generation": 1, "slot": 1, "mode": "overlap", "replicas": SIZE, "before": SIZE}
+DONE = {
+    "generation": 1,
+    "at": "2026-01-02T03:04:05Z",
+    "before": SIZE,
+    "after": SIZE,
+    "mode": "overlap",
+    "downtime_s": None,
+    "lost_steps": 0,
+    "reason": "",
+}
+
+FULL_TARGET = Target(3, SIZE, {"Worker": ("a", "b.example.com")}, {"Worker": (1, 10**9)}, "why", SIZE)
+FULL_STATE = State(
+    "Preparing",
+    generation=2,
+    slot=1,
+    replicas=SIZE,
+    nodes={"PS": ("a",)},
+    cpu={"Worker": (300, 500)},
+    since="2026-01-02T03:04:05Z",
+    reason="why",
+    next=Next(3, 0, "spare", SIZE, SIZE, {"Worker": ("a",)}, {"PS": (100,)}, "more"),
+    refused=Refused(1, "no room", "2026-01-02T03:04:05Z"),
+    rescales=2,
+    last_downtime_s=-0.5,
+    history=(Rescaled(1, "2026-01-02T03:04:05Z", SIZE, SIZE, "recreate", None, None, "because"),),
+    step=MAX_STEPS,
+    total_steps=MAX_STEPS,
+    steps_per_s=0.1,
+    eta="9998-12-31T00:00:00Z",
+    speeds={"1/2": 10.5},
+    speed_cpu={"1/2": 250},
+    numbers_at="2026-01-02T03:04:05Z",
+)
+
+
+@pytest.mark.parametrize("what", sorted(RECORDED["state"]))
+def test_reads_the_states_of_today(what: str) -> None:
+    text = RECORDED["state"][what]
+    found = State.of({f"{PREFIX}state": text}, UID, TYPES)
+    assert found is not None
+    written = orjson.loads(found.to_json())
+    assert written == orjson.loads(text)
+
+
+@pytest.mark.parametrize("what", sorted(RECORDED["target"]))
+def test_reads_the_targets_of_today(what: str) -> None:
+    text = RECORDED["target"][what]
+    found = Target.of({f"{PREFIX}target": text}, UID, TYPES)
+    assert found is not None
+    written = orjson.loads(found.to_json())
+    assert written == orjson.loads(text)
+
+
+def test_what_is_written_is_read() -> None:
+    assert Target.parse(FULL_TARGET.to_json()) == FULL_TARGET
+    assert State.parse(FULL_STATE.to_json()) == FULL_STATE
+
+
+def test_keys_of_a_newer_operator_are_passed_over() -> None:
+    newer: dict[str, Any] = {**orjson.loads(FULL_STATE.to_json()), "something": [{}]}
+    newer["next"]["something"] = newer["history"][0]["something"] = 1
+    assert State.parse(orjson.dumps(newer).decode()) == FULL_STATE
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"reason": 5}, "reason"),
+        ({"generation": "1"}, "generation"),
+        ({"generation": 1e308}, "generation"),
+        ({"generation": -1}, "generation"),
+        ({"generation": True}, "generation"),
+        ({"generation": None}, "generation"),
+        ({"generation": 2**31 + 1}, "generation"),
+        ({"replicas": None}, "replicas"),
+        ({"replicas": []}, "replicas"),
+        ({"replicas": {"Worker": 10**10}}, "replicas.Worker"),
+        ({"replicas": {"Worker": -1}}, "replicas.Worker"),
+        ({"replicas": {"Worker": 1.5}}, "replicas.Worker"),
+        ({"replicas": {"Worker": MAX_REPLICAS, "PS": 1}}, "replicas"),
+        ({"replicas": {"": 1}}, "replicas"),
+        ({"replicas": {str(i): 0 for i in range(MAX_ENTRIES + 1)}}, "replicas"),
+        ({"declared": {"Worker": "2"}}, "declared.Worker"),
+        ({"nodes": {"Worker": ["a", "b", "c"]}}, "nodes.Worker"),
+        ({"nodes": {"Worker": ["A"]}}, "nodes.Worker"),
+        ({"nodes": {"Worker": [["a"]]}}, "nodes.Worker"),
+        ({"nodes": {"Worker": ["a" * 254]}}, "nodes.Worker"),
+        ({"nodes": {"Evaluator": ["a"]}}, "nodes.Evaluator"),
+        ({"nodes": [["Worker", "a"]]}, "nodes"),
+        ({"cpu": {"Worker": [-64000]}}, "cpu.Worker"),
+        ({"cpu": {"Worker": [0]}}, "cpu.Worker"),
+        ({"cpu": {"Worker": [10**9 + 1]}}, "cpu.Worker"),
+        ({"cpu": {"Worker": [1] * (MAX_REPLICAS + 1)}}, "cpu.Worker"),
+        ({"cpu": {"Worker": 100}}, "cpu.Worker"),
+    ],
+)
+def test_a_wrong_target_names_the_key(change: dict[str, Any], key: str) -> None:
+    text = orjson.dumps({"generation": 0, "replicas": SIZE, **change}).decode()
+    with pytest.raises(ValueError, match=f"{PREFIX}target is not what the operator wrote there: {key} ?[a-z:]"):
+        Target.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"phase": "Dancing"}, "phase"),
+        ({"phase": ["Stable"]}, "phase"),
+        ({"phase": "Switching"}, "next"),
+        ({"slot": "1"}, "slot"),
+        ({"slot": 2}, "slot"),
+        ({"replicas": {"Worker": 10**10}}, "replicas.Worker"),
+        ({"since": "x"}, "since"),
+        ({"since": "2026-01-02T03:04:05"}, "since"),
+        ({"since": "0001-01-01T00:00:00Z"}, "since"),
+        ({"since": 5}, "since"),
+        ({"refused": {"generation": 1, "reason": "", "at": "x"}}, "refused.at"),
+        ({"refused": {"generation": 1, "reason": ""}}, "refused.at"),
+        ({"refused": {"generation": "x", "reason": "", "at": "2026-01-02T03:04:05Z"}}, "refused.generation"),
+        ({"refused": {"generation": 1, "reason": {}, "at": "2026-01-02T03:04:05Z"}}, "refused.reason"),
+        ({"refused": "x"}, "refused"),
+        ({"next": {**NEXT, "slot": "1"}}, "next.slot"),
+        ({"next": {**NEXT, "mode": "odd"}}, "next.mode"),
+        ({"next": {**NEXT, "before": None}}, "next.before"),
+        ({"history": {}}, "history"),
+        ({"history": [{**DONE, "at": "yesterday"}]}, r"history\[0\].at"),
+        ({"history": [{**DONE, "after": 3}]}, r"history\[0\].after"),
+        ({"history": [DONE] * (MAX_ENTRIES + 1)}, "history"),
+        ({"rescales": "many"}, "rescales"),
+        ({"step": "x"}, "step"),
+        ({"step": -1}, "step"),
+        ({"total_steps": "1000"}, "total_steps"),
+        ({"total_steps": [1]}, "total_steps"),
+        ({"steps_per_s": {}}, "steps_per_s"),
+        ({"eta": 10}, "eta"),
+        ({"eta": "99999-01-01T00:00:00Z"}, "eta"),
+        ({"speeds": {"1/2": "fast"}}, "speeds.1/2"),
+        ({"speeds": {"wide": 1.0}}, "speeds"),
+        ({"speeds": {"9" * 5000 + "/1": 1.0}}, "speeds"),
+        ({"speed_cpu": {"1/2": 1.5}}, "speed_cpu.1/2"),
+        ({"numbers_at": "x"}, "numbers_at"),
+    ],
+)
+def test_a_wrong_state_names_the_key(change: dict[str, Any], key: str) -> None:
+    text = orjson.dumps({"phase": "Stable", "generation": 0, "replicas": SIZE, **change}).decode()
+    with pytest.raises(ValueError, match=f"{PREFIX}state is not what the operator wrote there: {key} ?[a-z:]"):
+        State.parse(text)
+
+
+def test_figures_beyond_their_bounds_are_not_known() -> None:
+    """What was only measured is not worth forgetting where the job is."""
+    text = b'{"phase":"Stable","step":1e300,"total_steps":9007199254740993,"steps_per_s":1e300,"last_downtime_s":1e99}'
+    found = State.parse(text.decode())
+    assert found is not None
+    assert (found.step, found.total_steps, found.steps_per_s, found.last_downtime_s) == (None,) * 4
+
+
+def test_texts_and_lists_are_bounded() -> None:
+    """Also where the operator itself made them longer, of what a kubelet said."""
+    assert len(Target(0, {}, reason="x" * 10**6).reason) == MAX_TEXT
+    found = Target.parse(orjson.dumps({"generation": 0, "replicas": {}, "reason": "é" * 5000}).decode())
+    assert found is not None
+    assert found.reason == "é" * MAX_TEXT
+    many = State("Stable", history=(FULL_STATE.history[0],) * 50, speeds={f"1/{i}": 1.0 for i in range(1000)})
+    kept = State.parse(many.to_json())
+    assert kept is not None
+    assert len(kept.history) == 10
+    assert list(kept.speeds)[-1] == "1/999"
+    assert len(kept.speeds) == MAX_ENTRIES
+    with pytest.raises(ValueError, match=f"at most {MAX_ANNOTATION_BYTES}"):
+        State.parse('{"phase":"Stable"}' + " " * MAX_ANNOTATION_BYTES)
+
+
+@pytest.mark.parametrize("uid", ["", UID])
+def test_of_this_job(uid: str) -> None:
+    """An operator before this one wrote no uid."""
+    annotations = {f"{PREFIX}target": Target(0, SIZE).to_json(), f"{PREFIX}state": '{"phase":"Stable"}'}
+    annotations |= {UID_ANNOTATION: uid} if uid else {}
+    assert Target.of(annotations, UID, TYPES) is not None
+    assert State.of(annotations, UID, TYPES) is not None
+
+
+def test_a_copy_of_another_jobs_annotations_counts_as_none() -> None:
+    """`kubectl get -o yaml`, another name, `kubectl apply`."""
+    annotations = {
+        f"{PREFIX}target": FULL_TARGET.to_json(),
+        f"{PREFIX}state": FULL_STATE.to_json(),
+        UID_ANNOTATION: UID,
+    }
+    assert Target.of(annotations, "another", TYPES) is None
+    assert State.of(annotations, "another", TYPES) is None
+
+
+def test_who_writes_first_makes_the_annotations_the_jobs_own() -> None:
+    """What is a copy from another job goes in the same write; else it would count as of this one from then on."""
+    copied = {f"{PREFIX}target": "{}", f"{PREFIX}state": "{}", UID_ANNOTATION: "another", f"{PREFIX}max-ps": "2"}
+    assert claim(copied, UID) == {UID_ANNOTATION: UID, f"{PREFIX}target": None, f"{PREFIX}state": None}
+    assert claim({**copied, UID_ANNOTATION: UID}, UID) == {}
+    del copied[UID_ANNOTATION]  # written by an operator that knew of no uid
+    assert claim(copied, UID) == {UID_ANNOTATION: UID}
+
+
+def test_types_that_the_spec_does_not_have() -> None:
+    """A target for them is nonsense; a state remembers one that an edit has removed, but not only such."""
+    with pytest.raises(ValueError, match=r"replicas of 'Boss', which the spec does not have; it has Chief, PS, Worker"):
+        Target.of({f"{PREFIX}target": Target(0, {**SIZE, "Boss": 1}).to_json()}, UID, TYPES)
+    kept = State("Stable", replicas={**SIZE, "Evaluator": 1})
+    assert State.of({f"{PREFIX}state": kept.to_json()}, UID, TYPES) == kept
+    with pytest.raises(ValueError, match="replicas of 'Boss'"):
+        State.of({f"{PREFIX}state": State("Stable", replicas={"Boss": 1}).to_json()}, UID, TYPES)
+
+
+@pytest.mark.parametrize("name", ["state", "target"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"generation":0,"replicas":{},"reason":5}',
+        '{"generation":1e308,"replicas":{"Worker":1}}',
+        '{"generation":7,"replicas":{"Boss":1}}',
+        '{"phase":"Stable","replicas":{"Boss":1}}',
+        '{"phase":"Stable","replicas":{"Worker":10000000000}}',
+        '{"phase":"Stable","slot":"1","replicas":{"Chief":1,"PS":1,"Worker":2}}',
+        '{"phase":"Stable","since":"x","replicas":{"Chief":1,"PS":1,"Worker":2}}',
+        "[" * 100_000,
+    ],
+)
+def test_a_job_runs_on_and_says_what_is_wrong(name: str, text: str) -> None:
+    cluster = started()
+    cluster.annotations[f"{PREFIX}{name}"] = text
+    cluster.run(10)
+    assert cluster.state.phase == "Stable"
+    assert len(cluster.pods) == 4
+    assert [message for reason, message in cluster.events if reason == "InvalidAnnotation" and name in message]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        '{"phase":"Stable","refused":{"generation":1,"reason":"","at":"x"}}',
+        '{"phase":"Waiting","refused":{"generation":"x","reason":"","at":"2026-01-02T03:04:05Z"}}',
+        '{"phase":"Stable","total_steps":"many","replicas":{"PS":1,"Worker":2}}',
+        '{"phase":"Stable","replicas":{"Worker":10000000000}}',
+    ],
+)
+def test_scheduling_takes_a_wrong_state_for_none(state: str) -> None:
+    found = candidate(
+        job(annotations={f"{PREFIX}max-workers": "4", f"{PREFIX}state": state}), (), nodes={}, now=NOW, all_jobs=True
+    )
+    assert found.job is not None
+    assert found.state is None

@@ -1,0 +1,437 @@
+"""Asking many pods: not too much, nobody at another's cost, and nothing of what they answer is trusted."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, cast
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from elastic_tfjob.api.configuration import StatusPolling
+from elastic_tfjob.controller import polling
+from elastic_tfjob.controller.observed import Key, Pod
+from elastic_tfjob.controller.polling import Reports, ask_directly, open_session
+from elastic_tfjob.controller.reports import Report
+
+from .build import pod
+
+FULL: dict[str, Any] = {
+    "at": 1000.5,
+    "generation": 2,
+    "step": 1200,
+    "cpu": {"usage_s": 12.5, "throttled_s": 0.5, "limit_cores": 0.5, "use_cores": 0.31},
+}
+
+
+class World:
+    """Pods whose exporters are one real HTTP server on this machine."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        self.questions: list[tuple[str, float]] = []
+        """Each with the pod's name and when it came, on the event loop's clock."""
+        self.news: list[Key] = []
+        self.pods: list[Pod] = []
+        self.polling = StatusPolling(interval_s=0.2, max_requests_per_s=1000)
+
+    async def status(self, request: web.Request) -> web.StreamResponse:
+        name = request.headers["Pod"]
+        self.questions.append((name, asyncio.get_running_loop().time()))
+        answer = self.answers[name]
+        if callable(answer):
+            return cast("web.StreamResponse", await answer(request))
+        return web.Response(status=500) if answer is None else web.Response(text=answer)
+
+    @property
+    def asked(self) -> list[str]:
+        """The pods' names, question by question."""
+        return [name for name, _ in self.questions]
+
+    def gaps_s(self, name: str) -> list[float]:
+        """Seconds from each question to a pod to the next."""
+        return [after - before for before, after in pairwise(at for asked, at in self.questions if asked == name)]
+
+    def of_job(self, _: Key) -> tuple[Pod, ...]:
+        return tuple(self.pods)
+
+    def add(self, kind: str, index: int, **fields: Any) -> Pod:
+        made = replace(pod(kind, index), ip="127.0.0.1", exporter=True, **fields)
+        self.pods.append(made)
+        self.answers[made.name] = json.dumps({**FULL, "generation": 0})
+        return made
+
+
+KEY = ("ns", "j")
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[tuple[World, Reports]]:
+    world = World()
+    app = web.Application()
+    app.add_routes([web.get("/status", world.status)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    async with reports_of(world, port) as reports:
+        task = asyncio.create_task(reports.run())
+        yield world, reports
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def reports_of(world: World, port: int) -> AsyncIterator[Reports]:
+    async with contextlib.AsyncExitStack() as stack:
+        sessions: dict[str, aiohttp.ClientSession] = {}
+
+        async def ask(asked: Pod) -> bytes:
+            if asked.name not in sessions:  # the server tells pods apart by a header
+                session = open_session(headers={"Pod": asked.name})
+                sessions[asked.name] = await stack.enter_async_context(session)
+            return await ask_directly(sessions[asked.name], port)(asked)
+
+        yield Reports(ask, world.of_job, world.news.append, lambda: world.polling)
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):  # a busy machine takes long, and is no failure
+        while not what():
+            await asyncio.sleep(0.01)
+
+
+async def test_asks_running_pods_and_tells_news_once(world: tuple[World, Reports]) -> None:
+    seen, reports = world
+    chief, other = seen.add("chief", 0), seen.add("worker", 0, phase="Pending")
+    reports.pods_changed(KEY)
+    await until(lambda: seen.asked.count(chief.name) >= 3)
+    assert set(reports.of_job(KEY)) == {chief.name}
+    assert seen.news == [KEY]
+    assert other.name not in seen.asked
+    seen.answers[chief.name] = json.dumps({**FULL, "generation": 1})
+    await until(lambda: len(seen.news) == 2)
+    assert reports.of_job(KEY)[chief.name].generation == 1
+
+
+async def test_a_pod_of_the_same_name_starts_with_no_report(world: tuple[World, Reports]) -> None:
+    seen, reports = world
+    chief = seen.add("chief", 0)
+    reports.pods_changed(KEY)
+    await until(lambda: chief.name in reports.of_job(KEY))
+    seen.answers[chief.name] = None
+    seen.pods = [replace(chief, uid="another")]
+    reports.pods_changed(KEY)
+    assert reports.of_job(KEY) == {}
+    seen.pods = []
+    reports.pods_changed(KEY)
+    asked = len(seen.asked)
+    await asyncio.sleep(0.6)
+    assert len(seen.asked) <= asked + 1
+
+
+async def test_nonsense_keeps_the_last_report_and_is_asked_for_less_often(world: tuple[World, Reports]) -> None:
+    seen, reports = world
+    seen.polling = StatusPolling(interval_s=0.1, max_requests_per_s=1000)
+    chief = seen.add("chief", 0)
+    reports.pods_changed(KEY)
+    await until(lambda: chief.name in reports.of_job(KEY))
+    seen.answers[chief.name] = "{"
+    await asyncio.sleep(0.1)
+    before = len(seen.asked)
+    await asyncio.sleep(1.0)
+    assert len(seen.asked) - before <= 6  # every 0.05 s it would be 20
+    assert reports.of_job(KEY)[chief.name].generation == 0
+
+
+async def test_a_rescaling_job_is_followed_closely(world: tuple[World, Reports]) -> None:
+    seen, reports = world
+    seen.polling = StatusPolling(interval_s=60, max_requests_per_s=1000)
+    chief, worker = seen.add("chief", 0), seen.add("worker", 0)
+    reports.pods_changed(KEY)
+    await until(lambda: len(seen.asked) == 2)
+    reports.follow(KEY)
+    seen.questions.clear()
+    # The shortest of some: a busy machine makes a gap longer, never shorter, since it begins when one is answered.
+    await until(lambda: len(seen.gaps_s(worker.name)) >= 3 and len(seen.gaps_s(chief.name)) >= 10)
+    assert 0.099 <= min(seen.gaps_s(chief.name)) < 0.15
+    assert 0.499 <= min(seen.gaps_s(worker.name)) < 0.6
+    reports.follow(KEY, False)
+    await asyncio.sleep(0.6)
+    seen.questions.clear()
+    await asyncio.sleep(0.6)
+    assert seen.asked == []
+
+
+async def test_many_pods_share_the_rate(world: tuple[World, Reports]) -> None:
+    seen, reports = world
+    seen.polling = StatusPolling(interval_s=0.1, max_requests_per_s=20)
+    for index in range(30):
+        seen.add("worker", index)
+    begin = asyncio.get_running_loop().time()
+    reports.pods_changed(KEY)
+    await asyncio.sleep(2.0)
+    took_s = asyncio.get_running_loop().time() - begin
+    assert len(seen.asked) <= 20 * took_s + 20 + 2  # the rate, and one second's burst
+    assert len(set(seen.asked)) == 30
+
+
+async def test_cpu_use_is_a_mean_over_the_window(world: tuple[World, Reports]) -> None:
+    seen, reports = world
+    seen.polling = StatusPolling(interval_s=0.1, max_requests_per_s=1000)
+    chief = seen.add("chief", 0)
+    reports.pods_changed(KEY)
+    await until(lambda: chief.name in reports.of_job(KEY))
+    assert reports.of_job(KEY)[chief.name].cpu.use_cores is None  # too early to say
+    cpu = {**FULL["cpu"], "usage_s": 12.5 + 5.0}
+    seen.answers[chief.name] = json.dumps({**FULL, "generation": 0, "at": FULL["at"] + 10, "cpu": cpu})
+    await until(lambda: reports.of_job(KEY)[chief.name].at > FULL["at"])
+    await asyncio.sleep(0.2)  # asked again, it says the same
+    assert reports.of_job(KEY)[chief.name].cpu.use_cores == pytest.approx(0.5)
+    older = {**cpu, "at": FULL["at"] + 20, "usage_s": 12.5 + 8.0}
+    seen.answers[chief.name] = json.dumps({**FULL, "generation": 0, "at": FULL["at"] + 23, "cpu": older})
+    await until(lambda: reports.of_job(KEY)[chief.name].at > FULL["at"] + 20)
+    assert reports.of_job(KEY)[chief.name].cpu.use_cores == pytest.approx(0.4)  # by when it was looked at, not asked
+    other = {**cpu, "usage_s": 30.0, "limit_cores": 2.0}
+    seen.answers[chief.name] = json.dumps({**FULL, "generation": 0, "at": FULL["at"] + 30, "cpu": other})
+    await until(lambda: reports.of_job(KEY)[chief.name].cpu.limit_cores == 2.0)
+    assert reports.of_job(KEY)[chief.name].cpu.use_cores is None  # another limit: the mean begins anew
+
+
+# One pod alone
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def asked(handler: Handler, host: str = "127.0.0.1") -> tuple[bytes | Exception, list[str]]:
+    """What asking a pod that answers like this brings, and the paths that its server saw."""
+    seen: list[str] = []
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        seen.append(request.path)
+        return await handler(request)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, host, 0).start()
+    async with open_session() as session:
+        try:
+            found: bytes | Exception = await ask_directly(session, runner.addresses[0][1])(
+                replace(pod("worker", 0), ip=host)
+            )
+        except Exception as error:
+            found = error
+        kept = list(session.cookie_jar)
+    await runner.cleanup()
+    assert kept == []
+    return found, seen
+
+
+async def test_a_redirect_is_a_failure() -> None:
+    async def away(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=302, headers={"Location": "/elsewhere", "Set-Cookie": "a=b"}, text="{}")
+
+    found, seen = await asked(away)
+    assert isinstance(found, aiohttp.ClientError)
+    assert seen == ["/status"]
+
+
+def in_parts(*parts: bytes, pause_s: float = 0.05, headers: dict[str, str] | None = None) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            for part in parts:
+                await response.write(part)
+                await asyncio.sleep(pause_s)
+        return response
+
+    return handle
+
+
+async def test_a_body_is_read_whole() -> None:
+    assert (await asked(in_parts(b'{"step"', b": 7}")))[0] == b'{"step": 7}'
+    assert (await asked(in_parts(b"x" * 64 * 1024)))[0] == b"x" * 64 * 1024
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        in_parts(b"x" * (64 * 1024 + 1)),
+        in_parts(*[b"x" * 64 * 1024] * 100, pause_s=0.001),
+        in_parts(gzip.compress(b" " * 10**6 + b"{}"), headers={"Content-Encoding": "gzip"}),
+    ],
+)
+async def test_too_much_is_a_failure(handler: Handler) -> None:
+    assert isinstance((await asked(handler))[0], aiohttp.ClientPayloadError)
+
+
+async def test_an_endless_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "_TIMEOUT_S", 0.3)
+    begun = time.monotonic()
+    assert isinstance((await asked(in_parts(*[b" "] * 1000, pause_s=0.1)))[0], TimeoutError)
+    assert time.monotonic() - begun < 10
+
+
+async def test_pods_of_ipv6_are_asked() -> None:
+    with contextlib.closing(socket.socket(socket.AF_INET6)) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+    assert (await asked(in_parts(b"{}"), "::1"))[0] == b"{}"
+
+
+@pytest.mark.parametrize("ip", ["", "localhost", "127.0.0.1:80/x?", "[::1]", "::1%x]:80#", "metadata.google.internal"])
+async def test_only_addresses_are_asked(ip: str) -> None:
+    async with open_session() as session:
+        with pytest.raises(ValueError):
+            await ask_directly(session, 1)(replace(pod("worker", 0), ip=ip))
+
+
+# Many pods, of which some are nobody's friends
+
+
+@contextlib.asynccontextmanager
+async def polled(ask: Callable[[Pod], Awaitable[bytes]], pods: list[Pod]) -> AsyncIterator[Reports]:
+    """Reports of these pods, which are asked like this."""
+
+    def of_job(key: Key) -> tuple[Pod, ...]:
+        return tuple(each for each in pods if each.key == key)
+
+    settings = StatusPolling(interval_s=0.1, max_requests_per_s=1000)
+    reports = Reports(ask, of_job, lambda _: None, lambda: settings)
+    for key in dict.fromkeys(each.key for each in pods):
+        reports.pods_changed(key)
+    task = asyncio.create_task(reports.run())
+    yield reports
+    assert not task.done(), task
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def pods_of(namespace: str, job: str, count: int) -> list[Pod]:
+    return [
+        replace(
+            pod("worker", index), namespace=namespace, job=job, uid=f"{namespace}-{job}-{index}", exporter=True, ip="::"
+        )
+        for index in range(count)
+    ]
+
+
+@pytest.mark.parametrize("error", [RecursionError(), UnicodeError("x"), MemoryError(), KeyError("x"), AssertionError()])
+async def test_whatever_one_question_raises_is_that_pods_failure(error: Exception) -> None:
+    bad, good = pods_of("bad", "j", 1), pods_of("good", "j", 1)
+    questions: list[str] = []
+
+    async def ask(of: Pod) -> bytes:
+        questions.append(of.namespace)
+        if of.namespace == "bad":
+            raise error
+        return b"{}"
+
+    async with polled(ask, bad + good) as reports:
+        await until(lambda: questions.count("good") >= 5 and questions.count("bad") >= 2)
+        assert reports.of_job(("good", "j"))
+        assert not reports.of_job(("bad", "j"))
+
+
+async def test_silent_pods_delay_no_other_namespace_and_no_other_job() -> None:
+    silent = pods_of("bad", "silent", 300)
+    others = [*pods_of("bad", "speaks", 1), *pods_of("good", "j", 1)]
+    in_flight = 0
+    most: dict[str, int] = {}
+
+    async def ask(of: Pod) -> bytes:
+        nonlocal in_flight
+        if of.job != "silent":
+            return b"{}"
+        in_flight += 1
+        most["silent"] = max(most.get("silent", 0), in_flight)
+        try:
+            await asyncio.sleep(1.0)
+            raise TimeoutError
+        finally:
+            in_flight -= 1
+
+    async with polled(ask, silent + others) as reports:
+        await asyncio.sleep(0.2)
+        begun = time.monotonic()
+        await until(lambda: bool(reports.of_job(("good", "j")) and reports.of_job(("bad", "speaks"))))
+        assert time.monotonic() - begun < 1.0  # all 64 slots were taken for longer
+        assert most["silent"] == 16
+
+
+async def test_many_jobs_of_silent_pods_leave_slots_to_other_namespaces() -> None:
+    silent = [each for number in range(20) for each in pods_of("bad", f"j{number}", 20)]
+    good = pods_of("good", "j", 3)
+    questions: list[str] = []
+
+    async def ask(of: Pod) -> bytes:
+        questions.append(of.namespace)
+        if of.namespace == "bad":
+            await asyncio.Event().wait()
+        return b"{}"
+
+    async with polled(ask, silent + good):
+        await until(lambda: questions.count("good") >= 20)
+        assert questions.count("bad") == 32
+
+
+async def test_pods_that_never_answered_are_asked_ever_less_often() -> None:
+    reports = Reports(cast("Any", None), lambda _: (), lambda _: None, StatusPolling)
+    (found,) = pods_of("ns", "j", 1)
+    source = polling._Source(found)
+    source.failures, source.silent = 9, True
+    reports._followed.add(("ns", "j"))
+    assert reports._interval_s(("ns", "j"), source) == 10.0
+    source.take(Report.parse("{}"))  # it did once: a rescale is waiting for it to come back
+    assert reports._interval_s(("ns", "j"), source) == 2.0
+
+
+async def test_it_ends_when_it_is_cancelled_in_the_moment_of_news() -> None:
+    """Else a leader that has to stop would wait for it for ever."""
+
+    async def ask(_: Pod) -> bytes:
+        return b"{}"
+
+    pods = pods_of("ns", "j", 1)
+    reports = Reports(ask, lambda _: tuple(pods), lambda _: None, lambda: StatusPolling(interval_s=60))
+    reports.pods_changed(("ns", "j"))
+    task = asyncio.create_task(reports.run())
+    await until(lambda: bool(reports.of_job(("ns", "j"))))
+    await asyncio.sleep(0.05)  # the next question is due in a minute
+    reports._wake.set()
+    task.cancel()
+    _, left = await asyncio.wait([task], timeout=2)
+    assert not left
+
+
+async def test_questions_begin_anew_after_a_failure() -> None:
+    """What a run that failed was about to ask is asked by the next."""
+    questions: list[str] = []
+
+    async def ask(of: Pod) -> bytes:
+        questions.append(of.name)
+        return b"{}"
+
+    pods = pods_of("ns", "j", 3)
+    reports = Reports(ask, lambda _: tuple(pods), lambda _: None, lambda: StatusPolling(interval_s=0.1))
+    reports.pods_changed(("ns", "j"))
+    for _ in range(2):
+        questions.clear()
+        task = asyncio.create_task(reports.run())
+        await until(lambda: set(questions) == {each.name for each in pods})
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

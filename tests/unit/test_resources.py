@@ -1,0 +1,172 @@
+"""Resource quantities in every spelling that the CRD admits, and what of them counts."""
+
+import re
+import time
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kubernetes.utils.quantity import parse_quantity
+
+from elastic_tfjob.api.limits import MAX_BYTES, MAX_MILLICORES
+from elastic_tfjob.api.tfjob import QUANTITY_PATTERN
+from elastic_tfjob.controller.gang import render_pod_group
+from elastic_tfjob.controller.resources import amounts, cpu_of, is_accelerator, millicores, quantity, requests_of, whole
+from elastic_tfjob.controller.snapshot import terms
+
+from .build import decide, job
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("5", "5"),
+        ("5.", "5"),
+        (".5", "0.5"),
+        ("+5", "5"),
+        ("0.5", "0.5"),
+        ("100m", "0.1"),
+        ("7u", "0.000007"),
+        ("7n", "0.000000007"),
+        ("0.1n", "0.000000001"),
+        ("1e-999999999", "0.000000001"),
+        ("2k", "2000"),
+        ("2M", "2000000"),
+        ("2G", "2000000000"),
+        ("2T", "2000000000000"),
+        ("2P", "2000000000000000"),
+        ("2E", "2000000000000000000"),
+        ("2e3", "2000"),
+        ("2E3", "2000"),
+        ("2e+3", "2000"),
+        ("2E-3", "0.002"),
+        ("1Ki", "1024"),
+        ("1.5Mi", str(3 * 2**19)),
+        ("1Gi", str(2**30)),
+        ("1Ti", str(2**40)),
+        ("1Pi", str(2**50)),
+        ("1Ei", str(2**60)),
+        (5, "5"),
+        ("0", "0"),
+        ("0e999999999", "0"),
+        ("0" * 5000 + "5", "5"),
+        ("1" + "0" * 60 + "e-60", "1"),
+        # As much as 64 bits hold, as Kubernetes has it.
+        ("8Ei", str(MAX_BYTES)),
+        ("1e999999999", str(MAX_BYTES)),
+        ("1e" + "9" * 10_000, str(MAX_BYTES)),
+        ("9" * 10_000, str(MAX_BYTES)),
+        (10**400, str(MAX_BYTES)),
+        # What the API server refuses in a pod takes nothing.
+        ("-5", "0"),
+        (-5, "0"),
+        ("-1e999999999", "0"),
+        ("1e1.5", "0"),
+    ],
+)
+def test_as_kubernetes_reads_it(written: int | str, value: str) -> None:
+    if isinstance(written, str):
+        assert re.fullmatch(QUANTITY_PATTERN, written)
+    assert quantity(written) == Decimal(value)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        ".",
+        "+",
+        "NaN",
+        "sNaN",
+        "Infinity",
+        "inf",
+        "1_0",
+        "٣",
+        "²",
+        "5 ",
+        "5\n",
+        "0x5",
+        "5ki",
+        "5mi",
+        None,
+        True,
+        5.5,
+        [],
+        {},
+    ],
+)
+def test_no_quantity_is_nothing(written: object) -> None:
+    assert (quantity(written), millicores(written), whole(written)) == (0, 0, 0)
+
+
+@given(st.from_regex(QUANTITY_PATTERN, fullmatch=True) | st.text(max_size=20) | st.integers() | st.binary())
+def test_any_quantity_is_read_at_once(written: object) -> None:
+    began = time.perf_counter()
+    value = quantity(written)
+    assert 0 <= value <= MAX_BYTES
+    assert 0 <= millicores(written) <= MAX_MILLICORES
+    assert 0 <= whole(written) <= MAX_BYTES
+    assert time.perf_counter() - began < 0.5
+
+
+@given(st.from_regex(r"\A[0-9]{1,9}(\.[0-9]{1,6})?([KMGT]i|[mkMG]|e[0-6])?\Z"))
+def test_common_ones_are_what_the_client_library_reads(written: str) -> None:
+    assert quantity(written) == parse_quantity(written)
+
+
+def test_sums_stay_within_their_bounds() -> None:
+    asked = {"cpu": "1e999999999", "memory": "8Ei", "nvidia.com/gpu": "1e30", "amd.com/gpu": "1e30"}
+    containers = [{"name": "tensorflow", "resources": {"requests": asked}}] * 3
+    assert requests_of({"containers": containers, "initContainers": containers}) == (
+        MAX_MILLICORES,
+        MAX_BYTES,
+        MAX_BYTES,
+    )
+    assert cpu_of({"containers": containers}) == (MAX_MILLICORES, 0)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("amount", ["1e999999999", "-1", "1e1.5"])
+def test_a_job_with_a_strange_amount_goes_on(amount: str) -> None:
+    """Its pods are created, and the API server says what it thinks of them; no other job waits for that."""
+    resources = {"requests": {"cpu": amount, "memory": amount}}
+    container = {"name": "tensorflow", "image": "train", "resources": resources}
+    found = job({"Worker": {"replicas": 2, "template": {"spec": {"containers": [container]}}}})
+    assert len(decide(found).actions) == 4
+    assert all(0 <= part <= MAX_BYTES for part in terms(found).requests["Worker"])
+    group = render_pod_group(found, found.spec(), "volcano", {}, None)
+    assert all(re.fullmatch(QUANTITY_PATTERN, each) for each in group["spec"]["minResources"].values())
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("nvidia.com/gpu", True),
+        ("nvidia.com/gpu.shared", True),
+        ("nvidia.com/mig-1g.5gb", True),
+        ("amd.com/gpu", True),
+        ("gpu.intel.com/i915", True),
+        ("gpu.intel.com/xe", True),
+        ("google.com/tpu", True),
+        ("cloud-tpus.google.com/v3", True),
+        ("cloud-tpus.google.com/preemptible-v2", True),
+        ("aliyun.com/gpu-mem", True),
+        ("volcano.sh/vgpu-number", True),
+        ("example.com/gpulicense", False),
+        ("example.com/output", False),
+        ("example.com/outputs", False),
+        ("example.com/mig-1g.5gb", False),
+        ("gpu", False),
+        ("cpu", False),
+        ("memory", False),
+        ("ephemeral-storage", False),
+        ("hugepages-2Mi", False),
+        ("a" * 100_000 + "/gpu", False),
+    ],
+)
+def test_what_is_an_accelerator(name: str, counts: bool) -> None:
+    asked: dict[str, Any] = {name: "2"}
+    assert is_accelerator(name) is counts
+    assert amounts(asked)[2] == (2 if counts else 0)

@@ -1,0 +1,353 @@
+"""The scheduling loop with an API server of our own: whatever is wrong with one job, the others get their targets."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from elastic_tfjob.api.configuration import Configuration
+from elastic_tfjob.controller import scheduler as loop
+from elastic_tfjob.controller import targets
+from elastic_tfjob.controller.cache import Informer
+from elastic_tfjob.controller.client import Invalid, Unavailable
+from elastic_tfjob.controller.decision import Event
+from elastic_tfjob.controller.elastic import TARGET_ANNOTATION, Target
+from elastic_tfjob.controller.isolate import without_offenders
+from elastic_tfjob.controller.observed import Job, Key, Pod
+from elastic_tfjob.controller.scheduler import Scheduler
+
+
+@pytest.fixture(autouse=True)
+def logs() -> Iterator[Any]:
+    """What is logged as data: drawing a traceback with all that the loop holds takes longer than the tests."""
+    with capture_logs() as entries:
+        yield entries
+
+
+PREFIX = "elastic.kubeflow.org/"
+Object = dict[str, Any]
+
+
+def tfjob(name: str, **annotations: Any) -> Object:
+    """A job of one worker of one core that is placed."""
+    asks = {"containers": [{"name": "tensorflow", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}
+    said = {"placement": "auto", **annotations}
+    return {
+        "metadata": {
+            "namespace": "ns",
+            "name": name,
+            "uid": f"{name}-uid",
+            "resourceVersion": "1",
+            "creationTimestamp": "2026-01-02T03:04:05Z",
+            "annotations": {
+                PREFIX + key.replace("_", "-"): value if isinstance(value, str) else json.dumps(value)
+                for key, value in said.items()
+            },
+        },
+        "spec": {"tfReplicaSpecs": {"Worker": {"replicas": 1, "template": {"spec": asks}}}},
+    }
+
+
+def node(name: str) -> Object:
+    return {
+        "metadata": {"name": name, "uid": name, "resourceVersion": "1"},
+        "status": {
+            "allocatable": {"cpu": "64", "memory": "64Gi", "pods": "110"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+class Server:
+    """What of the API the loop uses: lists of nodes and pods, watches in which nothing happens, patches of jobs."""
+
+    def __init__(self, jobs: list[Object]) -> None:
+        self.jobs = {job["metadata"]["name"]: job for job in jobs}
+        self.targets: dict[str, Target] = {}
+
+    async def get(self, path: str, **_: Any) -> Object:
+        return {"items": [node("n1")] if path.endswith("nodes") else [], "metadata": {"resourceVersion": "1"}}
+
+    async def watch(self, *_: Any, **__: Any) -> AsyncIterator[Object]:
+        await asyncio.Event().wait()
+        yield {}
+
+    async def patch(self, path: str, body: Object) -> Object:
+        job = self.jobs[path.rpartition("/")[2]]
+        metadata = job["metadata"]
+        metadata["annotations"] |= body["metadata"]["annotations"]
+        metadata["resourceVersion"] = str(int(metadata["resourceVersion"]) + 1)
+        written = Target.parse(metadata["annotations"][TARGET_ANNOTATION])
+        assert written is not None
+        self.targets[metadata["name"]] = written
+        return job
+
+
+class World:
+    """The loop, what it reads and what it says."""
+
+    def __init__(self, jobs: list[Object], profile: str = "kips") -> None:
+        self.server = Server(jobs)
+        self.events: list[tuple[str, Event]] = []
+        api: Any = self.server
+        self.jobs: Informer[Job] = Informer(api, "/jobs", Job.parse, lambda _: None, touched=self._touched)
+        self.pods: Informer[Pod] = Informer(api, "/pods", Pod.parse, lambda _: None, touched=self._touched)
+        reports: Any = self
+        recorder: Any = self
+        self.scheduler = Scheduler(
+            api,
+            self.jobs,
+            self.pods,
+            reports=reports,
+            recorder=recorder,
+            configuration=lambda: Configuration(profile=profile),
+        )
+        for job in jobs:
+            self.jobs.written(job)
+
+    def _touched(self, key: Key) -> None:
+        if hasattr(self, "scheduler"):
+            self.scheduler.touched(key)
+
+    def of_job(self, _: Key) -> dict[str, Any]:
+        return {}
+
+    def record(self, job: Job, event: Event) -> None:
+        self.events.append((job.name, event))
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.scheduler.run(lambda: True))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def until(self, holds: Callable[[], bool], within_s: float = 40.0) -> None:
+        async with asyncio.timeout(within_s):
+            while not holds():
+                await asyncio.sleep(0.02)
+
+    @property
+    def left_out(self) -> set[str]:
+        return {name for name, event in self.events if (event.type, event.reason) == ("Warning", "NotScheduled")}
+
+
+GOOD = {f"good-{k}" for k in range(6)}
+
+
+def crowd(**bad: Any) -> list[Object]:
+    return [*(tfjob(name) for name in sorted(GOOD)), tfjob("bad", **bad)]
+
+
+def break_for_bad(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, is_bad: Callable[..., bool]) -> None:
+    works = getattr(where, name)
+
+    def breaks(*args: Any, **named: Any) -> Any:
+        if is_bad(*args, **named):
+            raise RuntimeError("a bug")
+        return works(*args, **named)
+
+    monkeypatch.setattr(where, name, breaks)
+
+
+STAGES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
+    "describing": (loop, "candidate", lambda job, *_, **__: job is not None and job.name == "bad"),
+    "refusals": (Scheduler, "_note_refusal", lambda _, key, __: key[1] == "bad"),
+    "core": (loop, "schedule", lambda snapshot, _: "ns/bad" in snapshot.jobs),
+    "needs": (targets, "_needed", lambda found, _: found.source.name == "bad"),
+    "words": (targets, "_holds", lambda found, _: found.source.name == "bad"),
+    "timing": (Scheduler, "_may_write", lambda _, key, *__: key[1] == "bad"),
+    "storing": (Scheduler, "_store", lambda _, job, *__: job.name == "bad"),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+async def test_a_job_that_fails_is_left_out_and_the_others_get_their_targets(
+    stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_for_bad(monkeypatch, *STAGES[stage])
+    world = World(crowd())
+    async with world.running():
+        await world.until(lambda: set(world.server.targets) >= GOOD)
+        await world.until(lambda: bool(world.left_out))
+    assert all(world.server.targets[name].replicas == {"Worker": 1} for name in GOOD)
+    assert world.left_out == {"bad"}
+    assert "bad" not in world.server.targets
+
+
+@pytest.mark.parametrize("profile", ["kips", "fixed", "fifo"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"state": {"phase": "Waiting", "generation": 0, "refused": {"generation": "x", "reason": 5, "at": "x"}}},
+        {"state": {"phase": "Stable", "generation": 0, "replicas": {"Worker": 1}, "total_steps": "many", "step": "x"}},
+        {"target": {"generation": 0, "replicas": {"Worker": 1}, "reason": 5, "nodes": {"Worker": ["n1"]}}},
+        {"target": {"generation": 0, "replicas": {"Worker": 10**10}}},
+        {"target": {"generation": 1e308, "replicas": {"": 1}}},
+    ],
+    ids=["refused", "numbers", "reason", "replicas", "generation"],
+)
+async def test_nonsense_in_one_jobs_annotations(bad: Object, profile: str) -> None:
+    """With what waits under `fixed`, since that profile decides nothing else."""
+    jobs = crowd(**bad)
+    for job in jobs[:-1]:
+        waits = {"generation": 0, "replicas": {}, "reason": "no room"}
+        job["metadata"]["annotations"][TARGET_ANNOTATION] = json.dumps(waits)
+    world = World(jobs, profile)
+    async with world.running():
+        await world.until(lambda: set(world.server.targets) >= GOOD)
+    assert all(world.server.targets[name].replicas == {"Worker": 1} for name in GOOD)
+
+
+async def test_a_write_that_hangs_holds_up_no_other_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A webhook that does not answer for one job: others get their targets in later rounds, that job is written once
+    at a time and looked at again after it, and nothing is left when the loop ends."""
+    world = World([tfjob("slow"), tfjob("good-0")])
+    answer, works, asked = asyncio.Event(), world.server.patch, []
+
+    async def patch(path: str, body: Object) -> Object:
+        asked.append(path.rpartition("/")[2])
+        if asked[-1] == "slow" and not answer.is_set():
+            await answer.wait()
+            raise Unavailable(f"PATCH {path}", 504, "Timeout", "a webhook")
+        return await works(path, body)
+
+    monkeypatch.setattr(world.server, "patch", patch)
+    async with world.running():
+        for name in ("good-1", "good-2"):
+            await world.until(lambda: "good-0" in world.server.targets and "slow" in asked)
+            late = tfjob(name)
+            world.server.jobs[name] = late
+            world.jobs.written(late)
+            await world.until(lambda name=name: name in world.server.targets)  # type: ignore[misc]
+        assert asked.count("slow") == 1
+        answer.set()
+        await world.until(lambda: "slow" in world.server.targets)
+        answer.clear()
+        stuck = tfjob("slow")
+        stuck["metadata"] |= {"name": "slow", "uid": "another", "resourceVersion": "99"}
+        world.server.jobs["slow"] = stuck
+        world.jobs.written(stuck)
+        written = asked.count("slow")
+        await world.until(lambda: asked.count("slow") > written)
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("target-")]
+    assert not world.scheduler._writing
+
+
+async def test_what_was_left_out_comes_back_when_it_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    break_for_bad(monkeypatch, *STAGES["core"])
+    world = World(crowd())
+    async with world.running():
+        await world.until(lambda: world.left_out == {"bad"})
+        monkeypatch.undo()
+        bad = world.server.jobs["bad"]
+        bad["metadata"]["annotations"][PREFIX + "deadline"] = "1h"
+        bad["metadata"]["resourceVersion"] = "100"
+        world.jobs.written(bad)
+        await world.until(lambda: "bad" in world.server.targets)
+
+
+async def test_what_was_left_out_is_tried_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "_ASIDE_S", 1.0)
+    break_for_bad(monkeypatch, *STAGES["core"])
+    world = World(crowd())
+    async with world.running():
+        await world.until(lambda: world.left_out == {"bad"})
+        monkeypatch.undo()
+        world.scheduler.touched(("ns", "good-0"))
+        await asyncio.sleep(1.1)
+        world.scheduler.touched(("ns", "good-0"))
+        await world.until(lambda: "bad" in world.server.targets)
+
+
+async def test_a_target_that_is_refused_for_good_keeps_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The annotations of the first job are full, say. The next one gets the room, and the first one's owner a word."""
+    first, second = tfjob("bad"), tfjob("good")
+    for job in (first, second):
+        job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["resources"] = {
+            "requests": {"cpu": "50"}
+        }
+    second["metadata"]["creationTimestamp"] = "2026-01-02T03:04:06Z"
+    world = World([first, second])
+    patch = world.server.patch
+
+    async def refuse(path: str, body: Object) -> Object:
+        if path.endswith("/bad"):
+            raise Invalid("PATCH", 422, "Invalid", "metadata.annotations: Too long")
+        return await patch(path, body)
+
+    monkeypatch.setattr(world.server, "patch", refuse)
+    async with world.running():
+        await world.until(lambda: "bad" in world.left_out)
+        world.scheduler.touched(("ns", "good"))
+        await world.until(lambda: bool(world.server.targets.get("good") and world.server.targets["good"].replicas), 10)
+
+
+async def test_a_namespace_that_writes_slowly_holds_up_no_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A webhook that does not answer: jobs that come later get their targets."""
+    monkeypatch.setattr(loop, "_WRITE_S", 0.2)
+    world = World([tfjob("bad")])
+    patch, asked = world.server.patch, asyncio.Event()
+
+    async def hang(path: str, body: Object) -> Object:
+        if path.endswith("/bad"):
+            asked.set()
+            await asyncio.Event().wait()
+        return await patch(path, body)
+
+    monkeypatch.setattr(world.server, "patch", hang)
+    async with world.running():
+        await asked.wait()
+        world.server.jobs["later"] = later = tfjob("later")
+        world.jobs.written(later)
+        await world.until(lambda: "later" in world.server.targets, 10)
+
+
+# The search
+
+
+@pytest.mark.parametrize("bad", [set(), {0}, {999}, {3, 400, 401, 998}], ids=str)
+async def test_offenders_are_found_in_few_attempts(bad: set[int]) -> None:
+    tried = []
+
+    async def attempt(keys: Any) -> frozenset[int]:
+        tried.append(keys)
+        if bad & set(keys):
+            raise ValueError("no")
+        return frozenset(keys)
+
+    taken, left_out = await without_offenders([range(1000)], attempt, tries=100)
+    assert (set(left_out), taken) == (bad, frozenset(range(1000)) - bad)
+    assert len(tried) <= 2 + 20 * len(bad)
+
+
+async def test_jobs_that_only_fail_together_and_too_many_to_find() -> None:
+    async def not_both(keys: Any) -> frozenset[int]:
+        if {1, 2} <= set(keys):
+            raise ValueError("no")
+        return frozenset(keys)
+
+    taken, left_out = await without_offenders([range(8)], not_both, tries=100)
+    assert taken == frozenset(range(8)) - {2}
+    assert set(left_out) == {2}
+
+    async def only_even(keys: Any) -> frozenset[int]:
+        if any(key % 2 for key in keys):
+            raise ValueError("no")
+        return frozenset(keys)
+
+    taken, left_out = await without_offenders([range(0, 64, 2), range(1, 65, 2)], only_even, tries=10)
+    assert taken == frozenset(range(0, 64, 2)), "the least suspected first"
+    assert set(left_out) == set(range(1, 65, 2))
+
+    async def never(_: Any) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await without_offenders([range(8)], never, tries=10)

@@ -1,0 +1,156 @@
+"""Whatever stands in specs, annotations, pods and reports: a round comes to targets, and no node gets too much."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from elastic_tfjob.api.profiles import parse_profile
+from elastic_tfjob.controller.elastic import Target
+from elastic_tfjob.controller.observed import Job, Pod
+from elastic_tfjob.controller.reports import CpuUse, Report
+from elastic_tfjob.controller.snapshot import Candidate, assemble, candidate
+from elastic_tfjob.controller.status import format_time
+from elastic_tfjob.controller.targets import decide, decide_fixed, released, suspended
+from elastic_tfjob.controller.unfit import active, judge
+from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
+
+from .build import NOW
+from .test_snapshot import NODES, bound, elastic_job, refused_pod
+
+PROFILES = ["kips", "fifo", "fifo-backfill", "srtf", "edf", "drf", "optimus", "tetris", "las"]
+NODE = st.sampled_from(["n1", "n2", "lost", ""])
+COUNT = st.sampled_from([0, 1, 2, 3, 5])
+NUMBER = st.sampled_from([None, 0.0, 1e-320, 0.5, 3.0, 1e308])
+CPU = st.lists(st.sampled_from([-64000, 0, 1, 900, 1500, 10**9]), max_size=4)
+AT = st.sampled_from([-(10**9), -100, -1, 0, 100]).map(lambda after_s: format_time(NOW + timedelta(seconds=after_s)))
+
+
+@st.composite
+def sizes(draw: st.DrawFn) -> dict[str, Any]:
+    counts = {"PS": draw(COUNT), "Worker": draw(COUNT)}
+    return {
+        "generation": draw(st.integers(0, 3)),
+        "replicas": draw(st.sampled_from([{}, counts, counts])),
+        "nodes": {kind: draw(st.lists(NODE, max_size=4)) for kind in counts},
+        "cpu": {kind: draw(CPU) for kind in counts},
+    }
+
+
+@st.composite
+def states(draw: st.DrawFn) -> dict[str, Any]:
+    phase = draw(st.sampled_from(["Waiting", "Stable", "Stable", "Preparing", "Switching", "Recreating"]))
+    coming = {**draw(sizes()), "slot": 1, "mode": "overlap", "before": {}}
+    refused = {"generation": draw(st.integers(0, 3)), "reason": "r", "at": draw(AT)}
+    return {
+        **draw(sizes()),
+        "phase": phase,
+        "since": draw(st.sampled_from(["", draw(AT)])),
+        "next": coming if phase not in ("Waiting", "Stable") else None,
+        "refused": draw(st.sampled_from([None, refused])),
+        "step": draw(st.sampled_from([None, 0, 7, 2**53])),
+        "total_steps": draw(st.sampled_from([None, 1, 100, 2**53])),
+        "steps_per_s": draw(NUMBER),
+        "numbers_at": draw(st.sampled_from([None, draw(AT)])),
+        "speeds": {f"{p}/{w}": draw(NUMBER) or 1.0 for p in (0, 1, 2) for w in (0, 1, 4)},
+    }
+
+
+@st.composite
+def candidates(draw: st.DrawFn, name: str) -> tuple[Job, tuple[Pod, ...], dict[str, Report]]:
+    said = draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "target-workers": st.sampled_from(["0", "2", "4"]),
+                "total-steps": st.sampled_from(["1", "900", "9007199254740992"]),
+                "deadline": st.sampled_from(["1s", "36500d"]),
+                "estimated-duration": st.sampled_from(["1s", "36500d"]),
+                "placement": st.sampled_from(["auto", "none"]),
+                "min-workers": st.sampled_from(["0", "1"]),
+                "max-workers": st.sampled_from(["4", "1000000000"]),
+            },
+        )
+    )
+    target_, state_ = draw(st.sampled_from([None, draw(sizes())])), draw(st.sampled_from([None, draw(states())]))
+    job = elastic_job(target=target_, state=state_, said=said, workers=draw(st.integers(0, 4)))
+    if draw(st.booleans()):
+        job.annotations.pop("elastic.kubeflow.org/checkpoint-dir")
+    job = replace(job, name=name, uid=f"{name}-uid", queue=draw(st.sampled_from(["", "q"])))
+    pods = []
+    for kind in ("ps", "worker"):
+        for index in range(draw(st.integers(0, 3))):
+            node = draw(NODE)
+            if node:
+                made = bound(kind, index, node, cpu=draw(st.sampled_from([0, 1000, 1500])))
+            else:
+                made = refused_pod(kind, index, draw(st.sampled_from(["n1", "n2", ""])), draw(st.sampled_from([1, 99])))
+            pods.append(replace(made, name=f"{name}-{kind}-{index}", uid=f"{name}-{kind}-{index}", owner=job.uid))
+    report = Report(
+        at=draw(st.sampled_from([0.0, 1e308])),
+        generation=draw(st.integers(0, 3)),
+        step=draw(st.sampled_from([None, 0, 2**53])),
+        total_steps=draw(st.sampled_from([None, 1, 2**53])),
+        steps_per_s=draw(NUMBER),
+        first_step_at=1.0,
+        last_step_at=draw(NUMBER),
+        cpu=CpuUse(use_cores=draw(st.sampled_from([None, -1e308, 0.0, 0.5, 1e308]))),
+        received_at=NOW.timestamp(),
+    )
+    return job, tuple(pods), {pod.name: report for pod in pods if draw(st.booleans())}
+
+
+def described(
+    job: Job, pods: tuple[Pod, ...], reports: dict[str, Report], before: Candidate | None = None
+) -> Candidate:
+    unfit = active(judge({}, pods, NOW.timestamp()), NOW.timestamp())
+    return candidate(job, pods, nodes=NODES, now=NOW, reports=reports, before=before, unfit=unfit)
+
+
+def used_on(found: Candidate, target: Target | None) -> dict[str, Resources]:
+    """What a job takes of each node, with what it is promised."""
+    total = {name: found.others.get(name, NOTHING).plus(found.held.get(name, NOTHING)) for name in NODES}
+    if target is None or found.job is None:
+        return total
+    new = {**found.bound, **{role: node for role, node in found.awaited.items() if node in NODES}}
+    for kind, names in target.nodes.items():
+        for index, node in enumerate(names):
+            group = found.job.spec.group(kind)
+            if group is None:
+                continue
+            if node in NODES and (kind, index) not in new:
+                total[node] = total[node].plus(group.request)
+            elif (there := found.bound.get((kind, index))) in NODES and found.terms is not None:
+                # What a replica gives back is room for those that are added to its own job.
+                granted = target.cpu.get(kind, ())
+                cpu = granted[index] + found.terms.beside[kind] if index < len(granted) else group.request.cpu
+                total[there] = total[there].plus(Resources(cpu=min(0, cpu - found.cpu[kind, index])))
+    return total
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(draw=st.data())
+def test_a_round_of_anything(profile: str, draw: Any) -> None:
+    made = {f"ns/j{k}": described(*draw.draw(candidates(f"j{k}"))) for k in range(draw.draw(st.integers(1, 4)))}
+    core = replace(build(profile, parse_profile(profile, {})), repack=False)
+    snapshot = assemble(made.values(), NODES, [], NOW.timestamp())
+    decided = {name: found for name, found in made.items() if found.job is not None}
+    written = decide(schedule(snapshot, core), decided)
+    assert set(written) <= set(decided)
+    before = {name: sum((used_on(f, None)[name].cpu for f in made.values()), 0) for name in NODES}
+    after = {name: sum((used_on(f, written.get(k))[name].cpu for k, f in made.items()), 0) for name in NODES}
+    for name, node in NODES.items():
+        assert after[name] <= max(before[name], node.allocatable[0]), (name, before, written)
+    for target in written.values():
+        assert Target.parse(target.to_json()) == target
+        assert all(" " not in node for names in target.nodes.values() for node in names)
+        assert all(value > 0 for values in target.cpu.values() for value in values)
+    for found in made.values():
+        for answer in (decide_fixed(found), released(found, profile), suspended(found)):
+            assert answer is None or Target.parse(answer.to_json()) == answer
