@@ -94,6 +94,8 @@ class ApiServer:
     objects: dict[str, dict[ObjectKey, Object]] = field(default_factory=dict)
     history: dict[str, list[Change]] = field(default_factory=dict)
     observers: list[Callable[[Change], None]] = field(default_factory=list)
+    refuses: Callable[[str, Place], str] = lambda method, place: ""
+    """Why a write is not allowed (a quota, a webhook); empty where it is."""
     version: int = 0
     forgotten: int = 0
     """The version up to which history is no longer told."""
@@ -145,6 +147,8 @@ class ApiServer:
         """Carry out a write, or read one object. Raises ApiError."""
         place = place_of(path)
         request = f"{method} {path}"
+        if method != "GET" and (why := self.refuses(method, place)):
+            raise Invalid(request, 403, "Forbidden", why)
         if method == "POST":
             assert body is not None
             return self.create(place.resource, place.namespace, copy.deepcopy(dict(body)), by=by, request=request)

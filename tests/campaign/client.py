@@ -33,6 +33,8 @@ class Wire:
         self.writes: list[str] = []
         self.events: list[str] = []
         self.sending: Callable[[str, str, str], None] = lambda *_: None
+        self.cut: dict[str, float] = {}
+        """By replica, until when the API server does not answer what it asks about its lease."""
 
     def faulty(self) -> bool:
         """Whether anything may go wrong now."""
@@ -181,6 +183,10 @@ class Api(ApiClient):
         await self._alive()
         wire = self._wire
         place = place_of(path)
+        if place.resource == "leases" and wire.server.loop.time() < wire.cut.get(self._name, 0.0):
+            await asyncio.sleep(1.0)
+            await self._alive()
+            raise Unavailable(f"{method} {path}", 0, "TimeoutError", "cut off")
         faulty = wire.faulty()
         fate = wire.faults.request(method, path) if faulty else _HEALTHY
         kill = None

@@ -49,6 +49,8 @@ class Cluster:
     trainings: dict[str, Training] = field(default_factory=dict)
     lost_commands: int = 0
     """So many of the next commands reach no pod before its kubelet looks again by itself, after a minute."""
+    closed: set[str] = field(default_factory=set)
+    """Nodes that no pod may be bound to, for a reason that the operator knows nothing of: a volume's zone."""
     _pods: dict[str, _Running] = field(default_factory=dict)
     _unbound: dict[str, tuple[str, str]] = field(default_factory=dict)
     _look: asyncio.TimerHandle | None = None
@@ -71,7 +73,7 @@ class Cluster:
         """A job's training."""
         key = f"{namespace}/{job}"
         if key not in self.trainings:
-            self.trainings[key] = Training(self.judge, self.random)
+            self.trainings[key] = Training(self.judge, self.random, key)
         return self.trainings[key]
 
     def status_of(self, namespace: str, name: str) -> bytes | None:
@@ -184,7 +186,7 @@ class Cluster:
             name = node["metadata"]["name"]
             if node["spec"].get("unschedulable") if "spec" in node else False:
                 continue
-            if pinned and name != pinned:
+            if (pinned and name != pinned) or name in self.closed:
                 continue
             free = self.free(node)
             if all(want <= have for want, have in zip(asked, free, strict=True)):

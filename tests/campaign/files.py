@@ -18,6 +18,9 @@ from elastic_tfjob.runtime import protocol as real_protocol
 __all__ = ["Files", "Machine", "VirtualPath", "machine", "virtual_machine"]
 
 
+_NO_HOOK_S: Final = 25.0
+
+
 class Files:
     """Contents by name; `changed` is called with the name of each file that is written or goes."""
 
@@ -206,6 +209,21 @@ def _listens(port: int) -> bool:
     return machine.current.listens(port)
 
 
+class _Hook:
+    """`runtime.hook.Hook` without a look into /proc: a program that has said nothing for so long uses no hook."""
+
+    def __init__(self, pid: int, began: float) -> None:
+        self._began = self._now = began
+
+    def look(self, now: float) -> None:
+        self._now = now
+
+    def says(self, hello: bool, imported: bool) -> bool | None:
+        if hello:
+            return True
+        return False if self._now - self._began >= _NO_HOOK_S else None
+
+
 @contextlib.contextmanager
 def virtual_machine() -> Iterator[None]:
     """The launcher's and the exporter's modules use the machine of this module."""
@@ -216,6 +234,7 @@ def virtual_machine() -> Iterator[None]:
         (launcher_module, "shutil", _Shutil()),
         (launcher_module, "cgroup", _Cgroup()),
         (launcher_module, "_listens", _listens),
+        (launcher_module, "Hook", _Hook),
         (launcher_module, "_has_gpu", lambda: False),
         (exporter_files, "protocol", protocol),
     ]

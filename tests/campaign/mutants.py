@@ -1,7 +1,11 @@
 """Seeded defects: each a small replacement in the source of one module, made when it is first imported.
 
-A process is of one mutant or of none: `CAMPAIGN_MUTANT=name python -m campaign.run --until-first ...`. Nothing of the
-product may be imported before `install`, which is why this module imports none of it.
+They are of the kinds that were found in the operator, and each must be caught by an oracle of the campaign: in simulated
+time (`CAMPAIGN_MUTANT=name python -m campaign.run --until-first`), or by hostile tenants of a real control plane
+(`python -m campaign.hostile --mutant=name`).
+
+A process is of one mutant or of none. Nothing of the product may be imported before `install`, which is why this module
+imports none of it.
 """
 
 import importlib.abc
@@ -11,22 +15,30 @@ import sys
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Final, Literal
 
-__all__ = ["MUTANTS", "Mutant", "install"]
+__all__ = ["MUTANTS", "Mutant", "install", "source_of"]
 
 _PACKAGE: Final = "elastic_tfjob"
 
 
+Part = Literal["simulation", "hostile"]
+"""Of the campaign: in simulated time, or on a real control plane."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`old` must be in the module's source exactly once; `new` stands there instead. `what` goes wrong then."""
+    """`old` must be in the module's source exactly once; `new` stands there instead. `what` goes wrong then. `part` of
+    the campaign catches it; it tries `first` these scenarios, or families of hostile inputs, and then all others."""
 
     name: str
     module: str
     old: str
     new: str
     what: str
+    part: Part
+    first: tuple[str, ...]
 
 
 MUTANTS: Final = {
@@ -38,41 +50,89 @@ MUTANTS: Final = {
             'if holder not in ("", self._identity) and now < self._runs_out_at:',
             "if False:",
             "a candidate takes a lease that another one holds",
+            "simulation",
+            ("take-over",),
+        ),
+        Mutant(
+            "leads-without-a-lease",
+            "controller.leader",
+            "return all(now - then < RENEW_S for now, then in zip(_clocks(), self._renewed_at, strict=True))",
+            "return True",
+            "a leader that cannot renew its lease goes on to act",
+            "simulation",
+            ("cut-off",),
+        ),
+        Mutant(
+            "new-leader-looks-at-nothing",
+            "controller.operator",
+            "self._leads, self._leads_since = True, time.monotonic()\n        self._look_at_all()",
+            "self._leads, self._leads_since = True, time.monotonic()",
+            "what happened while no operator led is never looked at",
+            "simulation",
+            ("start", "grow"),
+        ),
+        Mutant(
+            "nobody-is-asked-again",
+            "controller.polling",
+            "if source.due is not None:\n                    self._queue(key, source, 0.0)\n\n    def _let_through",
+            "pass\n\n    def _let_through",
+            "pods that a replica knew before it led are never asked for their status",
+            "simulation",
+            ("take-over", "grow"),
+        ),
+        Mutant(
+            "scheduler-begins-with-nothing",
+            "controller.scheduler",
+            "self._runs = True\n        self._begin_anew()",
+            "self._runs = True",
+            "a new leader decides nothing for jobs that it knew before it led",
+            "simulation",
+            ("kips",),
         ),
         Mutant(
             "stale-event-wins",
             "controller.cache",
-            "if known is not None and known.version >= entry.version:",
+            "if any(known is not None and known.version >= entry.version for known in (before, namesake)):",
             "if False:",
             "an old event brings an old object back",
+            "simulation",
+            ("stop", "grow"),
         ),
         Mutant(
             "deleted-comes-back",
             "controller.cache",
-            "if entry.uid in self._tombstones:",
+            "if entry.version <= self._tombstones.get(entry.uid, -1):",
             "if False:",
             "the late answer to a write, or a replayed event, brings a deleted object back",
+            "simulation",
+            ("resume", "recreate"),
         ),
         Mutant(
             "list-forgets-nothing",
             "controller.cache",
-            "for entry in gone:",
-            "for entry in []:",
+            "for entry in [each for each in self if each.uid not in found and each.version <= int(version)]:",
+            "for entry in ():",
             "what was deleted while the watch was away stays in the cache",
+            "simulation",
+            ("resume", "recreate", "delete"),
         ),
         Mutant(
-            "committed-before-saved",
-            "controller.rescale",
-            'if report.switch.state == "committed":',
-            'if report.switch.state in ("committed", "saving"):',
-            "the operator takes a switch for done while the chief still saves",
+            "gone-is-no-news",
+            "controller.cache",
+            "self._touched(known.key)\n            self._changed(known.key)",
+            "self._touched(known.key)",
+            "a pod that is gone is not made anew",
+            "simulation",
+            ("recreate", "resume"),
         ),
         Mutant(
-            "rolled-back-unheard",
-            "controller.rescale",
-            "if gone or cancelled:",
-            "if True:",
-            "a rollback does not wait for the chief to give up",
+            "relabelled-is-no-news",
+            "controller.cache",
+            "self._touched(before.key)\n            self._changed(before.key)",
+            "pass",
+            "a job does not learn that a label gave its pod away",
+            "simulation",
+            ("relabelled",),
         ),
         Mutant(
             "lost-answer-is-an-error",
@@ -80,20 +140,170 @@ MUTANTS: Final = {
             'if not any(owner["uid"] == job.uid for owner in owners):',
             "if True:",
             "a pod whose creation was not answered is never taken in",
+            "simulation",
+            ("start",),
         ),
         Mutant(
             "added-while-handled",
             "controller.queue",
-            "self._add_now(key, self._begun)\n        if not self._handled:",
-            "pass\n        if not self._handled:",
+            "if at_once or (at_once is False and key not in self._retry_at):",
+            "if False:",
             "a key that was added while it was handled is forgotten",
+            "simulation",
+            ("start", "grow"),
         ),
         Mutant(
             "no-retry",
             "controller.queue",
-            "self.add(key, after_s)\n        return after_s",
-            "return after_s",
+            "self._add_at(key, self._retry_at[key])",
+            "pass",
             "a job whose pass failed is not looked at again",
+            "simulation",
+            ("start",),
+        ),
+        Mutant(
+            "nobody-looks-again",
+            "controller.operator",
+            "if decision.again_at is not None:",
+            "if False:",
+            "a job is only looked at when something happens to it",
+            "simulation",
+            ("start", "never-ready"),
+        ),
+        Mutant(
+            "refused-for-ever",
+            "controller.executor",
+            "self._delays[key], self.until[key] = delay_s, now + timedelta(seconds=delay_s)",
+            "self._delays[key], self.until[key] = delay_s, now + timedelta(days=365)",
+            "a change of CPU that was refused once is never tried again",
+            "simulation",
+            ("cpu-refused",),
+        ),
+        Mutant(
+            "copied-state-counts",
+            "controller.elastic",
+            "return annotations.get(UID_ANNOTATION, uid) == uid",
+            "return True",
+            "a copy of a job inherits the state of the one that it was copied from",
+            "simulation",
+            ("copy",),
+        ),
+        Mutant(
+            "others-pods-count",
+            "controller.reconcile",
+            "self.pods = tuple(pod for pod in observed.pods if pod.owner == self.job.uid)",
+            "self.pods = tuple(observed.pods)",
+            "pods that an earlier job of the same name left count as this job's",
+            "simulation",
+            ("anew",),
+        ),
+        Mutant(
+            "state-over-a-newer-one",
+            "controller.executor",
+            'body = {"metadata": {"uid": job.uid, "resourceVersion": str(version), "annotations": annotations}}',
+            'body = {"metadata": {"uid": job.uid, "annotations": annotations}}',
+            "a state that was decided from an old view of the job replaces a newer one",
+            "simulation",
+            ("take-over", "cut-off"),
+        ),
+        Mutant(
+            "old-target-holds",
+            "controller.rescale",
+            "if not s.elastic or target.generation <= max(state.generation, tried):",
+            "if not s.elastic:",
+            "a target of an earlier generation, or one that was refused, is followed",
+            "simulation",
+            ("old-target", "roll-back"),
+        ),
+        Mutant(
+            "stopped-pods-have-failed",
+            "controller.observed",
+            "return self.command == STOP_COMMAND",
+            "return False",
+            "a pod that the operator stops counts as one that failed",
+            "simulation",
+            ("blink",),
+        ),
+        Mutant(
+            "marked-pods-are-kept",
+            "controller.reconcile",
+            "unfinished = pod.stopped_by_us and not hold",
+            "unfinished = False",
+            "a pod that was marked, and not deleted, is never deleted and never counts",
+            "simulation",
+            ("blink",),
+        ),
+        Mutant(
+            "ended-at-another-size",
+            "controller.reconcile",
+            "counts.succeeded = replica.count if all_have else min(counts.succeeded, replica.count)",
+            "pass",
+            "a job that succeeds with another size than its spec's is not counted as declared",
+            "simulation",
+            ("grow-and-end",),
+        ),
+        Mutant(
+            "committed-before-saved",
+            "controller.rescale",
+            'if report.switch.state == "committed":',
+            'if report.switch.state in ("committed", "saving"):',
+            "the operator takes a switch for done while the chief still saves",
+            "simulation",
+            ("no-room-to-save", "grow"),
+        ),
+        Mutant(
+            "rolled-back-unheard",
+            "controller.rescale",
+            "if gone or cancelled:",
+            "if True:",
+            "a rollback does not wait for the chief to give up",
+            "simulation",
+            ("roll-back", "no-room-to-save"),
+        ),
+        Mutant(
+            "refused-is-tried-again",
+            "controller.rescale",
+            "tried = state.refused.generation if state.refused is not None else -1",
+            "tried = -1",
+            "a size that could not be had is tried again at once, for ever",
+            "simulation",
+            ("roll-back",),
+        ),
+        Mutant(
+            "waits-for-ever",
+            "controller.rescale",
+            "if missing and s.unheard_s > s.timeouts.prepare_s:",
+            "if False:",
+            "a program of the next size that hangs is waited for without end",
+            "simulation",
+            ("never-ready",),
+        ),
+        Mutant(
+            "same-port-again",
+            "controller.rescale",
+            'slot=state.slot if mode == "recreate" else 1 - state.slot,',
+            "slot=state.slot,",
+            "the next size's programs get the ports of those that run",
+            "simulation",
+            ("grow",),
+        ),
+        Mutant(
+            "all-at-once",
+            "controller.rescale",
+            "doomed = [chief] if chief is not None else list(pods.values())",
+            "doomed = list(pods.values())",
+            "parameter servers are ended before the chief has saved what is on them",
+            "simulation",
+            ("recreate",),
+        ),
+        Mutant(
+            "hook-is-waited-for",
+            "controller.rescale",
+            "if report is None or report.hook is not False or s.state.step is not None:",
+            "if True:",
+            "a program that will never report a step is waited for as if it would",
+            "simulation",
+            ("no-hook",),
         ),
         Mutant(
             "switch-before-ready",
@@ -101,6 +311,8 @@ MUTANTS: Final = {
             'elif self.asked is None and prepared.state == "ready":',
             "elif self.asked is None:",
             "the running program saves before the next one waits",
+            "simulation",
+            ("grow",),
         ),
         Mutant(
             "old-one-goes-on",
@@ -108,9 +320,160 @@ MUTANTS: Final = {
             "        if old is not None:\n            self._stop(old, now)\n        self._log",
             "        self._log",
             "the program of the old size is not stopped after a switch",
+            "simulation",
+            ("grow",),
+        ),
+        Mutant(
+            "prepared-ends-the-pod",
+            "runtime.launcher",
+            "if self.running is not None and pid == self.running.pid:",
+            "if self.prepared is not None or (self.running is not None and pid == self.running.pid):",
+            "a prepared program that dies ends the one that trains",
+            "simulation",
+            ("roll-back",),
+        ),
+        Mutant(
+            "prepared-stays",
+            "runtime.launcher",
+            "if running is not None and running.generation == command.generation:\n                self._drop_prepared()",
+            "if running is not None and running.generation == command.generation:\n                pass",
+            "a program that was prepared for a size that is not wanted any more stays",
+            "simulation",
+            ("roll-back", "never-ready"),
+        ),
+        Mutant(
+            "save-is-not-withdrawn",
+            "runtime.launcher",
+            "(self._folder(self.running) / protocol.SAVE).unlink()",
+            "pass",
+            "a program that saved for a switch that was given up stands still for ever",
+            "simulation",
+            ("prepared-dies-late",),
+        ),
+        Mutant(
+            "finished-jobs-keep-their-room",
+            "controller.snapshot",
+            "ours = spec.managed_here() and not job.status().finished",
+            "ours = spec.managed_here()",
+            "what a finished job had is never given to those that wait",
+            "simulation",
+            ("room",),
+        ),
+        Mutant(
+            "node-is-refused-in-vain",
+            "controller.unfit",
+            "elif _waited_s(pod, now_s) >= PATIENCE_S:",
+            "elif False:",
+            "a pod that kube-scheduler refuses its node waits for it for ever",
+            "simulation",
+            ("refused-node",),
+        ),
+        Mutant(
+            "promises-stand-for-ever",
+            "controller.snapshot",
+            "if awaited_since_s is not None and now_s - awaited_since_s >= _PROMISE_S and not fewer:",
+            "if False:",
+            "room that was promised to pods which never come is kept for them for ever",
+            "simulation",
+            ("promised",),
+        ),
+        Mutant(
+            "deep-answers",
+            "controller.reports",
+            "except RecursionError:",
+            "except ZeroDivisionError:",
+            "an answer that is nested too deeply is an error that nobody expects",
+            "hostile",
+            ("C1",),
+        ),
+        Mutant(
+            "redirects-are-followed",
+            "controller.polling",
+            "headers=headers, allow_redirects=False) as response",
+            "headers=headers, allow_redirects=True) as response",
+            "a pod sends the operator to any address",
+            "hostile",
+            ("H1",),
+        ),
+        Mutant(
+            "answers-without-end",
+            "controller.client",
+            'limit: int) -> bytes:\n    """The body of an answer',
+            'limit: int) -> bytes:\n    limit = 2**40\n    """The body of an answer',
+            "a pod's answer is read to its end, however long it is",
+            "hostile",
+            ("an endless body",),
+        ),
+        Mutant(
+            "counts-without-bound",
+            "api.limits",
+            "MAX_REPLICAS: Final = 2_000",
+            "MAX_REPLICAS: Final = 2_000_000_000",
+            "a job may have any number of replicas",
+            "hostile",
+            ("C5",),
+        ),
+        Mutant(
+            "years-without-end",
+            "api.limits",
+            "if seconds >= (LATEST - moment).total_seconds():",
+            "if False:",
+            "a time beyond the calendar's end is an error in every pass",
+            "hostile",
+            ("H2",),
+        ),
+        Mutant(
+            "quantities-without-end",
+            "controller.resources",
+            "return int(exponent) if len(exponent) < 10 else",
+            "return int(exponent) if True else",
+            "a quantity of a billion digits is computed",
+            "hostile",
+            ("C4",),
+        ),
+        Mutant(
+            "numbers-of-any-type",
+            "api.fields",
+            "if type(value) is not int or not least <= value <= most:",
+            "if False:",
+            "what stands where a number belongs is taken for one",
+            "hostile",
+            ("C5: state.generation", "C3"),
+        ),
+        Mutant(
+            "texts-of-any-type",
+            "api.fields",
+            'if not isinstance(value, str):\n            raise self.wrong(name, "a text")',
+            'if False:\n            raise self.wrong(name, "a text")',
+            "what stands where a text belongs is taken for one",
+            "hostile",
+            ("C2",),
+        ),
+        Mutant(
+            "exporter-fails-the-job",
+            "controller.observed",
+            'return 0 if container["name"] in (EXPORTER, INSTALL) else',
+            "return 0 if False else",
+            "restarts of the operator's own container count against the user's limit",
+            "hostile",
+            ("H4",),
+        ),
+        Mutant(
+            "nothing-has-succeeded",
+            "controller.reconcile",
+            "return self.state is None or bool(self.state.replicas.get(name))",
+            "return True",
+            "a replica type without a pod counts as one that has succeeded",
+            "hostile",
+            ("H5",),
         ),
     )
 }
+
+
+def source_of(mutant: Mutant) -> Path:
+    """The file that it changes."""
+    return Path(__file__).parents[2] / "operator" / _PACKAGE / f"{mutant.module.replace('.', '/')}.py"
 
 
 class _Loader(importlib.machinery.SourceFileLoader):

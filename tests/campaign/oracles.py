@@ -1,15 +1,16 @@
 """What must hold at every moment of every schedule, each a small function that is shown what happens."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
 from campaign.apiserver import ApiServer, Change, Object
-from campaign.pod import Program
+from campaign.pod import Program, Training
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
-from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STATE_ANNOTATION
+from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STATE_ANNOTATION, UID_ANNOTATION
 from elastic_tfjob.controller.resources import amounts, requests_of
 
 __all__ = ["Oracles", "summary"]
@@ -50,6 +51,9 @@ class Oracles:
     """By replica, the name under which it holds the lease."""
     overcommit: bool = False
     """Whether this world's nodes may be asked for more than they have: pods without a scheduler's promise."""
+    exact: bool = True
+    """Whether nothing happens in this world that may cost steps of training: containers that die, drains."""
+    _stopped: set[str] = field(default_factory=set)
     _recent: list[float] = field(default_factory=list)
     _first_configs: dict[tuple[str, str], str] = field(default_factory=dict)
     _began: float = 0.0
@@ -71,6 +75,7 @@ class Oracles:
             self._first_config_stays(change)
             self._nodes_are_not_overcommitted(change)
         elif change.resource == "tfjobs":
+            self._note_stopped(change)
             self._verdicts_stay(change)
             self._state_goes_its_way(change)
         elif change.resource == "leases" and change.new is not None and change.by in self.operators:
@@ -139,6 +144,12 @@ class Oracles:
         if any(want > have for want, have in zip(asked, amounts(node["status"]["allocatable"]), strict=True)):
             self.fail("nodes_are_not_overcommitted", f"{name}: {asked}")
 
+    def _note_stopped(self, change: Change) -> None:
+        """A job that a person suspends or deletes loses all its pods at once, and may lose what was not saved."""
+        if change.new is None or change.new["spec"].get("runPolicy", {}).get("suspend"):
+            metadata = (change.new or change.old or {})["metadata"]
+            self._stopped.add(f"{metadata['namespace']}/{metadata['name']}")
+
     def _verdicts_stay(self, change: Change) -> None:
         """What has succeeded or failed does so for ever."""
         if change.old is None or change.new is None:
@@ -152,6 +163,9 @@ class Oracles:
         """A job's state takes only the steps that there are, and its generation never falls."""
         if change.old is None or change.new is None:
             return
+        annotations = change.old["metadata"].get("annotations") or {}
+        if annotations.get(UID_ANNOTATION) != change.old["metadata"]["uid"]:
+            return  # a copy of another job's
         before, after = state_of(change.old), state_of(change.new)
         if before is None or after is None or before is after:
             return
@@ -164,6 +178,9 @@ class Oracles:
         )
         if step[0] != step[1] and step not in LEGAL_PHASES and not settled:
             self.fail("state_goes_its_way", f"{step[0]} became {step[1]}")
+        coming, refused = after["next"], after["refused"]
+        if coming is not None and refused is not None and coming["generation"] <= refused["generation"]:
+            self.fail("refused_is_refused", f"generation {coming['generation']} is tried again")
         if after["generation"] < before["generation"]:
             self.fail("state_goes_its_way", f"generation {before['generation']} became {after['generation']}")
 
@@ -188,6 +205,57 @@ class Oracles:
         saved = training.at_commit.get(program.generation)
         if program.prepared and saved is not None and step < training.reached:
             self.fail("no_step_is_lost_in_a_switch", f"{training.reached} steps were done, {step} is where it goes on")
+        elif self.exact and training.hook and step < training.reached and training.name not in self._stopped:
+            self.fail("no_step_is_lost", f"{training.reached} steps were done, {step} is where it goes on")
+
+    def at_rest(self, trainings: Mapping[str, Training]) -> None:
+        """What is there when nothing happens any more is what the jobs call for, and nothing else."""
+        jobs = {job["metadata"]["uid"]: job for job in self.server.all("tfjobs")}
+        for resource in ("pods", "services"):
+            for found in self.server.all(resource):
+                owner = found["metadata"]["ownerReferences"][0]["uid"]
+                if owner not in jobs:
+                    self.fail("nothing_is_left_over", f"{resource} {found['metadata']['name']} of a job that is gone")
+        for uid, job in jobs.items():
+            name = job["metadata"]["name"]
+            pods, services = (
+                {
+                    each["metadata"]["name"]: each
+                    for each in self.server.all(resource)
+                    if each["metadata"]["ownerReferences"][0]["uid"] == uid
+                }
+                for resource in ("pods", "services")
+            )
+            conditions, state = _conditions(job), state_of(job)
+            spec = {kind: each.get("replicas", 1) for kind, each in job["spec"]["tfReplicaSpecs"].items()}
+            if "True" in (conditions.get("Succeeded"), conditions.get("Failed")):
+                self._has_ended(job, spec, pods)
+                continue
+            suspended = job["spec"]["runPolicy"].get("suspend")
+            size = {} if suspended else (state["replicas"] if state is not None else spec)
+            wanted = {f"{name}-{kind.lower()}-{index}" for kind, count in size.items() for index in range(count)}
+            if set(pods) != wanted:
+                self.fail("pods_are_of_the_size", f"{sorted(pods)} and not {sorted(wanted)}")
+            elif set(services) != wanted:
+                self.fail("services_are_of_the_size", f"{sorted(services)} and not {sorted(wanted)}")
+            elif idle := [each for each, pod in pods.items() if pod["status"]["phase"] != "Running"]:
+                self.fail("pods_run", f"{idle} do not")
+            elif wanted and not any(
+                each.task.chief and each.state == "training"
+                for each in trainings[f"{job['metadata']['namespace']}/{name}"].trainers
+            ):
+                self.fail("training_goes_on", f"{name} does not train")
+
+    def _has_ended(self, job: Object, spec: Mapping[str, int], pods: Mapping[str, Object]) -> None:
+        """A finished job's pods are gone as its policy says, and its figures are those of its spec."""
+        running = [name for name, pod in pods.items() if pod["status"]["phase"] in ("Running", "Pending")]
+        if running and job["spec"]["runPolicy"].get("cleanPodPolicy", "None") != "None":
+            self.fail("finished_jobs_hold_nothing", f"{running} run")
+        if _conditions(job).get("Succeeded") == "True":
+            statuses = (job.get("status") or {}).get("replicaStatuses") or {}
+            told = {kind: statuses.get(kind, {}).get("succeeded", 0) for kind in spec}
+            if told != dict(spec):
+                self.fail("succeeded_as_declared", f"{told} and not {dict(spec)}")
 
     def bug(self, text: str) -> None:
         """The operator said itself that it has a bug."""

@@ -40,16 +40,21 @@ class Judge(Protocol):
 class Training:
     """One job's training, whoever does it: the newest checkpoint, how far the last chief came, and what saving will do.
 
-    `saves`: whether the next saves go well; `builds`: whether programs that are prepared come up.
+    `saves`: whether the next saves go well; `builds`: whether programs that are prepared come up; `hangs`: they do, and
+    are never ready; `breaks`: one that is ready dies while the chief saves for it. `hook`: whether the program uses
+    ElasticCheckpoint. `name`: the job's namespace and name.
     """
 
     judge: Judge
     random: Random
+    name: str = ""
     total_steps: int = 1_000_000
     checkpoint: int = 0
     reached: int = 0
     saves: bool = True
     builds: bool = True
+    hangs: bool = False
+    breaks: bool = False
     hook: bool = True
     exit_code: int = 0
     trainers: set["Program"] = field(default_factory=set)
@@ -81,6 +86,7 @@ class Program:
         self.task = protocol.Task.of(tf_config)
         config = json.loads(tf_config) if tf_config else {}
         self._address, self._peers = _addresses(config)
+        self._servers = frozenset((config.get("cluster") or {}).get("ps") or ())
         self.base = 0
         self.since = 0.0
         self.first_step_at: float | None = None
@@ -97,7 +103,12 @@ class Program:
     def _imported(self) -> None:
         if self.prepared and not self.training.builds:
             self.exit(1)
+        elif self.prepared and self.training.hangs:
+            return
         elif self.task.serves:
+            if self.container.listens(self.task.port):  # the address is in use
+                self.exit(1)
+                return
             self.state = "serving"
             self.training.serving.add(self._address)
             self.container.poke()
@@ -203,7 +214,8 @@ class Program:
             self._after(self.container.seconds(0.05, 0.3), self.exit, 128 + SIGTERM)
 
     def _terminated(self) -> None:
-        if self.training.saves:
+        """What is to be saved is on the parameter servers in part."""
+        if self.training.saves and self._servers <= self.training.serving:
             self._save(self.step)
         self.exit(128 + SIGTERM)
 
@@ -222,6 +234,10 @@ class Program:
         self.held_at = self.step
         self.training.reached = self.held_at
         self.state = "saving"
+        if self.training.breaks:
+            for each in list(self.container.programs.values()):
+                if each.prepared and each is not self:
+                    each.exit(1)
         self.plan_end()
         self._after(self.container.seconds(0.1, 0.5), self._answer)
 

@@ -4,8 +4,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
+from campaign.apiserver import Place
 from campaign.world import Scenario, World
+from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.api.tfjob import JOB_NAME_LABEL
 from elastic_tfjob.controller.elastic import Target
+from elastic_tfjob.controller.resources import cpu_of
 
 __all__ = ["SCENARIOS"]
 
@@ -141,7 +145,181 @@ async def _cpu(world: World) -> None:
     await asyncio.sleep(5)
 
 
+async def _to_and_fro(world: World) -> None:
+    """Another size is wanted as soon as the last one is there."""
+    await _train(world)
+    world.annotate(target_workers="4")
+    await world.until(lambda: world.state().get("phase") == "Switching")
+    world.annotate(target_workers="1")
+    await world.until(lambda: world.state().get("phase") == "Stable" and world.state()["replicas"]["Worker"] == 1)
+    await asyncio.sleep(8)
+
+
+async def _grow_and_end(world: World) -> None:
+    """A job succeeds with more workers than its spec has."""
+    await _train(world)
+    await _rescaled(world, workers=3)
+    world.training().finish()
+    await world.until(lambda: world.has("Succeeded"))
+
+
+async def _never_ready(world: World) -> None:
+    """The program of the next size comes up, and is never ready."""
+    await _train(world)
+    world.training().hangs = True
+    world.annotate(target_workers="3")
+    await world.until(lambda: (world.state().get("refused") or {}).get("generation") == 1)
+    world.annotate(target_workers="2")
+    world.training().hangs = False
+    await asyncio.sleep(5)
+
+
+async def _prepared_dies(world: World) -> None:
+    """The program of the next size dies while the chief saves for it."""
+    await _train(world)
+    world.training().breaks = True
+    world.annotate(target_workers="3")
+    await world.until(lambda: (world.state().get("refused") or {}).get("generation") == 1)
+    world.annotate(target_workers="2")
+    world.training().breaks = False
+    await world.until(world.trains)
+    await asyncio.sleep(5)
+
+
+async def _no_hook(world: World) -> None:
+    """A program without ElasticCheckpoint gets another size, for which it is made anew."""
+    world.training().hook = False
+    world.submit(_SIZE, elastic=True, cleanPodPolicy="Running")
+    await world.until(lambda: world.has("Running") and world.trains())
+    world.annotate(target_workers="3")
+    await world.until(lambda: world.state()["phase"] == "Stable" and world.state()["replicas"]["Worker"] == 3, 150)
+    await world.until(lambda: world.has("Running"), 30)
+    await asyncio.sleep(5)
+
+
+async def _old_target(world: World) -> None:
+    """Somebody writes a target that an earlier generation had."""
+    await _train(world)
+    await _rescaled(world, workers=3)
+    world.annotate(target=Target(0, _SIZE, reason="long ago", declared=_SIZE).to_json())
+    await asyncio.sleep(20)
+    await world.until(lambda: world.state()["phase"] == "Stable" and world.state()["replicas"]["Worker"] == 3)
+
+
+async def _copy(world: World) -> None:
+    """A job is copied with all its annotations under another name, as `kubectl get -o yaml` and `apply` do."""
+    await _train(world)
+    await _rescaled(world, workers=3)
+    annotations = dict(world.job()["metadata"]["annotations"])
+    del annotations[f"{PREFIX}target-workers"]
+    world.submit(_SIZE, "twin", cleanPodPolicy="Running", annotations=annotations)
+
+    def own() -> bool:
+        state = world.state("twin")
+        return state.get("generation") == 0 and state.get("replicas") == _SIZE and world.trains(name="twin")
+
+    await world.until(own)
+    await asyncio.sleep(5)
+
+
+async def _anew(world: World) -> None:
+    """A job is deleted and created again at once."""
+    await _train(world)
+    world.server.delete("tfjobs", world.job())
+    await _train(world)
+
+
+async def _blink(world: World) -> None:
+    """A job whose pods must not fail is suspended, and resumed before they are gone."""
+    world.submit(_SIZE, restart="Never", cleanPodPolicy="Running")
+    await world.until(lambda: world.has("Running") and world.trains())
+    await asyncio.sleep(5)
+    world.edit({"spec": {"runPolicy": {"suspend": True}}})
+    await asyncio.sleep(0.3)
+    world.edit({"spec": {"runPolicy": {"suspend": False}}})
+    await asyncio.sleep(3)
+    await world.until(lambda: world.has("Running") and world.trains())
+    await asyncio.sleep(5)
+
+
+async def _relabelled(world: World) -> None:
+    """A label gives a job's pod to nobody."""
+    world.submit(_SIZE, cleanPodPolicy="Running")
+    await world.until(lambda: world.has("Running") and world.trains())
+    await asyncio.sleep(5)
+    patch = {"metadata": {"labels": {JOB_NAME_LABEL: "nobody"}}}
+    world.server.handle("PATCH", "/api/v1/namespaces/default/pods/job-worker-1", patch, by="user")
+    await world.until(lambda: world.job()["status"]["replicaStatuses"]["Worker"].get("active") == 1)
+
+
+async def _cpu_refused(world: World) -> None:
+    """A quota refuses CPU to the workers, and then does not any more."""
+    await _train(world)
+    refused: list[str] = []
+
+    def quota(_: str, place: Place) -> str:
+        if place.subresource == "resize" and len(refused) < 2:
+            refused.append(place.name)
+            return "exceeded quota"
+        return ""
+
+    world.server.refuses = quota
+    target = Target(0, _SIZE, cpu={"Worker": (300, 400)}, reason="CPU is idle", declared=_SIZE)
+    world.annotate(target=target.to_json())
+
+    def given() -> bool:
+        pods = [world.server.get("pods", "default", f"job-worker-{index}") for index in range(2)]
+        return [cpu_of(pod["spec"])[0] for pod in pods if pod is not None] == [300, 400]
+
+    await world.until(given)
+    await asyncio.sleep(5)
+
+
+async def _cut_off(world: World) -> None:
+    """The replica that leads cannot renew its lease: another one takes over, and a job grows."""
+    await _train(world)
+    world.cut_leader(40.0)
+    await asyncio.sleep(25.0)
+    await _rescaled(world, workers=4)
+
+
+_WAITS: Final = {f"{PREFIX}placement": "auto"}
+
+
+async def _room(world: World) -> None:
+    """A job waits for the room of another one, which ends."""
+    world.submit(_SIZE, cpu="1800m", annotations=_WAITS, cleanPodPolicy="Running")
+    await world.until(lambda: world.has("Running") and world.trains())
+    world.submit(_SIZE, "second", cpu="1800m", annotations=_WAITS, cleanPodPolicy="Running")
+    await asyncio.sleep(20)
+    world.training().finish()
+    await world.until(lambda: world.has("Succeeded"))
+    await world.until(lambda: world.has("Running", "second") and world.trains(name="second"))
+    await asyncio.sleep(5)
+
+
+async def _promised(world: World) -> None:
+    """A job has got room, and may not have pods; another one waits for that room."""
+    world.server.refuses = lambda method, place: (
+        "exceeded quota" if (method, place.resource) == ("POST", "pods") and place.namespace == "default" else ""
+    )
+    world.submit(_SIZE, cpu="1800m", annotations=_WAITS, cleanPodPolicy="Running")
+    await world.until(lambda: bool(world.state().get("replicas")))
+    await asyncio.sleep(5)
+    world.submit(_SIZE, "second", cpu="1800m", annotations=_WAITS, cleanPodPolicy="Running")
+    await world.until(lambda: bool(world.state("second").get("replicas")), 400)
+
+
+async def _refused_node(world: World) -> None:
+    """kube-scheduler refuses pods the node that was chosen for them, for a reason that nobody else knows."""
+    world.cluster.closed.add("node-a")
+    world.submit({"Chief": 1}, cpu="1", annotations=_WAITS, cleanPodPolicy="Running")
+    await world.until(lambda: world.has("Running") and world.trains(), 150)
+    await asyncio.sleep(5)
+
+
 _KIPS: Final = "profile: kips"
+_SOON: Final = "profile: fixed\nrescale:\n  prepare_timeout_s: 40\n"
 
 SCENARIOS: Final = {
     each.name: each
@@ -161,5 +339,20 @@ SCENARIOS: Final = {
         Scenario("cpu-in-place", _cpu),
         Scenario("take-over", _grow, replicas=2),
         Scenario("kips", _start_elastic, configuration=_KIPS),
+        Scenario("to-and-fro", _to_and_fro),
+        Scenario("grow-and-end", _grow_and_end),
+        Scenario("never-ready", _never_ready, configuration=_SOON),
+        Scenario("prepared-dies-late", _prepared_dies),
+        Scenario("no-hook", _no_hook),
+        Scenario("old-target", _old_target),
+        Scenario("copy", _copy),
+        Scenario("anew", _anew),
+        Scenario("blink", _blink),
+        Scenario("relabelled", _relabelled, rests=False),
+        Scenario("cpu-refused", _cpu_refused),
+        Scenario("cut-off", _cut_off, replicas=2),
+        Scenario("room", _room, configuration=_KIPS),
+        Scenario("promised", _promised, configuration=_KIPS, rests=False),
+        Scenario("refused-node", _refused_node, configuration=_KIPS),
     )
 }

@@ -45,6 +45,8 @@ class Scenario:
     act: Callable[["World"], Any]
     replicas: int = 1
     configuration: str = ""
+    rests: bool = True
+    """Whether at the end all jobs have what they call for: not where a person stands in the way."""
     nodes: Mapping[str, str] = field(default_factory=lambda: {"node-a": "4", "node-b": "4"})
 
 
@@ -112,9 +114,10 @@ class World:
         self.random = Random(f"{scenario.name} {seed}")
         self.faults = faults
         self.closing = False
+        self.undisturbed = False
         self.log: list[str] = []
         self.server = ApiServer(loop)
-        self.oracles = Oracles(loop, self.server)
+        self.oracles = Oracles(loop, self.server, exact=not isinstance(faults, Seeded))
         self.cluster = Cluster(loop, self.server, self.random, self.oracles)
         self.wire = Wire(self.server, self.cluster, faults, self.random)
         self.wire.sending = self.oracles.sending
@@ -176,6 +179,13 @@ class World:
             if self.scenario.replicas == 1 or self.oracles.identities.get(replica.name) == leader:
                 replica.die()
                 return
+
+    def cut_leader(self, seconds: float) -> None:
+        """For so long the replica that leads cannot renew its lease; all else it can."""
+        leader = next(lease["spec"].get("holderIdentity") for lease in self.server.all("leases"))
+        for replica in self._replicas.values():
+            if self.oracles.identities.get(replica.name) == leader:
+                self.wire.cut[replica.name] = self.loop.time() + seconds
 
     def note(self, text: str) -> None:
         """Keep a line for whoever looks at this schedule."""
@@ -266,11 +276,16 @@ class World:
         )
 
     async def until(self, what: Callable[[], bool], within_s: float = 300.0) -> bool:
-        """Wait for something; False when it does not come. What follows then shows what is wrong."""
+        """Wait for something; False when it does not come: where nothing goes wrong that is a violation, else what
+        follows shows what is wrong."""
         end = self.loop.time() + within_s
         while not what():
             if self.loop.time() >= end:
                 self.note("waited in vain")
+                if self.undisturbed:
+                    place = sys._getframe(1)
+                    what_for = f"line {place.f_lineno} of {place.f_code.co_name}"
+                    self.oracles.fail("nobody_waits_in_vain", f"{within_s:.0f} s at {what_for}")
                 return False
             await asyncio.sleep(0.5)
         return True
@@ -286,6 +301,7 @@ def _difference(expected: Any, found: Any, place: str = "") -> Iterator[str]:
 
 async def _live(world: World, expected: Mapping[str, Any] | None) -> None:
     loop, server = world.loop, world.server
+    world.undisturbed = expected is None
     world.begin()
     await world.scenario.act(world)
     world.note("the scenario is over")
@@ -302,6 +318,8 @@ async def _live(world: World, expected: Mapping[str, Any] | None) -> None:
             if loop.time() > limit:
                 world.oracles.fail("it_comes_to_rest", f"still writes after {_LONGEST_S:.0f} s")
                 return
+        if world.scenario.rests:
+            world.oracles.at_rest(world.cluster.trainings)
         return
     loose = isinstance(world.faults, Seeded)
     while loop.time() < limit:
