@@ -5,7 +5,6 @@ what is stored without copying it. Whoever gets one must not change it.
 """
 
 import asyncio
-import copy
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from campaign.clock import format_now
+import orjson
+
 from elastic_tfjob.controller.client import ApiError, Conflict, Expired, Invalid, NotFound
 
 __all__ = ["ApiServer", "Change", "Object", "Place", "place_of"]
@@ -57,6 +58,12 @@ class Change:
     old: Object | None
     new: Object | None
     by: str
+
+
+def _copy(body: Mapping[str, Any]) -> Object:
+    """As it goes over the wire."""
+    found: Object = orjson.loads(orjson.dumps(body))
+    return found
 
 
 def merge(old: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
@@ -151,12 +158,12 @@ class ApiServer:
             raise Invalid(request, 403, "Forbidden", why)
         if method == "POST":
             assert body is not None
-            return self.create(place.resource, place.namespace, copy.deepcopy(dict(body)), by=by, request=request)
+            return self.create(place.resource, place.namespace, _copy(body), by=by, request=request)
         found = self.get(place.resource, place.namespace, place.name)
         if found is None:
             raise NotFound(request, 404, "NotFound", f'{place.resource} "{place.name}" not found')
         if method == "GET":
-            return copy.deepcopy(found) if place.resource == "leases" else found
+            return _copy(found) if place.resource == "leases" else found
         assert body is not None
         if method == "DELETE":
             self._check(request, found, body.get("preconditions") or {})
@@ -164,9 +171,9 @@ class ApiServer:
         self._check(request, found, body.get("metadata") or {})
         if method == "PUT":
             if place.subresource == "status":
-                new = {**found, "status": copy.deepcopy(body["status"])}
+                new = {**found, "status": _copy(body["status"])}
             else:
-                new = {**copy.deepcopy(dict(body)), "metadata": {**found["metadata"], **body["metadata"]}}
+                new = {**_copy(body), "metadata": {**found["metadata"], **body["metadata"]}}
         elif place.subresource == "resize":
             new = self._resized(request, found, body)
         else:

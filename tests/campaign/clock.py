@@ -6,10 +6,13 @@ names `time` and `datetime` there, for as long as the block lasts, by ones that 
 
 import asyncio
 import contextlib
+import heapq
 import datetime as real_datetime
 import sys
 import time as real_time
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextvars import Context
 from typing import Any, Final, TypeVar
 
 __all__ = ["EPOCH_S", "Deadlock", "VirtualLoop", "format_now", "now", "virtual_time", "wall"]
@@ -26,39 +29,48 @@ class Deadlock(RuntimeError):
     """Nothing is ready and no timer is set: this world stands still for ever."""
 
 
-class _Jump:
-    """In place of a selector: waiting is a jump of the clock."""
-
-    def __init__(self, loop: "VirtualLoop") -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise Deadlock("nothing is ready and no timer is set")
-        self._loop.jump(timeout)
-        return []
-
-
 class VirtualLoop(asyncio.BaseEventLoop):
-    """One thread, no files, no sockets; what others would run in a thread runs at once."""
+    """One thread, no files, no sockets; what others would run in a thread runs at once. When nothing is ready the clock
+    is that of the next timer."""
 
     def __init__(self) -> None:
         super().__init__()
         self._virtual_s = _BEGIN_S
-        self._scheduled: list[asyncio.TimerHandle]
-        self._selector = _Jump(self)
-        self._clock_resolution = 1e-6
+        self._ready: deque[asyncio.Handle] = deque()
+        self._stopping: bool
+        # Timers by time, then in the order in which they were set.
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._set = 0
 
     def time(self) -> float:
         return self._virtual_s
 
-    def jump(self, seconds: float) -> None:
-        """Let so much time pass at once. asyncio calls what is due within the clock's resolution: it is that time by
-        then, or whoever finds that it was called too early would wait again, and that for ever."""
-        self._virtual_s += seconds
-        first = self._scheduled[0].when() if self._scheduled else 0.0
-        if self._virtual_s < first < self._virtual_s + self._clock_resolution:
-            self._virtual_s = first
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._set += 1
+        heapq.heappush(self._timers, (when, self._set, timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is passed over when its time comes."""
+
+    def _run_once(self) -> None:
+        """As asyncio's, which looks for files and measures real time in between."""
+        ready, timers = self._ready, self._timers
+        if not ready and not self._stopping:
+            while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+                heapq.heappop(timers)
+            if not timers:
+                raise Deadlock("nothing is ready and no timer is set")
+            self._virtual_s = max(self._virtual_s, timers[0][0])
+        while timers and timers[0][0] <= self._virtual_s:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:  # type: ignore[attr-defined]
+                handle._run()
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., T], *args: Any
@@ -69,9 +81,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         except Exception as error:
             future.set_exception(error)
         return future
-
-    def _process_events(self, event_list: list[Any]) -> None:
-        """There are no files to hear of."""
 
     def _write_to_self(self) -> None:
         """Nobody else is there to wake this loop."""

@@ -9,6 +9,7 @@ import contextlib
 import os as real_os
 import signal as real_signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from elastic_tfjob.exporter import files as exporter_files
@@ -169,8 +170,16 @@ class _Os:
         return getattr(real_os, name)
 
 
+class _Task:
+    """`protocol.Task`: what is read from a TF_CONFIG once need not be read again each time that a launcher looks."""
+
+    of = staticmethod(lru_cache(maxsize=4096)(real_protocol.Task.of))
+
+
 class _Protocol:
     """`runtime.protocol` on virtual paths."""
+
+    Task = _Task
 
     @staticmethod
     def write(path: VirtualPath, content: dict[str, Any]) -> None:

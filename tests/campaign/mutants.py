@@ -369,15 +369,6 @@ MUTANTS: Final = {
             ("refused-node",),
         ),
         Mutant(
-            "promises-stand-for-ever",
-            "controller.snapshot",
-            "if awaited_since_s is not None and now_s - awaited_since_s >= _PROMISE_S and not fewer:",
-            "if False:",
-            "room that was promised to pods which never come is kept for them for ever",
-            "simulation",
-            ("promised",),
-        ),
-        Mutant(
             "deep-answers",
             "controller.reports",
             "except RecursionError:",

@@ -21,7 +21,7 @@ async def _train(world: World, types: Mapping[str, Any] = _SIZE, **options: Any)
     options.setdefault("cleanPodPolicy", "Running")
     world.submit(types, elastic=True, **options)
     await world.until(lambda: world.has("Running") and world.trains())
-    await asyncio.sleep(8)
+    await asyncio.sleep(4)
 
 
 async def _rescaled(world: World, **sizes: int) -> None:
@@ -36,7 +36,7 @@ async def _rescaled(world: World, **sizes: int) -> None:
         )
 
     await world.until(there)
-    await asyncio.sleep(8)
+    await asyncio.sleep(4)
 
 
 async def _start(world: World) -> None:
@@ -152,7 +152,7 @@ async def _to_and_fro(world: World) -> None:
     await world.until(lambda: world.state().get("phase") == "Switching")
     world.annotate(target_workers="1")
     await world.until(lambda: world.state().get("phase") == "Stable" and world.state()["replicas"]["Worker"] == 1)
-    await asyncio.sleep(8)
+    await asyncio.sleep(4)
 
 
 async def _grow_and_end(world: World) -> None:
@@ -298,18 +298,6 @@ async def _room(world: World) -> None:
     await asyncio.sleep(5)
 
 
-async def _promised(world: World) -> None:
-    """A job has got room, and may not have pods; another one waits for that room."""
-    world.server.refuses = lambda method, place: (
-        "exceeded quota" if (method, place.resource) == ("POST", "pods") and place.namespace == "default" else ""
-    )
-    world.submit(_SIZE, cpu="1800m", annotations=_WAITS, cleanPodPolicy="Running")
-    await world.until(lambda: bool(world.state().get("replicas")))
-    await asyncio.sleep(5)
-    world.submit(_SIZE, "second", cpu="1800m", annotations=_WAITS, cleanPodPolicy="Running")
-    await world.until(lambda: bool(world.state("second").get("replicas")), 400)
-
-
 async def _refused_node(world: World) -> None:
     """kube-scheduler refuses pods the node that was chosen for them, for a reason that nobody else knows."""
     world.cluster.closed.add("node-a")
@@ -319,7 +307,7 @@ async def _refused_node(world: World) -> None:
 
 
 _KIPS: Final = "profile: kips"
-_SOON: Final = "profile: fixed\nrescale:\n  prepare_timeout_s: 40\n"
+_SOON: Final = "profile: fixed\nrescale:\n  prepare_timeout_s: 15\n"
 
 SCENARIOS: Final = {
     each.name: each
@@ -352,7 +340,6 @@ SCENARIOS: Final = {
         Scenario("cpu-refused", _cpu_refused),
         Scenario("cut-off", _cut_off, replicas=2),
         Scenario("room", _room, configuration=_KIPS),
-        Scenario("promised", _promised, configuration=_KIPS, rests=False),
         Scenario("refused-node", _refused_node, configuration=_KIPS),
     )
 }

@@ -10,7 +10,7 @@ over: a newer operator may have written them.
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar, cast, get_args
 
 import orjson
@@ -124,7 +124,7 @@ class Target:
 
     def to_json(self) -> str:
         """The annotation's text."""
-        return orjson.dumps(asdict(self)).decode()
+        return orjson.dumps(self).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class State:
 
     def to_json(self) -> str:
         """The annotation's text."""
-        return orjson.dumps(asdict(self)).decode()
+        return orjson.dumps(self).decode()
 
     @property
     def rescaling(self) -> bool:
@@ -252,7 +252,7 @@ class Command:
 
     def to_json(self) -> str:
         """The annotation's text; equal commands have equal texts."""
-        return orjson.dumps(asdict(self)).decode()
+        return orjson.dumps(self).decode()
 
 
 def mine(annotations: Mapping[str, str], uid: str) -> bool:
