@@ -146,6 +146,7 @@ def start(
     webhook: bool = False,
     identity: Path | None = None,
     program: str | None = None,
+    command: Sequence[str | Path] = (),
 ) -> Operator:
     """Start an operator and return it once /readyz says 200. Its log is appended to `folder`/<name>.log.
 
@@ -153,33 +154,33 @@ def start(
     namespace: act on this one only; gang_scheduler: create PodGroups for it; arguments: added to the command line.
     webhook: register upstream's validating webhook (ours validates in the CRD and has none). One upstream operator
     of a cluster at most: it is the one that answers.
-    program: of harness.binaries, in place of the operator's own.
+    program: of harness.binaries, in place of the operator's own; command: anything else in its place.
     """
     folder.mkdir(parents=True, exist_ok=True)
     metrics, probes = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-    command: list[str | Path] = [
-        *([binaries.path(program)] if program else _program(name)),
+    words: list[str | Path] = [
+        *(command or ([binaries.path(program)] if program else _program(name))),
         f"--kubeconfig={identity or kubeconfig}",
         f"--metrics-bind-address={metrics}",
         f"--health-probe-bind-address={probes}",
     ]
     if namespace:
-        command.append(f"--namespace={namespace}")
+        words.append(f"--namespace={namespace}")
     if gang_scheduler:
-        command.append(f"--gang-scheduler-name={gang_scheduler}")
+        words.append(f"--gang-scheduler-name={gang_scheduler}")
     variables = dict(environment or {})
     if name == "upstream":
         port = free_port()
-        command += ["--enable-scheme=tfjob", f"--webhook-server-port={port}"]
+        words += ["--enable-scheme=tfjob", f"--webhook-server-port={port}"]
         variables["TMPDIR"] = str(folder / "tmp")
         _prepare_certificates(kubeconfig, folder / "tmp")
         if webhook:
             _register_webhook(kubeconfig, port)
-    command = ["env", *(f"{key}={value}" for key, value in variables.items()), *command, *arguments]
+    words = ["env", *(f"{key}={value}" for key, value in variables.items()), *words, *arguments]
 
     def launch() -> Operator:
         log = folder / f"{name}.log"
-        operator = Operator(name, Process(command, log), log, f"http://{metrics}/metrics", f"http://{probes}")
+        operator = Operator(name, Process(words, log), log, f"http://{metrics}/metrics", f"http://{probes}")
         try:
             _wait_ready(operator, kubeconfig, folder / "tmp")
         except BaseException:

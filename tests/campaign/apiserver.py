@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from campaign.clock import format_now
 import orjson
 
+from campaign.clock import format_now
 from elastic_tfjob.controller.client import ApiError, Conflict, Expired, Invalid, NotFound
 
 __all__ = ["ApiServer", "Change", "Object", "Place", "place_of"]

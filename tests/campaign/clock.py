@@ -6,8 +6,8 @@ names `time` and `datetime` there, for as long as the block lasts, by ones that 
 
 import asyncio
 import contextlib
-import heapq
 import datetime as real_datetime
+import heapq
 import sys
 import time as real_time
 from collections import deque

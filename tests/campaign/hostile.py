@@ -1,6 +1,7 @@
 """Hostile tenants on a real control plane, and what must hold whatever they send.
 
     PYTHONPATH=e2e:tests python -m campaign.hostile --seconds=600 --seed=7
+    PYTHONPATH=e2e:tests python -m campaign.hostile --mutant=deep-answers    is this seeded defect caught?
 
 Two namespaces send batches of Inputs (hostile_inputs.py), one is a bystander that creates small jobs all along, with
 profile kips. A batch after which something does not hold is sent again input by input, to a fresh operator, to tell
@@ -15,9 +16,10 @@ import os
 import re
 import resource
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
@@ -27,6 +29,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from campaign.mutants import MUTANTS, Mutant
 from conformance.manifest import labels
 from elastic_tfjob.api.annotations import PREFIX
 from harness import operators
@@ -135,6 +138,26 @@ def campaign(folder: Path, *, budget_s: float, seed: int, known: int = 8, log: L
         return asyncio.run(run)
 
 
+def hunt(
+    folder: Path, names: Iterable[str], *, limit_s: float, log: Log = print
+) -> Iterator[tuple[str, Violation | None]]:
+    """For each mutant the first violation that its operator commits; None for one that commits none in `limit_s`."""
+    with ControlPlane(folder / "plane") as plane:
+        operators.install("ours", plane.kubeconfig)
+        for name in names:
+            yield name, asyncio.run(_hunt(plane.kubeconfig, folder / name, MUTANTS[name], limit_s, log))
+
+
+async def _hunt(kubeconfig: Path, folder: Path, mutant: Mutant, limit_s: float, log: Log) -> Violation | None:
+    async with Api(kubeconfig, connections=64) as api, StatusServers() as servers:
+        world = World(api, servers, kubeconfig, folder, seed=1, log=log, mutant=mutant.name)
+        await world.prepare()
+        try:
+            return await world.hunt(mutant.first, limit_s)
+        finally:
+            await world.stop()
+
+
 async def _campaign(kubeconfig: Path, folder: Path, *, budget_s: float, seed: int, known: int, log: Log) -> Result:
     async with Api(kubeconfig, connections=64) as api, StatusServers() as servers:
         world = World(api, servers, kubeconfig, folder, seed=seed, log=log)
@@ -150,8 +173,17 @@ class World:
     """The tenants, the bystander, the operator between them, and the oracles."""
 
     def __init__(
-        self, api: Api, servers: StatusServers, kubeconfig: Path, folder: Path, *, seed: int, log: Log
+        self,
+        api: Api,
+        servers: StatusServers,
+        kubeconfig: Path,
+        folder: Path,
+        *,
+        seed: int,
+        log: Log,
+        mutant: str = "",
     ) -> None:
+        self._mutant = mutant
         self.result = Result(seed)
         self._api = api
         self._servers = servers
@@ -199,6 +231,28 @@ class World:
                     batch = [generated(f"h{next(self._number)}", self._random) for _ in range(size)]
                 await self._send(tuple(batch), end)
         self._judge_latencies()
+
+    async def hunt(self, first: tuple[str, ...], limit_s: float) -> Violation | None:
+        """Send what has done harm before, the families that begin with one of `first` before the others, until the
+        first violation."""
+        self._begun = time.monotonic()
+        known = list(corpus("known"))
+        hinted = [each for each in known if each.family.startswith(first)]
+        others = [each for each in known if each not in hinted]
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(kubelet(self._api, self._bystander, self._bystanders_program))
+            for each in (self._watch_health(), self._bystand(elastic=False), self._bystand(elastic=True)):
+                await stack.enter_async_context(_background(each))
+            await asyncio.sleep(2)
+            for batch in (hinted, *(others[at : at + 16] for at in range(0, len(others), 16))):
+                if time.monotonic() > self._begun + limit_s:
+                    break
+                await self._attempt(tuple(batch), 2 * _BATCH_S)
+                if self._broken is not None or self.result.violations:
+                    break
+            else:
+                self._judge_latencies()
+        return self._broken or next(iter(self.result.violations.values()), None)
 
     async def stop(self) -> None:
         if self._operator is not None:
@@ -337,6 +391,14 @@ class World:
             self._kubeconfig,
             self._folder,
             arguments=[f"--config-map={self._config}", "--status-via=direct", "--image=operator:1", "--take-over"],
+            **(
+                {
+                    "environment": {"CAMPAIGN_MUTANT": self._mutant},
+                    "command": (sys.executable, "-m", "campaign.mutated", "operator"),
+                }
+                if self._mutant
+                else {}
+            ),
         )
         resource.prlimit(self._operator.pid, resource.RLIMIT_CORE, (0, 0))
         self._read = self._operator.log.stat().st_size
@@ -423,9 +485,10 @@ class World:
                 said = json.loads(line)
             except ValueError:
                 continue
-            if not str(said.get("event", "")).startswith("bug"):
+            event = str(said.get("event", ""))
+            if not event.startswith("bug") and "nobody thought of" not in event:
                 continue
-            found = self._found(said["event"], _error(said.get("exception", "")))
+            found = self._found(event, _error(said.get("exception", "")) or str(said.get("error", "")))
             culprit = next((each for each in self._batch if each.job == said.get("job")), None)
             if culprit is None and (found.what, found.detail) in {key[:2] for key in self.result.violations}:
                 continue
@@ -644,7 +707,12 @@ async def _make_node(api: Api, name: str, *, reserved: bool) -> None:
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(_RESERVED if reserved else {})}},
         "spec": {"taints": [{"key": "bystander", "effect": "NoSchedule"}]} if reserved else {},
     }
-    await api.create(NODES, node)
+    try:
+        await api.create(NODES, node)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        return  # of an earlier world
     await api.merge(f"{NODES}/{name}", {"spec": {"taints": node["spec"].get("taints")}})  # without node.../not-ready
     await api.merge(
         f"{NODES}/{name}/status", {"status": {"allocatable": size, "capacity": size, "conditions": [ready]}}
@@ -705,14 +773,28 @@ def _percentile(values: list[float], percent: int) -> float:
     return round(statistics.quantiles(values, n=100, method="inclusive")[percent - 1], 2)
 
 
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--known", type=int, default=8, help="batch size of what has done harm before; 0: without it")
+    parser.add_argument("--mutant", action="append", default=[], help="a seeded defect to be caught; may be repeated")
+    parser.add_argument("--limit", type=float, default=90, help="seconds to catch one")
     arguments = parser.parse_args()
+    if arguments.mutant:
+        uncaught = 0
+        with tempfile.TemporaryDirectory() as folder:
+            for name, first in hunt(Path(folder), arguments.mutant, limit_s=arguments.limit, log=_say):
+                uncaught += first is None
+                told = {"mutant": name, "violation": first and f"{first.what}: {first.detail}"}
+                print(json.dumps(told), flush=True)
+        raise SystemExit(bool(uncaught))
     with tempfile.TemporaryDirectory() as folder:
-        found = campaign(Path(folder), budget_s=arguments.seconds, seed=arguments.seed, known=arguments.known)
+        found = campaign(Path(folder), budget_s=arguments.seconds, seed=arguments.seed, known=arguments.known, log=_say)
     print(json.dumps(found.figures(), indent=1))
     raise SystemExit(bool(found.violations))
 

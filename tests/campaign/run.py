@@ -12,6 +12,7 @@ import gc
 import itertools
 import json
 import multiprocessing
+import os
 import sys
 import time
 from collections import Counter
@@ -24,6 +25,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from campaign.mutants import MUTANTS
 from campaign.scenarios import SCENARIOS
 from campaign.schedules import crash_points, of_seed, play, undisturbed, watch_points
 from campaign.world import campaign
@@ -64,24 +66,35 @@ def _show(schedule: str) -> int:
     return 1 if outcome.violations else 0
 
 
-def _hunt(seconds: float) -> int:
-    """All kinds of schedules in a random order, in this process, until the first violation: 1 if there is one."""
+def _hunt(seconds: float, first: Sequence[str]) -> int:
+    """All kinds of schedules in a random order, in this process, until the first violation, which is told as JSON: 1 if
+    there is one. The scenarios `first` come before the others."""
     begin = time.monotonic()
+    number = 0
+    random = Random(0)
+
+    def tried(schedule: str, violations: Sequence[str]) -> bool:
+        nonlocal number
+        number += 1
+        if violations:
+            print(json.dumps({"schedule": schedule, "number": number, "violation": violations[0]}))
+        return bool(violations)
+
     with campaign():
-        for scenario in SCENARIOS:
-            if told := undisturbed(scenario).violations:
-                print(f"{scenario}: {told[0]}")
-                return 1
-        points = [point for scenario in SCENARIOS for find in (crash_points, watch_points) for point in find(scenario)]
-        schedules = [*points, *(of_seed(seed) for seed in range(len(points)))]
-        Random(0).shuffle(schedules)
-        for number, schedule in enumerate(schedules, 1):
-            if told := play(schedule).violations:
-                print(f"{schedule}, the {number}.: {told[0]}")
-                return 1
-            if time.monotonic() - begin > seconds:
-                break
-    print(f"no violation in {number} schedules")
+        for scenarios in (list(first), [each for each in SCENARIOS if each not in first]):
+            for scenario in scenarios:
+                if tried(f"{scenario}, undisturbed", undisturbed(scenario).violations):
+                    return 1
+            points = [point for scenario in scenarios for find in (crash_points, watch_points) for point in find(scenario)]
+            seeds = [f"{scenario}/seed/{seed}" for scenario in scenarios for seed in range(len(points) // len(scenarios))]
+            schedules = [*points, *seeds]
+            random.shuffle(schedules)
+            for schedule in schedules:
+                if tried(schedule, play(schedule).violations):
+                    return 1
+                if time.monotonic() - begin > seconds:
+                    break
+    print(json.dumps({"schedule": "", "number": number, "violation": ""}))
     return 0
 
 
@@ -97,7 +110,8 @@ def main(*, seconds: float, first_seed: int, workers: int, output: Path, only: s
     if only:
         sys.exit(_show(only))
     if until_first:
-        sys.exit(_hunt(seconds))
+        mutant = MUTANTS.get(os.environ.get("CAMPAIGN_MUTANT", ""))
+        sys.exit(_hunt(seconds, mutant.first if mutant is not None else ()))
     console = Console(stderr=True)
     begin = time.monotonic()
     found: list[dict[str, Any]] = []
