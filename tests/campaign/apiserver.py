@@ -278,6 +278,11 @@ class ApiServer:
         known = self.history.get(resource, [])
         return known[bisect_right(known, version, key=lambda change: change.version) :]
 
+    def changed_since(self, resource: str, version: int) -> bool:
+        """Whether something was written to a resource after a version."""
+        known = self.history.get(resource)
+        return bool(known) and known[-1].version > version
+
     def next_change(self, resource: str) -> asyncio.Future[None]:
         """Done when something is written to a resource."""
         future: asyncio.Future[None] = self.loop.create_future()

@@ -30,6 +30,8 @@ class Wire:
         self.cluster = cluster
         self.faults = faults
         self.random = random
+        self.silent_until = 0.0
+        """When all watches that have become silent are known to be by."""
         self.writes: list[str] = []
         self.events: list[str] = []
         self.sending: Callable[[str, str, str], None] = lambda *_: None
@@ -134,6 +136,7 @@ class Api(ApiClient):
                 if fault == "lost":
                     raise Unavailable(f"WATCH {path}", 0, "ServerDisconnected", "a fault of the campaign")
                 if fault == "silent":
+                    wire.silent_until = loop.time() + _SILENT_S + _LATE_S
                     await asyncio.sleep(_SILENT_S)
                     raise Unavailable(f"WATCH {path}", 0, "TimeoutError", "a fault of the campaign")
                 if fault == "delayed":
@@ -144,6 +147,8 @@ class Api(ApiClient):
                     yield again.popleft()
                 if fault == "replayed":
                     again.append(event)
+            if server.changed_since(place.resource, position):  # while what came before was late
+                continue
             coming = server.next_change(place.resource)
             timer = loop.call_at(min(until, loop.time() + _LATE_S) if again else until, _done, coming)
             await coming

@@ -297,18 +297,28 @@ def state_of(job: Object) -> dict[str, Any] | None:
 
 def summary(server: ApiServer, *, loose: bool = False) -> dict[str, Any]:
     """All that an undisturbed run and a disturbed one must have in common at their ends. `loose`: after many faults,
-    which may have made a rescale fail and be tried again, or in another way, or a finished job's pods end otherwise."""
+    which may have made a rescale fail and be tried again, or in another way, or a finished job's pods end otherwise, or
+    a job be suspended before it has begun."""
     jobs = {}
+    finished: set[str] = set()
     for job in server.all("tfjobs"):
         state = state_of(job)
+        # One that is False tells what has been: a job that ends at once may never be seen to run.
+        conditions = {name for name, status in _conditions(job).items() if status == "True"}
+        if loose and conditions & {"Succeeded", "Failed"}:
+            conditions.discard("Restarting")
+            finished.add(job["metadata"]["uid"])
+        if loose and "Suspended" in conditions:
+            state = None
         jobs[job["metadata"]["name"]] = {
-            # One that is False tells what has been: a job that ends at once may never be seen to run.
-            "conditions": sorted(name for name, status in _conditions(job).items() if status == "True"),
+            "conditions": sorted(conditions),
             "replicas": None if loose else (job.get("status") or {}).get("replicaStatuses"),
             "state": state and {name: state[name] for name in (_LOOSE if loose else _EXACT)},
         }
     pods = {}
     for pod in server.all("pods"):
+        if pod["metadata"]["ownerReferences"][0]["uid"] in finished:
+            continue
         command = (pod["metadata"].get("annotations") or {}).get(COMMAND_ANNOTATION)
         told = orjson.loads(command) if command else {}
         pods[pod["metadata"]["name"]] = [

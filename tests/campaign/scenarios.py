@@ -55,6 +55,14 @@ async def _start_elastic(world: World) -> None:
     await world.until(lambda: world.has("Succeeded"))
 
 
+async def _placed(world: World) -> None:
+    """A job of one size gets its nodes from the profile, trains, and succeeds."""
+    sizes = {"min-workers": "2", "max-workers": "2", "max-ps": "1"}
+    await _train(world, annotations={f"{PREFIX}{name}": value for name, value in sizes.items()})
+    world.training().finish()
+    await world.until(lambda: world.has("Succeeded"))
+
+
 async def _fail(world: World) -> None:
     """A plain job whose program fails for good."""
     world.submit(_SIZE, restart="ExitCode")
@@ -326,7 +334,7 @@ SCENARIOS: Final = {
         Scenario("delete", _delete),
         Scenario("cpu-in-place", _cpu),
         Scenario("take-over", _grow, replicas=2),
-        Scenario("kips", _start_elastic, configuration=_KIPS),
+        Scenario("kips", _placed, configuration=_KIPS),
         Scenario("to-and-fro", _to_and_fro),
         Scenario("grow-and-end", _grow_and_end),
         Scenario("never-ready", _never_ready, configuration=_SOON),

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from campaign.apiserver import ApiServer, Object
+from campaign.apiserver import ApiServer, Change, Object
 from campaign.client import Api, Wire
 from campaign.clock import Deadlock, VirtualLoop, virtual_time
 from campaign.cluster import Cluster
@@ -119,6 +119,7 @@ class World:
         self.undisturbed = False
         self.log: list[str] = []
         self.server = ApiServer(loop)
+        self.server.observers.append(self._hear)
         self.oracles = Oracles(loop, self.server, exact=not isinstance(faults, Seeded))
         self.cluster = Cluster(loop, self.server, self.random, self.oracles)
         self.wire = Wire(self.server, self.cluster, faults, self.random)
@@ -181,6 +182,11 @@ class World:
             if self.scenario.replicas == 1 or self.oracles.identities.get(replica.name) == leader:
                 replica.die()
                 return
+
+    def _hear(self, change: Change) -> None:
+        """What the operator tells people."""
+        if change.resource == "events" and change.new is not None:
+            self.note(f"event {change.new['reason']}: {change.new['message']}")
 
     def cut_leader(self, seconds: float) -> None:
         """For so long the replica that leads cannot renew its lease; all else it can."""
@@ -332,6 +338,8 @@ async def _live(world: World, expected: Mapping[str, Any] | None) -> None:
         told = "; ".join(list(_difference(expected, summary(server, loose=loose)))[:6])
         world.oracles.fail("ends_as_undisturbed", told)
         return
+    # A watch that has become silent is noticed later.
+    await asyncio.sleep(max(0.0, world.wire.silent_until - loop.time()))
     since = loop.time()
     await asyncio.sleep(_STEADY_S)
     if (found := summary(server, loose=loose)) != expected:
