@@ -486,7 +486,8 @@ class World:
             except ValueError:
                 continue
             event = str(said.get("event", ""))
-            if not event.startswith("bug") and "nobody thought of" not in event:
+            unforeseen = "nobody thought of" in event or _UNFORESEEN.match(str(said.get("error", "")))
+            if not event.startswith("bug") and not unforeseen:
                 continue
             found = self._found(event, _error(said.get("exception", "")) or str(said.get("error", "")))
             culprit = next((each for each in self._batch if each.job == said.get("job")), None)
@@ -754,6 +755,10 @@ def _cpu_s(pid: int) -> float:
 
 _FRAME = re.compile(r'File "[^"]*?(\w+/\w+\.py)", line (\d+), in (\w+)')
 _ERROR = re.compile(r"^[ |+-]*(\w*(?:Error|Exception|Exit)\b.{0,100})", re.MULTILINE)
+_UNFORESEEN = re.compile(
+    r"(Type|Attribute|Lookup|Key|Index|Arithmetic|Overflow|ZeroDivision|Recursion|Assertion)Error\b"
+)
+"""Begins what the operator says of an error that no part of it raises on purpose."""
 _OURS = ("api", "controller", "scheduling", "allocate", "place", "stages", "elastic_tfjob")
 
 

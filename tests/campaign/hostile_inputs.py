@@ -653,6 +653,8 @@ def _corpus(prefix: str) -> Iterator[Input]:
     job["metadata"]["annotations"] |= {f"{PREFIX}unknown-{n}": "x" for n in range(4_000)}
     yield Input("M6: thousands of unknown annotations", (create(job),), name)
     job = good_job(name := named(), backoffLimit=3)
+    for each in job["spec"]["tfReplicaSpecs"].values():
+        each["restartPolicy"] = "OnFailure"
     statuses = [{"name": EXPORTER, "image": "", "imageID": "", "ready": True, "restartCount": 50, "state": {}}]
     body = {"phase": "Running", "initContainerStatuses": statuses}
     yield Input(

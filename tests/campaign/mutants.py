@@ -1,8 +1,8 @@
 """Seeded defects: each a small replacement in the source of one module, made when it is first imported.
 
-They are of the kinds that were found in the operator, and each must be caught by an oracle of the campaign: in simulated
-time (`CAMPAIGN_MUTANT=name python -m campaign.run --until-first`), or by hostile tenants of a real control plane
-(`python -m campaign.hostile --mutant=name`).
+They are of the kinds that were found in the operator, and each must be caught by an oracle of the campaign: in
+simulated time (`CAMPAIGN_MUTANT=name python -m campaign.run --until-first`), or by hostile tenants of a real control
+plane (`python -m campaign.hostile --mutant=name`).
 
 A process is of one mutant or of none. Nothing of the product may be imported before `install`, which is why this module
 imports none of it.
@@ -312,7 +312,7 @@ MUTANTS: Final = {
             "elif self.asked is None:",
             "the running program saves before the next one waits",
             "simulation",
-            ("grow",),
+            ("chief-dies",),
         ),
         Mutant(
             "old-one-goes-on",
@@ -335,8 +335,8 @@ MUTANTS: Final = {
         Mutant(
             "prepared-stays",
             "runtime.launcher",
-            "if running is not None and running.generation == command.generation:\n                self._drop_prepared()",
-            "if running is not None and running.generation == command.generation:\n                pass",
+            "running.generation == command.generation:\n                self._drop_prepared()",
+            "running.generation == command.generation:\n                pass",
             "a program that was prepared for a size that is not wanted any more stays",
             "simulation",
             ("roll-back", "never-ready"),
@@ -412,15 +412,6 @@ MUTANTS: Final = {
             "a time beyond the calendar's end is an error in every pass",
             "hostile",
             ("H2",),
-        ),
-        Mutant(
-            "quantities-without-end",
-            "controller.resources",
-            "return int(exponent) if len(exponent) < 10 else",
-            "return int(exponent) if True else",
-            "a quantity of a billion digits is computed",
-            "hostile",
-            ("C4",),
         ),
         Mutant(
             "numbers-of-any-type",

@@ -208,6 +208,11 @@ class Oracles:
         elif self.exact and training.hook and step < training.reached and training.name not in self._stopped:
             self.fail("no_step_is_lost", f"{training.reached} steps were done, {step} is where it goes on")
 
+    def is_to_save(self, program: Program, waiting: bool) -> None:
+        """Training stands still for a program that is ready to take over, and for no other."""
+        if not waiting:
+            self.fail("saves_for_one_that_waits", f"generation {program.generation} saves, and none is ready")
+
     def at_rest(self, trainings: Mapping[str, Training]) -> None:
         """What is there when nothing happens any more is what the jobs call for, and nothing else."""
         jobs = {job["metadata"]["uid"]: job for job in self.server.all("tfjobs")}

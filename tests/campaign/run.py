@@ -1,29 +1,33 @@
-"""`make campaign`: all crash points and watch points of all scenarios, then seeds for as long as SECONDS allow.
+"""`make campaign`: crash points, watch points, seeded defects, hostile tenants, and seeds, for SECONDS.
 
-    python -m campaign.run [--seconds 600] [--first-seed 1] [--json build/bench/campaign.json]
+    python -m campaign.run [--seconds 600] [--first-seed 1] [--json build/bench/campaign.json] [--without hostile]
     python -m campaign.run --only grow/kill-after/17      one schedule again, with the operator's log
     CAMPAIGN_MUTANT=two-leaders python -m campaign.run --until-first    is this seeded defect caught?
 
-Ends with 1 when an oracle was violated or a point was left out.
+In this order: the points are all done, however long they take; the other parts begin as long as there is time, and the
+figures say what was left out. Ends with 1 when an oracle was violated, a point left out, or a defect not caught.
 """
 
 import contextlib
 import gc
-import itertools
 import json
 import multiprocessing
 import os
+import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from campaign.mutants import MUTANTS
 from campaign.scenarios import SCENARIOS
@@ -34,6 +38,12 @@ __all__ = ["main"]
 
 _CHUNK: Final = 8
 _SHOWN: Final = 20
+_PARTS: Final = ("points", "mutants", "hostile", "seeds")
+_HOSTILE_SHARE: Final = 0.25
+"""Of the seconds; and at least so many, for the control plane has to start."""
+_LEAST_HOSTILE_S: Final = 60.0
+_MUTANT_S: Final = 120.0
+"""One that is not caught in this time is not caught."""
 _life: Final = contextlib.ExitStack()
 """What a worker's process keeps open till it ends."""
 
@@ -85,8 +95,12 @@ def _hunt(seconds: float, first: Sequence[str]) -> int:
             for scenario in scenarios:
                 if tried(f"{scenario}, undisturbed", undisturbed(scenario).violations):
                     return 1
-            points = [point for scenario in scenarios for find in (crash_points, watch_points) for point in find(scenario)]
-            seeds = [f"{scenario}/seed/{seed}" for scenario in scenarios for seed in range(len(points) // len(scenarios))]
+            points = [
+                point for scenario in scenarios for find in (crash_points, watch_points) for point in find(scenario)
+            ]
+            seeds = [
+                f"{scenario}/seed/{seed}" for scenario in scenarios for seed in range(len(points) // len(scenarios))
+            ]
             schedules = [*points, *seeds]
             random.shuffle(schedules)
             for schedule in schedules:
@@ -98,14 +112,157 @@ def _hunt(seconds: float, first: Sequence[str]) -> int:
     return 0
 
 
+@dataclass
+class _Campaign:
+    """What was done and found so far. `begun` and `end` are on the monotonic clock."""
+
+    progress: Progress
+    workers: int
+    end: float
+    begun: float = field(default_factory=time.monotonic)
+    schedules: int = 0
+    found: list[dict[str, Any]] = field(default_factory=list)
+    oracles: Counter[str] = field(default_factory=Counter)
+    cost: dict[str, list[float]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left."""
+        return self.end - time.monotonic()
+
+    @cached_property
+    def _pool(self) -> Any:
+        return multiprocessing.get_context("spawn").Pool(self.workers, _prepare)
+
+    def close(self) -> None:
+        """End the processes."""
+        if "_pool" in self.__dict__:
+            self._pool.terminate()
+
+    def points(self) -> tuple[list[str], list[str]]:
+        """All crash points, and all watch points."""
+        kinds = list(self._pool.imap(_points, SCENARIOS))
+        return [point for points, _ in kinds for point in points], [point for _, points in kinds for point in points]
+
+    def play(self, title: str, schedules: Sequence[str]) -> set[str]:
+        """Play schedules; those that were played."""
+        return self._follow(self.progress.add_task(title, total=len(schedules), told=""), schedules)
+
+    def play_seeds(self, first: int) -> int:
+        """Play seeds from `first` on until the time is over; how many there were."""
+        count, task = 0, self.progress.add_task(f"seeds from {first}", total=None, told="")
+        while self.left_s > 0:
+            count += len(self._follow(task, [of_seed(first + count + each) for each in range(100)]))
+        return count
+
+    def _follow(self, task: TaskID, schedules: Sequence[str]) -> set[str]:
+        played = set()
+        begun = time.monotonic()
+        for schedule, violations, taken in self._pool.imap_unordered(_play, schedules, _CHUNK):
+            played.add(schedule)
+            self.schedules += 1
+            self.cost.setdefault(schedule.split("/")[0], []).append(taken)
+            if violations:
+                self.violated(schedule, violations)
+            rate = len(played) / (time.monotonic() - begun)
+            self.progress.update(task, advance=1, told=f"{len(self.found)} violations, {rate:.1f}/s")
+        return played
+
+    def violated(self, what: str, violations: Sequence[str]) -> None:
+        """Note violations of a schedule or an input."""
+        self.found.append({"schedule": what, "violations": list(violations)})
+        self.oracles.update({each.split(": ")[0].split(" s ")[-1] for each in violations})
+        if len(self.found) <= _SHOWN:
+            self.progress.console.print(f"[red]✗[/] {what}: {violations[0][:300]}", markup=True)
+
+    def mutants(self, limit_s: float) -> tuple[dict[str, str], list[str]]:
+        """Which oracle catches each of the seeded defects, and those that none does; each has processes of its own."""
+        task = self.progress.add_task("seeded defects", total=len(MUTANTS), told="")
+        caught: dict[str, str] = {}
+        missed: list[str] = []
+
+        def take(name: str, violation: str) -> None:
+            if violation:
+                caught[name] = violation[:200]
+            else:
+                missed.append(name)
+                self.progress.console.print(f"[red]✗[/] {name} was not caught: {MUTANTS[name].what}")
+            self.progress.update(task, advance=1, told=f"{len(caught)} caught")
+
+        simulated = [each.name for each in MUTANTS.values() if each.part == "simulation"]
+        with ThreadPoolExecutor(self.workers) as threads:
+            for done in as_completed([threads.submit(_caught_in_simulation, name, limit_s) for name in simulated]):
+                take(*done.result())
+        hostile = [each.name for each in MUTANTS.values() if each.part == "hostile"]
+        for name, violation in _caught_by_tenants(hostile, limit_s):
+            take(name, violation)
+        return caught, missed
+
+    def hostile(self, seconds: float, seed: int) -> dict[str, Any]:
+        """Hostile tenants on a control plane, in a process of their own; their figures."""
+        task = self.progress.add_task("hostile tenants", total=None, told=f"{seconds:.0f} s")
+        command = [sys.executable, "-m", "campaign.hostile", f"--seconds={seconds}", f"--seed={seed}"]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            figures: dict[str, Any] = json.loads(ended.stdout)
+        except ValueError:
+            figures = {
+                "inputs": 0,
+                "violations": [{"what": "the campaign itself failed", "detail": ended.stderr[-500:]}],
+            }
+        for each in figures["violations"]:
+            self.violated(f"hostile/{seed}", [f"{each['what']}: {each['detail']} <- {each.get('family', '')}"])
+        self.progress.update(task, total=1, completed=1, told=f"{figures['inputs']} inputs")
+        return figures
+
+
+def _caught_in_simulation(name: str, limit_s: float) -> tuple[str, str]:
+    """The name, and the violation that catches a mutant; empty for none."""
+    command = [sys.executable, "-m", "campaign.run", "--until-first", f"--seconds={limit_s}"]
+    environment = {**os.environ, "CAMPAIGN_MUTANT": name}
+    ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    return name, _violation(ended.stdout.decode())
+
+
+def _caught_by_tenants(names: Sequence[str], limit_s: float) -> Iterator[tuple[str, str]]:
+    """As _caught_in_simulation, of many mutants one after the other on one control plane."""
+    missing = list(names)
+    command = [sys.executable, "-m", "campaign.hostile", f"--limit={limit_s}", *(f"--mutant={name}" for name in names)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            missing.remove(name := json.loads(line)["mutant"])
+            yield name, _violation(line)
+    yield from ((name, "") for name in missing)
+
+
+def _violation(told: str) -> str:
+    """What the last line of a hunt's output says; empty where there is none, as of a process that could not start."""
+    try:
+        return str(json.loads(told.strip().rpartition("\n")[2])["violation"] or "")
+    except (ValueError, KeyError):
+        return ""
+
+
 @click.command(help="Try the operator against everything that can go wrong at any of its steps.")
 @click.option("--seconds", default=600.0, help="how long; the crash and watch points are done first, all of them")
 @click.option("--first-seed", default=1, help="seeds are counted from here")
 @click.option("--workers", default=2, help="processes")
 @click.option("--json", "output", type=Path, default=Path("build/bench/campaign.json"), help="where the figures go")
+@click.option("--without", multiple=True, type=click.Choice(_PARTS), help="leave a part out; may be repeated")
 @click.option("--until-first", is_flag=True, help="one process, in a random order, until the first violation")
 @click.option("--only", default="", help="play one schedule and show the operator's log")
-def main(*, seconds: float, first_seed: int, workers: int, output: Path, only: str, until_first: bool) -> None:
+def main(
+    *,
+    seconds: float,
+    first_seed: int,
+    workers: int,
+    output: Path,
+    without: tuple[str, ...],
+    only: str,
+    until_first: bool,
+) -> None:
     """The command."""
     if only:
         sys.exit(_show(only))
@@ -113,72 +270,85 @@ def main(*, seconds: float, first_seed: int, workers: int, output: Path, only: s
         mutant = MUTANTS.get(os.environ.get("CAMPAIGN_MUTANT", ""))
         sys.exit(_hunt(seconds, mutant.first if mutant is not None else ()))
     console = Console(stderr=True)
-    begin = time.monotonic()
-    found: list[dict[str, Any]] = []
-    oracles: Counter[str] = Counter()
-    cost: dict[str, list[float]] = {}
-    done = 0
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn())
-
-    with (
-        multiprocessing.get_context("spawn").Pool(workers, _prepare) as pool,
-        Progress(*columns, console=console) as progress,
-    ):
-
-        def follow(title: str, schedules: Sequence[str]) -> list[str]:
-            """Play schedules; those that were played."""
-            nonlocal done
-            task = progress.add_task(title, total=len(schedules), told="")
-            played = []
-            for schedule, violations, taken in pool.imap_unordered(_play, schedules, _CHUNK):
-                played.append(schedule)
-                done += 1
-                cost.setdefault(schedule.split("/")[0], []).append(taken)
-                if violations:
-                    found.append({"schedule": schedule, "violations": violations})
-                    oracles.update({each.split(": ")[0].split(" s ")[-1] for each in violations})
-                    if len(found) <= _SHOWN:
-                        progress.console.print(f"[red]✗[/] {schedule}: {violations[0][:300]}")
-                rate = done / (time.monotonic() - begin)
-                progress.update(task, advance=1, told=f"{len(played)}, {len(found)} violations, {rate:.1f}/s")
-            return played
-
-        kinds = dict(zip(SCENARIOS, pool.map(_points, SCENARIOS), strict=True))
-        crashes = [point for points, _ in kinds.values() for point in points]
-        watches = [point for _, points in kinds.values() for point in points]
-        crashed = follow("crash points", crashes)
-        watched = follow("watch points", watches)
-        seeds: list[str] = []
-        rounds = itertools.count()
-        while time.monotonic() - begin < seconds:
-            number = next(rounds)
-            batch = [of_seed(first_seed + number * 100 + each) for each in range(100)]
-            seeds += follow(f"seeds from {first_seed + number * 100}", batch)
-
-    wall_s = time.monotonic() - begin
-    figures = {
-        "inputs": 0,
-        "schedules": done,
-        "crash_points": {"covered": len(set(crashed)), "total": len(crashes)},
-        "watch_points": {"covered": len(set(watched)), "total": len(watches)},
-        "mutants": {"caught": 0, "total": 0},
-        "violations": len(found),
-        "seeds": {"first": first_seed, "count": len(seeds)},
-        "seconds": round(wall_s, 1),
-        "schedules_per_s": round(done / wall_s, 2),
-        "cpu_s_per_schedule": {name: round(sum(each) / len(each), 4) for name, each in cost.items()},
-        "by_oracle": dict(oracles),
-        "found": found[:200],
-    }
+    bars = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn())
+    with Progress(TextColumn("{task.description}"), *bars, console=console) as progress:
+        run = _Campaign(progress, workers, time.monotonic() + seconds)
+        try:
+            figures = _figures(run, seconds, first_seed, without)
+        finally:
+            run.close()
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(figures, indent=1) + "\n")
-    console.print(
-        f"{done} schedules in {wall_s:.0f} s, {done / wall_s:.1f}/s: {len(found)} with violations; "
-        f"crash points {len(set(crashed))}/{len(crashes)}, watch points {len(set(watched))}/{len(watches)}, "
-        f"{len(seeds)} seeds; {output}"
-    )
-    complete = set(crashed) == set(crashes) and set(watched) == set(watches)
-    sys.exit(0 if complete and not found else 1)
+    console.print(json.dumps({name: figures[name] for name in _SAID}))
+    console.print(f"all figures: {output}")
+    covered = all(figures[kind]["covered"] == figures[kind]["total"] for kind in ("crash_points", "watch_points"))
+    caught = "mutants" in without or figures["mutants"]["caught"] == figures["mutants"]["total"]
+    sys.exit(0 if (covered or "points" in without) and caught and not run.found else 1)
+
+
+_SAID: Final = (
+    "inputs",
+    "schedules",
+    "crash_points",
+    "watch_points",
+    "mutants",
+    "violations",
+    "seeds",
+    "seconds",
+    "schedules_per_s",
+    "left_out",
+)
+
+
+def _figures(run: _Campaign, seconds: float, first_seed: int, without: Sequence[str]) -> dict[str, Any]:
+    """Do all parts for which there is time; what is written to campaign.json."""
+    run.left_out |= dict.fromkeys(without, "not asked for")
+    crashes: list[str] = []
+    watches: list[str] = []
+    crashed: set[str] = set()
+    watched: set[str] = set()
+    played_s = -time.monotonic()
+    if "points" not in without:
+        crashes, watches = run.points()
+        crashed, watched = run.play("crash points", crashes), run.play("watch points", watches)
+    played_s += time.monotonic()
+    caught: dict[str, str] = {}
+    missed: list[str] = []
+    if "mutants" not in without and _time_for(run, "mutants", 0.0):
+        caught, missed = run.mutants(_MUTANT_S)
+    hostile: dict[str, Any] = {"inputs": 0}
+    if "hostile" not in without and _time_for(run, "hostile", _LEAST_HOSTILE_S):
+        share_s = min(max(_HOSTILE_SHARE * seconds, _LEAST_HOSTILE_S), run.left_s)
+        hostile = run.hostile(share_s, first_seed)
+    count = 0
+    played_s -= time.monotonic()
+    if "seeds" not in without and _time_for(run, "seeds", 0.0):
+        count = run.play_seeds(first_seed)
+    played_s += time.monotonic()
+    return {
+        "inputs": hostile["inputs"],
+        "schedules": run.schedules,
+        "crash_points": {"covered": len(crashed), "total": len(crashes)},
+        "watch_points": {"covered": len(watched), "total": len(watches)},
+        "mutants": {"caught": len(caught), "total": len(MUTANTS), "missed": missed, "by": caught},
+        "violations": len(run.found),
+        "seeds": {"first": first_seed, "count": count},
+        "seconds": round(time.monotonic() - run.begun, 1),
+        "schedules_per_s": round(run.schedules / max(played_s, 0.001), 2),
+        "left_out": run.left_out,
+        "cpu_s_per_schedule": {name: round(sum(each) / len(each), 4) for name, each in run.cost.items()},
+        "by_oracle": dict(run.oracles),
+        "found": run.found[:200],
+        "hostile": hostile,
+    }
+
+
+def _time_for(run: _Campaign, part: str, least_s: float) -> bool:
+    """Whether a part can begin; else it is noted as left out."""
+    if run.left_s > least_s:
+        return True
+    run.left_out[part] = "no time was left"
+    return False
 
 
 if __name__ == "__main__":

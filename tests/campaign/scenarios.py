@@ -194,6 +194,17 @@ async def _prepared_dies(world: World) -> None:
     await asyncio.sleep(5)
 
 
+async def _chief_dies(world: World) -> None:
+    """The chief's container dies when it is to save for the next size."""
+    await _train(world)
+    world.oracles.exact = False
+    world.annotate(target_workers="3")
+    await world.until(lambda: world.state().get("phase") in ("Checkpointing", "Switching"))
+    world.cluster.kill_container("default", "job-chief-0")
+    await world.until(lambda: world.state()["phase"] == "Stable" and world.state()["replicas"]["Worker"] == 3)
+    await asyncio.sleep(5)
+
+
 async def _no_hook(world: World) -> None:
     """A program without ElasticCheckpoint gets another size, for which it is made anew."""
     world.training().hook = False
@@ -232,9 +243,12 @@ async def _copy(world: World) -> None:
 
 async def _anew(world: World) -> None:
     """A job is deleted and created again at once."""
-    await _train(world)
-    world.server.delete("tfjobs", world.job())
-    await _train(world)
+    for again in (True, False):
+        world.submit(_SIZE, restart="Never", cleanPodPolicy="Running")
+        await world.until(lambda: world.has("Running") and world.trains())
+        await asyncio.sleep(4)
+        if again:
+            world.server.delete("tfjobs", world.job())
 
 
 async def _blink(world: World) -> None:
@@ -339,6 +353,7 @@ SCENARIOS: Final = {
         Scenario("grow-and-end", _grow_and_end),
         Scenario("never-ready", _never_ready, configuration=_SOON),
         Scenario("prepared-dies-late", _prepared_dies),
+        Scenario("chief-dies", _chief_dies),
         Scenario("no-hook", _no_hook),
         Scenario("old-target", _old_target),
         Scenario("copy", _copy),
