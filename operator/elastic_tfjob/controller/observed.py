@@ -24,7 +24,7 @@ from elastic_tfjob.api.tfjob import (
     REPLICA_TYPE_LABEL,
     TFJobSpec,
 )
-from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STOP_COMMAND
+from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STOP_COMMAND, abridged
 from elastic_tfjob.controller.resources import Requests, cpu_of, requests_of
 from elastic_tfjob.controller.status import JobStatus
 
@@ -195,7 +195,7 @@ class Pod:
             ip=_ip(status.get("podIP") or ""),
             requests=requests_of(spec),
             cpu=cpu_of(spec),
-            command=(metadata.get("annotations") or {}).get(COMMAND_ANNOTATION, ""),
+            command=abridged((metadata.get("annotations") or {}).get(COMMAND_ANNOTATION, "")),
             running_since=next(
                 (
                     (container["state"].get("running") or {}).get("startedAt") or ""

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
+from hashlib import blake2b
 from math import inf, log2
 from typing import Final, Literal
 
@@ -42,6 +43,7 @@ from elastic_tfjob.controller.elastic import (
     Rescaled,
     State,
     Target,
+    abridged,
     words,
 )
 from elastic_tfjob.controller.observed import Job, Pod
@@ -531,12 +533,11 @@ def _commands(s: Situation, roles: Iterable[Role], action: Action, coming: Next 
         if pod is None or pod.terminating or pod.stopped_by_us:
             continue
         order = order or Order.of(s, action, coming)
-        begin, rest = order.parts(role)
-        said = pod.command[len(begin) :] if pod.command.startswith(begin) else None
-        if said is None or said.rstrip() != rest:
-            found[role] = begin + rest
-        elif said != rest + space and _deaf(s, role, order):
-            found[role] = begin + rest + space
+        wanted = order.kept(role)
+        if pod.command.rstrip() != wanted:
+            found[role] = order.text(role)
+        elif pod.command != wanted + space and _deaf(s, role, order):
+            found[role] = order.text(role) + space
         if len(found) == TOLD_AT_ONCE:
             break
     return found
@@ -552,6 +553,7 @@ class Order:
         begin, self._end = command.to_json().split('"tf_config":""')
         self._begin = f'{begin}"tf_config":'
         self._heads: dict[str, str] = {}
+        self._hashes: dict[str, blake2b] = {}
 
     @classmethod
     def of(cls, s: Situation, action: Action, coming: Next | None) -> "Order":
@@ -561,8 +563,17 @@ class Order:
         command = Command(size.generation, action, "", mode, s.timeouts.checkpoint_s)
         return cls(command, s.sizes.tf_configs(size.replicas, size.slot))
 
-    def parts(self, role: Role) -> tuple[str, str]:
-        """A pod's command in two: what it begins with as others do, and the rest."""
+    def text(self, role: Role) -> str:
+        """A pod's command."""
+        return "".join(self._parts(role))
+
+    def kept(self, role: Role) -> str:
+        """What is kept of it, once the pod has it."""
+        begin, rest = self._parts(role)
+        return abridged(rest, begin, self._hashes)
+
+    def _parts(self, role: Role) -> tuple[str, str]:
+        """What it begins with as others do, and the rest."""
         head, tail = self._configs.parts(*role)
         if head not in self._heads:
             self._heads[head] = self._begin + orjson.dumps(head).decode().removesuffix('"')
