@@ -16,6 +16,7 @@ import os
 import resource
 import time
 import tracemalloc
+import zlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 import orjson
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.client import NotFound
+from elastic_tfjob.controller.client import NotFound, TooLarge
 from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STATE_ANNOTATION, TARGET_ANNOTATION, State, Target
 from elastic_tfjob.controller.elastic import Command
 from elastic_tfjob.controller.inject import inject
@@ -35,7 +36,6 @@ from elastic_tfjob.controller.polling import Reports
 Raw = dict[str, Any]
 
 _MiB = 2**20
-_PAGE = 100
 _JOBS_PER_NAMESPACE = 100
 _TIME = "2026-01-02T03:04:05Z"
 
@@ -45,26 +45,31 @@ class Server:
     """An API server with so many jobs, whose pods run. `asked` are the requests by method and resource."""
 
     args: argparse.Namespace
-    written: dict[str, Raw] = field(default_factory=dict)
+    written: dict[str, bytes] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
     version: int = 10**9
 
     def fenced(self, _: Any) -> "Server":
         return self
 
-    async def get(self, path: str, *, accept: str = "", **params: str) -> Raw:
+    async def get(self, path: str, *, accept: str = "", most_bytes: int | None = None, **params: str) -> Raw:
         self._count("get", path)
         resource_ = path.rpartition("/")[2]
         begin = int(params.get("continue", "0"))
         # All pods are those of jobs: there are no others.
         most = 0 if "!=" in params.get("labelSelector", "") else self._size(resource_)
-        end = min(begin + _PAGE, most)
+        end = min(begin + int(params.get("limit", most)), most)
         items = [self._object(resource_, index) for index in range(begin, end)]
         metadata: Raw = {"resourceVersion": str(10**9)}
         if end < most:
             metadata["continue"] = str(end)
+        answer = orjson.dumps({"items": items, "metadata": metadata})
+        del items
         await asyncio.sleep(0)
-        return _sent({"items": items, "metadata": metadata})
+        if most_bytes is not None and len(answer) > most_bytes:
+            raise TooLarge("GET", 0, "TooLarge", "")
+        found: Raw = orjson.loads(answer)
+        return found
 
     async def watch(self, path: str, *, version: str, accept: str = "", **params: str) -> AsyncIterator[Raw]:
         self._count("watch", path)
@@ -98,14 +103,16 @@ class Server:
         place = path.removesuffix("/status")
         if "tfjobs" not in place:
             raise NotFound(path, 404, "NotFound", "only jobs are written here")
-        known = self.written.get(place) or self._job(int(place.rpartition("-")[2]))
+        known = self._job(int(place.rpartition("-")[2]))
+        if place in self.written:
+            known = {**known, **orjson.loads(zlib.decompress(self.written[place]))}
         annotations = known["metadata"]["annotations"] | dict(body["metadata"].get("annotations", {}))
         self.version += 1
         metadata = {**known["metadata"], "annotations": annotations, "resourceVersion": str(self.version)}
         metadata["annotations"] = {name: text for name, text in annotations.items() if text is not None}
         after = {**known, "metadata": metadata, "status": body.get("status", known["status"])}
-        if len(self.written) < 20_000:
-            self.written[place] = after
+        kept = orjson.dumps({"metadata": metadata, "status": after["status"]})
+        self.written[place] = zlib.compress(kept, 1)
         return _sent(after)
 
     @property

@@ -385,7 +385,8 @@ def _controller_uid(metadata: Raw) -> str:
 def _packed(value: Raw) -> bytes:
     """An object of JSON in few bytes."""
     text = orjson.dumps(value)
-    return text if len(text) < _PLAIN else zlib.compress(text, _FAST)
+    # A copy: what orjson gives has a buffer of 4 KiB behind it, whatever it needs of that.
+    return bytes(memoryview(text)) if len(text) < _PLAIN else zlib.compress(text, _FAST)
 
 
 def _unpacked(packed: bytes) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class _Source:
         self.failures = 0
         self.silent = False
         self.report: Report | None = None
-        self.used: deque[tuple[float, float]] = deque()
+        self.used: list[tuple[float, float]] = []
 
     def take(self, report: Report) -> None:
         """Keep a new report, with CPU use averaged over the window."""
@@ -112,8 +112,10 @@ class _Source:
                 used.clear()
             if not used or at > used[-1][0]:
                 used.append((at, usage_s))
-            while len(used) > 2 and used[1][0] <= at - _WINDOW_S:
-                used.popleft()
+            old = 0
+            while len(used) > old + 2 and used[old + 1][0] <= at - _WINDOW_S:
+                old += 1
+            del used[:old]
             span_s = at - used[0][0]
             cores = (usage_s - used[0][1]) / span_s if span_s >= _LEAST_WINDOW_S else None
             report = replace(report, cpu=replace(report.cpu, use_cores=cores))

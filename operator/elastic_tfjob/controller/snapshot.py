@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, Final, TypeVar
 
 from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX, Elasticity
@@ -70,9 +71,12 @@ _SLOWEST, _FASTEST = 1e-9, 1e9
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What a job's spec and its user's annotations ask for. `beside` is the CPU in millicores, per type, of all in the
-    pod but the container that trains. `queue`: of a job that Kueue admits, which then has its declared size at most."""
+    pod but the container that trains. `queue`: of a job that Kueue admits, which then has its declared size at most.
 
-    raw_spec: bytes
+    It is kept for each job, so `spec` is without the templates: what they say is in the other fields. `digest` is of the
+    whole spec."""
+
+    digest: bytes
     said: Mapping[str, str]
     spec: TFJobSpec
     elasticity: Elasticity
@@ -80,6 +84,7 @@ class Terms:
     requests: Mapping[str, Resources]
     beside: Mapping[str, int]
     constraints: tuple[tuple[str, Constraints], ...]
+    classes: tuple[str, ...] = ()
     queue: str = ""
 
     @property
@@ -158,21 +163,38 @@ def terms(job: Job, before: Terms | None = None) -> Terms:
         for name, text in job.annotations.items()
         if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in OPERATOR_ANNOTATIONS
     }
-    if before is not None and (before.raw_spec, before.said, before.queue) == (job.raw_spec, said, job.queue):
+    digest = blake2b(job.raw_spec, digest_size=16).digest()
+    if before is not None and (before.digest, before.said, before.queue) == (digest, said, job.queue):
         return before
     spec = job.spec()
     if spec.total_replicas > MAX_REPLICAS:
         raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas, of which {MAX_REPLICAS} can be placed")
     elasticity = Elasticity.parse(job.annotations, spec)
     added = sidecar_request() if elasticity.injected(spec) in ("sidecar", "both") else (0, 0, 0)
-    requests, beside, constraints = {}, {}, []
+    requests, beside, constraints, classes = {}, {}, [], []
     for name, replica in spec.tf_replica_specs.items():
         pod = replica.template.get("spec") or {}
         requests[name] = Resources(*requests_of(pod)).plus(Resources(*added))
         beside[name] = requests[name].cpu - cpu_of(pod)[0]
         constraints.append((name, _constraints(pod)))
-    elastic = elasticity.elastic(spec)
-    return Terms(job.raw_spec, said, spec, elasticity, elastic, requests, beside, tuple(constraints), job.queue)
+        classes.append(pod.get("priorityClassName", ""))
+    return Terms(
+        digest,
+        said,
+        _without_templates(spec),
+        elasticity,
+        elasticity.elastic(spec),
+        requests,
+        beside,
+        tuple(constraints),
+        tuple(classes),
+        job.queue,
+    )
+
+
+def _without_templates(spec: TFJobSpec) -> TFJobSpec:
+    bare = {name: replica.model_copy(update={"template": {}}) for name, replica in spec.tf_replica_specs.items()}
+    return spec.model_copy(update={"tf_replica_specs": bare})
 
 
 def candidate(
@@ -431,15 +453,12 @@ def _job_spec(
         or (report.total_steps if report is not None else None)
         or (state.total_steps if state is not None else None)
     )
-    classes = (
-        (r.template.get("spec") or {}).get("priorityClassName", "") for r in found.spec.tf_replica_specs.values()
-    )
     expected = elasticity.estimated_duration
     return core.JobSpec(
         key=f"{job.namespace}/{job.name}",
         arrival_s=created,
         groups=tuple(groups),
-        priority=max((priorities.get(name, 0) for name in classes), default=0),
+        priority=max((priorities.get(name, 0) for name in found.classes), default=0),
         deadline_s=deadline_s,
         total_steps=None if steps is None else float(min(steps, MAX_STEPS)),
         duration_s=expected.total_seconds() if expected is not None else None,
