@@ -137,9 +137,7 @@ def test_a_long_command_is_kept_as_a_digest() -> None:
 
 
 @given(st.text(max_size=3), st.integers(0, 2000), st.sampled_from(["", " "]), st.data())
-def test_a_command_is_kept_the_same_in_one_part_or_two(
-    word: str, length: int, space: str, data: st.DataObject
-) -> None:
+def test_a_command_is_kept_the_same_in_one_part_or_two(word: str, length: int, space: str, data: st.DataObject) -> None:
     """However it is split; the space that has an equal command seen as new stays."""
     command = word + "x" * length + "}"
     at = data.draw(st.integers(0, len(command) - 1))

@@ -435,3 +435,23 @@ async def test_questions_begin_anew_after_a_failure() -> None:
         await until(lambda: set(questions) == {each.name for each in pods})
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_progress_is_told_of_the_pod_that_leads(world: tuple[World, Reports]) -> None:
+    """And of no other: a job's figures are the chief's. Whoever answers is among those that are new."""
+    seen, reports = world
+    progress: list[Key] = []
+    reports._progressed = progress.append
+    chief, worker = seen.add("chief", 0), seen.add("worker", 0)
+    reports.pods_changed(KEY)
+    await until(lambda: len(reports.of_job(KEY)) == 2)
+    assert reports.renewed() == {KEY}
+    seen.answers[worker.name] = json.dumps({**FULL, "generation": 0, "step": FULL["step"] + 1})
+    await until(lambda: reports.of_job(KEY)[worker.name].step == FULL["step"] + 1)
+    assert progress == []
+    seen.answers[chief.name] = json.dumps({**FULL, "generation": 0, "step": FULL["step"] + 2})
+    await until(lambda: progress == [KEY])
+    assert reports.renewed() == {KEY}
+    seen.pods = []
+    reports.pods_changed(KEY)
+    assert reports.renewed() == set()

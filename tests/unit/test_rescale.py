@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.decision import DeletePod, Observed, Settings
+from elastic_tfjob.controller.decision import Decision, DeletePod, Observed, Settings
 from elastic_tfjob.controller.elastic import TARGET_ANNOTATION, State, Target
 from elastic_tfjob.controller.executor import Refusals
 from elastic_tfjob.controller.reconcile import reconcile
@@ -876,3 +876,23 @@ def _memory(used: int) -> Any:
 
 def _delete(cluster: Cluster, name: str) -> Any:
     return DeletePod(name, cluster.pods[name].uid)
+
+
+def test_a_job_that_stands_still_is_left_alone() -> None:
+    """Its figures are stored: nobody looks at ten thousand such jobs once a minute. Where it is too early to store what
+    is new, somebody looks again."""
+    cluster = started()
+    cluster.run(70)
+    looked = decision_of(cluster)
+    assert looked.again_at is None
+    cluster.steps_per_s = 11.0
+    cluster.reconcile()
+    cluster.steps_per_s = 12.0
+    again_at = decision_of(cluster).again_at
+    assert again_at is not None
+    assert 0 < (again_at - cluster.now).total_seconds() <= 60
+
+
+def decision_of(cluster: Cluster) -> Decision:
+    seen = Observed(cluster.job(), cluster.now, tuple(cluster.pods.values()), reports=cluster.reports())
+    return reconcile(seen, cluster.settings)

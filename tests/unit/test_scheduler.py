@@ -113,6 +113,9 @@ class World:
         if hasattr(self, "scheduler"):
             self.scheduler.touched(key)
 
+    def renewed(self) -> set[Key]:
+        return set()
+
     def of_job(self, _: Key) -> dict[str, Any]:
         return {}
 
@@ -351,3 +354,31 @@ async def test_jobs_that_only_fail_together_and_too_many_to_find() -> None:
 
     with pytest.raises(ValueError, match="no"):
         await without_offenders([range(8)], never, tries=10)
+
+
+async def test_a_round_looks_at_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not at every job at every interval: those that said how far they are, and those that wait for something. All
+    are looked at when a node is another one."""
+    monkeypatch.setattr(loop, "_INTERVAL_S", 0.1)
+    monkeypatch.setattr(loop.Candidate, "passing", property(lambda _: False))  # they do wait: for their pods
+    world = World(crowd())
+    looks: list[set[str]] = []
+    works = loop._describe_all
+
+    def counted(seen: Any, *args: Any) -> Any:
+        looks.append({name for _, name in seen})
+        return works(seen, *args)
+
+    monkeypatch.setattr(loop, "_describe_all", counted)
+    async with world.running():
+        await world.until(lambda: len(world.server.targets) == len(GOOD) + 1)
+        world.renewed = lambda: {("ns", "good-0")}  # type: ignore[method-assign]
+        await world.until(lambda: {"good-0"} in looks)
+        looks.clear()
+        await world.until(lambda: len(looks) >= 2)
+        assert looks == [{"good-0"}] * len(looks)
+        larger = node("n1")
+        larger["metadata"]["resourceVersion"] = "2"
+        larger["status"]["allocatable"]["cpu"] = "128"
+        world.scheduler._nodes.written(larger)
+        await world.until(lambda: looks[-1] >= GOOD)

@@ -138,8 +138,9 @@ class _Line:
 class Reports:
     """The newest Report of each running pod that has an exporter.
 
-    `changed` is called with a job's key when a pod of it says more than plain progress. Questions are spread so that
-    they are never more than `polling().max_requests_per_s`.
+    `changed` is called with a job's key when a pod of it says more than plain progress, and `progressed` when the pod
+    that leads its training says nothing but that. Questions are spread so that they are never more than
+    `polling().max_requests_per_s`.
     """
 
     def __init__(
@@ -148,14 +149,17 @@ class Reports:
         pods: Callable[[Key], tuple[Pod, ...]],
         changed: Callable[[Key], None],
         polling: Callable[[], StatusPolling],
+        progressed: Callable[[Key], None] = lambda _: None,
     ) -> None:
         self._ask = ask
+        self._progressed = progressed
         self._pods = pods
         self._changed = changed
         self._polling = polling
         self._sources: dict[Key, dict[str, _Source]] = {}
         self._count = 0
         self._followed: set[Key] = set()
+        self._renewed: set[Key] = set()
         self._later: list[tuple[float, int, Key, _Source]] = []
         self._due: dict[Key, _Line] = {}
         self._questions: FairQueue[tuple[Key, _Source]] = FairQueue(_IN_FLIGHT)
@@ -170,6 +174,11 @@ class Reports:
         """The newest reports of a job's pods, by pod name. They outlive the pod's running, not the pod."""
         sources = self._sources.get(key, {})
         return {name: source.report for name, source in sources.items() if source.report is not None}
+
+    def renewed(self) -> set[Key]:
+        """The jobs of which a pod has answered since this was asked last."""
+        found, self._renewed = self._renewed, set()
+        return found
 
     def follow(self, key: Key, closely: bool = True) -> None:
         """Ask the pods of a job that is being rescaled many times a second, until told otherwise."""
@@ -213,6 +222,7 @@ class Reports:
         if not sources:
             del self._sources[key]
             self._followed.discard(key)
+            self._renewed.discard(key)
 
     def _stop(self, source: _Source) -> None:
         if source.due is not None:
@@ -323,8 +333,13 @@ class Reports:
         source.failures = 0 if result == "ok" else source.failures + 1
         metrics.STATUS_REQUESTS.labels(result).inc()
         after = source.report
-        if source.due is not None and after is not None and (before is None or before.news != after.news):
+        if source.due is None or after is None or after is before:
+            return
+        self._renewed.add(key)
+        if before is None or before.news != after.news:
             self._changed(key)
+        elif source.chief and (before.step, before.steps_per_s) != (after.step, after.steps_per_s):
+            self._progressed(key)
 
     def _interval_s(self, key: Key, source: _Source) -> float:
         limits = self._polling()

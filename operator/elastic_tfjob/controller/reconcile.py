@@ -59,6 +59,7 @@ from elastic_tfjob.controller.rescale import (
     Step,
     advance,
     chief_of,
+    tells_numbers,
     with_numbers,
 )
 from elastic_tfjob.controller.resources import cpu_of
@@ -307,9 +308,10 @@ class _Pass:
         self._delete_pods(step.delete, mark=True)
         moved = step.state.phase != state.phase
         report = self.reports.get(general_name(self.job.name, *chief_of(self.declared)))
-        self._save_state(with_numbers(state, step.state, report, self.elasticity.total_steps, self.time))
-        # Progress is no news that anybody wakes us for.
-        numbers_s = NUMBERS_S if report is not None else None
+        kept = with_numbers(state, step.state, report, self.elasticity.total_steps, self.time)
+        self._save_state(kept)
+        # Nobody wakes us again for what it was too early to store.
+        numbers_s = NUMBERS_S if not tells_numbers(kept, report) else None
         self._look_again(now if moved else None, numbers_s if step.again_s is None else step.again_s)
 
     def _stored_or_first(self) -> State:

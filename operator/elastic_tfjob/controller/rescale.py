@@ -606,8 +606,7 @@ def with_numbers(before: State, state: State, report: Report | None, total_steps
         return state
     refreshed = moment_of(state.numbers_at)
     due = refreshed is None or (now - refreshed).total_seconds() >= NUMBERS_S
-    told = (state.step, state.steps_per_s) == (report.step, report.steps_per_s)
-    if told or not (due or before.phase != state.phase):
+    if tells_numbers(state, report) or not (due or before.phase != state.phase):
         return state
     total = total_steps or report.total_steps
     speed = report.steps_per_s
@@ -632,6 +631,13 @@ def with_numbers(before: State, state: State, report: Report | None, total_steps
         speed_cpu=speed_cpu,
         numbers_at=format_time(now),
     )
+
+
+def tells_numbers(state: State, report: Report | None) -> bool:
+    """Whether the state has the chief's newest figures."""
+    if report is None or report.step is None:
+        return True
+    return (state.step, state.steps_per_s) == (report.step, report.steps_per_s)
 
 
 # Words and sizes

@@ -73,7 +73,7 @@ class Terms:
     """What a job's spec and its user's annotations ask for. `beside` is the CPU in millicores, per type, of all in the
     pod but the container that trains. `queue`: of a job that Kueue admits, which then has its declared size at most.
 
-    It is kept for each job, so `spec` is without the templates: what they say is in the other fields. `digest` is of the
+    It is kept for each job, so `spec` is without the templates: what they say is in other fields. `digest` is of the
     whole spec."""
 
     digest: bytes
@@ -140,6 +140,11 @@ class Candidate:
     refused: str = ""
     awaited_since_s: float | None = None
     owes_since_s: float | None = None
+
+    @property
+    def passing(self) -> bool:
+        """Whether time alone may change it: a promise that is not kept, what is owed, a node that is refused."""
+        return self.awaited_since_s is not None or self.owes_since_s is not None or bool(self.refused)
 
 
 def set_aside(found: Candidate) -> Candidate:
