@@ -7,17 +7,24 @@ that namespace. Tests that stop the API server, or whose operator sees all names
 """
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from hypothesis import settings
 
 from harness import operators
 from harness.api import Api
 from harness.controlplane import ControlPlane
 from harness.shared import Facts, Shared
 from harness.told import pytest_runtest_logreport  # noqa: F401 - a hook
+
+# The same examples in each run, so that a change is judged by what it changes; HYPOTHESIS_PROFILE=default looks for new
+# ones.
+settings.register_profile("steady", derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

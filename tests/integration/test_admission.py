@@ -16,6 +16,7 @@ import yaml
 
 from conformance.manifest import container, replica, tfjob
 from elastic_tfjob.controller.elastic import UID_ANNOTATION
+from elastic_tfjob.controller.service import RECORD_ANNOTATION
 from harness import operators
 from harness.api import CORE, Api, ApiError, Object, pods, tfjobs
 from harness.controlplane import ControlPlane
@@ -31,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 PREFIX = "elastic.kubeflow.org/"
 COMMAND = f"{PREFIX}command"
-OF_JOBS = ("target", "state", "step", "eta", "uid")
+OF_JOBS = ("target", "state", "step", "eta", "uid", "record")
 HOME = "ml"
 """Not the overlay's own namespace: the policies must follow the operator to where it is installed."""
 OPERATOR = f"system:serviceaccount:{HOME}:elastic-tfjob-operator"
@@ -123,7 +124,7 @@ def _wait_enforced(plane: ControlPlane) -> None:
 
 def key_of(name: str) -> str:
     """An annotation by its short name."""
-    return UID_ANNOTATION if name == "uid" else PREFIX + name
+    return {"uid": UID_ANNOTATION, "record": RECORD_ANNOTATION}.get(name, PREFIX + name)
 
 
 def job(name: str = "job", **annotations: str) -> Object:

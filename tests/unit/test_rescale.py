@@ -18,6 +18,7 @@ from elastic_tfjob.controller.elastic import TARGET_ANNOTATION, State, Target
 from elastic_tfjob.controller.executor import Refusals
 from elastic_tfjob.controller.reconcile import reconcile
 from elastic_tfjob.controller.reports import MemoryUse
+from elastic_tfjob.controller.service import Record
 from elastic_tfjob.controller.status import format_time
 from unit import pretend
 from unit.pretend import ELASTIC, Cluster, started
@@ -693,7 +694,7 @@ def test_a_job_that_is_only_placed_follows_its_spec() -> None:
     """An edit of its replicas is followed as upstream does it: the pods that stay go on."""
     waits = Settings(image="operator:1", wait_for_target=True)
     declared = {"Chief": 1, "PS": 1, "Worker": 2}
-    placed = {f"{PREFIX}placement": "pack"}
+    placed = {f"{PREFIX}placement": "auto"}
     cluster = started(
         settings=waits, annotations={**placed, TARGET_ANNOTATION: Target(0, declared, declared=declared).to_json()}
     )
@@ -720,6 +721,55 @@ def test_a_job_that_was_suspended_while_it_waited_starts_when_nobody_decides_for
     cluster.spec = {}
     cluster.run(5)
     assert cluster.running == SIZE
+
+
+FIXED = {f"{PREFIX}checkpoint-dir": "/data", f"{PREFIX}total-steps": "1000"}
+"""A job that has somewhere to go on from, and one size."""
+
+
+class TestStopped:
+    """A plan takes all from a job, and gives it back later."""
+
+    def stopped(self, annotations: dict[str, str]) -> Cluster:
+        waits = Settings(image="operator:1", wait_for_target=True)
+        cluster = Cluster(annotations=dict(annotations), settings=waits)
+        cluster.target(0)
+        cluster.run(5)
+        cluster.annotations[TARGET_ANNOTATION] = Target(1, {}, reason="others go before it").to_json()
+        cluster.run(15)
+        return cluster
+
+    def test_it_waits_and_goes_on(self) -> None:
+        """One with equal bounds, too: it need not be elastic for that."""
+        cluster = self.stopped(FIXED)
+        assert (cluster.state.phase, cluster.pods) == ("Waiting", {})
+        waited = [each for each in cluster.status["conditions"] if each["status"] == "True"][-1]
+        assert waited["type"] == "Restarting"
+        cluster.target(2)
+        cluster.run(10)
+        assert cluster.state.phase == "Stable"
+        assert set(cluster.pods) == {"j-chief-0", "j-ps-0", "j-worker-0", "j-worker-1"}
+        assert set(cluster.running.values()) == {2}
+
+    def test_one_that_has_nowhere_to_go_on_from_is_not_stopped(self) -> None:
+        cluster = self.stopped({f"{PREFIX}total-steps": "1000"})
+        assert cluster.state.phase == "Stable"
+        assert len(cluster.pods) == 4
+
+    def test_its_record(self) -> None:
+        """What it had before counts, what it waits does not."""
+        cluster = self.stopped(FIXED)
+        record = Record.of(cluster.annotations, "job-uid")
+        assert (record.placed, record.stops, bool(record.stopped)) == ("", 1, True)
+        assert 0 < record.executed_s < 20
+        assert record.service == 4 * record.executed_s
+        cluster.run(100)
+        assert Record.of(cluster.annotations, "job-uid") == record
+        cluster.target(2)
+        cluster.run(10)
+        again = Record.of(cluster.annotations, "job-uid")
+        assert again.placed
+        assert (again.executed_s, again.service, again.held) == (record.executed_s, record.service, 4)
 
 
 class TestRefusedCpu:

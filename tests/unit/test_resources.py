@@ -113,7 +113,7 @@ def test_any_quantity_is_read_at_once(written: object) -> None:
 
 @given(st.from_regex(r"\A[0-9]{1,9}(\.[0-9]{1,6})?([KMGT]i|[mkMG]|e[0-6])?\Z"))
 def test_common_ones_are_what_the_client_library_reads(written: str) -> None:
-    assert quantity(written) == parse_quantity(written)
+    assert quantity(written) == min(parse_quantity(written), Decimal(2**63 - 1))  # as Kubernetes caps what has Ki to Ti
 
 
 def test_sums_stay_within_their_bounds() -> None:

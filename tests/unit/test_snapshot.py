@@ -12,6 +12,7 @@ from elastic_tfjob.controller.cluster import ForeignPod, Node
 from elastic_tfjob.controller.elastic import UID_ANNOTATION, Target
 from elastic_tfjob.controller.observed import Job, Pod
 from elastic_tfjob.controller.reports import CpuUse, Report
+from elastic_tfjob.controller.service import RECORD_ANNOTATION, Record
 from elastic_tfjob.controller.snapshot import Candidate, assemble, candidate
 from elastic_tfjob.controller.status import format_time
 from elastic_tfjob.controller.targets import decide, decide_fixed, released
@@ -116,6 +117,39 @@ def test_without_checkpoint_dir_it_has_only_its_declared_size() -> None:
     found.annotations.pop(f"{PREFIX}checkpoint-dir")
     spec = described(found).spec
     assert (spec.groups[1].minimum, spec.groups[1].maximum, spec.rescalable) == (2, 2, False)
+
+
+@pytest.mark.parametrize(
+    ("said", "may"),
+    [
+        ({"max-workers": "4"}, (True, True, True)),
+        ({"max-workers": "2"}, (False, True, True)),
+        ({"max-workers": "4", "rescale": "never"}, (False, False, False)),
+        ({"max-workers": "4", "rescale": "never", "inject": "sidecar"}, (False, False, True)),
+        ({"max-workers": "2", "inject": "none"}, (False, True, False)),
+    ],
+)
+def test_what_may_be_done_to_a_job(said: dict[str, str], may: tuple[bool, bool, bool]) -> None:
+    """With somewhere to go on from it can be stopped and tell its progress, whatever its bounds are."""
+    found = elastic_job(workers=2)
+    for name in ("min-workers", "inject"):
+        found.annotations.pop(f"{PREFIX}{name}", None)
+    found.annotations.update({f"{PREFIX}{name}": value for name, value in said.items()})
+    spec = described(found).spec
+    assert (spec.rescalable, spec.stoppable, spec.reports) == may
+
+
+def test_service_is_what_the_record_says() -> None:
+    """So that LAS means live what it means in simulation: a job that has had more goes behind one that has had less."""
+    placed = format_time(NOW - timedelta(seconds=100))
+    record = Record(placed=placed, held=2, executed_s=50.0, service=5000.0)
+    found = elastic_job(target=target(), state=state())
+    found.annotations[RECORD_ANNOTATION] = record.to_json()
+    made = described(found, PODS)
+    assert (made.executed_s, made.service) == (50.0, 5000.0)
+    assert made.service_at(NOW.timestamp()) == 5000.0 + 2 * 100
+    found.annotations[RECORD_ANNOTATION] = "nonsense"
+    assert described(found, PODS).service == 0.0
 
 
 def test_asked_sizes_are_pinned() -> None:

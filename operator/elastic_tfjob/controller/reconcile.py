@@ -61,7 +61,8 @@ from elastic_tfjob.controller.rescale import (
     chief_of,
     with_numbers,
 )
-from elastic_tfjob.controller.resources import cpu_of
+from elastic_tfjob.controller.resources import cpu_of, requests_of
+from elastic_tfjob.controller.service import RECORD_ANNOTATION, Record, continued
 from elastic_tfjob.controller.status import ReplicaCounts, format_time, moment_of
 
 # What upstream takes for the exit code of a container that has none: retryable, since it is above 127.
@@ -75,8 +76,8 @@ _PAUSED: Final = ("Checkpointing", "Switching", "Recreating")
 _CREATED_AT_ONCE: Final = 200
 
 # What the operator writes into a job's annotations beside its state takes so many bytes at most; and so much it grows.
-_OF_STATE: Final = (STATE_ANNOTATION, STEP_ANNOTATION, ETA_ANNOTATION, UID_ANNOTATION)
-_OF_STATE_BYTES: Final = sum(map(len, _OF_STATE)) + 128
+_OF_STATE: Final = (STATE_ANNOTATION, STEP_ANNOTATION, ETA_ANNOTATION, UID_ANNOTATION, RECORD_ANNOTATION)
+_OF_STATE_BYTES: Final = sum(map(len, _OF_STATE)) + 384
 _STATE_GROWS: Final = 4096
 
 T = TypeVar("T")
@@ -257,6 +258,7 @@ class _Pass:
     def _follow_target(self) -> None:
         """Take the size that the job runs with from its state, and the next step from its target."""
         elastic = self.elasticity.elastic(self.declared)
+        stoppable = self.elasticity.stoppable(self.declared)
         if not (self._waits_for_target() or elastic or self.stored):
             return
         now = self.now
@@ -290,6 +292,7 @@ class _Pass:
             reports=self.reports,
             listened_s=self.listened_s,
             elastic=elastic,
+            stoppable=stoppable,
             launcher=launcher,
             accelerators=inject.needs_accelerator(self.declared),
             mode=self.elasticity.rescale if self.elasticity.rescale in ("overlap", "spare", "recreate") else "overlap",  # type: ignore[arg-type]
@@ -386,10 +389,23 @@ class _Pass:
             STATE_ANNOTATION: text,
             STEP_ANNOTATION: None if state.step is None else str(state.step),
             ETA_ANNOTATION: state.eta,
+            RECORD_ANNOTATION: self._record(state),
         }
         changed = {name: value for name, value in wanted.items() if self.job.annotations.get(name) != value}
         if changed:
             self.actions.append(SaveState(changed))
+
+    def _record(self, state: State) -> str:
+        """The record of service once this state holds."""
+        suspended = self.spec.run_policy.suspend or self.status.finished
+        before, after = (self.stored.replicas if self.stored is not None else {}), {} if suspended else state.replicas
+        held = accelerators = 0
+        for name, count in after.items():
+            replica = self.declared.tf_replica_specs.get(name)
+            held += count
+            accelerators += count * requests_of(replica.template.get("spec") or {})[2] if replica is not None else 0
+        record = Record.of(self.job.annotations, self.job.uid)
+        return continued(record, before, after, accelerators or held, self.time).to_json()
 
     def _own(self, read: Callable[[Mapping[str, str], str, Collection[str]], T | None]) -> T | None:
         """One of the operator's own annotations; nonsense is reported, and is as none."""

@@ -74,8 +74,9 @@ _LAST_WORDS: Final = 700
 
 @dataclass(frozen=True)
 class Situation:
-    """All that `advance` looks at. `pods` are the job's own; `launcher` tells that all of its pods have one, and an
-    exporter; `mode` is the best way of rescaling that the user allows; exporters have been asked for `listened_s`."""
+    """All that `advance` looks at. `pods` are the job's own; `elastic` allows another size, `stoppable` that all is
+    taken from it; `launcher` tells that all of its pods have one, and an exporter; `mode` is the best way of rescaling
+    that the user allows; exporters have been asked for `listened_s`."""
 
     job: Job
     spec: TFJobSpec
@@ -87,6 +88,7 @@ class Situation:
     reports: Mapping[str, Report] = field(default_factory=dict)
     listened_s: float = inf
     elastic: bool = True
+    stoppable: bool = True
     launcher: bool = True
     accelerators: bool = False
     mode: Mode = "overlap"
@@ -203,7 +205,8 @@ def _stable(s: Situation) -> Step:
     if not s.elastic and target.replicas == s.declared:
         return _as_declared(s, stay, target)
     tried = state.refused.generation if state.refused is not None else -1
-    if not s.elastic or target.generation <= max(state.generation, tried):
+    may = s.elastic or (s.stoppable and not target.replicas)
+    if not may or target.generation <= max(state.generation, tried):
         return stay
     mode, why = _mode(s) if target.replicas else ("recreate", "")
     if mode is None:

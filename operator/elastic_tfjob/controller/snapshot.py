@@ -24,6 +24,7 @@ from elastic_tfjob.controller.observed import Job, Pod, required_terms
 from elastic_tfjob.controller.reports import Report
 from elastic_tfjob.controller.rescale import chief_of
 from elastic_tfjob.controller.resources import cpu_of, requests_of
+from elastic_tfjob.controller.service import Record
 from elastic_tfjob.controller.status import parse_time
 from elastic_tfjob.controller.unfit import Pair
 from elastic_tfjob.scheduling import snapshot as core
@@ -77,6 +78,7 @@ class Terms:
     spec: TFJobSpec
     elasticity: Elasticity
     elastic: bool
+    stoppable: bool
     requests: Mapping[str, Resources]
     beside: Mapping[str, int]
     constraints: tuple[tuple[str, Constraints], ...]
@@ -164,7 +166,7 @@ def terms(job: Job, before: Terms | None = None) -> Terms:
     if spec.total_replicas > MAX_REPLICAS:
         raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas, of which {MAX_REPLICAS} can be placed")
     elasticity = Elasticity.parse(job.annotations, spec)
-    added = sidecar_request() if elasticity.injected(spec) in ("sidecar", "both") else (0, 0, 0)
+    added = sidecar_request() if elasticity.reports(spec) else (0, 0, 0)
     requests, beside, constraints = {}, {}, []
     for name, replica in spec.tf_replica_specs.items():
         pod = replica.template.get("spec") or {}
@@ -172,7 +174,18 @@ def terms(job: Job, before: Terms | None = None) -> Terms:
         beside[name] = requests[name].cpu - cpu_of(pod)[0]
         constraints.append((name, _constraints(pod)))
     elastic = elasticity.elastic(spec)
-    return Terms(job.raw_spec, said, spec, elasticity, elastic, requests, beside, tuple(constraints), job.queue)
+    return Terms(
+        job.raw_spec,
+        said,
+        spec,
+        elasticity,
+        elastic,
+        elasticity.stoppable(spec),
+        requests,
+        beside,
+        tuple(constraints),
+        job.queue,
+    )
 
 
 def candidate(
@@ -258,7 +271,8 @@ def candidate(
     # A job that starts is between two targets, too: till its pods are bound. One whose node is gone waits in vain.
     if on_its_way or (awaited and not lost):
         phase = "running" if superseded and placement else "rescaling"
-    since_s = _begun(job, state, phase, now_s)
+    record = Record.of(job.annotations, job.uid)
+    since_s = _begun(job, state, record, phase, now_s)
     report = reports.get(_pod_name(job, spec)) if reports else None
     steps, observed_s, steps_per_s = _progress(state, report, since_s)
     made = Candidate(
@@ -273,6 +287,8 @@ def candidate(
             observed_s=observed_s,
             steps_per_s=steps_per_s if placement else 0.0,
             since_s=since_s,
+            service=record.service,
+            executed_s=record.executed_s,
             rescaled_s=_last_rescale(state),
             speed=_speed(found, state, report, size, cpu),
             cpu=cpu,
@@ -312,10 +328,10 @@ def _since(holds: bool, before_s: float | None, now_s: float) -> float | None:
     return now_s if before_s is None else before_s
 
 
-def _begun(job: Job, state: State | None, phase: core.Phase, now_s: float) -> float:
-    """Since when (Unix time) the job runs, or waits."""
+def _begun(job: Job, state: State | None, record: Record, phase: core.Phase, now_s: float) -> float:
+    """Since when (Unix time) the job has what it holds, or waits."""
     if phase != "waiting":
-        return _seconds(job.status().start_time) or now_s
+        return _seconds(record.placed or None) or _seconds(job.status().start_time) or now_s
     if state is not None and state.phase == "Waiting" and state.since:
         return _seconds(state.since) or now_s
     return _seconds(job.created) or now_s
@@ -333,7 +349,8 @@ def promised(
         return target.replicas, False
     if _refused(target, state):
         return state.replicas, state.rescaling
-    coming = found.elastic and target.generation > state.generation and state.phase != "Waiting"
+    may = found.elastic or (found.stoppable and not target.replicas)
+    coming = may and target.generation > state.generation and state.phase != "Waiting"
     return target.replicas, state.rescaling or coming
 
 
@@ -445,6 +462,8 @@ def _job_spec(
         duration_s=expected.total_seconds() if expected is not None else None,
         loanable=elasticity.loanable,
         rescalable=found.elastic or bool(asked),
+        stoppable=found.stoppable,
+        reports=elasticity.reports(found.spec),
         fixed_cpu=bool(found.queue) or not found.elastic,
         constraints=next(iter(distinct)) if len(distinct) == 1 else ANYWHERE,
         constraints_by_type=where if len(distinct) > 1 else (),

@@ -75,7 +75,9 @@ class JobSpec:
 
     `asked` says who asked for the present bounds, where somebody did: it becomes the reason of a change to reach them.
 
-    `fixed_cpu`: no CPU is lent to it.
+    What may be done to it: `rescalable`, its size may change within the bounds; `stoppable`, all may be taken from it
+    while it runs, and it goes on later from a checkpoint; `reports`, its progress is told. `fixed_cpu`: no CPU is lent
+    to it.
 
     `sequence` breaks ties of arrival. `total_steps` is the work, in the program's own steps. `duration_s` is the
     expected run time at the declared size: from an annotation, learned, or in a simulation the truth if a profile
@@ -92,6 +94,8 @@ class JobSpec:
     duration_s: float | None = None
     loanable: bool = False
     rescalable: bool = True
+    stoppable: bool = True
+    reports: bool = True
     fixed_cpu: bool = False
     constraints: Constraints = ANYWHERE
     constraints_by_type: tuple[tuple[str, Constraints], ...] = ()
