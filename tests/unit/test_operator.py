@@ -298,6 +298,33 @@ def test_a_configuration_that_cannot_be_read_is_refused(text: str) -> None:
     assert len(event.message) <= 1024
 
 
+@pytest.mark.parametrize(
+    ("profile", "parameter", "value", "said"),
+    [
+        ("srtf", "oracle", "true", "only a simulation knows the truth"),
+        ("optimus", "repack", "true", "a replica that runs stays where it is"),
+        ("optimus", "sample_points", "4", "it is learned"),
+        ("kips", "lend", "offered", "no node of another pool is lent"),
+        ("las", "promote_knob", "2", "promotions are not stored live"),
+    ],
+)
+def test_what_no_live_cluster_does_is_refused(profile: str, parameter: str, value: str, said: str) -> None:
+    """Also of a profile that is not chosen: it would be refused when it is."""
+    told, taken = Told(), []
+    live = LiveConfiguration(Server(), "ns/name", told, taken.append)  # type: ignore[arg-type]
+    assert live.informer is not None
+    metadata = {"namespace": "ns", "name": "name", "uid": "u", "resourceVersion": "1"}
+    text = f"profile: fifo\nprofiles: {{{profile}: {{{parameter}: {value}}}}}"
+    live.informer.seen({"metadata": metadata, "data": {"config.yaml": text}})
+    (event,) = told.events
+    assert f"profiles.{profile}.{parameter}: " in event.message
+    assert said in event.message
+    assert taken == []
+    metadata["resourceVersion"] = "2"
+    live.informer.seen({"metadata": metadata, "data": {"config.yaml": f"profile: {profile}"}})
+    assert [each.profile for each in taken] == [profile]
+
+
 async def test_a_quota_that_changed_meanwhile_is_not_taken_for_a_name_that_is_taken() -> None:
     """Kubernetes answers both with 409; only for the second is there an object to look at."""
 

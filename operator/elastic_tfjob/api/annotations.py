@@ -114,7 +114,6 @@ class Elasticity:
     checkpoint_dir: str | None = None
     rescale: str | None = None
     placement: str = "auto"
-    loanable: bool = False
     estimated_duration: timedelta | None = None
     inject: str | None = None
     problems: tuple[str, ...] = field(default=(), compare=False)
@@ -141,6 +140,8 @@ class Elasticity:
                 values[name.replace("-", "_")] = parse(text)
             except (ValueError, KeyError):
                 problems.append(f"{key}: {describe(text)} is ignored: allowed is {allowed}")
+        if values.pop("loanable", False):
+            problems.append(f"{PREFIX}loanable: 'true' is ignored: no node is lent to a live cluster yet")
         found = cls(**values)
         for kind, replica_type in (("workers", "Worker"), ("ps", "PS")):
             declared = spec.tf_replica_specs.get(replica_type)

@@ -460,7 +460,6 @@ def _job_spec(
         deadline_s=deadline_s,
         total_steps=None if steps is None else float(min(steps, MAX_STEPS)),
         duration_s=expected.total_seconds() if expected is not None else None,
-        loanable=elasticity.loanable,
         rescalable=found.elastic or bool(asked),
         stoppable=found.stoppable,
         reports=elasticity.reports(found.spec),
