@@ -1,14 +1,11 @@
 """The table of both worlds says what the code does."""
 
 from dataclasses import MISSING, fields
-from pathlib import Path
 
 import pytest
 
 from elastic_tfjob.api.profiles import PROFILES, parse_profile
 from elastic_tfjob.scheduling import contract, snapshot
-
-ROOT = Path(__file__).parents[3]
 
 
 def test_every_field_is_in_the_table() -> None:
@@ -28,11 +25,6 @@ def test_what_a_world_lacks_has_a_default() -> None:
             if (each.default, each.default_factory) != (MISSING,) * 2
         }
         assert {field for field, both in known.items() if not (both.live and both.simulated)} <= defaults
-
-
-def test_the_page_is_written_from_it() -> None:
-    """PYTHONPATH=operator python -c "from elastic_tfjob.scheduling.contract import *; print(as_markdown(), end='')" """
-    assert (ROOT / "docs" / "contract.md").read_text() == contract.as_markdown()
 
 
 @pytest.mark.parametrize("parameter", contract.LIVE_LACKS)
