@@ -13,7 +13,7 @@ import pytest
 from elastic_tfjob.controller import leader, supervise
 from elastic_tfjob.controller import operator as operator_module
 from elastic_tfjob.controller.cache import Informer
-from elastic_tfjob.controller.client import Conflict
+from elastic_tfjob.controller.client import Conflict, Unavailable
 from elastic_tfjob.controller.configuration import LiveConfiguration
 from elastic_tfjob.controller.decision import Create, Decision, Event
 from elastic_tfjob.controller.executor import Caches, Executor
@@ -151,6 +151,40 @@ async def test_a_bug_in_any_background_task_ends_nothing(monkeypatch: pytest.Mon
     stop.set()
     assert await asyncio.wait_for(task, 30) == EXIT_OK
     assert seen == ["ns"]
+
+
+@pytest.mark.parametrize(
+    "error", [Unavailable("GET", 503, "", ""), leader.ApiError("GET", 403, "Forbidden", ""), KeyError("spec")]
+)
+async def test_its_own_image_is_asked_for_until_it_is_known(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Jobs do not wait for it. Those that were looked at without it are looked at again."""
+    monkeypatch.setattr(operator_module, "_IMAGE_S", 0.01)
+    monkeypatch.setenv("POD_NAME", "operator-0")
+    monkeypatch.setenv("POD_NAMESPACE", "kubeflow")
+    images: list[str] = []
+
+    def reconcile(_: Any, settings: Any) -> Decision:
+        images.append(settings.image)
+        return Decision()
+
+    monkeypatch.setattr(operator_module, "reconcile", reconcile)
+    server = Server("ns")
+    get, asked = server.get, 0
+
+    async def fails_at_first(path: str, **parameters: str) -> dict[str, Any]:
+        nonlocal asked
+        if path != "/api/v1/namespaces/kubeflow/pods/operator-0":
+            return await get(path, **parameters)
+        asked += 1
+        if asked < 3 or not images:
+            raise error
+        return {"spec": {"containers": [{"name": "other", "image": "o"}, {"name": "operator", "image": "own:1"}]}}
+
+    monkeypatch.setattr(server, "get", fails_at_first)
+    async with running(server, image="") as (_, task, _):
+        await until(lambda: images[-1:] == ["own:1"])
+        assert not task.done()
+    assert images[0] == ""
 
 
 async def test_leadership_that_is_lost_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

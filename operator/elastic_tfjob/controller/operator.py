@@ -62,6 +62,9 @@ _STOP_S: Final = 8.0
 # How long a job waits whose turn came while this replica was not sure to lead.
 _NOT_SURE_S: Final = 1.0
 _PRIORITIES_S: Final = 60.0
+# What the operator does not learn of its own image at the first try it asks for again, later each time.
+_IMAGE_S: Final = 1.0
+_MAX_IMAGE_S: Final = 60.0
 _SELECTOR: Final = f"{OPERATOR_NAME_LABEL}={CONTROLLER_NAME}"
 _SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
@@ -130,6 +133,7 @@ class Operator:
             )
         fenced = api.fenced(self._holds)
         self._priorities: dict[str, int] = {}
+        self._asked_image = asyncio.Event()
         self._stopping = False
         self._leads = False
         self._leads_since = 0.0
@@ -241,6 +245,7 @@ class Operator:
             background.append(self._keep("loop", watch_loop))
             if self._options.gang_scheduler or self._options.config_map:
                 background.append(self._keep("priorities", self._follow_priorities))
+            background.append(self._keep("image", self._learn_image))
             lead = asyncio.create_task(self._lead())
             stopped = asyncio.create_task(stop.wait())
             try:
@@ -259,8 +264,7 @@ class Operator:
         election = self._election
         for informer in self._informers:
             await informer.synced.wait()
-        if not self._settings.image:
-            self._settings = replace(self._settings, image=await self._own_image())
+        await self._asked_image.wait()
         if election is not None:
             await election.acquire()
         self._leads, self._leads_since = True, time.monotonic()
@@ -363,18 +367,27 @@ class Operator:
         for newest in self._caches.jobs.of_job(key):
             self._reports.follow(key, _rescaling(newest))
 
-    async def _own_image(self) -> str:
-        """The image of the operator's own pod, which holds launcher and exporter; empty outside a cluster."""
-        name = os.environ.get("POD_NAME")
-        if not name:
-            return ""
-        try:
-            pod = await self._api.get(f"/api/v1/namespaces/{_own_namespace()}/pods/{name}")
-            containers = pod["spec"]["containers"]
-            return str(next((c for c in containers if c["name"] == "operator"), containers[0])["image"])
-        except Exception as error:
-            log.warning("own image not known: no launcher is injected; --image says it", error=excerpt(error))
-            return ""
+    async def _learn_image(self) -> None:
+        """Know the image that holds launcher and exporter: that of the operator's own pod, where nobody said another.
+        Until it is known, and outside a cluster, no launcher is injected."""
+        name, again_s = os.environ.get("POD_NAME"), _IMAGE_S
+        while name and not self._settings.image:
+            try:
+                pod = await self._api.get(f"/api/v1/namespaces/{_own_namespace()}/pods/{name}")
+                containers = pod["spec"]["containers"]
+                image = str(next((c for c in containers if c["name"] == "operator"), containers[0])["image"])
+            except Exception as error:
+                log.warning("own image not known; --image says it", error=excerpt(error), again_in_s=again_s)
+            else:
+                self._settings = replace(self._settings, image=image)
+                self._look_at_all()
+                break
+            # Jobs that need no launcher are not kept waiting.
+            self._asked_image.set()
+            await asyncio.sleep(again_s)
+            again_s = min(2 * again_s, _MAX_IMAGE_S)
+        self._asked_image.set()
+        await asyncio.Event().wait()
 
     async def _follow_priorities(self) -> None:
         while True:
