@@ -91,9 +91,10 @@ async def until(what: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [RecursionError("deep"), ValueError("x" * 10**6), ExceptionGroup("g", [KeyError("k")])]
+    "error",
+    [RecursionError("deep"), ValueError("x" * 10**6), ExceptionGroup("g", [KeyError("k")]), asyncio.CancelledError()],
 )
-async def test_a_job_that_raises_is_set_aside_alone(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+async def test_a_job_that_raises_is_set_aside_alone(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """With a Warning that says so in a few words, and ever later; other jobs are reconciled."""
     seen: list[str] = []
 

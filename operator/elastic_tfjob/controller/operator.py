@@ -48,7 +48,7 @@ from elastic_tfjob.controller.polling import Reports, ask_directly, ask_through_
 from elastic_tfjob.controller.queue import KeyQueue
 from elastic_tfjob.controller.reconcile import reconcile
 from elastic_tfjob.controller.scheduler import FIXED, Scheduler
-from elastic_tfjob.controller.supervise import Supervisor, excerpt, trace, watch_loop
+from elastic_tfjob.controller.supervise import Supervisor, cancels, excerpt, trace, watch_loop
 
 __all__ = ["Operator", "Options", "run"]
 
@@ -335,7 +335,9 @@ class Operator:
         except ApiError as error:
             again_s = self._queue.retry(key)
             log.error("refused by the API server", **where, error=str(error), again_in_s=again_s)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if cancels(error):
+                raise
             again_s = self._queue.retry(key)
             metrics.RECONCILE_FAILURES.inc()
             problem = excerpt(error)

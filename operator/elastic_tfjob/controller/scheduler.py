@@ -31,7 +31,7 @@ from elastic_tfjob.controller.polling import Reports
 from elastic_tfjob.controller.reports import Report
 from elastic_tfjob.controller.snapshot import Candidate, assemble, candidate, set_aside
 from elastic_tfjob.controller.status import parse_time
-from elastic_tfjob.controller.supervise import excerpt
+from elastic_tfjob.controller.supervise import cancels, excerpt, unending
 from elastic_tfjob.controller.targets import decide, decide_fixed, released, suspended
 from elastic_tfjob.controller.unfit import Pair, Unfit, active, judge, verdict_due_s
 from elastic_tfjob.scheduling.core import schedule
@@ -199,8 +199,8 @@ class Scheduler:
                 configuration = self._configuration()
                 if configuration.profile != FIXED and not watching:
                     watching = True
-                    group.create_task(self._nodes.run(), name="nodes")
-                    group.create_task(self._foreign.run(), name="foreign-pods")
+                    group.create_task(unending(self._nodes.run), name="nodes")
+                    group.create_task(unending(self._foreign.run), name="foreign-pods")
                     await self._nodes.synced.wait()
                     await self._foreign.synced.wait()
                 begun = time.monotonic()
@@ -461,7 +461,9 @@ class Scheduler:
                 }
             }
             await self._store(job, target, body)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if cancels(error):
+                raise
             self._leave_out(key, error)
 
     async def _store(self, job: Job, target: Target, body: dict[str, Any]) -> None:
