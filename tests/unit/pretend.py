@@ -11,6 +11,7 @@ import orjson
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.decision import (
     Create,
+    Decision,
     DeletePod,
     Observed,
     ResizePod,
@@ -120,6 +121,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.now: datetime = NOW
+        self.decision = Decision()
+        """Of the last pass."""
         self.status: dict[str, Any] = {}
         self.pods: dict[str, Pod] = {}
         self.launchers: dict[str, Launcher] = {}
@@ -205,6 +208,7 @@ class Cluster:
             ),
             self.settings,
         )
+        self.decision = decision
         creations = [action for action in decision.actions if isinstance(action, Create)]
         states = [action for action in decision.actions if isinstance(action, SaveState)]
         others = [action for action in decision.actions if not isinstance(action, Create | SaveState)]

@@ -13,7 +13,7 @@ from elastic_tfjob.controller.decision import Create, Decision, Settings, Tell
 from elastic_tfjob.controller.elastic import STATE_ANNOTATION, TARGET_ANNOTATION, Command, State, Target
 from elastic_tfjob.controller.observed import Job, Pod
 from elastic_tfjob.controller.pods import TFConfigs, general_name, tf_config
-from unit.build import decide, job, pod, replicas, services
+from unit.build import NOW, decide, job, pod, replicas, services
 from unit.pretend import COMMAND, ELASTIC
 
 WORKERS = 1000
@@ -100,6 +100,7 @@ def test_a_pass_of_a_rescaled_job_is_linear(names: list[str]) -> None:
     decision = decide(found, pods=pods, services=services(COUNTS), settings=IMAGE)
     assert len(told(decision)) == rescale.TOLD_AT_ONCE
     assert decision.again_at is not None
+    assert (decision.again_at - NOW).total_seconds() == rescale.TOLD_S  # and sooner when pods have heard
     assert len(names) <= 4 * (WORKERS + 1)
     for _ in range(10):
         commands = told(decision)

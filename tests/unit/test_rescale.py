@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.decision import DeletePod, Observed, Settings
+from elastic_tfjob.controller import rescale
+from elastic_tfjob.controller.decision import DeletePod, Observed, Settings, Tell
 from elastic_tfjob.controller.elastic import TARGET_ANNOTATION, State, Target
 from elastic_tfjob.controller.executor import Refusals
 from elastic_tfjob.controller.reconcile import reconcile
@@ -357,6 +358,19 @@ def test_recreate_stops_the_chief_before_its_parameter_servers() -> None:
     assert set(cluster.running.values()) == {1}
     assert len(cluster.running) == 5
     assert cluster.state.history[0].mode == "recreate"
+
+
+def test_marks_that_reach_nobody_make_no_busy_loop() -> None:
+    """The pods are gone, and the operator has yet to hear of that: their marks are answered with "not found", which is
+    no failure and changes nothing, so that the same pass would follow at once."""
+    cluster = started(annotations={**ELASTIC, f"{PREFIX}rescale": "recreate"})
+    cluster.target(1, Worker=3)
+    cluster.until("Recreating")
+    for _ in range(3):
+        cluster.reconcile(killed_after=0)
+        assert [action for action in cluster.decision.actions if isinstance(action, Tell)]
+        assert cluster.decision.again_at is not None
+        assert (cluster.decision.again_at - cluster.now).total_seconds() == rescale.TOLD_S
 
 
 def test_without_a_command_the_launcher_cannot_be_injected() -> None:

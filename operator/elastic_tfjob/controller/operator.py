@@ -58,6 +58,9 @@ AnyInformer = Informer[Job] | Informer[Pod] | Informer[Service] | Informer[PodGr
 
 # Pods of a job change state together: one look at all of them instead of one for each.
 _SETTLE_S: Final = 0.05
+# Of what pods report each moment counts for a rescale. But it is no reason to forget that a job has failed, so it is
+# for later, however little (see KeyQueue.add).
+_REPORTED_S: Final = 0.005
 _STOP_S: Final = 8.0
 # How long a job waits whose turn came while this replica was not sure to lead.
 _NOT_SURE_S: Final = 1.0
@@ -200,7 +203,7 @@ class Operator:
         self._scheduler.touched(key)
 
     def _reported(self, key: Key) -> None:
-        self._queue.add(key)
+        self._look_at(key, _REPORTED_S)
         self._scheduler.touched(key)
 
     def _configured(self, configuration: Configuration) -> None:
@@ -363,11 +366,15 @@ class Operator:
             ),
             self._settings,
         )
-        await self._executor.carry_out(job, decision)
+        try:
+            await self._executor.carry_out(job, decision)
+        finally:
+            # Whatever failed, the phase may have been stored.
+            for newest in self._caches.jobs.of_job(key):
+                self._reports.follow(key, _rescaling(newest))
+        # Of a job that failed the retry, at most a minute away, calculates this anew.
         if decision.again_at is not None:
             self._queue.add(key, (decision.again_at - now).total_seconds())
-        for newest in self._caches.jobs.of_job(key):
-            self._reports.follow(key, _rescaling(newest))
 
     async def _learn_image(self) -> None:
         """Know the image that holds launcher and exporter: that of the operator's own pod, where nobody said another.

@@ -55,6 +55,7 @@ from elastic_tfjob.controller.pods import Sizes, general_name, render_pod, rende
 from elastic_tfjob.controller.rescale import (
     NUMBERS_S,
     TOLD_AT_ONCE,
+    TOLD_S,
     Situation,
     Step,
     advance,
@@ -303,7 +304,7 @@ class _Pass:
             pod = situation.by_role[role]
             self.actions.append(Tell(pod.name, pod.uid, command))
         if len(step.commands) >= TOLD_AT_ONCE:
-            self._look_again(now, None)
+            self._look_again(None, TOLD_S)
         self._delete_pods(step.delete, mark=True)
         moved = step.state.phase != state.phase
         report = self.reports.get(general_name(self.job.name, *chief_of(self.declared)))
@@ -647,8 +648,7 @@ class _Pass:
 
     def _update_status(self) -> None:
         """Conditions from the counts, in upstream's order of types. See docs/compatibility.md for the full table."""
-        if moment_of(self.status.start_time) is None:
-            self.status.start_time = self.now
+        self.status.start_time = self.status.start_time or self.now
         # Running would replace Restarting before a later type is looked at, so remember it.
         restarting = self.status.get("Restarting")
         has_chief = any(name in self.spec.tf_replica_specs and self._runs_with(name) for name in ("Chief", "Master"))

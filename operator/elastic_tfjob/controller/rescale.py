@@ -63,6 +63,9 @@ _MODES_S: Final = 5.0
 _NUDGE_S: Final = 5.0
 # Commands of one pass: each names all replicas, so those of a large job are not held in memory together.
 TOLD_AT_ONCE: Final = 200
+# When it is looked again who has not been told yet: each pod that was brings the job back at once. This is for those
+# that are gone, of which the operator has not heard yet; more questions would change nothing.
+TOLD_S: Final = 1.0
 # Of a program that was started later than this, nobody knows yet that it will not construct ElasticCheckpoint, whatever
 # its launcher says.
 _HOOK_S: Final = 30.0
@@ -363,7 +366,7 @@ def _recreating(s: Situation) -> Step:
         if not (pod.stopped_by_us or pod.terminating or pod.phase in ("Succeeded", "Failed"))
     ]
     if unmarked:
-        return replace(step, commands=dict.fromkeys(unmarked[:TOLD_AT_ONCE], STOP_COMMAND), again_s=0.0)
+        return replace(step, commands=dict.fromkeys(unmarked[:TOLD_AT_ONCE], STOP_COMMAND), again_s=TOLD_S)
     doomed = [chief] if chief is not None else list(pods.values())
     if doomed:
         return replace(step, delete=tuple(pod for pod in doomed if not pod.terminating))
