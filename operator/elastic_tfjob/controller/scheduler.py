@@ -357,7 +357,7 @@ class Scheduler:
     def _decided(self) -> Iterator[Candidate]:
         return (self._candidates[key] for key in self._managed)
 
-    def _leave_out(self, key: Key, error: Exception) -> None:
+    def _leave_out(self, key: Key, error: BaseException) -> None:
         """Decide nothing for a job for a while; longer, if it is not the first time."""
         now, known = time.monotonic(), self._aside.get(key)
         delay_s = _ASIDE_S if known is None else min(2 * known.delay_s, _MAX_ASIDE_S)
@@ -368,7 +368,7 @@ class Scheduler:
         source = found.source if found is not None else None
         source = source if source is not None else next(iter(self._jobs.of_job(key)), None)
         if source is not None:
-            message = f"Left out of scheduling: {error or type(error).__name__}"[:_WORDS]
+            message = f"Left out of scheduling: {str(error) or type(error).__name__}"[:_WORDS]
             self._recorder.record(source, Event("Warning", "NotScheduled", message))
 
     def _stands_aside(self, key: Key) -> bool:
