@@ -25,6 +25,7 @@ from elastic_tfjob.controller.observed import Job, Pod, Trouble, pinned_to
 from elastic_tfjob.controller.reconcile import reconcile
 from elastic_tfjob.controller.reports import CpuUse, MemoryUse, Prepared, Report, Switch
 from elastic_tfjob.controller.resources import cpu_of
+from elastic_tfjob.controller.status import format_time
 from unit.build import NOW, UID, job, pod_group
 
 COMMAND = ["python", "train.py"]
@@ -34,6 +35,10 @@ ELASTIC = {
     f"{PREFIX}max-ps": "3",
     f"{PREFIX}checkpoint-dir": "/checkpoints",
 }
+
+
+WORDS = "0/3 nodes are available: 3 Insufficient cpu."
+"""kube-scheduler's."""
 
 
 @dataclass
@@ -292,10 +297,13 @@ class Cluster:
             if pod.terminating:
                 del self.pods[name], self.launchers[name]
             elif name in self.unschedulable:
-                trouble = Trouble("Unschedulable", "0/3 nodes are available: 3 Insufficient cpu.")
-                self.pods[name] = replace(pod, troubles=(trouble,))
+                trouble = Trouble("Unschedulable", f"Error pod {name} condition message: {WORDS}")
+                refused = {"unschedulable_at": pod.unschedulable_at or format_time(self.now), "unschedulable": WORDS}
+                self.pods[name] = replace(pod, troubles=(trouble,), **refused)
             elif pod.phase == "Pending":
-                self.pods[name] = replace(pod, phase="Running", node=pod.pinned or "any", troubles=())
+                self.pods[name] = replace(
+                    pod, phase="Running", node=pod.pinned or "any", troubles=(), unschedulable_at=""
+                )
             elif pod.phase == "Running":
                 if name not in self.unheard and pod.command != self._passed_over.get(name):
                     self._heard[name] = pod.command

@@ -170,3 +170,13 @@ def test_what_is_an_accelerator(name: str, counts: bool) -> None:
     asked: dict[str, Any] = {name: "2"}
     assert is_accelerator(name) is counts
     assert amounts(asked)[2] == (2 if counts else 0)
+
+
+def test_the_overhead_of_a_runtime_class_counts() -> None:
+    """On top of whatever containers ask for, those that start included."""
+    asks = {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
+    starts = {"resources": {"requests": {"cpu": "2"}}}
+    overhead = {"cpu": "250m", "memory": "120Mi"}
+    assert requests_of({"containers": [asks], "overhead": overhead})[:2] == (1250, 2**30 + 120 * 2**20)
+    assert requests_of({"containers": [asks], "initContainers": [starts], "overhead": overhead})[0] == 2250
+    assert requests_of({"containers": [asks], "overhead": None})[0] == 1000

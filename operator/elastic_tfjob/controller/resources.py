@@ -91,7 +91,8 @@ def whole(written: object) -> int:
 
 def requests_of(pod_spec: Raw) -> Requests:
     """What kube-scheduler counts for a pod: its containers and native sidecars together, or an init container that
-    asks for more than those that run beside it. A limit without a request is the request."""
+    asks for more than those that run beside it; and the overhead of its RuntimeClass, which the API server writes into
+    pods, so that templates lack it. A limit without a request is the request."""
     running = (0, 0, 0)
     starting = (0, 0, 0)
     for container in pod_spec.get("initContainers") or ():
@@ -103,7 +104,7 @@ def requests_of(pod_spec: Raw) -> Requests:
             starting = _most(starting, _sum(running, asked))
     for container in pod_spec.get("containers") or ():
         running = _sum(running, _requests(container))
-    return _most(running, starting)
+    return _sum(_most(running, starting), amounts(pod_spec.get("overhead") or {}))
 
 
 def cpu_of(pod_spec: Raw) -> tuple[int, int]:
