@@ -16,7 +16,8 @@ import pytest
 from harness import operators
 from harness.api import Api
 from harness.controlplane import ControlPlane
-from harness.shared import Facts, shared
+from harness.shared import Facts, Shared
+from harness.told import pytest_runtest_logreport  # noqa: F401 - a hook
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,12 +38,13 @@ def operator_name(request: pytest.FixtureRequest) -> operators.Name:
 
 @pytest.fixture(scope="session")
 def share(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Facts]]:
-    """`share(name, make)`: what `make(folder)` yields, made once for all processes of this run (harness.shared)."""
+    """`share(name, make, on)`: what `make(folder)` yields, made once for all processes of this run (harness.shared)."""
     run = tmp_path_factory.getbasetemp()
     if hasattr(request.config, "workerinput"):
         run = run.parent
-    with contextlib.ExitStack() as kept:
-        yield lambda name, make: kept.enter_context(shared(run / name, make))
+    things = Shared(run)
+    with contextlib.closing(things):
+        yield things.get
 
 
 @pytest.fixture(scope="session")
