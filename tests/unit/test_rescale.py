@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.decision import DeletePod, Observed, Settings
+from elastic_tfjob.controller import rescale
+from elastic_tfjob.controller.decision import DeletePod, Observed, Settings, Tell
 from elastic_tfjob.controller.elastic import TARGET_ANNOTATION, State, Target
 from elastic_tfjob.controller.executor import Refusals
 from elastic_tfjob.controller.reconcile import reconcile
@@ -119,8 +120,24 @@ class TestRollBack:
         cluster = started()
         cluster.unschedulable = {"j-worker-2"}
         cluster.target(1, Worker=3)
-        cluster.run(80)
+        cluster.until("Preparing")
+        begun = cluster.now
+        cluster.until("Stable")
+        assert (cluster.now - begun).total_seconds() < 30
         self.stays(cluster, "the new worker-2 finds no node: 0/3 nodes are available")
+
+    def test_a_new_pod_that_just_came_is_not_refused_yet(self) -> None:
+        """However long the phase: those of a large job are made one after the other."""
+        cluster = started()
+        cluster.target(1, Worker=3)
+        cluster.until("Preparing")
+        cluster.now += timedelta(seconds=60)
+        cluster.unschedulable = {"j-worker-2"}
+        cluster.run(10)
+        assert cluster.state.phase == "Preparing"
+        cluster.unschedulable.clear()
+        cluster.run(20)
+        assert set(cluster.running.values()) == {1}
 
     def test_the_new_program_fails(self) -> None:
         cluster = started()
@@ -358,6 +375,42 @@ def test_recreate_stops_the_chief_before_its_parameter_servers() -> None:
     assert set(cluster.running.values()) == {1}
     assert len(cluster.running) == 5
     assert cluster.state.history[0].mode == "recreate"
+
+
+def test_a_node_that_is_refused_after_recreate_is_not_waited_for() -> None:
+    """The job must be Stable to be placed elsewhere, and does not wait ten minutes for a pod that cannot come."""
+    cluster = started(annotations={**ELASTIC, f"{PREFIX}rescale": "recreate"})
+    size = {"Chief": 1, "PS": 1, "Worker": 3}
+    nodes = {"Chief": ("a",), "PS": ("a",), "Worker": ("a", "a", "b")}
+    cluster.annotations[TARGET_ANNOTATION] = Target(1, size, nodes, reason="grows").to_json()
+    cluster.unschedulable = {"j-worker-2"}
+    cluster.steps = False
+    cluster.until("Switching")
+    begun = cluster.now
+    cluster.until("Stable")
+    assert (cluster.now - begun).total_seconds() < 30
+    said = dict(cluster.events)["Rescaled"]
+    assert said.endswith("(recreate), but worker-2 finds no node: 0/3 nodes are available: 3 Insufficient cpu.")
+    elsewhere = {**nodes, "Worker": ("a", "a", "c")}
+    cluster.annotations[TARGET_ANNOTATION] = Target(1, size, elsewhere, reason="b is refused").to_json()
+    cluster.run(5)
+    cluster.unschedulable.clear()
+    cluster.run(10)
+    assert cluster.pods["j-worker-2"].node == "c"
+    assert set(cluster.running.values()) == {1}
+
+
+def test_marks_that_reach_nobody_make_no_busy_loop() -> None:
+    """The pods are gone, and the operator has yet to hear of that: their marks are answered with "not found", which is
+    no failure and changes nothing, so that the same pass would follow at once."""
+    cluster = started(annotations={**ELASTIC, f"{PREFIX}rescale": "recreate"})
+    cluster.target(1, Worker=3)
+    cluster.until("Recreating")
+    for _ in range(3):
+        cluster.reconcile(killed_after=0)
+        assert [action for action in cluster.decision.actions if isinstance(action, Tell)]
+        assert cluster.decision.again_at is not None
+        assert (cluster.decision.again_at - cluster.now).total_seconds() == rescale.TOLD_S
 
 
 def test_without_a_command_the_launcher_cannot_be_injected() -> None:

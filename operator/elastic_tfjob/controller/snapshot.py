@@ -166,11 +166,11 @@ def terms(job: Job, before: Terms | None = None) -> Terms:
     if spec.total_replicas > MAX_REPLICAS:
         raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas, of which {MAX_REPLICAS} can be placed")
     elasticity = Elasticity.parse(job.annotations, spec)
-    added = sidecar_request() if elasticity.reports(spec) else (0, 0, 0)
+    added = sidecar_request() if elasticity.reports(spec) else NOTHING
     requests, beside, constraints = {}, {}, []
     for name, replica in spec.tf_replica_specs.items():
         pod = replica.template.get("spec") or {}
-        requests[name] = Resources(*requests_of(pod)).plus(Resources(*added))
+        requests[name] = requests_of(pod).plus(added)
         beside[name] = requests[name].cpu - cpu_of(pod)[0]
         constraints.append((name, _constraints(pod)))
     elastic = elasticity.elastic(spec)
@@ -253,7 +253,7 @@ def candidate(
     owed = {
         role: over
         for role, pod in kept.items()
-        if any(over := Resources(*pod.requests).minus(_request(found, cpu, role)).positive())
+        if any(over := pod.requests.minus(_request(found, cpu, role)).positive())
     }
     same = before is not None and before.target == target
     owes_since_s = _since(bool(owed), before.owes_since_s if before is not None and same else None, now_s)
@@ -261,9 +261,9 @@ def candidate(
         owed = {}
     awaits = bool(awaited) and not (lost or on_its_way)
     awaited_since_s = _since(awaits, before.awaited_since_s if before is not None and same else None, now_s)
-    taken = [(pod.node, Resources(*pod.requests).minus(owed.get(role, NOTHING))) for role, pod in kept.items()]
+    taken = [(pod.node, pod.requests.minus(owed.get(role, NOTHING))) for role, pod in kept.items()]
     extra = {pod.uid for pod in active} - {pod.uid for pod in kept.values()}
-    others = [(pod.node, Resources(*pod.requests)) for pod in active if pod.uid in extra]
+    others = [(pod.node, pod.requests) for pod in active if pod.uid in extra]
     others += [(kept[role].node, over) for role, over in owed.items()]
     asked, why = asked_for(found, target, state, size)
     phase: core.Phase = "waiting" if not placement else "running"
@@ -303,7 +303,7 @@ def candidate(
         followed=True,
         bound={role: pod.node for role, pod in by_role.items()},
         awaited=awaited,
-        cpu={role: pod.requests[0] for role, pod in by_role.items()},
+        cpu={role: pod.requests.cpu for role, pod in by_role.items()},
         refused=refused,
         awaited_since_s=awaited_since_s,
         owes_since_s=owes_since_s,
@@ -391,7 +391,7 @@ def assemble(
     previous: core.Snapshot | None = None,
 ) -> core.Snapshot:
     """The Snapshot; evolved from the previous one where no node changed."""
-    used: dict[str, list[int]] = {name: [0, 0, 0] for name in nodes}
+    used = {name: [0] * len(NOTHING) for name in nodes}
     jobs: dict[str, core.Job] = {}
     for each in candidates:
         if each.job is not None:
@@ -402,8 +402,8 @@ def assemble(
         _add(used, pod.node, pod.requests)
     free: dict[str, core.Node] = {}
     for name, node in nodes.items():
-        capacity = Resources(*node.allocatable)
-        left = Resources(*(max(0, have - take) for have, take in zip(capacity, used[name], strict=True)))
+        capacity = node.allocatable
+        left = capacity.minus(Resources(*used[name])).positive()
         free[name] = core.Node(name, capacity, left, labels={**node.labels, _NAME: name}, taints=node.taints)
     if previous is None:
         return core.Snapshot(now_s, free, jobs)
@@ -546,7 +546,7 @@ def _promised_cpu(
 ) -> dict[str, tuple[int, ...]]:
     """Millicores of whole pods, per type where any replica's differ from the request. CPU is lent on top of requests,
     within a node: what is written there beside that counts as the request."""
-    most = max((node.allocatable[0] for node in nodes.values()), default=0)
+    most = max((node.allocatable.cpu for node in nodes.values()), default=0)
     if target is None or (state is not None and _refused(target, state)):
         given = state.cpu if state is not None else {}
     else:
@@ -610,15 +610,15 @@ def _seconds(time: str | None) -> float | None:
     return parse_time(time).timestamp() if time else None
 
 
-def _sum(parts: Iterable[tuple[str, tuple[int, int, int]]]) -> dict[str, Resources]:
+def _sum(parts: Iterable[tuple[str, Resources]]) -> dict[str, Resources]:
     total: dict[str, Resources] = {}
     for node, amount in parts:
         if node:
-            total[node] = total.get(node, NOTHING).plus(Resources(*amount))
+            total[node] = total.get(node, NOTHING).plus(amount)
     return total
 
 
-def _add(used: dict[str, list[int]], node: str, amount: tuple[int, int, int]) -> None:
+def _add(used: dict[str, list[int]], node: str, amount: Resources) -> None:
     if (sums := used.get(node)) is not None:
-        for i in range(3):
-            sums[i] += amount[i]
+        for i, part in enumerate(amount):
+            sums[i] += part

@@ -130,13 +130,15 @@ class JobSpec:
         if len(self.groups) == 1:
             group = self.groups[0]
             return group.request.times(counts.get(group.type, 0))
-        cpu = memory = accelerators = 0
+        cpu = memory = accelerators = pods = storage = 0
         for group in self.groups:
             n, request = counts.get(group.type, 0), group.request
             cpu += n * request[0]
             memory += n * request[1]
             accelerators += n * request[2]
-        return Resources(cpu, memory, accelerators)
+            pods += n * request[3]
+            storage += n * request[4]
+        return Resources(cpu, memory, accelerators, pods, storage)
 
     def extra_cpu(self, cpu: Cpu) -> int:
         """Millicores that replicas hold beyond their requests."""
