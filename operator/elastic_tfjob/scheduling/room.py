@@ -126,7 +126,7 @@ class Room:
 
     def take_replicas(self, i: int, group: ReplicaGroup, n: int) -> None:
         """Take what `n` replicas ask for from node `i`; a negative `n` gives back."""
-        taken = group.request.times(n)
+        taken = group.request if n == 1 else group.request.times(n)
         ps = n if group.type == PS else 0
         self._shift(i, taken, ps)
         self._log.append((i, taken, ps))
