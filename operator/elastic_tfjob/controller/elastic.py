@@ -76,10 +76,6 @@ Cpu = Mapping[str, tuple[int, ...]]
 Mode = Literal["overlap", "spare", "recreate"]
 Phase = Literal["Waiting", "Stable", "Preparing", "Checkpointing", "Switching", "RollingBack", "Recreating"]
 
-# Characters of a command that are kept as they are. Those of a large job name all of its replicas.
-_ABRIDGED: Final = 1024
-_DIGEST: Final = "blake2b:"
-
 # Characters of a command that is kept as it is. One of a large job names all of its replicas.
 _KEPT: Final = 1024
 _DIGEST: Final = "blake2b:"

@@ -30,15 +30,15 @@ from elastic_tfjob.controller.isolate import without_offenders
 from elastic_tfjob.controller.observed import Job, Key, Pod
 from elastic_tfjob.controller.polling import Reports
 from elastic_tfjob.controller.reports import Report
-from elastic_tfjob.controller.resources import Requests
 from elastic_tfjob.controller.snapshot import Candidate, assemble, candidate, set_aside
 from elastic_tfjob.controller.status import parse_time
-from elastic_tfjob.controller.supervise import excerpt
+from elastic_tfjob.controller.supervise import cancels, excerpt, unending
 from elastic_tfjob.controller.targets import decide, decide_fixed, released, suspended
 from elastic_tfjob.controller.unfit import Pair, Unfit, active, judge, verdict_due_s
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Snapshot
 
 __all__ = ["FIXED", "Scheduler"]
@@ -157,7 +157,7 @@ class Scheduler:
         self._profile: tuple[Configuration, Profile] | None = None
         self._all_at = 0.0
         # What a Candidate is made from beside its job: the nodes' capacities and the priority classes.
-        self._around: tuple[Mapping[str, Requests], Mapping[str, int]] = {}, {}
+        self._around: tuple[Mapping[str, Resources], Mapping[str, int]] = {}, {}
         # Jobs whose Candidate will be another one without any change: what is promised, owed or refused for a time.
         self._passing: set[Key] = set()
         self._refusals: dict[Key, _Refusal] = {}
@@ -204,8 +204,8 @@ class Scheduler:
                 configuration = self._configuration()
                 if configuration.profile != FIXED and not watching:
                     watching = True
-                    group.create_task(self._nodes.run(), name="nodes")
-                    group.create_task(self._foreign.run(), name="foreign-pods")
+                    group.create_task(unending(self._nodes.run), name="nodes")
+                    group.create_task(unending(self._foreign.run), name="foreign-pods")
                     await self._nodes.synced.wait()
                     await self._foreign.synced.wait()
                 begun = time.monotonic()
@@ -368,7 +368,7 @@ class Scheduler:
     def _decided(self) -> Iterator[Candidate]:
         return (self._candidates[key] for key in self._managed)
 
-    def _leave_out(self, key: Key, error: Exception) -> None:
+    def _leave_out(self, key: Key, error: BaseException) -> None:
         """Decide nothing for a job for a while; longer, if it is not the first time."""
         now, known = time.monotonic(), self._aside.get(key)
         delay_s = _ASIDE_S if known is None else min(2 * known.delay_s, _MAX_ASIDE_S)
@@ -379,7 +379,7 @@ class Scheduler:
         source = found.source if found is not None else None
         source = source if source is not None else next(iter(self._jobs.of_job(key)), None)
         if source is not None:
-            message = f"Left out of scheduling: {error or type(error).__name__}"[:_WORDS]
+            message = f"Left out of scheduling: {str(error) or type(error).__name__}"[:_WORDS]
             self._recorder.record(source, Event("Warning", "NotScheduled", message))
 
     def _stands_aside(self, key: Key) -> bool:
@@ -472,7 +472,9 @@ class Scheduler:
                 }
             }
             await self._store(job, target, body)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if cancels(error):
+                raise
             self._leave_out(key, error)
 
     async def _store(self, job: Job, target: Target, body: dict[str, Any]) -> None:
