@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from elastic_tfjob.controller.cache import Informer
-from elastic_tfjob.controller.client import Expired, Unavailable
+from elastic_tfjob.controller.client import Expired, TooLarge, Unavailable
 from elastic_tfjob.controller.observed import Key, Pod
 
 
@@ -88,6 +88,29 @@ async def test_list_in_pages_then_watch() -> None:
     assert held == {"a": (6, "Running")}
     assert changed == [("ns", "j")] * 4
     assert script.watched_from == ["5", "7"]
+
+
+async def test_large_objects_come_in_small_pages() -> None:
+    """A hundred of 1.5 MB were one answer, and one step of the event loop: seconds, and a gigabyte."""
+    limits: list[int] = []
+
+    class Large(Script):
+        async def get(self, path: str, *, accept: str, **params: Any) -> dict[str, Any]:
+            limit, begin = int(params["limit"]), int(params.get("continue", "0"))
+            limits.append(limit)
+            here = sizes[begin : begin + limit]
+            if params["most_bytes"] is not None and sum(here) > params["most_bytes"]:
+                raise TooLarge("GET", 0, "TooLarge", "")
+            end = begin + len(here)
+            return listed(5, *(raw(f"p{i}", 1) for i in range(begin, end)), more=str(end) if end < len(sizes) else "")
+
+    sizes = [8_000] * 250 + [1_500_000] * 5 + [5_000_000] + [8_000] * 250
+    held, _ = await play(Large([]))
+    assert len(held) == len(sizes)
+    assert limits[:3] == [100, 100, 100]
+    assert 1 in limits
+    assert max(limits) == limits[-1] == 100
+    assert len(limits) < 40
 
 
 async def test_bookmarks_move_on() -> None:

@@ -12,7 +12,7 @@ from aiohttp import web
 from kubernetes.aio.client.configuration import Configuration
 
 from elastic_tfjob.controller import client as client_module
-from elastic_tfjob.controller.client import ApiClient, ApiError, Fenced, Invalid, Unavailable
+from elastic_tfjob.controller.client import ApiClient, ApiError, Fenced, Invalid, TooLarge, Unavailable
 from elastic_tfjob.controller.fair import Shares
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -69,10 +69,25 @@ async def test_what_is_passed_on_is_bounded_and_not_unpacked() -> None:
 
     async with client_of(answer) as api:
         assert await api.raw("/small", 5.0, 100) == b"x" * 100
-        with pytest.raises(Unavailable, match="larger than 100 bytes"):
+        with pytest.raises(TooLarge, match="larger than 100 bytes"):
             await api.raw("/large", 5.0, 100)
         with pytest.raises(Unavailable, match="deflate"):
             await api.raw("/packed", 5.0, 100)
+
+
+async def test_a_list_is_read_up_to_a_size() -> None:
+    """And asked for once: how large it is does not change by asking."""
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path_qs)
+        return web.json_response({"items": ["x" * 1000]})
+
+    async with client_of(answer) as api:
+        with pytest.raises(TooLarge):
+            await api.get("/pods", most_bytes=1000, limit="100")
+        assert await api.get("/pods", most_bytes=2000, limit="25") == {"items": ["x" * 1000]}
+    assert asked == ["/pods?limit=100", "/pods?limit=25"]
 
 
 async def test_a_leader_that_does_not_lead_any_more_writes_nothing() -> None:

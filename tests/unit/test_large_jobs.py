@@ -1,6 +1,9 @@
 """A job of a thousand replicas: how much work a pass is, counted and not timed; what is shared is made once."""
 
+import sys
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 import orjson
 import pytest
@@ -10,10 +13,21 @@ from hypothesis import strategies as st
 from elastic_tfjob.controller import pods as pods_module
 from elastic_tfjob.controller import rescale
 from elastic_tfjob.controller.decision import Create, Decision, Settings, Tell
-from elastic_tfjob.controller.elastic import STATE_ANNOTATION, TARGET_ANNOTATION, Command, State, Target
+from elastic_tfjob.controller.elastic import (
+    COMMAND_ANNOTATION,
+    STATE_ANNOTATION,
+    STOP_COMMAND,
+    TARGET_ANNOTATION,
+    Command,
+    State,
+    Target,
+    abridged,
+)
 from elastic_tfjob.controller.observed import Job, Pod
 from elastic_tfjob.controller.pods import TFConfigs, general_name, tf_config
-from unit.build import decide, job, pod, replicas, services
+from elastic_tfjob.controller.reports import Report
+from elastic_tfjob.controller.status import format_time
+from unit.build import NOW, decide, job, pod, pod_group, replicas, services
 from unit.pretend import COMMAND, ELASTIC
 
 WORKERS = 1000
@@ -100,15 +114,75 @@ def test_a_pass_of_a_rescaled_job_is_linear(names: list[str]) -> None:
     decision = decide(found, pods=pods, services=services(COUNTS), settings=IMAGE)
     assert len(told(decision)) == rescale.TOLD_AT_ONCE
     assert decision.again_at is not None
+    assert (decision.again_at - NOW).total_seconds() == rescale.TOLD_S  # and sooner when pods have heard
     assert len(names) <= 4 * (WORKERS + 1)
     for _ in range(10):
         commands = told(decision)
-        pods = tuple(replace(each, command=commands.get(each.name, each.command)) for each in pods)
+        pods = tuple(
+            replace(each, command=abridged(commands[each.name])) if each.name in commands else each for each in pods
+        )
         decision = decide(found, pods=pods, services=services(COUNTS), settings=IMAGE)
         if not told(decision):
             break
     assert all(pod.command for pod in pods)
     assert not told(decision)
+
+
+def test_a_long_command_is_kept_as_a_digest() -> None:
+    """Two thousand pods whose commands name two thousand replicas each had 200 MB of them in memory."""
+    _, pods = rescaled()
+    wordy = pod("Worker", 0, annotations={COMMAND_ANNOTATION: "x" * 100_000})
+    assert sys.getsizeof(wordy.command) < 128
+    assert pods[0].command == ""
+    assert pod("Worker", 0, annotations={COMMAND_ANNOTATION: STOP_COMMAND}).stopped_by_us
+
+
+@given(st.text(max_size=3), st.integers(0, 2000), st.sampled_from(["", " "]), st.data())
+def test_a_command_is_kept_the_same_in_one_part_or_two(word: str, length: int, space: str, data: st.DataObject) -> None:
+    """However it is split; the space that has an equal command seen as new stays."""
+    command = word + "x" * length + "}"
+    at = data.draw(st.integers(0, len(command) - 1))
+    hashes: dict[str, Any] = {}
+    whole = abridged(command + space)
+    assert abridged(command[at:] + space, command[:at], hashes) == whole
+    assert abridged(command[at:] + space, command[:at], hashes) == whole
+    assert whole == abridged(command) + space
+    assert abridged(f"{command}y") != whole
+
+
+def test_nobody_can_write_a_digest() -> None:
+    """A command whose text is a digest is not the command that has it."""
+    long = "x" * 5000
+    assert abridged(abridged(long)) != abridged(long)
+
+
+@pytest.mark.parametrize("space", ["", " "])
+def test_a_large_job_that_is_deaf_is_told_again(space: str) -> None:
+    """With a space more or less at the end of the command, as it may be seen from its digest."""
+    found, pods = rescaled()
+    heard = {each.name: text for each in pods for text in ["-"]}
+    for _ in range(10):
+        commands = told(decide(found, pods=pods, services=services(COUNTS), settings=IMAGE))
+        heard |= commands
+        pods = tuple(
+            replace(each, command=abridged(commands[each.name])) if each.name in commands else each for each in pods
+        )
+    pods = tuple(replace(each, command=abridged(heard[each.name] + space)) for each in pods)
+    report = Report(at=1.0, generation=2, launcher=True)
+    state = State.parse(found.annotations[STATE_ANNOTATION])
+    assert state is not None
+    later = replace(state, since=format_time(NOW - timedelta(seconds=2.6 if space else 5.1)))
+    found.annotations[STATE_ANNOTATION] = later.to_json()
+    again = told(
+        decide(
+            found,
+            pods=pods,
+            services=services(COUNTS),
+            settings=IMAGE,
+            reports={"j-worker-5": report, "j-worker-6": replace(report, generation=3)},
+        )
+    )
+    assert again == {"j-worker-5": heard["j-worker-5"] + ("" if space else " ")}
 
 
 def test_by_role_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +219,8 @@ def test_a_command_in_parts_is_the_command(types: dict[str, int], sparse: bool) 
     for name, count in types.items():
         for index in range(count):
             whole = Command(2, "prepare", tf_config(found, spec, name, index, slot=1), "spare", 7.0)
-            assert "".join(order.parts((name, index))) == whole.to_json()
+            assert order.text((name, index)) == whole.to_json()
+            assert order.kept((name, index)) == abridged(whole.to_json())
 
 
 def test_more_replicas_than_one_job_may_have() -> None:
@@ -187,6 +262,21 @@ def test_no_room_for_a_state_at_all() -> None:
         "j-worker-1",
     ]
     assert not any(hasattr(action, "annotations") for action in decision.actions)
+
+
+@pytest.mark.parametrize("scheduler", ["volcano", "scheduler-plugins-scheduler"])
+def test_no_room_for_the_state_of_a_gang(scheduler: str) -> None:
+    """It starts as a whole, as any job that follows no target: with its PodGroup, and when the gang scheduler says so.
+    Without the group its pods would be bound one by one, or never."""
+    filler = {"example.com/notes": "x" * (256 * 1024 - 1000)}
+    waits = Settings(image="operator:1", wait_for_target=True, gang_scheduler=scheduler)
+    found = job({"Worker": 2}, annotations={**ELASTIC, **filler})
+    decision = decide(found, settings=waits)
+    made = [action for action in decision.actions if isinstance(action, Create)]
+    assert made[0].body["spec"]["minMember"] == 2
+    assert [each.kind for each in made].count("Pod") == (0 if scheduler == "volcano" else 2)
+    admitted = decide(found, settings=waits, pod_group=pod_group(**made[0].body["spec"], phase="Inqueue"))
+    assert [action.kind for action in admitted.actions if isinstance(action, Create)].count("Pod") == 2
 
 
 def _name(replica_type: str, index: int) -> str:

@@ -109,8 +109,10 @@ def test_half_filled_statuses(status: dict[str, Any]) -> None:
 def test_troubles_are_few_and_short() -> None:
     waiting = [container("c", 0, waiting={"reason": "r" * 10**5, "message": "m" * 10**5}) for _ in range(1000)]
     troubles = pod({"containerStatuses": waiting}).troubles
-    assert len(troubles) == 16
     assert {(len(each.reason), len(each.message)) for each in troubles} == {(128, 1024)}
+    assert sum(len(each.message) for each in troubles) == 4096
+    few = [container("c", 0, waiting={"reason": "r", "message": "m"}) for _ in range(1000)]
+    assert len(pod({"containerStatuses": few}).troubles) == 16
 
 
 def test_annotations_that_are_no_text_are_none() -> None:
@@ -161,3 +163,40 @@ def test_an_object_is_read_or_is_a_ValueError(kind: Any, raw: dict[str, Any], so
         raw["metadata"] = {**(found if isinstance(found, dict) else {}), **METADATA}
     with suppress(ValueError):
         kind.parse(raw)
+
+
+def test_what_is_kept_of_a_pod_is_bounded() -> None:
+    """Whatever somebody writes who may write pods and their status: a pod has a few KiB at most in memory."""
+    long = "x" * 1_000_000
+    waiting = {"waiting": {"reason": long, "message": long}}
+    found = pod(
+        {
+            "phase": long,
+            "containerStatuses": [container(f"c{i}", 0, **waiting) for i in range(100)],
+            "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": long}],
+        },
+        ownerReferences=[{"uid": long, "controller": True}],
+        annotations={"elastic.kubeflow.org/command": long, "other": long},
+    )
+    assert found.owner
+    assert found.owner != UID
+    words = [each for trouble in found.troubles for each in (trouble.reason, trouble.message)]
+    texts = [value for name in Pod.__slots__ if isinstance(value := getattr(found, name), str)]
+    assert sum(map(len, words)) <= 4096 + 16 * 128
+    assert sum(map(len, texts)) < 2048
+
+
+def test_a_large_spec_is_kept_compressed() -> None:
+    """And is read as it was written; equal specs are equal bytes."""
+    env = [{"name": f"SETTING_{i}", "value": f"a value {i}"} for i in range(20_000)]
+    template = {"spec": {"containers": [{"name": "tensorflow", "image": "train", "env": env}]}}
+    found, again = (job({"Worker": {"replicas": 1, "template": template}}) for _ in range(2))
+    assert len(found.raw_spec) < 200_000
+    assert found == again
+    assert found.spec().tf_replica_specs["Worker"].template == template
+
+
+@given(st.dictionaries(st.text(max_size=5), st.text(max_size=2000) | st.integers(0, 9), max_size=5))
+def test_a_group_is_read_as_it_was_written(spec: dict[str, Any]) -> None:
+    metadata = {"namespace": "ns", "name": "j", "uid": "u", "resourceVersion": "1"}
+    assert PodGroup.parse({"metadata": metadata, "spec": spec}).spec() == spec

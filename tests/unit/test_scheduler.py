@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from elastic_tfjob.api.configuration import Configuration
 from elastic_tfjob.controller import scheduler as loop
-from elastic_tfjob.controller import targets
+from elastic_tfjob.controller import supervise, targets
 from elastic_tfjob.controller.cache import Informer
 from elastic_tfjob.controller.client import Invalid, Unavailable
 from elastic_tfjob.controller.decision import Event
@@ -112,6 +112,9 @@ class World:
     def _touched(self, key: Key) -> None:
         if hasattr(self, "scheduler"):
             self.scheduler.touched(key)
+
+    def renewed(self) -> set[Key]:
+        return set()
 
     def of_job(self, _: Key) -> dict[str, Any]:
         return {}
@@ -240,6 +243,51 @@ async def test_a_write_that_hangs_holds_up_no_other_job(monkeypatch: pytest.Monk
     assert not world.scheduler._writing
 
 
+@pytest.mark.parametrize("which", ["_nodes", "_foreign"])
+async def test_a_watch_of_the_cluster_that_ends_is_begun_anew(monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+    """Cancelled by something that it waited for: the loop would plan with the nodes of that moment for ever."""
+    monkeypatch.setattr(supervise, "_BACKOFF_S", 0.01)
+    world = World([tfjob("good")])
+    informer = getattr(world.scheduler, which)
+    run, begun, breaks = informer.run, [], asyncio.Event()
+
+    async def cancelled_once() -> None:
+        begun.append(None)
+        if len(begun) > 1:
+            await run()
+        informer.synced.set()
+        await breaks.wait()
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(informer, "run", cancelled_once)
+    task = asyncio.create_task(supervise.Supervisor().keep("scheduler", lambda: world.scheduler.run(lambda: True)))
+    await world.until(lambda: len(begun) == 1)
+    breaks.set()
+    await world.until(lambda: len(begun) == 2 and "good" in world.server.targets, 10)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_a_write_that_is_cancelled_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By something that it waited for; the job is left out for a while, as with any error."""
+    monkeypatch.setattr(loop, "_ASIDE_S", 0.5)
+    world = World([tfjob("bad")])
+    patch, asked = world.server.patch, []
+
+    async def cancelled_once(path: str, body: Object) -> Object:
+        asked.append(path)
+        if len(asked) == 1:
+            raise asyncio.CancelledError
+        return await patch(path, body)
+
+    monkeypatch.setattr(world.server, "patch", cancelled_once)
+    async with world.running():
+        await world.until(lambda: world.left_out == {"bad"}, 10)
+        await asyncio.sleep(0.5)
+        world.scheduler.touched(("ns", "other"))
+        await world.until(lambda: "bad" in world.server.targets, 30)
+
+
 async def test_what_was_left_out_comes_back_when_it_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
     break_for_bad(monkeypatch, *STAGES["core"])
     world = World(crowd())
@@ -351,3 +399,31 @@ async def test_jobs_that_only_fail_together_and_too_many_to_find() -> None:
 
     with pytest.raises(ValueError, match="no"):
         await without_offenders([range(8)], never, tries=10)
+
+
+async def test_a_round_looks_at_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not at every job at every interval: those that said how far they are, and those that wait for something. All
+    are looked at when a node is another one."""
+    monkeypatch.setattr(loop, "_INTERVAL_S", 0.1)
+    monkeypatch.setattr(loop.Candidate, "passing", property(lambda _: False))  # they do wait: for their pods
+    world = World(crowd())
+    looks: list[set[str]] = []
+    works = loop._describe_all
+
+    def counted(seen: Any, *args: Any) -> Any:
+        looks.append({name for _, name in seen})
+        return works(seen, *args)
+
+    monkeypatch.setattr(loop, "_describe_all", counted)
+    async with world.running():
+        await world.until(lambda: len(world.server.targets) == len(GOOD) + 1)
+        world.renewed = lambda: {("ns", "good-0")}  # type: ignore[method-assign]
+        await world.until(lambda: {"good-0"} in looks)
+        looks.clear()
+        await world.until(lambda: len(looks) >= 2)
+        assert looks == [{"good-0"}] * len(looks)
+        larger = node("n1")
+        larger["metadata"]["resourceVersion"] = "2"
+        larger["status"]["allocatable"]["cpu"] = "128"
+        world.scheduler._nodes.written(larger)
+        await world.until(lambda: looks[-1] >= GOOD)

@@ -25,6 +25,8 @@ __all__ = [
     "MAX_STATUS_BYTES",
     "MAX_STEPS",
     "MAX_TEXT",
+    "MAX_TROUBLES_TEXT",
+    "MAX_UID",
     "MAX_VALUE",
     "MAX_WORD",
     "after",
@@ -67,6 +69,12 @@ MAX_WORD: Final = 64
 
 MAX_TEXT: Final = 1024
 """Characters of a sentence that ends in an event or a condition, or of a path: an event's message has no more."""
+
+MAX_TROUBLES_TEXT: Final = 4096
+"""Characters of all that is told of why one pod does not run: that is kept for each pod."""
+
+MAX_UID: Final = 128
+"""Characters of an object's uid where somebody refers to it: it has 36."""
 
 MAX_VALUE: Final = 4096
 """Characters of one annotation that a user writes: the longest is a path (Linux: PATH_MAX)."""

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import structlog
 
 from elastic_tfjob.controller import metrics
-from elastic_tfjob.controller.client import JSON, ApiClient, ApiError, Expired, NotFound
+from elastic_tfjob.controller.client import JSON, ApiClient, ApiError, Expired, NotFound, TooLarge
 from elastic_tfjob.controller.observed import Key
 from elastic_tfjob.controller.supervise import excerpt, trace
 
@@ -23,12 +23,14 @@ __all__ = ["Informer"]
 
 log = structlog.get_logger(__name__)
 
-# Parsing a page is one step of the event loop: a few milliseconds with pods of 5 KiB.
-_PAGE: Final = "100"
+# Parsing a page is one step of the event loop, and what it says is in memory twice then: objects in it are few, and
+# fewer where they are large. A TFJob, or a pod that names a thousand others, may have 1.5 MB.
+_PAGE: Final = 100
+_PAGE_BYTES: Final = 2 * 1024 * 1024
 _TOMBSTONES: Final = 20_000
 _MAX_BACKOFF_S: Final = 10.0
-# So many objects of a page are read before others have a turn at the event loop.
-_READ_AT_ONCE: Final = 50
+# For so long objects of a page are read before others have a turn at the event loop.
+_READ_S: Final = 0.005
 # A watch that ends earlier is begun again later each time.
 _SHORT_S: Final = 5.0
 
@@ -143,14 +145,27 @@ class Informer(Generic[T]):
     async def _list(self) -> str:
         """Replace the contents by a fresh list, page by page; returns its resource version."""
         found: set[str] = set()
-        params = {**self._params, "limit": _PAGE}
+        params, limit = dict(self._params), _PAGE
         while True:
-            page = await self._api.get(self._path, accept=self._list_accept, **params)
-            for number, raw in enumerate(page["items"] or (), 1):  # an empty list may come as null
+            try:
+                page = await self._api.get(
+                    self._path,
+                    accept=self._list_accept,
+                    most_bytes=_PAGE_BYTES if limit > 1 else None,
+                    limit=str(limit),
+                    **params,
+                )
+            except TooLarge:
+                limit = max(1, limit // 4)
+                continue
+            limit = min(2 * limit, _PAGE)
+            begun = time.monotonic()
+            for raw in page["items"] or ():  # an empty list may come as null
                 found.add(_uid(raw))
                 self._read(raw)
-                if number % _READ_AT_ONCE == 0:
+                if time.monotonic() - begun >= _READ_S:
                     await asyncio.sleep(0)
+                    begun = time.monotonic()
             metadata = page["metadata"]
             if not metadata.get("continue"):
                 break

@@ -4,6 +4,7 @@
     ├── NotFound            404
     ├── Conflict            409: somebody wrote first, or the name is taken (`already_exists`)
     ├── Expired             410: the resource version is too old to go on from
+    ├── TooLarge            an answer of more bytes than the caller wants
     ├── Invalid             3xx, 400, 403, 422: asking again will not help
     └── Unavailable         429, 5xx, or no answer: retried here, raised when that lasted too long
         └── Fenced          not sent: this replica must not write (any more)
@@ -39,6 +40,7 @@ __all__ = [
     "Fenced",
     "Invalid",
     "NotFound",
+    "TooLarge",
     "Unavailable",
     "in_cluster",
     "load_configuration",
@@ -96,6 +98,10 @@ class Conflict(ApiError):
 
 class Expired(ApiError):
     """The resource version or continue token is too old."""
+
+
+class TooLarge(ApiError):
+    """The answer has more bytes than the caller wants to read."""
 
 
 class Invalid(ApiError):
@@ -170,9 +176,11 @@ class ApiClient:
         await self._raw_session.close()
         await self._session.close()
 
-    async def get(self, path: str, *, accept: str = JSON, **params: str) -> dict[str, Any]:
-        """Read an object or a list."""
-        return await self._retrying("GET", path, params=params, accept=accept)
+    async def get(
+        self, path: str, *, accept: str = JSON, most_bytes: int | None = None, **params: str
+    ) -> dict[str, Any]:
+        """Read an object or a list. Raises TooLarge where it has more than `most_bytes`, of which no more are read."""
+        return await self._retrying("GET", path, params=params, accept=accept, limit=most_bytes)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object. A retry after a lost answer may find the object there: Conflict, `already_exists`."""
@@ -199,7 +207,7 @@ class ApiClient:
 
     async def raw(self, path: str, timeout_s: float, limit: int) -> bytes:
         """What is at a path, unread and without retries: for what the API server only passes on. More than `limit`
-        bytes, or an encoded answer, is Unavailable."""
+        bytes are TooLarge, an encoded answer is Unavailable."""
         return await self._exchange("GET", path, timeout=aiohttp.ClientTimeout(total=timeout_s), limit=limit)
 
     async def watch(
@@ -299,6 +307,9 @@ class ApiClient:
                 if response.status >= 300:
                     raise _error(name, response.status, answer, response.headers)
                 return answer
+        except _OverLimit as error:
+            metrics.API_REQUESTS.labels(method, "TooLarge").inc()
+            raise TooLarge(name, 0, "TooLarge", str(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             metrics.API_REQUESTS.labels(method, type(error).__name__).inc()
             raise Unavailable(name, 0, type(error).__name__, str(error)) from error
@@ -320,6 +331,10 @@ class ApiClient:
         return found
 
 
+class _OverLimit(aiohttp.ClientPayloadError):
+    """A body is larger than its reader wants."""
+
+
 async def read_whole(response: aiohttp.ClientResponse, limit: int) -> bytes:
     """The body of an answer that nobody vouches for, of a session with auto_decompress=False.
 
@@ -332,7 +347,7 @@ async def read_whole(response: aiohttp.ClientResponse, limit: int) -> bytes:
     async for part in response.content.iter_any():
         size += len(part)
         if size > limit:
-            raise aiohttp.ClientPayloadError(f"the answer is larger than {limit} bytes")
+            raise _OverLimit(f"the answer is larger than {limit} bytes")
         parts.append(part)
     return b"".join(parts)
 

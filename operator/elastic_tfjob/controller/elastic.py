@@ -9,8 +9,9 @@ over: a newer operator may have written them.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Final, Literal, TypeVar, cast, get_args
 
 import orjson
@@ -47,6 +48,7 @@ __all__ = [
     "Rescaled",
     "State",
     "Target",
+    "abridged",
     "claim",
     "mine",
     "words",
@@ -73,6 +75,10 @@ Cpu = Mapping[str, tuple[int, ...]]
 
 Mode = Literal["overlap", "spare", "recreate"]
 Phase = Literal["Waiting", "Stable", "Preparing", "Checkpointing", "Switching", "RollingBack", "Recreating"]
+
+# Characters of a command that is kept as it is. One of a large job names all of its replicas.
+_KEPT: Final = 1024
+_DIGEST: Final = "blake2b:"
 
 _HISTORY: Final = 10
 _NODE_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
@@ -253,6 +259,27 @@ class Command:
     def to_json(self) -> str:
         """The annotation's text; equal commands have equal texts."""
         return orjson.dumps(self).decode()
+
+
+def abridged(command: str, begin: str = "", hashes: MutableMapping[str, blake2b] | None = None) -> str:
+    """A pod's command as it is kept: one of more than 1,024 characters as its digest, and with two spaces at its end at
+    most. Two commands that differ in more than further spaces are kept as two. `begin` is a first part of it that it
+    has in common with others, of which `hashes` remembers the hash: a thousand long commands are soon compared then.
+    """
+    bare = command.rstrip()
+    spaces = command[len(bare) : len(bare) + 2]
+    if len(begin) + len(bare) <= _KEPT:
+        short = begin + bare
+        if not short.startswith(_DIGEST):  # else somebody could write what looks like another's digest
+            return short + spaces
+    hashed = hashes.get(begin) if hashes is not None else None
+    if hashed is None:
+        hashed = blake2b(begin.encode("utf-8", "surrogatepass"), digest_size=16)
+        if hashes is not None:
+            hashes[begin] = hashed
+    hashed = hashed.copy()
+    hashed.update(bare.encode("utf-8", "surrogatepass"))
+    return f"{_DIGEST}{hashed.hexdigest()}{spaces}"
 
 
 def mine(annotations: Mapping[str, str], uid: str) -> bool:

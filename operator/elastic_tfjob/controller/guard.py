@@ -18,13 +18,12 @@ async def find_rivals(api: ApiClient) -> list[str]:
     TFJobs, which refuses every job once the operator behind it is gone. Without the right to look, nothing is found.
     """
     found: list[str] = []
-    for path, describe in (
-        ("/apis/apps/v1/deployments", _deployments),
-        ("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", _webhooks),
+    for path, selector, describe in (
+        ("/apis/apps/v1/deployments", _LABEL, _deployments),
+        ("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", "", _webhooks),
     ):
-        params = {"labelSelector": _LABEL} if path.endswith("deployments") else {}
         try:
-            found += describe(await api.get(path, **params))
+            found += describe(await api.get(path, labelSelector=selector))
         except Invalid as error:
             if error.status != 403:
                 raise

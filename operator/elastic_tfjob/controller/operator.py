@@ -1,6 +1,7 @@
 """The operator's process: informers feed a queue of jobs, workers reconcile them while this replica leads."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -47,8 +48,9 @@ from elastic_tfjob.controller.observed import Job, Key, Pod, PodGroup, Service
 from elastic_tfjob.controller.polling import Reports, ask_directly, ask_through_proxy, open_session
 from elastic_tfjob.controller.queue import KeyQueue
 from elastic_tfjob.controller.reconcile import reconcile
+from elastic_tfjob.controller.rescale import NUMBERS_S
 from elastic_tfjob.controller.scheduler import FIXED, Scheduler
-from elastic_tfjob.controller.supervise import Supervisor, excerpt, trace, watch_loop
+from elastic_tfjob.controller.supervise import Supervisor, cancels, excerpt, trace, watch_loop
 
 __all__ = ["Operator", "Options", "run"]
 
@@ -58,10 +60,18 @@ AnyInformer = Informer[Job] | Informer[Pod] | Informer[Service] | Informer[PodGr
 
 # Pods of a job change state together: one look at all of them instead of one for each.
 _SETTLE_S: Final = 0.05
+# Of what pods report each moment counts for a rescale. But it is no reason to forget that a job has failed, so it is
+# for later, however little (see KeyQueue.add).
+_REPORTED_S: Final = 0.005
 _STOP_S: Final = 8.0
+# Of the garbage collector; Python's own are 700, 10, 10. A look at 100,000 objects takes some 30 ms.
+_THRESHOLDS: Final = (10_000, 10, 10)
 # How long a job waits whose turn came while this replica was not sure to lead.
 _NOT_SURE_S: Final = 1.0
 _PRIORITIES_S: Final = 60.0
+# What the operator does not learn of its own image at the first try it asks for again, later each time.
+_IMAGE_S: Final = 1.0
+_MAX_IMAGE_S: Final = 60.0
 _SELECTOR: Final = f"{OPERATOR_NAME_LABEL}={CONTROLLER_NAME}"
 _SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
@@ -130,6 +140,7 @@ class Operator:
             )
         fenced = api.fenced(self._holds)
         self._priorities: dict[str, int] = {}
+        self._asked_image = asyncio.Event()
         self._stopping = False
         self._leads = False
         self._leads_since = 0.0
@@ -158,7 +169,14 @@ class Operator:
         self._recorder = Recorder(api, busy=lambda: len(self._queue) > 0)
         self._live = LiveConfiguration(api, options.config_map, self._recorder, self._configured)
         self._session: aiohttp.ClientSession | None = None
-        self._reports = Reports(self._ask, self._caches.pods.of_job, self._reported, lambda: self._live.current.status)
+        self._reports = Reports(
+            self._ask,
+            self._caches.pods.of_job,
+            self._reported,
+            lambda: self._live.current.status,
+            # Of a job that makes progress the figures are stored now and then; of others there is nothing to look at.
+            progressed=partial(self._look_at, after_s=NUMBERS_S),
+        )
         self._scheduler = Scheduler(
             fenced,
             self._caches.jobs,
@@ -196,7 +214,7 @@ class Operator:
         self._scheduler.touched(key)
 
     def _reported(self, key: Key) -> None:
-        self._queue.add(key)
+        self._look_at(key, _REPORTED_S)
         self._scheduler.touched(key)
 
     def _configured(self, configuration: Configuration) -> None:
@@ -241,6 +259,7 @@ class Operator:
             background.append(self._keep("loop", watch_loop))
             if self._options.gang_scheduler or self._options.config_map:
                 background.append(self._keep("priorities", self._follow_priorities))
+            background.append(self._keep("image", self._learn_image))
             lead = asyncio.create_task(self._lead())
             stopped = asyncio.create_task(stop.wait())
             try:
@@ -259,10 +278,10 @@ class Operator:
         election = self._election
         for informer in self._informers:
             await informer.synced.wait()
-        if not self._settings.image:
-            self._settings = replace(self._settings, image=await self._own_image())
+        await self._asked_image.wait()
         if election is not None:
             await election.acquire()
+        _collect_less()
         self._leads, self._leads_since = True, time.monotonic()
         self._look_at_all()
         workers = [self._keep(f"worker-{i}", self._work) for i in range(2 * self._options.threads)]
@@ -331,7 +350,9 @@ class Operator:
         except ApiError as error:
             again_s = self._queue.retry(key)
             log.error("refused by the API server", **where, error=str(error), again_in_s=again_s)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if cancels(error):
+                raise
             again_s = self._queue.retry(key)
             metrics.RECONCILE_FAILURES.inc()
             problem = excerpt(error)
@@ -357,24 +378,37 @@ class Operator:
             ),
             self._settings,
         )
-        await self._executor.carry_out(job, decision)
+        try:
+            await self._executor.carry_out(job, decision)
+        finally:
+            # Whatever failed, the phase may have been stored.
+            for newest in self._caches.jobs.of_job(key):
+                self._reports.follow(key, _rescaling(newest))
+        # Of a job that failed the retry, at most a minute away, calculates this anew.
         if decision.again_at is not None:
             self._queue.add(key, (decision.again_at - now).total_seconds())
-        for newest in self._caches.jobs.of_job(key):
-            self._reports.follow(key, _rescaling(newest))
 
-    async def _own_image(self) -> str:
-        """The image of the operator's own pod, which holds launcher and exporter; empty outside a cluster."""
-        name = os.environ.get("POD_NAME")
-        if not name:
-            return ""
-        try:
-            pod = await self._api.get(f"/api/v1/namespaces/{_own_namespace()}/pods/{name}")
-            containers = pod["spec"]["containers"]
-            return str(next((c for c in containers if c["name"] == "operator"), containers[0])["image"])
-        except Exception as error:
-            log.warning("own image not known: no launcher is injected; --image says it", error=excerpt(error))
-            return ""
+    async def _learn_image(self) -> None:
+        """Know the image that holds launcher and exporter: that of the operator's own pod, where nobody said another.
+        Until it is known, and outside a cluster, no launcher is injected."""
+        name, again_s = os.environ.get("POD_NAME"), _IMAGE_S
+        while name and not self._settings.image:
+            try:
+                pod = await self._api.get(f"/api/v1/namespaces/{_own_namespace()}/pods/{name}")
+                containers = pod["spec"]["containers"]
+                image = str(next((c for c in containers if c["name"] == "operator"), containers[0])["image"])
+            except Exception as error:
+                log.warning("own image not known; --image says it", error=excerpt(error), again_in_s=again_s)
+            else:
+                self._settings = replace(self._settings, image=image)
+                self._look_at_all()
+                break
+            # Jobs that need no launcher are not kept waiting.
+            self._asked_image.set()
+            await asyncio.sleep(again_s)
+            again_s = min(2 * again_s, _MAX_IMAGE_S)
+        self._asked_image.set()
+        await asyncio.Event().wait()
 
     async def _follow_priorities(self) -> None:
         while True:
@@ -428,6 +462,14 @@ class Operator:
         finally:
             for runner in runners:
                 await runner.cleanup()
+
+
+def _collect_less() -> None:
+    """Have the garbage collector look at everything less often: with 10,000 jobs that holds the loop for a second.
+    What is there by now stays (modules, and caches that refer to nothing but what is in them) and is not looked at."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)
 
 
 def _rescaling(job: Job) -> bool:

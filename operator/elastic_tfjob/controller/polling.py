@@ -25,7 +25,7 @@ from elastic_tfjob.controller.client import ApiClient, ApiError, read_whole
 from elastic_tfjob.controller.fair import FairQueue
 from elastic_tfjob.controller.observed import Key, Pod
 from elastic_tfjob.controller.reports import Report
-from elastic_tfjob.controller.supervise import excerpt, trace
+from elastic_tfjob.controller.supervise import cancels, excerpt, trace, unending
 
 __all__ = ["Reports", "ask_directly", "ask_through_proxy", "open_session"]
 
@@ -99,7 +99,7 @@ class _Source:
         self.failures = 0
         self.silent = False
         self.report: Report | None = None
-        self.used: deque[tuple[float, float]] = deque()
+        self.used: list[tuple[float, float]] = []
 
     def take(self, report: Report) -> None:
         """Keep a new report, with CPU use averaged over the window."""
@@ -112,8 +112,10 @@ class _Source:
                 used.clear()
             if not used or at > used[-1][0]:
                 used.append((at, usage_s))
-            while len(used) > 2 and used[1][0] <= at - _WINDOW_S:
-                used.popleft()
+            old = 0
+            while len(used) > old + 2 and used[old + 1][0] <= at - _WINDOW_S:
+                old += 1
+            del used[:old]
             span_s = at - used[0][0]
             cores = (usage_s - used[0][1]) / span_s if span_s >= _LEAST_WINDOW_S else None
             report = replace(report, cpu=replace(report.cpu, use_cores=cores))
@@ -136,8 +138,9 @@ class _Line:
 class Reports:
     """The newest Report of each running pod that has an exporter.
 
-    `changed` is called with a job's key when a pod of it says more than plain progress. Questions are spread so that
-    they are never more than `polling().max_requests_per_s`.
+    `changed` is called with a job's key when a pod of it says more than plain progress, and `progressed` when the pod
+    that leads its training says nothing but that. Questions are spread so that they are never more than
+    `polling().max_requests_per_s`.
     """
 
     def __init__(
@@ -146,14 +149,17 @@ class Reports:
         pods: Callable[[Key], tuple[Pod, ...]],
         changed: Callable[[Key], None],
         polling: Callable[[], StatusPolling],
+        progressed: Callable[[Key], None] = lambda _: None,
     ) -> None:
         self._ask = ask
+        self._progressed = progressed
         self._pods = pods
         self._changed = changed
         self._polling = polling
         self._sources: dict[Key, dict[str, _Source]] = {}
         self._count = 0
         self._followed: set[Key] = set()
+        self._renewed: set[Key] = set()
         self._later: list[tuple[float, int, Key, _Source]] = []
         self._due: dict[Key, _Line] = {}
         self._questions: FairQueue[tuple[Key, _Source]] = FairQueue(_IN_FLIGHT)
@@ -168,6 +174,11 @@ class Reports:
         """The newest reports of a job's pods, by pod name. They outlive the pod's running, not the pod."""
         sources = self._sources.get(key, {})
         return {name: source.report for name, source in sources.items() if source.report is not None}
+
+    def renewed(self) -> set[Key]:
+        """The jobs of which a pod has answered since this was asked last."""
+        found, self._renewed = self._renewed, set()
+        return found
 
     def follow(self, key: Key, closely: bool = True) -> None:
         """Ask the pods of a job that is being rescaled many times a second, until told otherwise."""
@@ -211,6 +222,7 @@ class Reports:
         if not sources:
             del self._sources[key]
             self._followed.discard(key)
+            self._renewed.discard(key)
 
     def _stop(self, source: _Source) -> None:
         if source.due is not None:
@@ -233,7 +245,7 @@ class Reports:
         self._begin_anew()
         async with asyncio.TaskGroup() as group:
             for _ in range(_IN_FLIGHT):
-                group.create_task(self._ask_all())
+                group.create_task(unending(self._ask_all))
             loop = asyncio.get_running_loop()
             while True:
                 self._wake.clear()
@@ -310,7 +322,9 @@ class Reports:
         except ValueError as error:
             result = "nonsense"
             log.debug("no report", **where, error=excerpt(error))
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if cancels(error):
+                raise
             result = "nonsense"
             log.warning(
                 "no report, for a reason that nobody thought of", **where, error=excerpt(error), trace=trace(error)
@@ -321,8 +335,13 @@ class Reports:
         source.failures = 0 if result == "ok" else source.failures + 1
         metrics.STATUS_REQUESTS.labels(result).inc()
         after = source.report
-        if source.due is not None and after is not None and (before is None or before.news != after.news):
+        if source.due is None or after is None or after is before:
+            return
+        self._renewed.add(key)
+        if before is None or before.news != after.news:
             self._changed(key)
+        elif source.chief and (before.step, before.steps_per_s) != (after.step, after.steps_per_s):
+            self._progressed(key)
 
     def _interval_s(self, key: Key, source: _Source) -> float:
         limits = self._polling()

@@ -8,6 +8,7 @@ computed in a thread.
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -31,12 +32,13 @@ from elastic_tfjob.controller.polling import Reports
 from elastic_tfjob.controller.reports import Report
 from elastic_tfjob.controller.snapshot import Candidate, assemble, candidate, set_aside
 from elastic_tfjob.controller.status import parse_time
-from elastic_tfjob.controller.supervise import excerpt
+from elastic_tfjob.controller.supervise import cancels, excerpt, unending
 from elastic_tfjob.controller.targets import decide, decide_fixed, released, suspended
 from elastic_tfjob.controller.unfit import Pair, Unfit, active, judge, verdict_due_s
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Snapshot
 
 __all__ = ["FIXED", "Scheduler"]
@@ -154,7 +156,10 @@ class Scheduler:
         self._snapshot: Snapshot | None = None
         self._profile: tuple[Configuration, Profile] | None = None
         self._all_at = 0.0
-        self._usable: set[str] = set()
+        # What a Candidate is made from beside its job: the nodes' capacities and the priority classes.
+        self._around: tuple[Mapping[str, Resources], Mapping[str, int]] = {}, {}
+        # Jobs whose Candidate will be another one without any change: what is promised, owed or refused for a time.
+        self._passing: set[Key] = set()
         self._refusals: dict[Key, _Refusal] = {}
         self._reasoned_at: dict[Key, float] = {}
         self._aside: dict[Key, _Aside] = {}
@@ -199,8 +204,8 @@ class Scheduler:
                 configuration = self._configuration()
                 if configuration.profile != FIXED and not watching:
                     watching = True
-                    group.create_task(self._nodes.run(), name="nodes")
-                    group.create_task(self._foreign.run(), name="foreign-pods")
+                    group.create_task(unending(self._nodes.run), name="nodes")
+                    group.create_task(unending(self._foreign.run), name="foreign-pods")
                     await self._nodes.synced.wait()
                     await self._foreign.synced.wait()
                 begun = time.monotonic()
@@ -262,8 +267,7 @@ class Scheduler:
         fixed, now, epoch = configuration.profile == FIXED, time.monotonic(), self._epoch
         changed, self._dirty = self._dirty, set()
         changed |= {key for key, each in self._aside.items() if each.until <= now}
-        looked_at = changed if fixed or not self._all_due(configuration) else changed | self._managed
-        await self._describe(looked_at, configuration)
+        await self._describe(changed if fixed else self._looked_at(changed, configuration), configuration)
         if epoch != self._epoch:
             return {}
         targets: dict[Key, Target] = {}
@@ -290,14 +294,19 @@ class Scheduler:
             return targets
         return {**targets, **await self._plan(configuration, changed)}
 
-    def _all_due(self, configuration: Configuration) -> bool:
-        """Whether all jobs are to be looked at, and not only those that changed: for the progress of each, at every
-        interval; and when nodes have come or gone. Between, progress is as predicted."""
-        now, usable = time.monotonic(), {node.name for node in self._nodes if node.usable}
-        due = now - self._all_at >= (configuration.parameters.interval_s or _INTERVAL_S) or usable != self._usable
-        if due:
-            self._all_at, self._usable = now, usable
-        return due
+    def _looked_at(self, changed: set[Key], configuration: Configuration) -> set[Key]:
+        """The jobs to describe anew: those that changed; at every interval those that said how far they are, and those
+        of which something holds for a time only; and all when nodes or priorities are others. Of ten thousand jobs
+        that run there are few at a time. Between, progress is as predicted."""
+        now = time.monotonic()
+        around = {node.name: node.allocatable for node in self._nodes if node.usable}, dict(self._priorities())
+        if around != self._around:
+            self._around, self._all_at = around, now
+            return changed | self._managed
+        if now - self._all_at < (configuration.parameters.interval_s or _INTERVAL_S):
+            return changed
+        self._all_at = now
+        return changed | (self._managed & (self._reports.renewed() | self._passing))
 
     async def _describe(self, keys: set[Key], configuration: Configuration) -> None:
         """Bring the candidates of these jobs up to date."""
@@ -310,6 +319,7 @@ class Scheduler:
                 for known in (self._candidates, self._refusals, self._reasoned_at, self._aside, self._unfit):
                     known.pop(key, None)
                 self._managed.discard(key)
+                self._passing.discard(key)
                 continue
             before, unfit = self._candidates.get(key), self._unfit.get(key, {})
             seen[key] = _Seen(job, pods, self._reports.of_job(key), before, unfit)
@@ -321,9 +331,9 @@ class Scheduler:
             return
         for key, each in described.items():
             self._take_in(key, each)
+        phases = Counter(found.job.phase for found in self._decided() if found.job is not None)
         for phase in ("waiting", "running", "rescaling"):
-            count = sum(found.job is not None and found.job.phase == phase for found in self._decided())
-            metrics.SCHEDULED_JOBS.labels(phase).set(count)
+            metrics.SCHEDULED_JOBS.labels(phase).set(phases[phase])
 
     def _take_in(self, key: Key, described: _Described) -> None:
         found, before = described.found, self._candidates.get(key)
@@ -335,6 +345,7 @@ class Scheduler:
         else:
             self._unfit.pop(key, None)
         (self._managed.add if found.job is not None else self._managed.discard)(key)
+        (self._passing.add if described.unfit or found.passing else self._passing.discard)(key)
         if described.error is not None:
             self._leave_out(key, described.error)
             return
@@ -357,7 +368,7 @@ class Scheduler:
     def _decided(self) -> Iterator[Candidate]:
         return (self._candidates[key] for key in self._managed)
 
-    def _leave_out(self, key: Key, error: Exception) -> None:
+    def _leave_out(self, key: Key, error: BaseException) -> None:
         """Decide nothing for a job for a while; longer, if it is not the first time."""
         now, known = time.monotonic(), self._aside.get(key)
         delay_s = _ASIDE_S if known is None else min(2 * known.delay_s, _MAX_ASIDE_S)
@@ -368,7 +379,7 @@ class Scheduler:
         source = found.source if found is not None else None
         source = source if source is not None else next(iter(self._jobs.of_job(key)), None)
         if source is not None:
-            message = f"Left out of scheduling: {error or type(error).__name__}"[:_WORDS]
+            message = f"Left out of scheduling: {str(error) or type(error).__name__}"[:_WORDS]
             self._recorder.record(source, Event("Warning", "NotScheduled", message))
 
     def _stands_aside(self, key: Key) -> bool:
@@ -461,7 +472,9 @@ class Scheduler:
                 }
             }
             await self._store(job, target, body)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if cancels(error):
+                raise
             self._leave_out(key, error)
 
     async def _store(self, job: Job, target: Target, body: dict[str, Any]) -> None:

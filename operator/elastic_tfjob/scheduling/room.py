@@ -46,11 +46,13 @@ class Room:
         self.cpu = [node.free.cpu for node in nodes]
         self.memory = [node.free.memory for node in nodes]
         self.accelerators = [node.free.accelerators for node in nodes]
+        self.pods = [node.free.pods for node in nodes]
+        self.storage = [node.free.storage for node in nodes]
         total = NOTHING
         for node in nodes:
             total = total.plus(node.free)
         self.total = total
-        self.free_cpu, self.free_memory, self.free_accelerators = total
+        self.free_cpu, self.free_memory, self.free_accelerators, self.free_pods, self.free_storage = total
         self.ps = [0] * len(nodes)
         """Parameter servers of our jobs per node, for placements that keep them apart."""
         self._order: list[Key] = sorted(self._key(i) for i in range(len(nodes)))
@@ -60,7 +62,7 @@ class Room:
         ]
         """Nodes by what they have free of each resource: of a full cluster, few have what is asked for."""
         self._largest = maximal(self.usable)
-        self._log: list[tuple[int, int, int, int, int]] = []
+        self._log: list[tuple[int, Resources, int]] = []
         self._allowed: dict[tuple[Constraints, bool], frozenset[int] | None] = {}
         self._plain = all(not node.taints and node.loan == "own" for node in nodes)
 
@@ -124,30 +126,26 @@ class Room:
 
     def take_replicas(self, i: int, group: ReplicaGroup, n: int) -> None:
         """Take what `n` replicas ask for from node `i`; a negative `n` gives back."""
-        request = group.request
-        cpu, memory, accelerators = request.cpu * n, request.memory * n, request.accelerators * n
+        taken = group.request if n == 1 else group.request.times(n)
         ps = n if group.type == PS else 0
-        self._shift(i, cpu, memory, accelerators, ps)
-        self._log.append((i, cpu, memory, accelerators, ps))
+        self._shift(i, taken, ps)
+        self._log.append((i, taken, ps))
 
     def take_cpu(self, i: int, millicores: int) -> None:
         """Take CPU alone from node `i`, for replicas that are there; a negative amount gives back."""
         if millicores:
-            self._shift(i, millicores, 0, 0, 0)
-            self._log.append((i, millicores, 0, 0, 0))
+            taken = Resources(millicores)
+            self._shift(i, taken, 0)
+            self._log.append((i, taken, 0))
 
-    def _shift(self, i: int, cpu: int, memory: int, accelerators: int, ps: int) -> None:
+    def _shift(self, i: int, taken: Resources, ps: int) -> None:
         order = self._order
+        cpu, memory, accelerators, pods, storage = taken
         del order[bisect_left(order, self._key(i))]
-        for nodes, free, taken in zip(
-            self._by_free,
-            (self.cpu, self.memory, self.accelerators),
-            (cpu, memory, accelerators),
-            strict=False,
-        ):
-            if taken:
+        for nodes, free, amount in zip(self._by_free, (self.cpu, self.memory, self.accelerators), taken, strict=False):
+            if amount:
                 del nodes[bisect_left(nodes, (free[i], i))]
-                insort(nodes, (free[i] - taken, i))
+                insort(nodes, (free[i] - amount, i))
         self.cpu[i] -= cpu
         self.memory[i] -= memory
         self.accelerators[i] -= accelerators
@@ -155,6 +153,11 @@ class Room:
         self.free_cpu -= cpu
         self.free_memory -= memory
         self.free_accelerators -= accelerators
+        if pods or storage:
+            self.pods[i] -= pods
+            self.storage[i] -= storage
+            self.free_pods -= pods
+            self.free_storage -= storage
         insort(order, self._key(i))
 
     def mark(self) -> int:
@@ -163,8 +166,8 @@ class Room:
     def rollback(self, mark: int) -> None:
         log = self._log
         while len(log) > mark:
-            i, cpu, memory, accelerators, ps = log.pop()
-            self._shift(i, -cpu, -memory, -accelerators, -ps)
+            i, taken, ps = log.pop()
+            self._shift(i, taken.times(-1), -ps)
 
     # ---- looking
 
@@ -187,7 +190,7 @@ class Room:
 
     @property
     def free_total(self) -> Resources:
-        return Resources(self.free_cpu, self.free_memory, self.free_accelerators)
+        return Resources(self.free_cpu, self.free_memory, self.free_accelerators, self.free_pods, self.free_storage)
 
     def free_cpu_for(self, spec: JobSpec) -> int:
         """Millicores that are free where all types of a job may run."""
@@ -199,10 +202,12 @@ class Room:
             demand.accelerators <= self.free_accelerators
             and demand.cpu <= self.free_cpu
             and demand.memory <= self.free_memory
+            and demand.pods <= self.free_pods
+            and demand.storage <= self.free_storage
         )
 
     def free(self, i: int) -> Resources:
-        return Resources(self.cpu[i], self.memory[i], self.accelerators[i])
+        return Resources(self.cpu[i], self.memory[i], self.accelerators[i], self.pods[i], self.storage[i])
 
     def fit(self, i: int, request: Resources, planned: Resources = NOTHING) -> int:
         """How many such requests node `i` still holds beside what is planned for it."""
@@ -213,6 +218,10 @@ class Room:
             n = min(n, (self.cpu[i] - planned.cpu) // request.cpu)
         if request.memory:
             n = min(n, (self.memory[i] - planned.memory) // request.memory)
+        if request.pods:
+            n = min(n, (self.pods[i] - planned.pods) // request.pods)
+        if request.storage:
+            n = min(n, (self.storage[i] - planned.storage) // request.storage)
         return max(n, 0)
 
     def fit_empty(self, i: int, request: Resources) -> int:
@@ -225,6 +234,8 @@ class Room:
             demand.accelerators <= self.accelerators[i]
             and demand.cpu <= self.cpu[i]
             and demand.memory <= self.memory[i]
+            and demand.pods <= self.pods[i]
+            and demand.storage <= self.storage[i]
         )
 
     def allowed(self, spec: JobSpec, type_: str | None = None) -> frozenset[int] | None:
@@ -256,7 +267,7 @@ class Room:
         start = bisect_left(order, (demand.accelerators, demand.cpu, demand.memory, -1))
         for k in range(start, len(order)):
             i = order[k][3]
-            if self.cpu[i] >= demand.cpu and self.memory[i] >= demand.memory and (allowed is None or i in allowed):
+            if self.holds(i, demand) and (allowed is None or i in allowed):
                 return i
         return None
 
@@ -267,13 +278,15 @@ class Room:
             holding = [i for i in few if self.holds(i, demand) and (allowed is None or i in allowed)]
             return min(holding, key=self._key, default=None)
         cpu, memory, accelerators = self.cpu, self.memory, self.accelerators
-        want_cpu, want_memory, want_accelerators = demand
+        want_cpu, want_memory, want_accelerators, want_pods, want_storage = demand
         for key in self._order:
             i = key[3]
             if (
                 accelerators[i] >= want_accelerators
                 and cpu[i] >= want_cpu
                 and memory[i] >= want_memory
+                and self.pods[i] >= want_pods
+                and self.storage[i] >= want_storage
                 and (allowed is None or i in allowed)
             ):
                 return i

@@ -1,0 +1,36 @@
+"""Every profile decides as it did when recorded_plans.json.gz was written. What is to change is recorded anew, with
+the reason in the commit's message (see recorded.py)."""
+
+from typing import Any
+
+import pytest
+
+from .recorded import CASES, applies, built, decided, read
+
+
+@pytest.fixture(scope="module")
+def known() -> list[dict[str, Any]]:
+    return read()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_plans_stay_as_they_were(case: str, known: list[dict[str, Any]]) -> None:
+    compared = 0
+    for each in known:
+        snapshot = built(each["snapshot"])
+        if applies(case, snapshot):
+            compared += 1
+            assert decided(case, snapshot) == each["plans"][case], f"seed {each['snapshot']['seed']}"
+    assert compared > 10
+
+
+def test_there_is_something_to_compare(known: list[dict[str, Any]]) -> None:
+    """Each profile changes something, and the snapshots have what new profiles work on."""
+    for case in CASES:
+        assert sum(len(each["plans"].get(case, {"changes": ()})["changes"]) for each in known) > 10, case
+    nodes = [node for each in known for node in each["snapshot"]["nodes"]]
+    jobs = [job for each in known for job in each["snapshot"]["jobs"]]
+    assert {node["loan"] for node in nodes} == {"own", "busy", "offered", "loaned", "reclaiming"}
+    assert len({node["accelerator_speed"] for node in nodes}) > 1
+    assert {"running", "rescaling"} <= {job.get("phase") for job in jobs}
+    assert any(job.get("cpu") for job in jobs)
