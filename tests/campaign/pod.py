@@ -226,7 +226,9 @@ class Program:
             self._after(self.container.seconds(0.1, 0.4), self._begin)
         elif name == "save" and self._read("save") is not None and self.state == "training" and self.task.chief:
             others = self.container.programs.values()
-            self.training.judge.is_to_save(self, any(each.prepared and each._read("ready") for each in others))
+            self.training.judge.is_to_save(
+                self, any(each.prepared and each._read("ready") is not None for each in others)
+            )
             self._after(self.container.seconds(0.0, 0.3), self._stand_still)
         elif name == "save" and self._read("save") is None and self.state in ("saving", "held"):
             self._go_on()

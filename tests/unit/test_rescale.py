@@ -824,6 +824,23 @@ class TestStopped:
         assert again.placed
         assert (again.executed_s, again.service, again.held) == (record.executed_s, record.service, 4)
 
+    @pytest.mark.parametrize("how", ["ended", "suspended"])
+    def test_it_is_closed_once(self, how: str) -> None:
+        """A job that has ended or is suspended is not written again and again."""
+        cluster = Cluster(annotations=dict(FIXED), settings=Settings(image="operator:1", wait_for_target=True))
+        cluster.target(0)
+        cluster.run(10)
+        if how == "ended":
+            cluster.pods["j-chief-0"] = replace(cluster.pods["j-chief-0"], phase="Succeeded", exit_code=0)
+        else:
+            cluster.spec = {"runPolicy": {"suspend": True}}
+        cluster.run(10)
+        record = Record.of(cluster.annotations, "job-uid")
+        assert (record.placed, record.stops) == ("", 0 if how == "ended" else 1)
+        assert record.executed_s > 5
+        looked = decision_of(cluster)
+        assert looked.actions == ()
+
 
 class TestRefusedCpu:
     """Changes of CPU that the API server refuses: known by pod and direction, for a while."""

@@ -420,7 +420,7 @@ class _Pass:
                 count * requests_of(replica.template.get("spec") or {}).accelerators if replica is not None else 0
             )
         record = Record.of(self.job.annotations, self.job.uid)
-        return continued(record, before, after, accelerators or held, self.time).to_json()
+        return continued(record, before, after, accelerators or held, self.time, ended=self.status.finished).to_json()
 
     def _own(self, read: Callable[[Mapping[str, str], str, Collection[str]], T | None]) -> T | None:
         """One of the operator's own annotations; nonsense is reported, and is as none."""

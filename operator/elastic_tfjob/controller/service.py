@@ -62,10 +62,13 @@ class Record:
         return orjson.dumps(asdict(self)).decode()
 
 
-def continued(record: Record, before: Counts, after: Counts, held: int, now: datetime) -> Record:
+def continued(
+    record: Record, before: Counts, after: Counts, held: int, now: datetime, *, ended: bool = False
+) -> Record:
     """The record once a job goes from one size to another; the same where it keeps what it has. `held` is what it holds
-    with the new size."""
-    if bool(record.placed) == any(after.values()) and _same(before, after):
+    with the new size. `ended`: that it holds nothing any more is its own doing, and no stop."""
+    holds = any(after.values())
+    if not (holds or record.placed) or (holds and record.placed and _same(before, after)):
         return record
     placed = moment_of(record.placed)
     passed_s = max(0.0, (now - placed).total_seconds()) if placed is not None else 0.0
@@ -74,9 +77,10 @@ def continued(record: Record, before: Counts, after: Counts, held: int, now: dat
         executed_s=min(record.executed_s + passed_s, float(MAX_DURATION_S)),
         service=min(record.service + passed_s * record.held, _MOST_SERVICE),
     )
-    if any(after.values()):
+    if holds:
         return replace(added, placed=format_time(now), held=held)
-    return replace(added, placed="", held=0, stops=record.stops + 1, stopped=format_time(now))
+    added = replace(added, placed="", held=0)
+    return added if ended else replace(added, stops=record.stops + 1, stopped=format_time(now))
 
 
 def _same(a: Counts, b: Counts) -> bool:
