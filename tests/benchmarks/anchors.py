@@ -19,8 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from elastic_tfjob.api.profiles import parse_profile
-from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.simulation.engine import Costs, Simulation
 from elastic_tfjob.simulation.formats import DL2_SLOT_S, parse_csv, read_csv
 from elastic_tfjob.simulation.runner import uniform_cluster

@@ -686,7 +686,7 @@ def _cpu_s(pid: int) -> float:
 
 _FRAME = re.compile(r'File "[^"]*?(\w+/\w+\.py)", line (\d+), in (\w+)')
 _ERROR = re.compile(r"^[ |+-]*(\w*(?:Error|Exception|Exit)\b.{0,100})", re.MULTILINE)
-_OURS = ("api", "controller", "scheduling", "allocate", "place", "stages", "elastic_tfjob")
+_OURS = ("api", "controller", "scheduling", "profiles", "kips", "toolkit", "place", "stages", "elastic_tfjob")
 
 
 def _error(trace: str) -> str:

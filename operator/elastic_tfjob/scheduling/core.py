@@ -2,19 +2,18 @@
 
 from dataclasses import replace
 
-from elastic_tfjob.scheduling.misfits import misfits_view, repair
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import LoanState, Snapshot
+from elastic_tfjob.scheduling.toolkit.repair import misfits_view, repair
 
 
 def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
     """Decide for every job in the Snapshot. No clock, no I/O, no randomness but the Snapshot's seed.
 
     Lend first, so that borrowed nodes count at once and nodes given back no longer; then what every profile mends in
-    running jobs (`misfits`); then Allocate, which takes jobs in the Order and nodes from Place; then Migrate on what
-    came out.
+    running jobs (`repair`); then the profile's own steps, which take jobs in its Order and nodes from its Place.
     """
     loans = profile.lend.lend(snapshot)
     considered = snapshot
@@ -31,6 +30,6 @@ def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
             if any(name in returned for names in job.placement.values() for name in names):
                 round_.stop(job, "preempted: a node it runs on goes back to its own pool")
     repair(round_, considered.view("misfits", misfits_view))
-    profile.allocate.allocate(round_)
-    profile.migrate.migrate(round_)
+    for step in profile.steps:
+        step(round_)
     return round_.plan()

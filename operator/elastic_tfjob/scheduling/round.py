@@ -1,12 +1,15 @@
 """One round of decisions: the working state that the stages share, and how it becomes a Plan."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from elastic_tfjob.scheduling.plan import Loan, Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.queue import Entry, JobQueue, Merge, queue_view, shape
 from elastic_tfjob.scheduling.room import grown, lacking, room_view, shrunk
 from elastic_tfjob.scheduling.snapshot import AS_REQUESTED, UNPLACED, Counts, Cpu, Job, Placement, Snapshot
+
+T = TypeVar("T")
 
 
 class Round:
@@ -19,6 +22,7 @@ class Round:
         self.loans = loans
         self.changes: dict[str, Target] = {}
         self.refusals: dict[str, str] = {}
+        self._shared: dict[Hashable, Any] = {}
         self._failed: set[Hashable] = set()
         """Starts that found no nodes since room was last given back: the same again would not either."""
         self.unmet: dict[str, Counts] = {}
@@ -29,6 +33,13 @@ class Round:
         order = profile.order
         self.waiting_queue: JobQueue = snapshot.view(("waiting", order), queue_view(order, False)).at(self.now)
         self._running: JobQueue = snapshot.view(("running", order), queue_view(order, True)).at(self.now)
+
+    def shared(self, key: Hashable, build: Callable[[], T]) -> T:
+        """What steps of this round share under `key`, built on first use."""
+        if key not in self._shared:
+            self._shared[key] = build()
+        found: T = self._shared[key]
+        return found
 
     # ---- who
 

@@ -269,7 +269,7 @@ class Simulation:
 
     def _loop(self) -> None:
         heap, live = self._heap, self._live
-        interval, on_change, drifts = self.profile.interval_s, self.profile.on_change, self.profile.allocate.drifts
+        interval, on_change, drifts = self.profile.interval_s, self.profile.on_change, self.profile.drifts
         last_report = 0
         while heap:
             now = heap[0][0]

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic_tfjob.api.profiles import PROFILES, parse_profile
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Taint, Toleration
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
-from elastic_tfjob.scheduling.profiles import PLACES, build
+from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, Snapshot
+from elastic_tfjob.scheduling.stages.place.catalogue import PLACES
 from elastic_tfjob.simulation.worlds.ps import MODELS, PsTruth
 
 from .build import node, servers, workers

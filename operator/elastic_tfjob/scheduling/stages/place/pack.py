@@ -7,6 +7,7 @@ from itertools import chain
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.room import Rank, Room
 from elastic_tfjob.scheduling.snapshot import PS, Counts, JobSpec, Placement, ReplicaGroup
+from elastic_tfjob.scheduling.stages.place.own_nodes import own_nodes
 
 RANK: Rank = "fewest-ps"
 
@@ -79,11 +80,3 @@ def fill(
         if left:
             return None
     return chosen
-
-
-def own_nodes(beside: Placement, room: Room) -> list[int]:
-    """Nodes with the job's PSs, then its other nodes."""
-    seen: dict[str, None] = dict.fromkeys(beside.get(PS, ()))
-    for names in beside.values():
-        seen.update(dict.fromkeys(names))
-    return [i for name in seen if (i := room.index.get(name)) is not None]

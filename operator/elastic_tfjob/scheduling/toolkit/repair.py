@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from elastic_tfjob.scheduling.room import ANY_NODE
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Snapshot
-from elastic_tfjob.scheduling.stages.allocate.settle import downward
+from elastic_tfjob.scheduling.toolkit.sizes import downward
 from elastic_tfjob.scheduling.words import change
 
 
