@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from elastic_tfjob.scheduling.plan import Loan
 from elastic_tfjob.scheduling.room import Rank, Room
-from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Placement, Snapshot
+from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Placement
 
 if TYPE_CHECKING:
     from elastic_tfjob.scheduling.round import Round
@@ -32,9 +31,12 @@ chosen, which only a simulation can carry out.
 
 
 class Lend(Protocol):
-    """Which nodes of the other pool to borrow or give back."""
+    """Which nodes of another pool to borrow or give back: `Snapshot.pools` says how many, which ones is chosen here.
 
-    def lend(self, snapshot: Snapshot) -> tuple[Loan, ...]: ...
+    Acts on a Round: it may shrink or move jobs before nodes go back, since who is still there then is stopped.
+    """
+
+    def lend(self, round_: Round) -> None: ...
 
 
 class Order(Protocol):

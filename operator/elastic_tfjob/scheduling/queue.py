@@ -1,12 +1,12 @@
 """Jobs in the order a profile serves them, kept from round to round."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf, nextafter
 
 from elastic_tfjob.scheduling.profile import Order, OrderKey
-from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Snapshot
+from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node, Snapshot
 
 Entry = tuple[float, OrderKey, float, int, str]
 """(-priority, key, arrival, sequence, name): unique per job, smallest first."""
@@ -42,6 +42,9 @@ class JobQueue:
             self._remove(before.spec.key)
         if after is not None and self._belongs(after):
             self._insert(after, now)
+
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        return True
 
     def at(self, now: float) -> "JobQueue":
         """Itself, with the keys that have jumped by now put right."""
@@ -97,9 +100,10 @@ class Merge:
     `lead` is added to the first part of their keys, to compare them with those of running jobs.
     """
 
-    def __init__(self, waiting: JobQueue, lead: float = 0.0) -> None:
+    def __init__(self, waiting: JobQueue, lead: float = 0.0, requeued: Iterable[Entry] = ()) -> None:
         self.lead = lead
         self._heads = [(entries[0], 0, entries) for entries in waiting.lists.values()]
+        self._heads += [(entry, 0, [entry]) for entry in requeued]
         heapify(self._heads)
         self._dropped = False
 

@@ -37,9 +37,18 @@ Key = tuple[float, float, float, int]
 
 
 class Room:
-    def __init__(self, nodes: Sequence[Node], rank: Rank) -> None:
-        self.nodes = nodes
+    def __init__(self, nodes: list[Node], rank: Rank, *, totals_only: bool = False) -> None:
+        self.totals_only = totals_only
         self.rank = rank
+        self._log: list[tuple[int | str, int, int, int, int] | list[Node]] = []
+        """To undo: what was taken of which node, and the nodes there were before others came."""
+        self._elsewhere: dict[str, list[int]] = {}
+        """What jobs hold on nodes that are not here, by name, as in the log: they may come (back)."""
+        self._set_up(nodes, {})
+
+    def _set_up(self, nodes: list[Node], held: dict[str, list[int]]) -> None:
+        """Stand on these nodes, of which jobs hold so much."""
+        self.nodes = nodes
         self.index = {node.name: i for i, node in enumerate(nodes)}
         self.capacity = [node.capacity for node in nodes]
         self.usable = [node.free for node in nodes]
@@ -53,14 +62,23 @@ class Room:
         self.free_cpu, self.free_memory, self.free_accelerators = total
         self.ps = [0] * len(nodes)
         """Parameter servers of our jobs per node, for placements that keep them apart."""
+        for name in held.keys() & self.index.keys():
+            i, (cpu, memory, accelerators, ps) = self.index[name], held.pop(name)
+            self.cpu[i] -= cpu
+            self.memory[i] -= memory
+            self.accelerators[i] -= accelerators
+            self.ps[i] += ps
+            self.free_cpu -= cpu
+            self.free_memory -= memory
+            self.free_accelerators -= accelerators
+        self._elsewhere = held
         self._order: list[Key] = sorted(self._key(i) for i in range(len(nodes)))
         self._by_free: list[list[tuple[int, int]]] = [
             sorted((free, i) for i, free in enumerate(each))
-            for each in ((self.cpu, self.memory, self.accelerators) if rank == "fewest-ps" else ())
+            for each in ((self.cpu, self.memory, self.accelerators) if self.rank == "fewest-ps" else ())
         ]
         """Nodes by what they have free of each resource: of a full cluster, few have what is asked for."""
         self._largest = maximal(self.usable)
-        self._log: list[tuple[int, int, int, int, int]] = []
         self._allowed: dict[tuple[Constraints, bool], frozenset[int] | None] = {}
         self._plain = all(not node.taints and node.loan == "own" for node in nodes)
 
@@ -75,6 +93,36 @@ class Room:
             self.take(after.spec, after.placement, after.cpu)
         self._log.clear()
 
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        self.set_nodes(nodes)
+        self._log.clear()
+        return True
+
+    def set_nodes(self, nodes: Mapping[str, Node]) -> None:
+        """Go over to these nodes; what jobs hold on them stays held."""
+        usable = usable_nodes(nodes)
+        if self.totals_only:
+            usable = [merged(usable)]
+        if usable == self.nodes:
+            return
+        before = self.nodes
+        self._move_to(usable)
+        self._log.append(before)
+
+    def _move_to(self, nodes: list[Node]) -> None:
+        held = self._elsewhere
+        for i, node in enumerate(self.nodes):
+            usable = self.usable[i]
+            taken = [
+                usable.cpu - self.cpu[i],
+                usable.memory - self.memory[i],
+                usable.accelerators - self.accelerators[i],
+                self.ps[i],
+            ]
+            if any(taken):
+                held[node.name] = taken
+        self._set_up(nodes, held)
+
     # ---- taking, giving back, undoing
 
     def take(self, spec: JobSpec, placement: Placement, cpu: Cpu = AS_REQUESTED) -> None:
@@ -84,59 +132,61 @@ class Room:
         self._book(spec, placement, cpu, -1)
 
     def _book(self, spec: JobSpec, placement: Placement, cpu: Cpu, sign: int) -> None:
-        for type_, i, n in self._per_node(placement):
+        for type_, name, n in self._per_node(placement):
             group = spec.group(type_)
             assert group is not None
-            self.take_replicas(i, group, sign * n)
+            self.take_replicas(self.index.get(name, name), group, sign * n)
         self.book_cpu(spec, placement, cpu, sign)
 
     def book_cpu(self, spec: JobSpec, placement: Placement, cpu: Cpu, sign: int) -> None:
         """Take (1) or give back (-1) what replicas hold beyond their requests."""
-        per_node: dict[int, int] = {}
+        per_node: dict[int | str, int] = {}
         for type_, each in cpu.items():
             group = spec.group(type_)
             assert group is not None
             for name, held in zip(placement.get(type_, ()), each, strict=False):
-                at = self.index.get(name)
-                if at is not None:
-                    per_node[at] = per_node.get(at, 0) + sign * (held - group.request.cpu)
+                at = self.index.get(name, name)
+                per_node[at] = per_node.get(at, 0) + sign * (held - group.request.cpu)
         for at, millicores in per_node.items():
             self.take_cpu(at, millicores)
 
-    def _per_node(self, placement: Placement) -> Iterator[tuple[str, int, int]]:
-        """(type, node index, replicas there); a node the cluster has lost is passed over."""
+    def _per_node(self, placement: Placement) -> Iterator[tuple[str, str, int]]:
+        """(type, node, replicas there)."""
         for type_, names in placement.items():
             if not names:
                 continue
             first = names[0]
             if names[-1] == first and names.count(first) == len(names):
-                i = self.index.get(first)
-                if i is not None:
-                    yield type_, i, len(names)
+                yield type_, first, len(names)
             else:
                 per_node: dict[str, int] = {}
                 for name in names:
                     per_node[name] = per_node.get(name, 0) + 1
                 for name, n in per_node.items():
-                    i = self.index.get(name)
-                    if i is not None:
-                        yield type_, i, n
+                    yield type_, name, n
 
-    def take_replicas(self, i: int, group: ReplicaGroup, n: int) -> None:
-        """Take what `n` replicas ask for from node `i`; a negative `n` gives back."""
+    def take_replicas(self, i: int | str, group: ReplicaGroup, n: int) -> None:
+        """Take what `n` replicas ask for from node `i` (or that of this name, which is not here); a negative `n` gives
+        back."""
         request = group.request
         cpu, memory, accelerators = request.cpu * n, request.memory * n, request.accelerators * n
         ps = n if group.type == PS else 0
         self._shift(i, cpu, memory, accelerators, ps)
         self._log.append((i, cpu, memory, accelerators, ps))
 
-    def take_cpu(self, i: int, millicores: int) -> None:
+    def take_cpu(self, i: int | str, millicores: int) -> None:
         """Take CPU alone from node `i`, for replicas that are there; a negative amount gives back."""
         if millicores:
             self._shift(i, millicores, 0, 0, 0)
             self._log.append((i, millicores, 0, 0, 0))
 
-    def _shift(self, i: int, cpu: int, memory: int, accelerators: int, ps: int) -> None:
+    def _shift(self, i: int | str, cpu: int, memory: int, accelerators: int, ps: int) -> None:
+        if isinstance(i, str):
+            held = self._elsewhere.setdefault(i, [0, 0, 0, 0])
+            held[:] = [n + more for n, more in zip(held, (cpu, memory, accelerators, ps), strict=True)]
+            if not any(held):
+                del self._elsewhere[i]
+            return
         order = self._order
         del order[bisect_left(order, self._key(i))]
         for nodes, free, taken in zip(
@@ -163,8 +213,12 @@ class Room:
     def rollback(self, mark: int) -> None:
         log = self._log
         while len(log) > mark:
-            i, cpu, memory, accelerators, ps = log.pop()
-            self._shift(i, -cpu, -memory, -accelerators, -ps)
+            entry = log.pop()
+            if isinstance(entry, list):
+                self._move_to(entry)
+            else:
+                i, cpu, memory, accelerators, ps = entry
+                self._shift(i, -cpu, -memory, -accelerators, -ps)
 
     # ---- looking
 
@@ -320,7 +374,7 @@ def room_view(rank: Rank, totals_only: bool) -> Callable[[Snapshot], Room]:
 
     def build(snapshot: Snapshot) -> Room:
         nodes = usable_nodes(snapshot.nodes)
-        room = Room([merged(nodes)] if totals_only else nodes, rank)
+        room = Room([merged(nodes)] if totals_only else nodes, rank, totals_only=totals_only)
         for job in snapshot.jobs.values():
             if job.placement:
                 room.take(job.spec, job.placement, job.cpu)

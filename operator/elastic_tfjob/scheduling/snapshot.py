@@ -32,7 +32,7 @@ AS_REQUESTED: Cpu = {}
 Phase = Literal["waiting", "running", "rescaling"]
 """`rescaling`: between two targets; a plan leaves such a job alone."""
 LoanState = Literal["own", "busy", "offered", "loaned", "reclaiming"]
-"""Ours; or of another pool: in use there, offered to us, lent to us, lent and wanted back."""
+"""Ours; or of another pool: in use there, offered to us, lent to us, lent and this very node is wanted back."""
 
 
 def counts_of(placement: Placement) -> dict[str, int]:
@@ -52,6 +52,14 @@ class Node:
     taints: tuple[Taint, ...] = ()
     accelerator_speed: float = 1.0
     loan: LoanState = "own"
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Another pool's demand, in nodes: how many of those that it lent it wants back, and how many more it can spare."""
+
+    wanted: int = 0
+    spare: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,24 +238,39 @@ class Job:
 
 
 class View(Protocol):
-    """A memo of a Snapshot's content that can follow a change of single jobs."""
+    """A memo of a Snapshot's content that can follow changes of single jobs, and of nodes."""
 
     def change(self, before: Job | None, after: Job | None, now: float) -> None: ...
+
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        """Follow the nodes to these; False where it has to be built anew instead."""
+        ...
 
 
 V = TypeVar("V", bound=View)
 
 
 class Snapshot:
-    """The cluster at `now`. `seed` is the only randomness a policy may use."""
+    """The cluster at `now`. `seed` is the only randomness a policy may use.
 
-    __slots__ = ("_views", "jobs", "nodes", "now", "seed")
+    `pools` has the demand of other pools by their names; where none is given, they want and offer what their nodes say.
+    """
 
-    def __init__(self, now: float, nodes: Mapping[str, Node], jobs: Mapping[str, Job], seed: int = 0) -> None:
+    __slots__ = ("_views", "jobs", "nodes", "now", "pools", "seed")
+
+    def __init__(
+        self,
+        now: float,
+        nodes: Mapping[str, Node],
+        jobs: Mapping[str, Job],
+        seed: int = 0,
+        pools: Mapping[str, Pool] | None = None,
+    ) -> None:
         self.now = now
         self.nodes = nodes
         self.jobs = jobs
         self.seed = seed
+        self.pools: Mapping[str, Pool] = demand_of(nodes) if pools is None else pools
         self._views: dict[Hashable, View] = {}
 
     def evolve(
@@ -257,8 +280,11 @@ class Snapshot:
         changed: Iterable[Job] = (),
         removed: Iterable[str] = (),
         nodes: Mapping[str, Node] | None = None,
+        pools: Mapping[str, Pool] | None = None,
     ) -> "Snapshot":
-        """The Snapshot after these jobs came or changed, those went, and (if given) the nodes became `nodes`."""
+        """The Snapshot after these jobs came or changed, those went, and (if given) the nodes became `nodes`, with the
+        demand `pools`, or what the nodes say.
+        """
         jobs = dict(self.jobs)
         deltas: list[tuple[Job | None, Job | None]] = []
         for key in removed:
@@ -267,13 +293,16 @@ class Snapshot:
             key = job.spec.key
             deltas.append((jobs.get(key), job))
             jobs[key] = job
-        after = Snapshot(now, self.nodes if nodes is None else nodes, jobs, self.seed)
         if nodes is None:
-            views, self._views = self._views, {}
-            for view in views.values():
-                for before, job_after in deltas:
-                    view.change(before, job_after, now)
-            after._views = views
+            after = Snapshot(now, self.nodes, jobs, self.seed, self.pools if pools is None else pools)
+        else:
+            after = Snapshot(now, nodes, jobs, self.seed, pools)
+        views, self._views = self._views, {}
+        for key_, view in views.items():
+            for before, job_after in deltas:
+                view.change(before, job_after, now)
+            if nodes is None or view.change_nodes(nodes):
+                after._views[key_] = view
         return after
 
     def view(self, key: Hashable, build: Callable[["Snapshot"], V]) -> V:
@@ -282,3 +311,15 @@ class Snapshot:
         if view is None:
             view = self._views[key] = build(self)
         return cast("V", view)
+
+
+def demand_of(nodes: Mapping[str, Node]) -> dict[str, Pool]:
+    """What other pools want and offer by naming nodes."""
+    wanted: dict[str, int] = {}
+    spare: dict[str, int] = {}
+    for node in nodes.values():
+        if node.loan == "reclaiming":
+            wanted[node.pool] = wanted.get(node.pool, 0) + 1
+        elif node.loan == "offered":
+            spare[node.pool] = spare.get(node.pool, 0) + 1
+    return {name: Pool(wanted.get(name, 0), spare.get(name, 0)) for name in {**wanted, **spare}}

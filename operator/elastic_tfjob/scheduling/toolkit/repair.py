@@ -24,6 +24,12 @@ class Misfits:
         if after is not None and (after.cpu or outside_bounds(after) or lost_nodes(after, self.nodes)):
             self.keys[after.spec.key] = None
 
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        """Only which nodes there are matters, not what they are like."""
+        same = self.nodes.keys() == nodes.keys()
+        self.nodes = nodes
+        return same
+
 
 def misfits_view(snapshot: Snapshot) -> Misfits:
     return Misfits(snapshot)

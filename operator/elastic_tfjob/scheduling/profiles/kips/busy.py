@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from elastic_tfjob.scheduling.profiles.kips.settings import Settings
-from elastic_tfjob.scheduling.snapshot import EVALUATOR, Job, JobSpec, Snapshot
+from elastic_tfjob.scheduling.snapshot import EVALUATOR, Job, JobSpec, Node, Snapshot
 
 Use = Mapping[str, float]
 """How busy replica types are: the part of their CPU that they use."""
@@ -43,6 +43,9 @@ class BusyJobs:
             if sum(use.values()) < self.busy:
                 return
         self.uses[after.spec.key] = use
+
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        return True
 
 
 def busy_view(settings: Settings) -> Callable[[Snapshot], BusyJobs]:
