@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import inf, nextafter
 
 from elastic_tfjob.scheduling.profile import Order, OrderKey
-from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node, Snapshot
+from elastic_tfjob.scheduling.snapshot import Job, Node, Snapshot
 
 Entry = tuple[float, OrderKey, float, int, str]
 """(-priority, key, arrival, sequence, name): unique per job, smallest first."""
@@ -15,11 +15,6 @@ Entry = tuple[float, OrderKey, float, int, str]
 def entry(order: Order, job: Job, now: float) -> Entry:
     spec = job.spec
     return (-spec.priority, order.key(job, now), spec.arrival_s, spec.sequence, spec.key)
-
-
-def shape(spec: JobSpec) -> Hashable:
-    """Jobs of one shape fit, or do not fit, alike."""
-    return (spec.groups, spec.constraints, spec.constraints_by_type, spec.loanable)
 
 
 class JobQueue:
@@ -69,7 +64,7 @@ class JobQueue:
             del self.lists[shape_]
 
     def _insert(self, job: Job, now: float) -> None:
-        shape_ = None if self.running else shape(job.spec)
+        shape_ = None if self.running else job.spec.shape
         new = entry(self.order, job, now)
         self._entries[job.spec.key] = shape_, new, job
         insort(self.lists.setdefault(shape_, []), new)
@@ -84,7 +79,7 @@ class JobQueue:
         now = snapshot.now
         for job in snapshot.jobs.values():
             if self._belongs(job):
-                shape_ = None if self.running else shape(job.spec)
+                shape_ = None if self.running else job.spec.shape
                 new = entry(self.order, job, now)
                 self._entries[job.spec.key] = shape_, new, job
                 self.lists.setdefault(shape_, []).append(new)

@@ -72,7 +72,8 @@ class Room:
             self.free_memory -= memory
             self.free_accelerators -= accelerators
         self._elsewhere = held
-        self._order: list[Key] = sorted(self._key(i) for i in range(len(nodes)))
+        self._keys: list[Key] = [self._key(i) for i in range(len(nodes))]
+        self._order: list[Key] = sorted(self._keys)
         self._by_free: list[list[tuple[int, int]]] = [
             sorted((free, i) for i, free in enumerate(each))
             for each in ((self.cpu, self.memory, self.accelerators) if self.rank == "fewest-ps" else ())
@@ -187,17 +188,14 @@ class Room:
             if not any(held):
                 del self._elsewhere[i]
             return
-        order = self._order
-        del order[bisect_left(order, self._key(i))]
-        for nodes, free, taken in zip(
-            self._by_free,
-            (self.cpu, self.memory, self.accelerators),
-            (cpu, memory, accelerators),
-            strict=False,
-        ):
-            if taken:
-                del nodes[bisect_left(nodes, (free[i], i))]
-                insort(nodes, (free[i] - taken, i))
+        if self._by_free:
+            by_cpu, by_memory, by_accelerators = self._by_free
+            if cpu:
+                reorder(by_cpu, self.cpu[i], self.cpu[i] - cpu, i)
+            if memory:
+                reorder(by_memory, self.memory[i], self.memory[i] - memory, i)
+            if accelerators:
+                reorder(by_accelerators, self.accelerators[i], self.accelerators[i] - accelerators, i)
         self.cpu[i] -= cpu
         self.memory[i] -= memory
         self.accelerators[i] -= accelerators
@@ -205,20 +203,37 @@ class Room:
         self.free_cpu -= cpu
         self.free_memory -= memory
         self.free_accelerators -= accelerators
-        insort(order, self._key(i))
+        order, key = self._order, self._key(i)
+        del order[bisect_left(order, self._keys[i])]
+        insort(order, key)
+        self._keys[i] = key
 
     def mark(self) -> int:
         return len(self._log)
 
     def rollback(self, mark: int) -> None:
+        """Undo what was done since: in one go per node, since a long round comes back to each many times."""
         log = self._log
+        back: dict[int | str, tuple[int, int, int, int]] = {}
         while len(log) > mark:
             entry = log.pop()
             if isinstance(entry, list):
+                self._shift_all(back)
+                back = {}
                 self._move_to(entry)
             else:
                 i, cpu, memory, accelerators, ps = entry
-                self._shift(i, -cpu, -memory, -accelerators, -ps)
+                if i in back:
+                    cpu_, memory_, accelerators_, ps_ = back[i]
+                    back[i] = cpu_ - cpu, memory_ - memory, accelerators_ - accelerators, ps_ - ps
+                else:
+                    back[i] = -cpu, -memory, -accelerators, -ps
+        self._shift_all(back)
+
+    def _shift_all(self, taken: Mapping[int | str, tuple[int, int, int, int]]) -> None:
+        for i, amounts in taken.items():
+            if any(amounts):
+                self._shift(i, *amounts)
 
     # ---- looking
 
@@ -286,6 +301,8 @@ class Room:
 
         With no type, the nodes where every type may run.
         """
+        if self._plain and spec.constraints is ANYWHERE and not spec.constraints_by_type:
+            return None
         if type_ is None and spec.constraints_by_type:
             sets = [self.allowed(spec, group.type) for group in spec.groups]
             restricted = [s for s in sets if s is not None]
@@ -341,13 +358,19 @@ class Room:
         return (key[3] for key in self._order if self.holds(key[3], demand))
 
     def _few(self, demand: Resources) -> list[int] | None:
-        """Nodes, in no order, beside which none holds `demand`; None if those are many."""
-        least, found = len(self.nodes) // FEW, None
+        """Unordered superset of the nodes that hold `demand`; None if those are many."""
+        least, fewest, start = len(self.nodes) // FEW, None, 0
         for nodes, want in zip(self._by_free, demand, strict=False):
-            start = bisect_left(nodes, (want, -1))
-            if len(nodes) - start <= least:
-                least, found = len(nodes) - start, nodes[start:]
-        return None if found is None else [i for _, i in found]
+            at = bisect_left(nodes, (want, -1))
+            if len(nodes) - at <= least:
+                least, fewest, start = len(nodes) - at, nodes, at
+                if not least:
+                    return []
+        return None if fewest is None else [i for _, i in fewest[start:]]
+
+    def none_holds(self, request: Resources) -> bool:
+        """Whether surely no node holds it, which is seen at once. Needs rank `fewest-ps`."""
+        return any(not nodes or nodes[-1][0] < want for nodes, want in zip(self._by_free, request, strict=False))
 
     def largest_empty_fit(self, demand: Resources) -> bool:
         """Whether some node without any of our jobs would hold `demand`."""
@@ -367,6 +390,12 @@ class Room:
             for j in range(start, k):
                 yield order[j][3]
             k = start
+
+
+def reorder(nodes: list[tuple[int, int]], before: int, after: int, i: int) -> None:
+    """Move node `i` in a sorted list of (free, node)."""
+    del nodes[bisect_left(nodes, (before, i))]
+    insort(nodes, (after, i))
 
 
 def room_view(rank: Rank, totals_only: bool) -> Callable[[Snapshot], Room]:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from elastic_tfjob.scheduling.plan import Loan, Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
-from elastic_tfjob.scheduling.queue import Entry, JobQueue, Merge, entry, queue_view, shape
+from elastic_tfjob.scheduling.queue import Entry, JobQueue, Merge, entry, queue_view
 from elastic_tfjob.scheduling.room import grown, lacking, room_view, shrunk
 from elastic_tfjob.scheduling.snapshot import (
     AS_REQUESTED,
@@ -110,7 +110,7 @@ class Round:
 
     def start(self, job: Job, counts: Counts, reason: str, *, promoted: bool = False) -> bool:
         """Give a waiting job these replicas if the Place stage finds room for all of them."""
-        attempt = (shape(job.spec), tuple(counts.items()))
+        attempt = (job.spec.shape, tuple(counts.items()))
         if attempt in self._failed:
             return False
         nodes = self.profile.place.place(job.spec, counts, self.room, UNPLACED)

@@ -73,6 +73,22 @@ class ReplicaGroup:
     maximum: int
 
 
+class Shape:
+    """A value that is looked up far more often than it is made: it keeps its hash."""
+
+    __slots__ = ("_hash", "_of")
+
+    def __init__(self, *of: Hashable) -> None:
+        self._of = of
+        self._hash = hash(of)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Shape) and self._hash == other._hash and self._of == other._of)
+
+
 def fixed_group(type_: str, request: Resources, count: int) -> ReplicaGroup:
     return ReplicaGroup(type_, request, count, count, count)
 
@@ -158,7 +174,12 @@ class JobSpec:
     def constraints_of(self, type_: str) -> Constraints:
         return next((c for t, c in self.constraints_by_type if t == type_), self.constraints)
 
-    @property
+    @cached_property
+    def shape(self) -> "Shape":
+        """Jobs of one shape fit, or do not fit, alike."""
+        return Shape(self.groups, self.constraints, self.constraints_by_type, self.loanable)
+
+    @cached_property
     def elastic(self) -> bool:
         return self.rescalable and any(group.minimum < group.maximum for group in self.groups)
 

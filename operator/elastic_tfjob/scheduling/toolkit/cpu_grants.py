@@ -56,6 +56,8 @@ class Grants:
 
     def withdraw(self, job: Job) -> None:
         """Take back all that is lent to a job whose first replicas stay where they are."""
+        if job.key not in self.jobs:
+            return
         placement, room = self._round.placement(job), self._round.room
         for type_, names in placement.items():
             for k, name in enumerate(names):

@@ -21,7 +21,11 @@ class Misfits:
     def change(self, before: Job | None, after: Job | None, now: float) -> None:
         if before is not None:
             self.keys.pop(before.spec.key, None)
-        if after is not None and (after.cpu or outside_bounds(after) or lost_nodes(after, self.nodes)):
+        if (
+            after is not None
+            and after.placement
+            and (after.cpu or outside_bounds(after) or lost_nodes(after, self.nodes))
+        ):
             self.keys[after.spec.key] = None
 
     def change_nodes(self, nodes: Mapping[str, Node]) -> bool:

@@ -7,7 +7,7 @@ from typing import Protocol
 from elastic_tfjob.scheduling.plan import Target
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, counts_of
+from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Node, counts_of
 from elastic_tfjob.scheduling.toolkit.sizes import one_fewer
 from elastic_tfjob.scheduling.words import change
 
@@ -18,7 +18,8 @@ class Donors(Protocol):
     """Who gives what, and who first. `needed`: also replicas that a job has declared, down to its minimum."""
 
     def gives(self, donor: Job, needed: bool) -> bool:
-        """Whether replicas may be taken from the job as this round stands."""
+        """Whether replicas may be taken from the job as this round stands. Asked of jobs that start in this round and
+        of running ones above their minimum."""
         ...
 
     def floor(self, donor: Job, needed: bool) -> Counts:
@@ -32,6 +33,26 @@ class Donors(Protocol):
     def why(self, donor: Job) -> str:
         """Words that go before what the room is made for, if any."""
         ...
+
+
+class AboveMinimum:
+    """A view of the running jobs that could do with fewer replicas, so that a round does not look at all the others."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self.keys: dict[str, None] = {}
+        for job in jobs:
+            self.change(None, job, 0.0)
+
+    def change(self, before: Job | None, after: Job | None, now: float) -> None:
+        if before is not None:
+            self.keys.pop(before.spec.key, None)
+        if after is not None and after.placement and after.phase == "running" and after.spec.elastic:
+            least = after.spec.minimum
+            if any(len(names) > least.get(type_, 0) for type_, names in after.placement.items()):
+                self.keys[after.spec.key] = None
+
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        return True
 
 
 class Taking:
@@ -104,7 +125,8 @@ class Taking:
         round_, donors = self._round, self._donors
         starting = (job for key in round_.changes if not (job := round_.job(key)).placement)
         heap, reachable = list[tuple[Rank, str]](), round_.room.free_total
-        for donor in (*(round_.job(entry[4]) for entry in round_.running_in_order()), *starting):
+        above = round_.snapshot.view("above minimum", lambda snapshot: AboveMinimum(snapshot.jobs.values()))
+        for donor in (*map(round_.job, above.keys), *starting):
             if donors.gives(donor, needed):
                 held, floor = counts_of(round_.placement(donor)), donors.floor(donor, needed)
                 reachable = reachable.plus(donor.spec.demand(held)).minus(donor.spec.demand(floor))

@@ -37,8 +37,12 @@ class Adjustment:
 
     def resized(self) -> list[Job]:
         """Jobs that this round starts, or gives another size."""
-        round_ = self.round
-        return [job for key in round_.changes if counts_of(round_.placement(job := round_.job(key))) != job.counts]
+        jobs = self.round.snapshot.jobs
+        return [
+            job
+            for key, target in self.round.changes.items()
+            if not (job := jobs[key]).placement or counts_of(target.nodes) != job.counts
+        ]
 
 
 def on_round(step: Callable[[Adjustment], None], settings: Settings) -> Step:

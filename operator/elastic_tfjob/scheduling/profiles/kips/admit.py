@@ -66,11 +66,12 @@ def admit(adjustment: Adjustment) -> None:
 
 def _start(adjustment: Adjustment, job: Job) -> bool:
     round_, taking, declared = adjustment.round, adjustment.taking, job.spec.declared
+    why = "as declared"
     for counts in downward(job, declared):
-        why = "as declared" if counts == declared else f"no room for the declared {words(declared)}"
         if round_.start(job, counts, why):
             taking.started(job)
             return True
+        why = f"no room for the declared {words(declared)}"
     least = job.spec.minimum
     waited = round_.now - max(job.spec.arrival_s, job.since_s)
     impatient = waited >= adjustment.settings.patience_s
