@@ -71,13 +71,18 @@ anchors: .venv ## numbers of other simulators on the same input, and ours beside
 	$(RUN) python tests/benchmarks/anchors.py
 
 .PHONY: lint
-lint: .venv ## format, style, types, import rules, and that the CRD is the generated one
+lint: .venv ## format, style, types, import rules, and that the CRD and docs/reference are the generated ones
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(RUN) mypy
 	$(RUN) lint-imports
 	@$(RUN) elastic-tfjob crd | diff -u manifests/base/crd.yaml - \
 	  || { echo "manifests/base/crd.yaml is old: elastic-tfjob crd > manifests/base/crd.yaml"; exit 1; }
+	@PYTHONPATH=e2e:tests $(UV) run --frozen --quiet python -m unit.reference --check
+
+.PHONY: reference
+reference: .venv ## docs/reference and docs/contract.md, from the code
+	PYTHONPATH=e2e:tests $(UV) run --frozen --quiet python -m unit.reference
 
 .PHONY: cluster
 cluster: .venv ## a kind cluster of three nodes (kubeconfig and kubectl in build/)

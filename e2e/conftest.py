@@ -18,6 +18,7 @@ from harness.cluster import Cluster
 from harness.deploy import DEPLOYMENT, NAMESPACE, deploy, operator_log, wait_ready
 from harness.jobs import Jobs
 from harness.progress import CommandFailed
+from harness.told import pytest_runtest_logreport  # noqa: F401 - a hook
 
 KILL_EVERY_S = 30
 

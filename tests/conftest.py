@@ -7,16 +7,24 @@ that namespace. Tests that stop the API server, or whose operator sees all names
 """
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from hypothesis import settings
 
 from harness import operators
 from harness.api import Api
 from harness.controlplane import ControlPlane
-from harness.shared import Facts, shared
+from harness.shared import Facts, Shared
+from harness.told import pytest_runtest_logreport  # noqa: F401 - a hook
+
+# The same examples in each run, so that a change is judged by what it changes; HYPOTHESIS_PROFILE=default looks for new
+# ones.
+settings.register_profile("steady", derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,12 +45,13 @@ def operator_name(request: pytest.FixtureRequest) -> operators.Name:
 
 @pytest.fixture(scope="session")
 def share(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Facts]]:
-    """`share(name, make)`: what `make(folder)` yields, made once for all processes of this run (harness.shared)."""
+    """`share(name, make, on)`: what `make(folder)` yields, made once for all processes of this run (harness.shared)."""
     run = tmp_path_factory.getbasetemp()
     if hasattr(request.config, "workerinput"):
         run = run.parent
-    with contextlib.ExitStack() as kept:
-        yield lambda name, make: kept.enter_context(shared(run / name, make))
+    things = Shared(run)
+    with contextlib.closing(things):
+        yield things.get
 
 
 @pytest.fixture(scope="session")

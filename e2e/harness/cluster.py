@@ -28,6 +28,7 @@ VOLUMES = E2E / "volumes.yaml"
 BUILD = images.ROOT / "build"
 KUBECONFIG = BUILD / "kubeconfig"
 CHECKPOINTS = BUILD / "checkpoints"
+AUDIT_LOGS = "/var/log/kubernetes"
 """This machine's side of /checkpoints on every worker."""
 CONTROL_PLANE_CPU_M = 500
 """CPU, in millicores, that a scarce cluster leaves to its control plane and to whoever drives it."""
@@ -98,9 +99,11 @@ class Cluster:
         return engine().run("exec", node, *command)
 
     def audit_log(self) -> list[str]:
-        """What the API server logged of the operator's requests since the cluster was made (standard clusters only)."""
+        """What the API server logged of the operator's requests since the cluster was made, or what is kept of it
+        (standard clusters only), the oldest first."""
         (control_plane,) = [node for node in self._containers() if node.endswith("control-plane")]
-        return self.on_node(control_plane, "cat", "/var/log/kubernetes/audit.log").splitlines()
+        # A file that is full is renamed: audit-2026-01-01T00-00-00.000.log.
+        return self.on_node(control_plane, "sh", "-c", f"cat {AUDIT_LOGS}/audit*.log").splitlines()
 
     @contextmanager
     def frozen(self, node: str) -> Iterator[None]:

@@ -55,7 +55,13 @@ def crd() -> None:
 @click.option("--metrics-bind-address", default=":8080", show_default=True, help="Prometheus metrics; 0 for none.")
 @click.option("--health-probe-bind-address", default=":8081", show_default=True, help="/healthz, /readyz; 0 for none.")
 @click.option("--leader-elect/--no-leader-elect", help="Of several replicas only the leader acts.")
-@click.option("--leader-election-id", default="elastic-tfjob-operator", show_default=True, help="Name of the Lease.")
+@click.option(
+    "--leader-election-id",
+    default="elastic-tfjob-operator",
+    show_default=True,
+    help="Name of the Lease. The manifests' Role admits the default alone: for another one it needs a patch "
+    "(docs/compatibility.md).",
+)
 @click.option("--leader-election-namespace", default="", help="Namespace of the Lease. Default: the operator's own.")
 @click.option("--gang-scheduler-name", default="", help="volcano, or the name of a scheduler with scheduler-plugins.")
 @click.option(

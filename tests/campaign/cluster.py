@@ -13,7 +13,7 @@ from elastic_tfjob.api.tfjob import CONTAINER, JOB_NAME_LABEL
 from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION
 from elastic_tfjob.controller.inject import STATUS_PORT
 from elastic_tfjob.controller.observed import EXPORTER, pinned_to
-from elastic_tfjob.controller.resources import amounts, requests_of
+from elastic_tfjob.controller.resources import allocatable, requests_of
 
 __all__ = ["Cluster"]
 
@@ -192,8 +192,8 @@ class Cluster:
         return None if best is None else best[1]
 
     def free(self, node: Object) -> tuple[int, ...]:
-        """What pods on a node leave of it: CPU in millicores, memory in bytes, accelerators."""
-        left = list(amounts(node["status"]["allocatable"]))
+        """What pods on a node leave of it, in the order of Resources."""
+        left = list(allocatable(node["status"]["allocatable"]))
         for pod in self.server.all("pods"):
             here = pod["spec"].get("nodeName") == node["metadata"]["name"]
             if here and pod["status"]["phase"] not in ("Succeeded", "Failed"):

@@ -10,7 +10,8 @@ from campaign.apiserver import ApiServer, Change, Object
 from campaign.pod import Program
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
 from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STATE_ANNOTATION
-from elastic_tfjob.controller.resources import amounts, requests_of
+from elastic_tfjob.controller.resources import allocatable, requests_of
+from elastic_tfjob.scheduling.resources import NOTHING
 
 __all__ = ["Oracles", "summary"]
 
@@ -131,12 +132,12 @@ class Oracles:
         node = self.server.get("nodes", "", name) if name else None
         if node is None:
             return
-        asked = [0, 0, 0]
+        asked = [0] * len(NOTHING)
         for pod in self.server.all("pods"):
             if pod["spec"].get("nodeName") == name and pod["status"]["phase"] not in ("Succeeded", "Failed"):
                 for i, amount in enumerate(requests_of(pod["spec"])):
                     asked[i] += amount
-        if any(want > have for want, have in zip(asked, amounts(node["status"]["allocatable"]), strict=True)):
+        if any(want > have for want, have in zip(asked, allocatable(node["status"]["allocatable"]), strict=True)):
             self.fail("nodes_are_not_overcommitted", f"{name}: {asked}")
 
     def _verdicts_stay(self, change: Change) -> None:

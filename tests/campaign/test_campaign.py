@@ -1,15 +1,24 @@
 """The share of the campaign that `make test` runs; all of it: `make campaign`."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from campaign.scenarios import SCENARIOS
 from campaign.schedules import crash_points, play, undisturbed, watch_points
-from campaign.world import run
+from campaign.world import campaign, run
 
 _SHARE = 6
 """Points of each scenario that are tried here, spread over all."""
 _SEEDS = 4
 """Of each scenario."""
+
+
+@pytest.fixture(autouse=True)
+def _virtual() -> Iterator[None]:
+    """These tests run on virtual clocks."""
+    with campaign():
+        yield
 
 
 def _share(points: list[str]) -> list[str]:

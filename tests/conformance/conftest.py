@@ -122,7 +122,7 @@ def pod_groups(share: Callable[..., Facts], kubeconfig: Path) -> Path:
             operators.wait_served(kubeconfig, f"/apis/{group}/podgroups")
         yield {}
 
-    share("pod-groups", make)
+    share("pod-groups", make, on=("control-plane",))
     return kubeconfig
 
 
@@ -149,7 +149,7 @@ def _gang_place(scheduler: str, share: Callable[..., Facts], kubeconfig: Path, n
         ) as operator:
             yield {"namespace": namespace, "log": str(operator.log), "metrics_url": operator.metrics_url}
 
-    facts = share(f"gang-{scheduler}", make)
+    facts = share(f"gang-{scheduler}", make, on=("control-plane", "pod-groups"))
     return Place(kubeconfig, Path(facts["log"]), facts["metrics_url"], facts["namespace"])
 
 

@@ -16,6 +16,7 @@ import yaml
 
 from conformance.manifest import container, replica, tfjob
 from elastic_tfjob.controller.elastic import UID_ANNOTATION
+from elastic_tfjob.controller.service import RECORD_ANNOTATION
 from harness import operators
 from harness.api import CORE, Api, ApiError, Object, pods, tfjobs
 from harness.controlplane import ControlPlane
@@ -31,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 PREFIX = "elastic.kubeflow.org/"
 COMMAND = f"{PREFIX}command"
-OF_JOBS = ("target", "state", "step", "eta", "uid")
+OF_JOBS = ("target", "state", "step", "eta", "uid", "record")
 HOME = "ml"
 """Not the overlay's own namespace: the policies must follow the operator to where it is installed."""
 OPERATOR = f"system:serviceaccount:{HOME}:elastic-tfjob-operator"
@@ -123,7 +124,7 @@ def _wait_enforced(plane: ControlPlane) -> None:
 
 def key_of(name: str) -> str:
     """An annotation by its short name."""
-    return UID_ANNOTATION if name == "uid" else PREFIX + name
+    return {"uid": UID_ANNOTATION, "record": RECORD_ANNOTATION}.get(name, PREFIX + name)
 
 
 def job(name: str = "job", **annotations: str) -> Object:
@@ -190,6 +191,31 @@ async def test_only_the_operator_writes_its_annotations(tenant: Api, operator: A
         await tenant.request("PUT", f"{tfjobs(home)}/other", replaced)
     for name in OF_JOBS:
         await operator.merge(path, annotate(**{name: None}))
+
+
+async def test_a_manifest_that_had_them_is_mended_as_the_message_says(
+    guarded: Path, admin: Api, tenant: Api, home: str
+) -> None:
+    """kubectl apply remembers what it was given, and takes away what the next manifest has no more. A job may have been
+    exported and applied so before the policy was there, or by an administrator."""
+
+    def apply(body: Object, user: str) -> str:
+        return operators.kubectl(
+            guarded, "apply", f"--namespace={home}", f"--as={user}", "-f", "-", stdin=json.dumps(body)
+        )
+
+    operators.kubectl(guarded, "apply", f"--namespace={home}", "-f", "-", stdin=json.dumps(job(state="s", step="7")))
+    await admin.merge(f"{tfjobs(home)}/job", annotate(step="8"))
+    command = f"kubectl -n {home} annotate tfjob job kubectl.kubernetes.io/last-applied-configuration-"
+    for body in (job(), job(state="s", step="7")):
+        with pytest.raises(CommandFailed, match="Take them out of the manifest") as refusal:
+            apply(body, "tenant")
+        assert command in str(refusal.value)
+    operators.kubectl(guarded, *command.split()[1:], "--as=tenant")
+    apply(job(**{"max-workers": "3"}), "tenant")
+    found = (await tenant.get(f"{tfjobs(home)}/job"))["metadata"]["annotations"]
+    assert (found[f"{PREFIX}state"], found[f"{PREFIX}step"], found[f"{PREFIX}max-workers"]) == ("s", "8", "3")
+    apply(job(), "tenant")
 
 
 async def test_all_else_of_a_job_stays_its_owners(tenant: Api, operator: Api, home: str) -> None:

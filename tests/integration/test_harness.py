@@ -5,7 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from harness.api import Api, pods
 from harness.controlplane import ControlPlane, free_port
@@ -41,3 +45,89 @@ def test_a_port_is_not_given_to_two_processes() -> None:
     assert len(set(mine)) == 5
     assert "no free port" in asked.stderr
     assert asked.stdout == ""
+
+
+USER = """
+import contextlib, pathlib, sys, time
+from harness.shared import Shared
+
+things = Shared(pathlib.Path(sys.argv[1]))
+
+def make(name):
+    @contextlib.contextmanager
+    def made(folder):
+        print("made", name, flush=True)
+        yield {"by": sys.argv[2]}
+        print("unmade", name, flush=True)
+    return made
+
+for line in sys.stdin:
+    name, *on = line.split()
+    if name == "close":
+        break
+    print(things.get(name, make(name), on)["by"], flush=True)
+things.close()
+"""
+
+
+class User:
+    """A process that shares things, told by its standard input."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        command = [sys.executable, "-c", USER, str(folder), name]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+
+    def get(self, *names: str) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(*names, file=self._process.stdin, flush=True)
+        while (said := self._process.stdout.readline().strip()).startswith("made"):
+            pass
+        return said
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        print("close", file=self._process.stdin, flush=True)
+
+    def end(self) -> list[str]:
+        """What was unmade, in that order."""
+        said, _ = self._process.communicate(timeout=30)
+        assert self._process.returncode == 0
+        return [line.removeprefix("unmade ") for line in said.splitlines()]
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Iterator[tuple[User, User]]:
+    found = User(tmp_path, "a"), User(tmp_path, "b")
+    yield found
+    for each in found:
+        each._process.kill()
+        each._process.communicate()
+
+
+class TestShared:
+    def test_each_uses_what_the_other_has_made(self, users: tuple[User, User]) -> None:
+        """In the order in which neither would be the first to leave."""
+        a, b = users
+        assert (b.get("y"), a.get("y"), a.get("x"), b.get("x")) == ("b", "b", "a", "a")
+        a.close()
+        b.close()
+        assert (a.end(), b.end()) == (["x"], ["y"])
+
+    def test_what_rests_on_another_goes_first(self, users: tuple[User, User]) -> None:
+        a, b = users
+        assert (b.get("x"), a.get("x"), a.get("y", "x"), b.get("y", "x")) == ("b", "b", "a", "a")
+        b.close()
+        time.sleep(0.5)
+        assert a.get("x") == "b", "x went although y rests on it"
+        a.close()
+        assert (a.end(), b.end()) == (["y"], ["x"])
+
+    def test_who_comes_late_makes_its_own(self, users: tuple[User, User]) -> None:
+        a, b = users
+        assert a.get("x") == "a"
+        a.close()
+        assert a.end() == ["x"]
+        assert b.get("x") == "b"
+        b.close()
+        assert b.end() == ["x"]

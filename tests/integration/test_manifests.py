@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from elastic_tfjob.controller.operator import Options
 from harness import operators
 from harness.controlplane import ControlPlane
 from harness.progress import CommandFailed
@@ -73,6 +75,27 @@ def test_the_component_for_the_proxy_adds_its_right(installed: Path, tmp_path: P
         built = yaml.safe_load_all(operators.kubectl(installed, "kustomize", str(folder)))
         rules = [rule for item in built if item and item["kind"].endswith("Role") for rule in item["rules"]]
         assert any("pods/proxy" in rule["resources"] for rule in rules) == has
+
+
+def test_another_lease_with_the_patch_of_the_docs(installed: Path, tmp_path: Path) -> None:
+    """The Role admits the Lease of the operator's default name, or that of the patch."""
+    docs = (ROOT / "docs" / "compatibility.md").read_text()
+    (patches,) = re.findall(r"```yaml\n(patches:\n.*?)```", docs, re.DOTALL)
+    overlay = ROOT / "manifests" / "overlays" / "standalone"
+    resources = {"resources": [_relative(overlay, tmp_path)], "namespace": "kubeflow"}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(resources) + patches)
+    dry_run(installed, "-k", str(tmp_path))
+    for folder, lease, said in ((overlay, Options().leader_election_id, []), (tmp_path, "my-lease", ["my-lease"])):
+        built = [each for each in yaml.safe_load_all(operators.kubectl(installed, "kustomize", str(folder))) if each]
+        rules = [rule for item in built if item["kind"] == "Role" for rule in item["rules"]]
+        admitted = [
+            rule["resourceNames"] for rule in rules if rule["resources"] == ["leases"] and "get" in rule["verbs"]
+        ]
+        assert admitted == [[lease]]
+        (deployment,) = [item for item in built if item["kind"] == "Deployment"]
+        args = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+        flag = "--leader-election-id="
+        assert [each.removeprefix(flag) for each in args if each.startswith(flag)] == said
 
 
 def _relative(target: Path, start: Path) -> str:

@@ -1,5 +1,6 @@
 """Pods as processes of this machine: a directory each, a launcher in it, and commands as the operator writes them."""
 
+import contextlib
 import json
 import os
 import signal
@@ -82,7 +83,7 @@ class Pod:
         """Kill what is left: launcher, and the programs that its log names."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
-            self.process.wait()
+            self.process.wait(60)
         log = self.shared / "launcher.log"
         for line in log.read_text().splitlines() if log.exists() else ():
             if " started as " in line:
@@ -92,4 +93,5 @@ class Pod:
                 except OSError:
                     continue
                 if str(self.shared).encode() in environment:
-                    os.killpg(pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):  # it may end meanwhile
+                        os.killpg(pid, signal.SIGKILL)

@@ -11,6 +11,7 @@ import orjson
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.decision import (
     Create,
+    Decision,
     DeletePod,
     Observed,
     ResizePod,
@@ -24,6 +25,7 @@ from elastic_tfjob.controller.observed import Job, Pod, Trouble, pinned_to
 from elastic_tfjob.controller.reconcile import reconcile
 from elastic_tfjob.controller.reports import CpuUse, MemoryUse, Prepared, Report, Switch
 from elastic_tfjob.controller.resources import cpu_of
+from elastic_tfjob.controller.status import format_time
 from unit.build import NOW, UID, job, pod_group
 
 COMMAND = ["python", "train.py"]
@@ -33,6 +35,10 @@ ELASTIC = {
     f"{PREFIX}max-ps": "3",
     f"{PREFIX}checkpoint-dir": "/checkpoints",
 }
+
+
+WORDS = "0/3 nodes are available: 3 Insufficient cpu."
+"""kube-scheduler's."""
 
 
 @dataclass
@@ -120,6 +126,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.now: datetime = NOW
+        self.decision = Decision()
+        """Of the last pass."""
         self.status: dict[str, Any] = {}
         self.pods: dict[str, Pod] = {}
         self.launchers: dict[str, Launcher] = {}
@@ -205,6 +213,7 @@ class Cluster:
             ),
             self.settings,
         )
+        self.decision = decision
         creations = [action for action in decision.actions if isinstance(action, Create)]
         states = [action for action in decision.actions if isinstance(action, SaveState)]
         others = [action for action in decision.actions if not isinstance(action, Create | SaveState)]
@@ -288,10 +297,13 @@ class Cluster:
             if pod.terminating:
                 del self.pods[name], self.launchers[name]
             elif name in self.unschedulable:
-                trouble = Trouble("Unschedulable", "0/3 nodes are available: 3 Insufficient cpu.")
-                self.pods[name] = replace(pod, troubles=(trouble,))
+                trouble = Trouble("Unschedulable", f"Error pod {name} condition message: {WORDS}")
+                refused = {"unschedulable_at": pod.unschedulable_at or format_time(self.now), "unschedulable": WORDS}
+                self.pods[name] = replace(pod, troubles=(trouble,), **refused)
             elif pod.phase == "Pending":
-                self.pods[name] = replace(pod, phase="Running", node=pod.pinned or "any", troubles=())
+                self.pods[name] = replace(
+                    pod, phase="Running", node=pod.pinned or "any", troubles=(), unschedulable_at=""
+                )
             elif pod.phase == "Running":
                 if name not in self.unheard and pod.command != self._passed_over.get(name):
                     self._heard[name] = pod.command

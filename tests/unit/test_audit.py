@@ -2,9 +2,14 @@
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from harness import audit
+import pytest
+import yaml
+
+from harness import audit, cluster
+from harness.progress import run
 
 ROLE = {
     "kind": "ClusterRole",
@@ -61,3 +66,30 @@ def test_what_an_operator_does_once_in_a_clusters_life_is_not_asked_for_again() 
     once = {audit.Right("leases", "coordination.k8s.io", "create")}
     assert audit.unused(once, set(), audit.RARE, audit.NOT_IN_E2E) == []
     assert audit.unused(once, set(), audit.RARE) == ["create leases.coordination.k8s.io"]
+
+
+def test_a_log_that_grew_too_large_is_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server renames what is full, so what the operator asked for at first is in another file."""
+    (tmp_path / "audit-2026-01-01T00-00-07.123.log").write_text(line("list", "pods", second=1) + "\n")
+    (tmp_path / "audit-2026-01-01T00-00-09.123.log").write_text(line("list", "services", second=8) + "\n")
+    (tmp_path / "audit.log").write_text(line("patch", "events", second=10) + "\n")
+    monkeypatch.setattr(cluster, "AUDIT_LOGS", str(tmp_path))
+    monkeypatch.setattr(
+        cluster.Cluster, "_containers", lambda _: ["elastic-tfjob-control-plane", "elastic-tfjob-worker"]
+    )
+    monkeypatch.setattr(cluster.Cluster, "on_node", lambda _, __, *command: run(list(command)))
+    found = audit.requests(cluster.Cluster("elastic-tfjob", tmp_path / "kubeconfig").audit_log())
+    assert sorted(map(str, found.asked)) == ["list pods", "list services", "patch events"]
+
+
+def test_the_log_of_the_cluster_does_not_fill_the_disk() -> None:
+    """Nor is it too small: all scenarios take 40 minutes, and at 50 requests a second that are 120 MB."""
+    (patch,) = [
+        text
+        for text in yaml.safe_load(cluster.CONFIGS["standard"].read_text())["kubeadmConfigPatches"]
+        if "audit" in text
+    ]
+    arguments = yaml.safe_load(patch)["apiServer"]["extraArgs"]
+    size_mb, old = int(arguments["audit-log-maxsize"]), int(arguments["audit-log-maxbackup"])
+    assert 150 <= size_mb * old <= 500
+    assert arguments["audit-log-path"] == f"{cluster.AUDIT_LOGS}/audit.log"

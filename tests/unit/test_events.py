@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from elastic_tfjob.controller import events
+from elastic_tfjob.controller import events, supervise
 from elastic_tfjob.controller.client import ApiClient, Unavailable
 from elastic_tfjob.controller.decision import Event
 from elastic_tfjob.controller.events import Recorder
@@ -32,6 +32,8 @@ class Server:
             raise Unavailable("POST", 500, "InternalError", "")
         if namespace == "odd":
             raise TypeError("nobody thought of this")
+        if namespace == "cancelled":
+            raise asyncio.CancelledError
         self.posted.append(body)
         return body
 
@@ -85,6 +87,40 @@ async def test_an_event_that_cannot_be_written_costs_only_itself(recorder: tuple
     made.record(job("ns"), event("after"))
     await made.drain(30)
     assert server.said == {"ns": 1}
+
+
+async def test_an_event_whose_writing_is_cancelled_costs_only_itself(recorder: tuple[Server, Recorder]) -> None:
+    """By a connection that is given up, say. There are more of them than writers."""
+    server, made = recorder
+    for number in range(2 * events._WRITERS):
+        made.record(job("cancelled"), event(f"{number}"))
+    await made.drain(5)
+    made.record(job("ns"), event("after"))
+    await made.drain(5)
+    assert server.said == {"ns": 1}
+
+
+async def test_no_writer_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends all the same ends all, which are then begun anew: else the others would write on without it."""
+    monkeypatch.setattr(supervise, "_BACKOFF_S", 0.01)
+    server = Server()
+    made = Recorder(cast("ApiClient", server), lambda: False)
+    take, taken = made._queue.take, 0
+
+    async def cancelled_once() -> Any:
+        nonlocal taken
+        taken += 1
+        if taken == 1:
+            raise asyncio.CancelledError
+        return await take()
+
+    monkeypatch.setattr(made._queue, "take", cancelled_once)
+    task = asyncio.create_task(supervise.Supervisor().keep("events", made.run))
+    async with asyncio.timeout(5):
+        while taken < 1 + events._WRITERS or len(made._queue._takers) < events._WRITERS:
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_repetitions_are_counted(recorder: tuple[Server, Recorder], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,17 @@
 """Carrying decisions out, against an API server that refuses some of it."""
 
 import asyncio
+import copy
 from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
 
-from elastic_tfjob.controller.client import ApiClient, Invalid, NotFound
+from elastic_tfjob.controller.client import ApiClient, Conflict, Invalid, NotFound
 from elastic_tfjob.controller.decision import Create, Decision, DeletePod, Event, ResizePod, SaveState
 from elastic_tfjob.controller.events import Recorder
 from elastic_tfjob.controller.executor import Caches, Executor
+from elastic_tfjob.controller.pods import render_pod
 from unit.build import job
 
 
@@ -73,6 +75,32 @@ def carry_out(*actions: Any, refuses: Mapping[str, Exception] | None = None) -> 
 
     executor, error = asyncio.run(run())
     return executor, api, events, error
+
+
+@pytest.mark.parametrize("label", [None, "job-name", "replica-type", "replica-index", "operator-name"])
+def test_a_name_that_another_replica_has_is_not_taken_for_the_answer_to_a_creation(label: str | None) -> None:
+    """After "already exists" it is looked who that is: ours, if an answer got lost; but not if somebody has changed the
+    labels of a pod of ours, which is then another one or none, and would never be seen under this job."""
+    body = render_pod(job({"Worker": 2}), job({"Worker": 2}).spec(), "Worker", 1)
+    there: dict[str, Any] = copy.deepcopy(body)
+    if label is not None:
+        there["metadata"]["labels"][f"training.kubeflow.org/{label}"] = "other"
+
+    class There(Api):
+        async def get(self, path: str) -> dict[str, Any]:
+            return there
+
+    exists = Conflict("POST", 409, "AlreadyExists", 'pods "j-worker-1" already exists')
+    api, events, cache = There({"POST": exists}), Events(), cast("Any", Cache())
+    executor = Executor(cast("ApiClient", api), Caches(cache, cache, cache), cast("Recorder", events))
+    decision = Decision(actions=(Create("Pod", "j-worker-1", lambda: body),))
+    if label is None:
+        asyncio.run(executor.carry_out(job(), decision))
+        assert events.told == [("SuccessfulCreatePod", "Created pod: j-worker-1")]
+    else:
+        with pytest.raises(Conflict):
+            asyncio.run(executor.carry_out(job(), decision))
+        assert events.told == [("FailedCreatePod", f"Error creating: {exists.message}")]
 
 
 REFUSED = Invalid("PATCH", 422, "Invalid", "metadata.annotations: Too long: may not be more than 262144 bytes")

@@ -13,7 +13,7 @@ from elastic_tfjob.controller.decision import Create, Decision, Settings, Tell
 from elastic_tfjob.controller.elastic import STATE_ANNOTATION, TARGET_ANNOTATION, Command, State, Target
 from elastic_tfjob.controller.observed import Job, Pod
 from elastic_tfjob.controller.pods import TFConfigs, general_name, tf_config
-from unit.build import decide, job, pod, replicas, services
+from unit.build import NOW, decide, job, pod, pod_group, replicas, services
 from unit.pretend import COMMAND, ELASTIC
 
 WORKERS = 1000
@@ -100,6 +100,7 @@ def test_a_pass_of_a_rescaled_job_is_linear(names: list[str]) -> None:
     decision = decide(found, pods=pods, services=services(COUNTS), settings=IMAGE)
     assert len(told(decision)) == rescale.TOLD_AT_ONCE
     assert decision.again_at is not None
+    assert (decision.again_at - NOW).total_seconds() == rescale.TOLD_S  # and sooner when pods have heard
     assert len(names) <= 4 * (WORKERS + 1)
     for _ in range(10):
         commands = told(decision)
@@ -187,6 +188,21 @@ def test_no_room_for_a_state_at_all() -> None:
         "j-worker-1",
     ]
     assert not any(hasattr(action, "annotations") for action in decision.actions)
+
+
+@pytest.mark.parametrize("scheduler", ["volcano", "scheduler-plugins-scheduler"])
+def test_no_room_for_the_state_of_a_gang(scheduler: str) -> None:
+    """It starts as a whole, as any job that follows no target: with its PodGroup, and when the gang scheduler says so.
+    Without the group its pods would be bound one by one, or never."""
+    filler = {"example.com/notes": "x" * (256 * 1024 - 1000)}
+    waits = Settings(image="operator:1", wait_for_target=True, gang_scheduler=scheduler)
+    found = job({"Worker": 2}, annotations={**ELASTIC, **filler})
+    decision = decide(found, settings=waits)
+    made = [action for action in decision.actions if isinstance(action, Create)]
+    assert made[0].body["spec"]["minMember"] == 2
+    assert [each.kind for each in made].count("Pod") == (0 if scheduler == "volcano" else 2)
+    admitted = decide(found, settings=waits, pod_group=pod_group(**made[0].body["spec"], phase="Inqueue"))
+    assert [action.kind for action in admitted.actions if isinstance(action, Create)].count("Pod") == 2
 
 
 def _name(replica_type: str, index: int) -> str:

@@ -13,9 +13,10 @@ import pytest
 from elastic_tfjob.controller import leader, supervise
 from elastic_tfjob.controller import operator as operator_module
 from elastic_tfjob.controller.cache import Informer
-from elastic_tfjob.controller.client import Conflict
+from elastic_tfjob.controller.client import Conflict, Unavailable
 from elastic_tfjob.controller.configuration import LiveConfiguration
 from elastic_tfjob.controller.decision import Create, Decision, Event
+from elastic_tfjob.controller.elastic import STATE_ANNOTATION, Next, State
 from elastic_tfjob.controller.executor import Caches, Executor
 from elastic_tfjob.controller.leader import LeaderElection
 from elastic_tfjob.controller.observed import EXPORTER, Job, Pod
@@ -91,9 +92,10 @@ async def until(what: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [RecursionError("deep"), ValueError("x" * 10**6), ExceptionGroup("g", [KeyError("k")])]
+    "error",
+    [RecursionError("deep"), ValueError("x" * 10**6), ExceptionGroup("g", [KeyError("k")]), asyncio.CancelledError()],
 )
-async def test_a_job_that_raises_is_set_aside_alone(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+async def test_a_job_that_raises_is_set_aside_alone(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """With a Warning that says so in a few words, and ever later; other jobs are reconciled."""
     seen: list[str] = []
 
@@ -151,6 +153,40 @@ async def test_a_bug_in_any_background_task_ends_nothing(monkeypatch: pytest.Mon
     stop.set()
     assert await asyncio.wait_for(task, 30) == EXIT_OK
     assert seen == ["ns"]
+
+
+@pytest.mark.parametrize(
+    "error", [Unavailable("GET", 503, "", ""), leader.ApiError("GET", 403, "Forbidden", ""), KeyError("spec")]
+)
+async def test_its_own_image_is_asked_for_until_it_is_known(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Jobs do not wait for it. Those that were looked at without it are looked at again."""
+    monkeypatch.setattr(operator_module, "_IMAGE_S", 0.01)
+    monkeypatch.setenv("POD_NAME", "operator-0")
+    monkeypatch.setenv("POD_NAMESPACE", "kubeflow")
+    images: list[str] = []
+
+    def reconcile(_: Any, settings: Any) -> Decision:
+        images.append(settings.image)
+        return Decision()
+
+    monkeypatch.setattr(operator_module, "reconcile", reconcile)
+    server = Server("ns")
+    get, asked = server.get, 0
+
+    async def fails_at_first(path: str, **parameters: str) -> dict[str, Any]:
+        nonlocal asked
+        if path != "/api/v1/namespaces/kubeflow/pods/operator-0":
+            return await get(path, **parameters)
+        asked += 1
+        if asked < 3 or not images:
+            raise error
+        return {"spec": {"containers": [{"name": "other", "image": "o"}, {"name": "operator", "image": "own:1"}]}}
+
+    monkeypatch.setattr(server, "get", fails_at_first)
+    async with running(server, image="") as (_, task, _):
+        await until(lambda: images[-1:] == ["own:1"])
+        assert not task.done()
+    assert images[0] == ""
 
 
 async def test_leadership_that_is_lost_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,6 +311,54 @@ async def test_servers_listen_on_both_families_and_say_who_is_stuck(monkeypatch:
         assert (status, "pods" in text) == (503, True)
 
 
+async def failing(monkeypatch: pytest.MonkeyPatch, operator: Operator, state: str = "") -> list[float]:
+    """Times of the passes of a job whose every pass stores a state and then fails."""
+    passes: list[float] = []
+
+    async def carry_out(job: Job, _: Decision) -> None:
+        passes.append(time.monotonic())
+        if state:
+            metadata = {"namespace": job.namespace, "name": job.name, "uid": job.uid}
+            metadata |= {"resourceVersion": f"{len(passes)}00", "annotations": {STATE_ANNOTATION: state}}
+            operator._caches.jobs.written({"metadata": metadata, "spec": {"tfReplicaSpecs": {}}})
+        raise leader.ApiError("POST", 403, "Forbidden", "exceeded quota")
+
+    monkeypatch.setattr(operator._executor, "carry_out", carry_out)
+    return passes
+
+
+async def test_a_rescale_is_followed_although_a_write_after_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The phase is stored: from now on its pods are asked often."""
+    coming = Next(1, 1, "overlap", {"Worker": 2}, {"Worker": 1})
+    state = State("Preparing", replicas={"Worker": 1}, next=coming, since="2026-01-02T03:04:05Z")
+    server = Server("ns")
+    operator = Operator(server, Options(metrics_address="0", health_address="0", image="i"))  # type: ignore[arg-type]
+    passes = await failing(monkeypatch, operator, state.to_json())
+    stop = asyncio.Event()
+    task = asyncio.create_task(operator.run(stop))
+    await until(lambda: len(passes) == 2)
+    assert operator._reports._followed == {("ns", "j")}
+    stop.set()
+    await task
+
+
+async def test_what_pods_report_does_not_cut_the_back_off_of_a_failing_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant's pod may have news ten times a second."""
+    server = Server("ns")
+    operator = Operator(server, Options(metrics_address="0", health_address="0", image="i"))  # type: ignore[arg-type]
+    passes = await failing(monkeypatch, operator)
+    stop = asyncio.Event()
+    task = asyncio.create_task(operator.run(stop))
+    await until(lambda: len(passes) == 3)
+    for _ in range(20):
+        operator._reported(("ns", "j"))
+        await asyncio.sleep(0.01)
+    await until(lambda: len(passes) == 4)
+    assert passes[3] - passes[2] >= 0.4
+    stop.set()
+    await task
+
+
 class Told:
     """A recorder that only listens."""
 
@@ -296,6 +380,33 @@ def test_a_configuration_that_cannot_be_read_is_refused(text: str) -> None:
     assert event.reason == "InvalidConfiguration"
     assert event.message.endswith("It stays profile fixed as before.")
     assert len(event.message) <= 1024
+
+
+@pytest.mark.parametrize(
+    ("profile", "parameter", "value", "said"),
+    [
+        ("srtf", "oracle", "true", "only a simulation knows the truth"),
+        ("optimus", "repack", "true", "a replica that runs stays where it is"),
+        ("optimus", "sample_points", "4", "it is learned"),
+        ("kips", "lend", "offered", "no node of another pool is lent"),
+        ("las", "promote_knob", "2", "promotions are not stored live"),
+    ],
+)
+def test_what_no_live_cluster_does_is_refused(profile: str, parameter: str, value: str, said: str) -> None:
+    """Also of a profile that is not chosen: it would be refused when it is."""
+    told, taken = Told(), []
+    live = LiveConfiguration(Server(), "ns/name", told, taken.append)  # type: ignore[arg-type]
+    assert live.informer is not None
+    metadata = {"namespace": "ns", "name": "name", "uid": "u", "resourceVersion": "1"}
+    text = f"profile: fifo\nprofiles: {{{profile}: {{{parameter}: {value}}}}}"
+    live.informer.seen({"metadata": metadata, "data": {"config.yaml": text}})
+    (event,) = told.events
+    assert f"profiles.{profile}.{parameter}: " in event.message
+    assert said in event.message
+    assert taken == []
+    metadata["resourceVersion"] = "2"
+    live.informer.seen({"metadata": metadata, "data": {"config.yaml": f"profile: {profile}"}})
+    assert [each.profile for each in taken] == [profile]
 
 
 async def test_a_quota_that_changed_meanwhile_is_not_taken_for_a_name_that_is_taken() -> None:

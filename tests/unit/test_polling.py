@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from elastic_tfjob.controller import polling
+from elastic_tfjob.controller import polling, supervise
 from elastic_tfjob.controller.observed import Key, Pod
 from elastic_tfjob.controller.polling import Reports, ask_directly, open_session
 from elastic_tfjob.controller.reports import Report
@@ -330,9 +330,12 @@ def pods_of(namespace: str, job: str, count: int) -> list[Pod]:
     ]
 
 
-@pytest.mark.parametrize("error", [RecursionError(), UnicodeError("x"), MemoryError(), KeyError("x"), AssertionError()])
-async def test_whatever_one_question_raises_is_that_pods_failure(error: Exception) -> None:
-    bad, good = pods_of("bad", "j", 1), pods_of("good", "j", 1)
+@pytest.mark.parametrize(
+    "error",
+    [RecursionError(), UnicodeError("x"), MemoryError(), KeyError("x"), AssertionError(), asyncio.CancelledError()],
+)
+async def test_whatever_one_question_raises_is_that_pods_failure(error: BaseException) -> None:
+    bad, good = pods_of("bad", "j", polling._IN_FLIGHT), pods_of("good", "j", 1)
     questions: list[str] = []
 
     async def ask(of: Pod) -> bytes:
@@ -435,3 +438,33 @@ async def test_questions_begin_anew_after_a_failure() -> None:
         await until(lambda: set(questions) == {each.name for each in pods})
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_no_asker_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is cancelled by something it waits for ends the run, which begins anew with all of them."""
+    monkeypatch.setattr(supervise, "_BACKOFF_S", 0.01)
+    questions: list[str] = []
+    ends = 2 * polling._IN_FLIGHT
+
+    async def ask(of: Pod) -> bytes:
+        questions.append(of.name)
+        return b"{}"
+
+    pods = pods_of("ns", "j", 1)
+    reports = Reports(ask, lambda _: tuple(pods), lambda _: None, lambda: StatusPolling(interval_s=0.1))
+    limit = reports._limit
+
+    async def cancelled_at_first() -> None:
+        nonlocal ends
+        if ends:
+            ends -= 1
+            raise asyncio.CancelledError
+        await limit()
+
+    monkeypatch.setattr(reports, "_limit", cancelled_at_first)
+    monkeypatch.setattr(supervise, "_MAX_BACKOFF_S", 0.02)
+    reports.pods_changed(("ns", "j"))
+    task = asyncio.create_task(supervise.Supervisor().keep("reports", reports.run))
+    await until(lambda: bool(questions))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

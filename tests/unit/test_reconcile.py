@@ -4,6 +4,9 @@ The behaviour that upstream also has is proven against both operators in tests/c
 no API server, the order of things, and what holds for every observation.
 """
 
+from dataclasses import replace
+from typing import Any
+
 import orjson
 import pytest
 from hypothesis import given
@@ -556,3 +559,29 @@ def test_a_finished_job_stays_finished(found: Job, before: list, after: list) ->
     assert created(decision) == []
     verdicts = {"Succeeded", "Failed"}
     assert {item.type for item in stored(found, decision).status().conditions if item.status == "True"} & verdicts
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"replica_type": "other"},
+        {"index": None},
+        {"replica_type": "ps", "index": 0},
+        {"index": 0},
+        {"replica_type": ""},
+    ],
+)
+def test_a_pod_of_the_job_whose_labels_somebody_changed_is_told(labels: dict[str, Any]) -> None:
+    """Its name is not free, so the replica cannot be made anew; nor is the pod deleted, which may be kept to be looked
+    at. Without a word the job would wait for nobody knows what."""
+    types = {"PS": 1, "Worker": 2}
+    there = (pod("PS", 0), pod("Worker", 0), replace(pod("Worker", 1), **labels))
+    decision = decide(job(types), pods=there, services=services(types))
+    (event,) = [event for event in decision.events if event.reason == "FailedCreatePod"]
+    assert event.type == "Warning"
+    assert "pod j-worker-1 of this job is there" in event.message
+    assert not decision.actions
+    leaving = decide(job(types), pods=(*there[:2], replace(there[2], terminating=True)), services=services(types))
+    assert not [event for event in leaving.events if event.reason == "FailedCreatePod"]
+    healthy = decide(job(types), pods=(*there[:2], pod("Worker", 1)), services=services(types))
+    assert not [event for event in healthy.events if event.reason == "FailedCreatePod"]

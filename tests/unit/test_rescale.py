@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.decision import DeletePod, Observed, Settings
+from elastic_tfjob.controller import rescale
+from elastic_tfjob.controller.decision import DeletePod, Observed, Settings, Tell
 from elastic_tfjob.controller.elastic import TARGET_ANNOTATION, State, Target
 from elastic_tfjob.controller.executor import Refusals
 from elastic_tfjob.controller.reconcile import reconcile
 from elastic_tfjob.controller.reports import MemoryUse
+from elastic_tfjob.controller.service import Record
 from elastic_tfjob.controller.status import format_time
 from unit import pretend
 from unit.pretend import ELASTIC, Cluster, started
@@ -118,8 +120,24 @@ class TestRollBack:
         cluster = started()
         cluster.unschedulable = {"j-worker-2"}
         cluster.target(1, Worker=3)
-        cluster.run(80)
+        cluster.until("Preparing")
+        begun = cluster.now
+        cluster.until("Stable")
+        assert (cluster.now - begun).total_seconds() < 30
         self.stays(cluster, "the new worker-2 finds no node: 0/3 nodes are available")
+
+    def test_a_new_pod_that_just_came_is_not_refused_yet(self) -> None:
+        """However long the phase: those of a large job are made one after the other."""
+        cluster = started()
+        cluster.target(1, Worker=3)
+        cluster.until("Preparing")
+        cluster.now += timedelta(seconds=60)
+        cluster.unschedulable = {"j-worker-2"}
+        cluster.run(10)
+        assert cluster.state.phase == "Preparing"
+        cluster.unschedulable.clear()
+        cluster.run(20)
+        assert set(cluster.running.values()) == {1}
 
     def test_the_new_program_fails(self) -> None:
         cluster = started()
@@ -357,6 +375,42 @@ def test_recreate_stops_the_chief_before_its_parameter_servers() -> None:
     assert set(cluster.running.values()) == {1}
     assert len(cluster.running) == 5
     assert cluster.state.history[0].mode == "recreate"
+
+
+def test_a_node_that_is_refused_after_recreate_is_not_waited_for() -> None:
+    """The job must be Stable to be placed elsewhere, and does not wait ten minutes for a pod that cannot come."""
+    cluster = started(annotations={**ELASTIC, f"{PREFIX}rescale": "recreate"})
+    size = {"Chief": 1, "PS": 1, "Worker": 3}
+    nodes = {"Chief": ("a",), "PS": ("a",), "Worker": ("a", "a", "b")}
+    cluster.annotations[TARGET_ANNOTATION] = Target(1, size, nodes, reason="grows").to_json()
+    cluster.unschedulable = {"j-worker-2"}
+    cluster.steps = False
+    cluster.until("Switching")
+    begun = cluster.now
+    cluster.until("Stable")
+    assert (cluster.now - begun).total_seconds() < 30
+    said = dict(cluster.events)["Rescaled"]
+    assert said.endswith("(recreate), but worker-2 finds no node: 0/3 nodes are available: 3 Insufficient cpu.")
+    elsewhere = {**nodes, "Worker": ("a", "a", "c")}
+    cluster.annotations[TARGET_ANNOTATION] = Target(1, size, elsewhere, reason="b is refused").to_json()
+    cluster.run(5)
+    cluster.unschedulable.clear()
+    cluster.run(10)
+    assert cluster.pods["j-worker-2"].node == "c"
+    assert set(cluster.running.values()) == {1}
+
+
+def test_marks_that_reach_nobody_make_no_busy_loop() -> None:
+    """The pods are gone, and the operator has yet to hear of that: their marks are answered with "not found", which is
+    no failure and changes nothing, so that the same pass would follow at once."""
+    cluster = started(annotations={**ELASTIC, f"{PREFIX}rescale": "recreate"})
+    cluster.target(1, Worker=3)
+    cluster.until("Recreating")
+    for _ in range(3):
+        cluster.reconcile(killed_after=0)
+        assert [action for action in cluster.decision.actions if isinstance(action, Tell)]
+        assert cluster.decision.again_at is not None
+        assert (cluster.decision.again_at - cluster.now).total_seconds() == rescale.TOLD_S
 
 
 def test_without_a_command_the_launcher_cannot_be_injected() -> None:
@@ -693,7 +747,7 @@ def test_a_job_that_is_only_placed_follows_its_spec() -> None:
     """An edit of its replicas is followed as upstream does it: the pods that stay go on."""
     waits = Settings(image="operator:1", wait_for_target=True)
     declared = {"Chief": 1, "PS": 1, "Worker": 2}
-    placed = {f"{PREFIX}placement": "pack"}
+    placed = {f"{PREFIX}placement": "auto"}
     cluster = started(
         settings=waits, annotations={**placed, TARGET_ANNOTATION: Target(0, declared, declared=declared).to_json()}
     )
@@ -720,6 +774,55 @@ def test_a_job_that_was_suspended_while_it_waited_starts_when_nobody_decides_for
     cluster.spec = {}
     cluster.run(5)
     assert cluster.running == SIZE
+
+
+FIXED = {f"{PREFIX}checkpoint-dir": "/data", f"{PREFIX}total-steps": "1000"}
+"""A job that has somewhere to go on from, and one size."""
+
+
+class TestStopped:
+    """A plan takes all from a job, and gives it back later."""
+
+    def stopped(self, annotations: dict[str, str]) -> Cluster:
+        waits = Settings(image="operator:1", wait_for_target=True)
+        cluster = Cluster(annotations=dict(annotations), settings=waits)
+        cluster.target(0)
+        cluster.run(5)
+        cluster.annotations[TARGET_ANNOTATION] = Target(1, {}, reason="others go before it").to_json()
+        cluster.run(15)
+        return cluster
+
+    def test_it_waits_and_goes_on(self) -> None:
+        """One with equal bounds, too: it need not be elastic for that."""
+        cluster = self.stopped(FIXED)
+        assert (cluster.state.phase, cluster.pods) == ("Waiting", {})
+        waited = [each for each in cluster.status["conditions"] if each["status"] == "True"][-1]
+        assert waited["type"] == "Restarting"
+        cluster.target(2)
+        cluster.run(10)
+        assert cluster.state.phase == "Stable"
+        assert set(cluster.pods) == {"j-chief-0", "j-ps-0", "j-worker-0", "j-worker-1"}
+        assert set(cluster.running.values()) == {2}
+
+    def test_one_that_has_nowhere_to_go_on_from_is_not_stopped(self) -> None:
+        cluster = self.stopped({f"{PREFIX}total-steps": "1000"})
+        assert cluster.state.phase == "Stable"
+        assert len(cluster.pods) == 4
+
+    def test_its_record(self) -> None:
+        """What it had before counts, what it waits does not."""
+        cluster = self.stopped(FIXED)
+        record = Record.of(cluster.annotations, "job-uid")
+        assert (record.placed, record.stops, bool(record.stopped)) == ("", 1, True)
+        assert 0 < record.executed_s < 20
+        assert record.service == 4 * record.executed_s
+        cluster.run(100)
+        assert Record.of(cluster.annotations, "job-uid") == record
+        cluster.target(2)
+        cluster.run(10)
+        again = Record.of(cluster.annotations, "job-uid")
+        assert again.placed
+        assert (again.executed_s, again.service, again.held) == (record.executed_s, record.service, 4)
 
 
 class TestRefusedCpu:

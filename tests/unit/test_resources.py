@@ -13,8 +13,18 @@ from kubernetes.utils.quantity import parse_quantity
 from elastic_tfjob.api.limits import MAX_BYTES, MAX_MILLICORES
 from elastic_tfjob.api.tfjob import QUANTITY_PATTERN
 from elastic_tfjob.controller.gang import render_pod_group
-from elastic_tfjob.controller.resources import amounts, cpu_of, is_accelerator, millicores, quantity, requests_of, whole
+from elastic_tfjob.controller.resources import (
+    allocatable,
+    amounts,
+    cpu_of,
+    is_accelerator,
+    millicores,
+    quantity,
+    requests_of,
+    whole,
+)
 from elastic_tfjob.controller.snapshot import terms
+from elastic_tfjob.scheduling.resources import Resources
 
 from .build import decide, job
 
@@ -113,17 +123,15 @@ def test_any_quantity_is_read_at_once(written: object) -> None:
 
 @given(st.from_regex(r"\A[0-9]{1,9}(\.[0-9]{1,6})?([KMGT]i|[mkMG]|e[0-6])?\Z"))
 def test_common_ones_are_what_the_client_library_reads(written: str) -> None:
-    assert quantity(written) == parse_quantity(written)
+    assert quantity(written) == min(parse_quantity(written), MAX_BYTES)
 
 
 def test_sums_stay_within_their_bounds() -> None:
     asked = {"cpu": "1e999999999", "memory": "8Ei", "nvidia.com/gpu": "1e30", "amd.com/gpu": "1e30"}
+    asked |= {"ephemeral-storage": "1e999999999", "pods": "5"}
     containers = [{"name": "tensorflow", "resources": {"requests": asked}}] * 3
-    assert requests_of({"containers": containers, "initContainers": containers}) == (
-        MAX_MILLICORES,
-        MAX_BYTES,
-        MAX_BYTES,
-    )
+    most = Resources(MAX_MILLICORES, MAX_BYTES, MAX_BYTES, 1, MAX_BYTES)
+    assert requests_of({"containers": containers, "initContainers": containers}) == most
     assert cpu_of({"containers": containers}) == (MAX_MILLICORES, 0)
 
 
@@ -170,3 +178,23 @@ def test_what_is_an_accelerator(name: str, counts: bool) -> None:
     asked: dict[str, Any] = {name: "2"}
     assert is_accelerator(name) is counts
     assert amounts(asked)[2] == (2 if counts else 0)
+
+
+def test_the_overhead_of_a_runtime_class_counts() -> None:
+    """On top of whatever containers ask for, those that start included."""
+    asks = {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
+    starts = {"resources": {"requests": {"cpu": "2"}}}
+    overhead = {"cpu": "250m", "memory": "120Mi"}
+    assert requests_of({"containers": [asks], "overhead": overhead})[:2] == (1250, 2**30 + 120 * 2**20)
+    assert requests_of({"containers": [asks], "initContainers": [starts], "overhead": overhead})[0] == 2250
+    assert requests_of({"containers": [asks], "overhead": None})[0] == 1000
+
+
+def test_what_a_node_admits() -> None:
+    """As many pods as it says, and the ephemeral storage that it has; a pod is one pod, whatever it asks for."""
+    has = {"cpu": "4", "memory": "8Gi", "ephemeral-storage": "10Gi", "pods": "17"}
+    assert allocatable(has) == Resources(4000, 8 * 2**30, 0, 17, 10 * 2**30)
+    assert allocatable({"cpu": "4"}).pods >= 2**30
+    assert allocatable({"pods": "1e999"}).pods <= 2**30
+    asks = {"resources": {"requests": {"ephemeral-storage": "1Gi", "pods": "3"}}}
+    assert requests_of({"containers": [asks, asks]}) == Resources(pods=1, storage=2 * 2**30)

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from elastic_tfjob.controller import scheduler as loop
-from elastic_tfjob.controller import targets
+from elastic_tfjob.controller import supervise, targets
 from elastic_tfjob.controller.cache import Informer
 from elastic_tfjob.controller.client import Invalid, Unavailable
 from elastic_tfjob.controller.decision import Event
@@ -238,6 +238,51 @@ async def test_a_write_that_hangs_holds_up_no_other_job(monkeypatch: pytest.Monk
         await world.until(lambda: asked.count("slow") > written)
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("target-")]
     assert not world.scheduler._writing
+
+
+@pytest.mark.parametrize("which", ["_nodes", "_foreign"])
+async def test_a_watch_of_the_cluster_that_ends_is_begun_anew(monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+    """Cancelled by something that it waited for: the loop would plan with the nodes of that moment for ever."""
+    monkeypatch.setattr(supervise, "_BACKOFF_S", 0.01)
+    world = World([tfjob("good")])
+    informer = getattr(world.scheduler, which)
+    run, begun, breaks = informer.run, [], asyncio.Event()
+
+    async def cancelled_once() -> None:
+        begun.append(None)
+        if len(begun) > 1:
+            await run()
+        informer.synced.set()
+        await breaks.wait()
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(informer, "run", cancelled_once)
+    task = asyncio.create_task(supervise.Supervisor().keep("scheduler", lambda: world.scheduler.run(lambda: True)))
+    await world.until(lambda: len(begun) == 1)
+    breaks.set()
+    await world.until(lambda: len(begun) == 2 and "good" in world.server.targets, 10)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_a_write_that_is_cancelled_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By something that it waited for; the job is left out for a while, as with any error."""
+    monkeypatch.setattr(loop, "_ASIDE_S", 0.5)
+    world = World([tfjob("bad")])
+    patch, asked = world.server.patch, []
+
+    async def cancelled_once(path: str, body: Object) -> Object:
+        asked.append(path)
+        if len(asked) == 1:
+            raise asyncio.CancelledError
+        return await patch(path, body)
+
+    monkeypatch.setattr(world.server, "patch", cancelled_once)
+    async with world.running():
+        await world.until(lambda: world.left_out == {"bad"}, 10)
+        await asyncio.sleep(0.5)
+        world.scheduler.touched(("ns", "other"))
+        await world.until(lambda: "bad" in world.server.targets, 30)
 
 
 async def test_what_was_left_out_comes_back_when_it_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:

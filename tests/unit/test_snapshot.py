@@ -11,6 +11,7 @@ from elastic_tfjob.controller.cluster import ForeignPod, Node
 from elastic_tfjob.controller.elastic import UID_ANNOTATION, Target
 from elastic_tfjob.controller.observed import Job, Pod
 from elastic_tfjob.controller.reports import CpuUse, Report
+from elastic_tfjob.controller.service import RECORD_ANNOTATION, Record
 from elastic_tfjob.controller.snapshot import Candidate, assemble, candidate
 from elastic_tfjob.controller.status import format_time
 from elastic_tfjob.controller.targets import decide, decide_fixed, released
@@ -71,7 +72,7 @@ def state(generation: int = 0, workers: int = 1, phase: str = "Stable", **fields
 
 
 def bound(kind: str, index: int, name: str = "n1", cpu: int = 1000, **fields: Any) -> Pod:
-    return replace(pod(kind, index), node=name, requests=(cpu, 0, 0), cpu=(cpu, 0), **fields)
+    return replace(pod(kind, index), node=name, requests=Resources(cpu, pods=1), cpu=(cpu, 0), **fields)
 
 
 PODS = (bound("ps", 0), bound("worker", 0))
@@ -92,7 +93,7 @@ def described(found: Job, pods: tuple[Pod, ...] = (), **fields: Any) -> CoreJob:
 
 def test_groups_from_template_and_annotations() -> None:
     ps, worker = described(elastic_job(workers=2)).spec.groups
-    assert (ps.type, ps.minimum, ps.maximum, ps.request) == ("PS", 1, 1, Resources(1000))
+    assert (ps.type, ps.minimum, ps.maximum, ps.request) == ("PS", 1, 1, Resources(1000, pods=1))
     assert (worker.count, worker.minimum, worker.maximum) == (2, 1, 4)
 
 
@@ -107,7 +108,7 @@ def test_injected_containers_are_counted() -> None:
 def test_a_limit_without_a_request_is_the_request() -> None:
     limits = {"limits": {"cpu": "500m", "memory": "1Gi", "nvidia.com/gpu": 1}}
     asks = {"containers": [{"name": "tensorflow", "image": "i", "resources": limits}]}
-    assert described(elastic_job(**asks)).spec.groups[0].request == Resources(500, GI, 1)
+    assert described(elastic_job(**asks)).spec.groups[0].request == Resources(500, GI, 1, 1)
 
 
 def test_without_checkpoint_dir_it_has_only_its_declared_size() -> None:
@@ -115,6 +116,39 @@ def test_without_checkpoint_dir_it_has_only_its_declared_size() -> None:
     found.annotations.pop(f"{PREFIX}checkpoint-dir")
     spec = described(found).spec
     assert (spec.groups[1].minimum, spec.groups[1].maximum, spec.rescalable) == (2, 2, False)
+
+
+@pytest.mark.parametrize(
+    ("said", "may"),
+    [
+        ({"max-workers": "4"}, (True, True, True)),
+        ({"max-workers": "2"}, (False, True, True)),
+        ({"max-workers": "4", "rescale": "never"}, (False, False, False)),
+        ({"max-workers": "4", "rescale": "never", "inject": "sidecar"}, (False, False, True)),
+        ({"max-workers": "2", "inject": "none"}, (False, True, False)),
+    ],
+)
+def test_what_may_be_done_to_a_job(said: dict[str, str], may: tuple[bool, bool, bool]) -> None:
+    """With somewhere to go on from it can be stopped and tell its progress, whatever its bounds are."""
+    found = elastic_job(workers=2)
+    for name in ("min-workers", "inject"):
+        found.annotations.pop(f"{PREFIX}{name}", None)
+    found.annotations.update({f"{PREFIX}{name}": value for name, value in said.items()})
+    spec = described(found).spec
+    assert (spec.rescalable, spec.stoppable, spec.reports) == may
+
+
+def test_service_is_what_the_record_says() -> None:
+    """So that LAS means live what it means in simulation: a job that has had more goes behind one that has had less."""
+    placed = format_time(NOW - timedelta(seconds=100))
+    record = Record(placed=placed, held=2, executed_s=50.0, service=5000.0)
+    found = elastic_job(target=target(), state=state())
+    found.annotations[RECORD_ANNOTATION] = record.to_json()
+    made = described(found, PODS)
+    assert (made.executed_s, made.service) == (50.0, 5000.0)
+    assert made.service_at(NOW.timestamp()) == 5000.0 + 2 * 100
+    found.annotations[RECORD_ANNOTATION] = "nonsense"
+    assert described(found, PODS).service == 0.0
 
 
 def test_asked_sizes_are_pinned() -> None:
@@ -179,7 +213,7 @@ def test_constraints() -> None:
 def test_not_decided_for_but_counted(found: Job) -> None:
     made = look(found, (bound("worker", 0), bound("worker", 1, phase="Succeeded")))
     assert made.job is None
-    assert made.others == {"n1": Resources(1000)}
+    assert made.others == {"n1": Resources(1000, pods=1)}
 
 
 def test_scope_all_decides_for_plain_jobs() -> None:
@@ -204,7 +238,7 @@ def test_till_pods_are_bound_the_target_says_and_it_is_left_alone() -> None:
     found = look(elastic_job(target=target(), state=state()), (bound("ps", 0),))
     assert found.job is not None
     assert (found.job.placement, found.job.phase) == ({"PS": ("n1",), "Worker": ("n1",)}, "rescaling")
-    assert found.held == {"n1": Resources(2000)}
+    assert found.held == {"n1": Resources(2000, pods=2)}
 
 
 def test_a_replica_promised_to_a_lost_node_may_be_placed_anew() -> None:
@@ -219,7 +253,8 @@ def test_between_two_targets(phase: str) -> None:
     found = look(elastic_job(target=target(1, 1), state=now), (*PODS, bound("worker", 1), bound("worker", 2, "n2")))
     assert found.job is not None
     assert (found.job.phase, found.job.counts) == ("rescaling", {"PS": 1, "Worker": 1})
-    assert found.others == {"n1": Resources(1000), "n2": Resources(1000)}  # what it has not given up yet
+    each = Resources(1000, pods=1)
+    assert found.others == {"n1": each, "n2": each}  # what it has not given up yet
 
 
 def test_a_new_target_is_a_rescale_before_the_state_says_so_and_a_refused_one_is_none() -> None:
@@ -266,12 +301,12 @@ def test_nonsense_in_our_annotations_counts_as_nothing() -> None:
 
 
 def test_free_is_what_others_leave() -> None:
-    foreign = ForeignPod("kube-system", "p", "u", 1, "n1", (500, GI, 1))
+    foreign = ForeignPod("kube-system", "p", "u", 1, "n1", Resources(500, GI, 1, 1))
     plain = look(job({"Worker": 1}), (bound("worker", 0),))
     ours = look(elastic_job(target=target(), state=state()), PODS)
     made = assemble([plain, ours], NODES, [foreign], 1.0)
-    assert made.nodes["n1"].capacity == Resources(4000, 8 * GI, 2)
-    assert made.nodes["n1"].free == Resources(2500, 7 * GI, 1)
+    assert made.nodes["n1"].capacity == Resources(4000, 8 * GI, 2, 110)
+    assert made.nodes["n1"].free == Resources(2500, 7 * GI, 1, 108)
     assert set(made.jobs) == {"ns/j"}
 
 
@@ -422,6 +457,24 @@ def replanned(found: Job, pods: tuple[Pod, ...], nodes: Any = NODES, profile: st
     return decide(plan, {"ns/j": made}), made
 
 
+@pytest.mark.parametrize("profile", ["kips", "fifo", "drf", "tetris", "edf"])
+@pytest.mark.parametrize("short", ["pods", "storage"])
+def test_no_more_is_planned_than_nodes_admit(profile: str, short: str) -> None:
+    """Of pods and of ephemeral storage: both nodes have CPU for much more. kube-scheduler would leave the rest Pending
+    on the nodes that they are pinned to."""
+    asks = {"requests": {"cpu": "100m", "ephemeral-storage": "1Gi"}}
+    found = elastic_job(workers=4, containers=[{"name": "tensorflow", "image": "i", "resources": asks}])
+    left = {"pods": 3, "storage": 3 * GI}[short]
+    plenty = Resources(4000, 8 * GI, 0, 110, 110 * GI)
+    nodes = {name: replace(NODES[name], allocatable=plenty._replace(**{short: left})) for name in NODES}
+    targets, _ = replanned(found, (), nodes, profile)
+    placed = [node for names in targets["ns/j"].nodes.values() for node in names]
+    assert len(placed) == 5
+    assert max(placed.count(name) for name in NODES) == 3
+    other = ForeignPod("kube-system", "p", "u", 1, "n1", Resources(pods=1, storage=GI))
+    assert getattr(assemble([], nodes, [other], 1.0).nodes["n1"].free, short) == left - left // 3
+
+
 @pytest.mark.parametrize("profile", ["kips", "fifo", "optimus", "drf"])
 @pytest.mark.parametrize("elastic", [True, False])
 def test_a_job_that_kube_scheduler_refuses_gets_other_nodes(elastic: bool, profile: str) -> None:
@@ -447,7 +500,7 @@ def test_without_another_node_it_waits_where_it_is_and_reserves_nothing() -> Non
         made, candidate_ = replanned(found, pods, only, "fifo")
         assert made == {}
         assert candidate_.refused == "0/2 nodes: too many"
-        taken = Resources(1000) if pods[0].node else Resources()
+        taken = Resources(1000, pods=1) if pods[0].node else Resources()
         assert candidate_.held.get("n1", Resources()) == taken, "what is not there takes no room"
 
 
@@ -466,7 +519,7 @@ def test_room_that_nobody_moves_into_is_given_to_others() -> None:
         now = when + timedelta(seconds=after_s)
         before = candidate(found, (bound("ps", 0),), nodes=NODES, now=now, before=before)
         together = before.others.get("n1", Resources()).plus(before.held.get("n1", Resources()))
-        assert together == Resources(reserved), after_s
+        assert together == Resources(reserved, pods=reserved // 1000), after_s
     there = candidate(found, PODS, nodes=NODES, now=when + timedelta(seconds=401), before=before)
     assert there.job is not None, "it came after all"
     assert there.job.phase == "running"
@@ -504,7 +557,7 @@ def test_cpu_that_is_not_given_back_is_not_waited_for() -> None:
     for after_s, others in ((0, 0), (59, 0), (60, 1000)):
         before = candidate(found, pods, nodes=NODES, now=NOW + timedelta(seconds=after_s), before=before)
         assert before.others.get("n1", Resources()) == Resources(others), after_s
-        assert before.others.get("n1", Resources()).plus(before.held["n1"]) == Resources(3000)
+        assert before.others.get("n1", Resources()).plus(before.held["n1"]) == Resources(3000, pods=2)
     given = candidate(found, PODS, nodes=NODES, now=NOW + timedelta(seconds=61), before=before)
     assert (given.others, given.owes_since_s) == ({}, None)
 
@@ -514,10 +567,10 @@ def test_absurd_cpu_counts_as_the_request(written: int) -> None:
     found = elastic_job(target=target(cpu={"Worker": [written]}), state=state())
     made = look(found, (bound("ps", 0),))
     assert made.job is not None
-    assert made.held == {"n1": Resources(2000)}
+    assert made.held == {"n1": Resources(2000, pods=2)}
     assert made.job.cpu == {}
     lent = look(elastic_job(target=target(cpu={"Worker": [1500]}), state=state()), (bound("ps", 0),))
-    assert lent.held == {"n1": Resources(2500)}
+    assert lent.held == {"n1": Resources(2500, pods=2)}
 
 
 # Who waits for whom
@@ -573,7 +626,7 @@ def test_cpu_that_a_replica_gives_back_makes_room_for_another_of_its_job() -> No
     """The PS holds 1500m of n1 and is to hold 1000m: so the worker that is added fits, and no one else need wait."""
     pods = (bound("ps", 0, cpu=1500), bound("worker", 0))
     found = look(elastic_job(target=target(), state=state()), pods)
-    nodes = {"n1": replace(NODES["n1"], allocatable=(3000, *NODES["n1"].allocatable[1:]))}
+    nodes = {"n1": replace(NODES["n1"], allocatable=NODES["n1"].allocatable._replace(cpu=3000))}
     grown = core.Target({"PS": ("n1",), "Worker": ("n1", "n1")}, "grows")
     made = assemble([found], nodes, [], NOW.timestamp())
     assert decide(core.Plan(made, {"ns/j": grown}), {"ns/j": found})["ns/j"].replicas == {"PS": 1, "Worker": 2}

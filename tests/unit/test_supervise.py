@@ -9,7 +9,7 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from elastic_tfjob.controller import supervise
-from elastic_tfjob.controller.supervise import Supervisor, excerpt, trace, watch_loop
+from elastic_tfjob.controller.supervise import Supervisor, excerpt, trace, unending, watch_loop
 
 
 @pytest.fixture
@@ -124,6 +124,28 @@ async def test_a_task_that_is_well_again_is_not_stuck(monkeypatch: pytest.Monkey
     assert len(runs) == 2
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("ends", [cancelled_by_nobody, asyncio.sleep])
+@pytest.mark.usefixtures("quick")
+async def test_a_group_does_not_go_on_without_a_task_that_should_never_end(ends: Callable[..., object]) -> None:
+    """A TaskGroup takes no notice of one that returns or is cancelled by something that it waited for."""
+    begun: list[None] = []
+
+    async def child() -> None:
+        begun.append(None)
+        await ends(0) if ends is asyncio.sleep else await ends()  # type: ignore[misc]
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(unending(child))
+            group.create_task(unending(asyncio.Event().wait))
+
+    with capture_logs() as said:
+        await kept(run, lambda: len(begun) >= 3)
+    assert said[0]["error"] in ("RuntimeError: it returned", "RuntimeError: something it waited for was cancelled")
+    if ends is cancelled_by_nobody:
+        assert said[0]["trace"][-1].endswith("cancelled_by_nobody")
 
 
 class Unspeakable(Exception):

@@ -83,7 +83,7 @@ ANNOTATIONS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
     "total-steps": _whole(1, MAX_STEPS),
     "checkpoint-dir": (_path, "a path or URL that tf.io.gfile can open"),
     "rescale": _one_of("overlap", "spare", "recreate", "never"),
-    "placement": _one_of("auto", "pack", "spread", "none"),
+    "placement": _one_of("auto", "none"),
     "loanable": (_BOOLEAN.__getitem__, "true or false"),
     "estimated-duration": (duration, f"a duration (1d12h, 90m, 30s), {_LONGEST}"),
     "inject": _one_of("launcher", "sidecar", "both", "none"),
@@ -114,7 +114,6 @@ class Elasticity:
     checkpoint_dir: str | None = None
     rescale: str | None = None
     placement: str = "auto"
-    loanable: bool = False
     estimated_duration: timedelta | None = None
     inject: str | None = None
     problems: tuple[str, ...] = field(default=(), compare=False)
@@ -141,6 +140,8 @@ class Elasticity:
                 values[name.replace("-", "_")] = parse(text)
             except (ValueError, KeyError):
                 problems.append(f"{key}: {describe(text)} is ignored: allowed is {allowed}")
+        if values.pop("loanable", False):
+            problems.append(f"{PREFIX}loanable: 'true' is ignored: no node is lent to a live cluster yet")
         found = cls(**values)
         for kind, replica_type in (("workers", "Worker"), ("ps", "PS")):
             declared = spec.tf_replica_specs.get(replica_type)
@@ -158,16 +159,24 @@ class Elasticity:
         least = replicas if low is None else low
         return least, max(replicas, least) if high is None else high
 
+    def stoppable(self, spec: TFJobSpec) -> bool:
+        """Whether all of the job's pods may be stopped and made anew later: it has somewhere to go on from."""
+        return self.checkpoint_dir is not None and self.rescale != "never" and not spec.enable_dynamic_worker
+
     def elastic(self, spec: TFJobSpec) -> bool:
-        """Whether the job may be rescaled at all: it has somewhere to resume from, and room between its bounds."""
-        if self.checkpoint_dir is None or self.rescale == "never" or spec.enable_dynamic_worker:
+        """Whether the job may be rescaled: it is stoppable, and there is room between its bounds."""
+        if not self.stoppable(spec):
             return False
         bounds = (self.bounds(name, replica.count) for name, replica in spec.tf_replica_specs.items())
         return any(least < most for least, most in bounds)
 
     def injected(self, spec: TFJobSpec) -> str:
         """What goes into the pods: launcher, sidecar, both or none."""
-        return self.inject or ("both" if self.elastic(spec) else "none")
+        return self.inject or ("both" if self.stoppable(spec) else "none")
+
+    def reports(self, spec: TFJobSpec) -> bool:
+        """Whether an exporter in the pods tells of the job's progress."""
+        return self.injected(spec) in ("sidecar", "both")
 
     def asked(self, replica_type: str) -> int | None:
         """How many replicas of a type a person asks for."""

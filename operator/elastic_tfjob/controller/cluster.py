@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic_tfjob.controller.observed import Key, readable
-from elastic_tfjob.controller.resources import Requests, amounts, requests_of
+from elastic_tfjob.controller.resources import allocatable, requests_of
 from elastic_tfjob.scheduling.constraints import Taint
+from elastic_tfjob.scheduling.resources import Resources
 
 __all__ = ["ACTIVE_AND_BOUND", "ConfigMap", "ForeignPod", "Node"]
 
@@ -24,7 +25,7 @@ class Node:
     name: str
     uid: str
     version: int
-    allocatable: Requests
+    allocatable: Resources
     labels: Mapping[str, str]
     taints: tuple[Taint, ...]
     usable: bool
@@ -40,7 +41,7 @@ class Node:
             name=sys.intern(metadata["name"]),
             uid=metadata["uid"],
             version=int(metadata["resourceVersion"]),
-            allocatable=amounts(status.get("allocatable") or {}),
+            allocatable=allocatable(status.get("allocatable") or {}),
             labels=dict(metadata.get("labels") or {}),
             taints=tuple(Taint(t["key"], t.get("value", ""), t["effect"]) for t in spec.get("taints") or ()),
             usable=ready and not spec.get("unschedulable") and "deletionTimestamp" not in metadata,
@@ -61,7 +62,7 @@ class ForeignPod:
     uid: str
     version: int
     node: str
-    requests: Requests
+    requests: Resources
 
     @classmethod
     @readable

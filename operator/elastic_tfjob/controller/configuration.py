@@ -13,6 +13,8 @@ from elastic_tfjob.controller.events import Recorder
 from elastic_tfjob.controller.observed import Key
 from elastic_tfjob.controller.settings import Configuration, parse_configuration
 from elastic_tfjob.controller.supervise import excerpt
+from elastic_tfjob.scheduling.contract import LIVE_LACKS
+from elastic_tfjob.scheduling.profiles import parse_profile
 
 __all__ = ["LiveConfiguration"]
 
@@ -55,6 +57,7 @@ class LiveConfiguration:
         elif found.text != self._text:
             try:
                 read = parse_configuration(found.text)
+                _must_be_met(read)
             except ValueError as error:
                 self._refuse(found, str(error))
             except Exception as error:  # what YAML can do to its parser has no end
@@ -77,3 +80,15 @@ class LiveConfiguration:
         self._recorder.record(
             found, Event("Warning", "InvalidConfiguration", f"config.yaml: {problem}. It stays {stays}.")
         )
+
+
+def _must_be_met(configuration: Configuration) -> None:
+    """Raises ValueError for what no live cluster does."""
+    problems = [
+        f"profiles.{name}.{parameter}: {lack.why}; allowed is {lack.off}"
+        for name, settings in configuration.profiles.items()
+        for parameter, lack in LIVE_LACKS.items()
+        if parameter in settings and getattr(parse_profile(name, settings), parameter) != lack.off
+    ]
+    if problems:
+        raise ValueError("; ".join(problems))

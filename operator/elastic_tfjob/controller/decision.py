@@ -12,11 +12,12 @@ from elastic_tfjob.controller.reports import Report
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long each phase may take, in seconds. `hook_s`: after so long without a reported step the program is taken
-    for one that does not report any."""
+    """How long each phase may take, in seconds. `unschedulable_s`: after so long kube-scheduler is taken at its word;
+    longer than scheduling has patience (unfit.py), so that another plan follows. `hook_s`: after so long without a
+    reported step the program is taken for one that does not report any."""
 
     prepare_s: float = 300.0
-    unschedulable_s: float = 60.0
+    unschedulable_s: float = 20.0
     checkpoint_s: float = 120.0
     switch_s: float = 120.0
     cancel_s: float = 60.0

@@ -25,7 +25,7 @@ from elastic_tfjob.controller.decision import Event
 from elastic_tfjob.controller.fair import FairQueue, Shares
 from elastic_tfjob.controller.observed import Job
 from elastic_tfjob.controller.status import format_time
-from elastic_tfjob.controller.supervise import excerpt
+from elastic_tfjob.controller.supervise import cancels, excerpt, unending
 
 __all__ = ["Recorder"]
 
@@ -142,7 +142,7 @@ class Recorder:
         """Write queued events for ever."""
         async with asyncio.TaskGroup() as group:
             for number in range(_WRITERS):
-                group.create_task(self._write_all(), name=f"events-{number}")
+                group.create_task(unending(self._write_all), name=f"events-{number}")
 
     async def drain(self, timeout_s: float) -> None:
         """Wait until what is queued is written, at most so long."""
@@ -160,7 +160,9 @@ class Recorder:
             except ApiError as error:
                 # The namespace may be going away, and the job with it.
                 log.info("event not written", reason=waiting.event.reason, error=str(error))
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                if cancels(error):
+                    raise
                 log.error("bug: event not written", reason=waiting.event.reason, error=excerpt(error))
             finally:
                 self._bytes.give(namespace, waiting.size)

@@ -8,7 +8,17 @@ from typing import Any, Final
 
 import structlog
 
-from elastic_tfjob.api.tfjob import CONTAINER, GROUP, KIND, PLURAL, VERSION
+from elastic_tfjob.api.tfjob import (
+    CONTAINER,
+    GROUP,
+    JOB_NAME_LABEL,
+    KIND,
+    OPERATOR_NAME_LABEL,
+    PLURAL,
+    REPLICA_INDEX_LABEL,
+    REPLICA_TYPE_LABEL,
+    VERSION,
+)
 from elastic_tfjob.controller import metrics
 from elastic_tfjob.controller.cache import Informer
 from elastic_tfjob.controller.client import (
@@ -49,6 +59,8 @@ log = structlog.get_logger(__name__)
 _WRITES_PER_JOB: Final = 16
 _REFUSED_S: Final = 60.0
 _MOST_REFUSED_S: Final = 3600.0
+# The labels by which the operator finds an object again, and knows which replica it is.
+_IDENTITY: Final = (OPERATOR_NAME_LABEL, JOB_NAME_LABEL, REPLICA_TYPE_LABEL, REPLICA_INDEX_LABEL)
 _WORDS: Final = {"Pod": "pod", "Service": "service", "PodGroup": "PodGroup"}
 
 
@@ -211,8 +223,7 @@ class Executor:
                     raise
                 # Ours if an answer got lost or the cache is behind; otherwise somebody has taken the name.
                 answer = await self._api.get(f"{path}/{name}")
-                owners = answer["metadata"].get("ownerReferences") or ()
-                if not any(owner["uid"] == job.uid for owner in owners):
+                if not _is_the_same(answer["metadata"], body["metadata"], job.uid):
                     raise error from None
                 self._informer(kind).seen(answer)
             self._tell(job, "Normal", f"SuccessfulCreate{kind}", f"Created {_WORDS[kind]}: {name}")
@@ -338,6 +349,14 @@ class Executor:
 
     def _tell(self, job: Job, type_: str, reason: str, message: str) -> None:
         self._recorder.record(job, Event(type_, reason, message))
+
+
+def _is_the_same(there: Mapping[str, Any], wanted: Mapping[str, Any], uid: str) -> bool:
+    """Whether an object is the one that was to be created: the job's own, and by its labels that replica's."""
+    labels, asked = there.get("labels") or {}, wanted.get("labels") or {}
+    return any(owner["uid"] == uid for owner in there.get("ownerReferences") or ()) and all(
+        labels.get(name) == asked.get(name) for name in _IDENTITY
+    )
 
 
 def _count(kind: str, operation: str, result: str) -> None:

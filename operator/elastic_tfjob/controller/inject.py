@@ -10,7 +10,8 @@ from typing import Any, Final
 from elastic_tfjob.api.annotations import Elasticity
 from elastic_tfjob.api.tfjob import CONTAINER, TFJobSpec
 from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION
-from elastic_tfjob.controller.resources import Requests, requests_of
+from elastic_tfjob.controller.resources import amounts, requests_of
+from elastic_tfjob.scheduling.resources import Resources
 
 __all__ = ["STATUS_PORT", "has_launcher", "inject", "needs_accelerator", "pin", "set_cpu", "sidecar_request"]
 
@@ -49,12 +50,14 @@ def without_command(spec: TFJobSpec) -> list[str]:
 
 def needs_accelerator(spec: TFJobSpec) -> bool:
     """Whether a replica holds a device that two programs cannot share."""
-    return any(requests_of(replica.template.get("spec") or {})[2] for replica in spec.tf_replica_specs.values())
+    return any(
+        requests_of(replica.template.get("spec") or {}).accelerators for replica in spec.tf_replica_specs.values()
+    )
 
 
-def sidecar_request() -> Requests:
+def sidecar_request() -> Resources:
     """What the exporter adds to a pod's requests."""
-    return requests_of({"containers": [{"name": "exporter", "resources": _SIDECAR_RESOURCES}]})
+    return amounts(_SIDECAR_RESOURCES["requests"])
 
 
 def inject(pod: dict[str, Any], what: str, image: str, checkpoint_dir: str | None) -> None:

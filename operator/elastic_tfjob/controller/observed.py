@@ -25,8 +25,9 @@ from elastic_tfjob.api.tfjob import (
     TFJobSpec,
 )
 from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STOP_COMMAND
-from elastic_tfjob.controller.resources import Requests, cpu_of, requests_of
+from elastic_tfjob.controller.resources import cpu_of, requests_of
 from elastic_tfjob.controller.status import JobStatus
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
 __all__ = ["EXPORTER", "INSTALL", "Job", "Key", "Pod", "PodGroup", "Service", "Trouble", "readable"]
 
@@ -156,7 +157,7 @@ class Pod:
     troubles: tuple[Trouble, ...]
     node: str = ""
     ip: str = ""
-    requests: Requests = (0, 0, 0)
+    requests: Resources = NOTHING
     cpu: tuple[int, int] = (0, 0)
     command: str = ""
     exporter: bool = False

@@ -48,7 +48,7 @@ from elastic_tfjob.controller.queue import KeyQueue
 from elastic_tfjob.controller.reconcile import reconcile
 from elastic_tfjob.controller.scheduler import FIXED, Scheduler
 from elastic_tfjob.controller.settings import Configuration
-from elastic_tfjob.controller.supervise import Supervisor, excerpt, trace, watch_loop
+from elastic_tfjob.controller.supervise import Supervisor, cancels, excerpt, trace, watch_loop
 
 __all__ = ["Operator", "Options", "run"]
 
@@ -58,10 +58,16 @@ AnyInformer = Informer[Job] | Informer[Pod] | Informer[Service] | Informer[PodGr
 
 # Pods of a job change state together: one look at all of them instead of one for each.
 _SETTLE_S: Final = 0.05
+# Of what pods report each moment counts for a rescale. But it is no reason to forget that a job has failed, so it is
+# for later, however little (see KeyQueue.add).
+_REPORTED_S: Final = 0.005
 _STOP_S: Final = 8.0
 # How long a job waits whose turn came while this replica was not sure to lead.
 _NOT_SURE_S: Final = 1.0
 _PRIORITIES_S: Final = 60.0
+# What the operator does not learn of its own image at the first try it asks for again, later each time.
+_IMAGE_S: Final = 1.0
+_MAX_IMAGE_S: Final = 60.0
 _SELECTOR: Final = f"{OPERATOR_NAME_LABEL}={CONTROLLER_NAME}"
 _SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
@@ -130,6 +136,7 @@ class Operator:
             )
         fenced = api.fenced(self._holds)
         self._priorities: dict[str, int] = {}
+        self._asked_image = asyncio.Event()
         self._stopping = False
         self._leads = False
         self._leads_since = 0.0
@@ -196,7 +203,7 @@ class Operator:
         self._scheduler.touched(key)
 
     def _reported(self, key: Key) -> None:
-        self._queue.add(key)
+        self._look_at(key, _REPORTED_S)
         self._scheduler.touched(key)
 
     def _configured(self, configuration: Configuration) -> None:
@@ -241,6 +248,7 @@ class Operator:
             background.append(self._keep("loop", watch_loop))
             if self._options.gang_scheduler or self._options.config_map:
                 background.append(self._keep("priorities", self._follow_priorities))
+            background.append(self._keep("image", self._learn_image))
             lead = asyncio.create_task(self._lead())
             stopped = asyncio.create_task(stop.wait())
             try:
@@ -259,8 +267,7 @@ class Operator:
         election = self._election
         for informer in self._informers:
             await informer.synced.wait()
-        if not self._settings.image:
-            self._settings = replace(self._settings, image=await self._own_image())
+        await self._asked_image.wait()
         if election is not None:
             await election.acquire()
         self._leads, self._leads_since = True, time.monotonic()
@@ -331,7 +338,9 @@ class Operator:
         except ApiError as error:
             again_s = self._queue.retry(key)
             log.error("refused by the API server", **where, error=str(error), again_in_s=again_s)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if cancels(error):
+                raise
             again_s = self._queue.retry(key)
             metrics.RECONCILE_FAILURES.inc()
             problem = excerpt(error)
@@ -357,24 +366,37 @@ class Operator:
             ),
             self._settings,
         )
-        await self._executor.carry_out(job, decision)
+        try:
+            await self._executor.carry_out(job, decision)
+        finally:
+            # Whatever failed, the phase may have been stored.
+            for newest in self._caches.jobs.of_job(key):
+                self._reports.follow(key, _rescaling(newest))
+        # Of a job that failed the retry, at most a minute away, calculates this anew.
         if decision.again_at is not None:
             self._queue.add(key, (decision.again_at - now).total_seconds())
-        for newest in self._caches.jobs.of_job(key):
-            self._reports.follow(key, _rescaling(newest))
 
-    async def _own_image(self) -> str:
-        """The image of the operator's own pod, which holds launcher and exporter; empty outside a cluster."""
-        name = os.environ.get("POD_NAME")
-        if not name:
-            return ""
-        try:
-            pod = await self._api.get(f"/api/v1/namespaces/{_own_namespace()}/pods/{name}")
-            containers = pod["spec"]["containers"]
-            return str(next((c for c in containers if c["name"] == "operator"), containers[0])["image"])
-        except Exception as error:
-            log.warning("own image not known: no launcher is injected; --image says it", error=excerpt(error))
-            return ""
+    async def _learn_image(self) -> None:
+        """Know the image that holds launcher and exporter: that of the operator's own pod, where nobody said another.
+        Until it is known, and outside a cluster, no launcher is injected."""
+        name, again_s = os.environ.get("POD_NAME"), _IMAGE_S
+        while name and not self._settings.image:
+            try:
+                pod = await self._api.get(f"/api/v1/namespaces/{_own_namespace()}/pods/{name}")
+                containers = pod["spec"]["containers"]
+                image = str(next((c for c in containers if c["name"] == "operator"), containers[0])["image"])
+            except Exception as error:
+                log.warning("own image not known; --image says it", error=excerpt(error), again_in_s=again_s)
+            else:
+                self._settings = replace(self._settings, image=image)
+                self._look_at_all()
+                break
+            # Jobs that need no launcher are not kept waiting.
+            self._asked_image.set()
+            await asyncio.sleep(again_s)
+            again_s = min(2 * again_s, _MAX_IMAGE_S)
+        self._asked_image.set()
+        await asyncio.Event().wait()
 
     async def _follow_priorities(self) -> None:
         while True:

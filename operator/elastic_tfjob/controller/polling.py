@@ -25,7 +25,7 @@ from elastic_tfjob.controller.fair import FairQueue
 from elastic_tfjob.controller.observed import Key, Pod
 from elastic_tfjob.controller.reports import Report
 from elastic_tfjob.controller.settings import StatusPolling
-from elastic_tfjob.controller.supervise import excerpt, trace
+from elastic_tfjob.controller.supervise import cancels, excerpt, trace, unending
 
 __all__ = ["Reports", "ask_directly", "ask_through_proxy", "open_session"]
 
@@ -233,7 +233,7 @@ class Reports:
         self._begin_anew()
         async with asyncio.TaskGroup() as group:
             for _ in range(_IN_FLIGHT):
-                group.create_task(self._ask_all())
+                group.create_task(unending(self._ask_all))
             loop = asyncio.get_running_loop()
             while True:
                 self._wake.clear()
@@ -310,7 +310,9 @@ class Reports:
         except ValueError as error:
             result = "nonsense"
             log.debug("no report", **where, error=excerpt(error))
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if cancels(error):
+                raise
             result = "nonsense"
             log.warning(
                 "no report, for a reason that nobody thought of", **where, error=excerpt(error), trace=trace(error)

@@ -16,7 +16,13 @@ from typing import Any, Final, TypeVar
 
 from elastic_tfjob.api.annotations import Elasticity
 from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES, MAX_REPLICAS, after
-from elastic_tfjob.api.tfjob import REPLICA_TYPES, InvalidTFJob, TFJobSpec
+from elastic_tfjob.api.tfjob import (
+    REPLICA_INDEX_LABEL,
+    REPLICA_TYPE_LABEL,
+    REPLICA_TYPES,
+    InvalidTFJob,
+    TFJobSpec,
+)
 from elastic_tfjob.controller import gang, inject
 from elastic_tfjob.controller.decision import (
     Action,
@@ -55,13 +61,15 @@ from elastic_tfjob.controller.pods import Sizes, general_name, render_pod, rende
 from elastic_tfjob.controller.rescale import (
     NUMBERS_S,
     TOLD_AT_ONCE,
+    TOLD_S,
     Situation,
     Step,
     advance,
     chief_of,
     with_numbers,
 )
-from elastic_tfjob.controller.resources import cpu_of
+from elastic_tfjob.controller.resources import cpu_of, requests_of
+from elastic_tfjob.controller.service import RECORD_ANNOTATION, Record, continued
 from elastic_tfjob.controller.status import ReplicaCounts, format_time, moment_of
 
 # What upstream takes for the exit code of a container that has none: retryable, since it is above 127.
@@ -75,8 +83,8 @@ _PAUSED: Final = ("Checkpointing", "Switching", "Recreating")
 _CREATED_AT_ONCE: Final = 200
 
 # What the operator writes into a job's annotations beside its state takes so many bytes at most; and so much it grows.
-_OF_STATE: Final = (STATE_ANNOTATION, STEP_ANNOTATION, ETA_ANNOTATION, UID_ANNOTATION)
-_OF_STATE_BYTES: Final = sum(map(len, _OF_STATE)) + 128
+_OF_STATE: Final = (STATE_ANNOTATION, STEP_ANNOTATION, ETA_ANNOTATION, UID_ANNOTATION, RECORD_ANNOTATION)
+_OF_STATE_BYTES: Final = sum(map(len, _OF_STATE)) + 384
 _STATE_GROWS: Final = 4096
 
 T = TypeVar("T")
@@ -124,8 +132,8 @@ class _Pass:
         self.orphans = tuple(service for service in observed.services if not service.owner)
         # Left by an earlier job of the same name until the garbage collector or the kubelet is done with them.
         others: tuple[Pod | Service, ...] = (*observed.pods, *observed.services)
-        # So are names of our own that labels do not give to a replica any more.
-        self.taken = {(type(each), each.name) for each in others if each.owner}
+        # So are names of our own that labels do not give to that replica any more: somebody has changed them.
+        self.taken = {(type(each), each.name): each for each in others if each.owner}
         self.by_type: dict[str, list[Pod]] = {}
         for pod in self.pods:
             self.by_type.setdefault(pod.replica_type, []).append(pod)
@@ -230,6 +238,7 @@ class _Pass:
         if failure := self._limit_reached():
             self._fail("TFJobFailed", failure)
             return
+        self.state = self._followed()
         if not self._gang_may_start():
             return
         self._report_troubles()
@@ -254,16 +263,20 @@ class _Pass:
         follows = self.elasticity.annotated or self.settings.all_jobs
         return self.settings.wait_for_target and follows and self.elasticity.placement != "none"
 
+    def _followed(self) -> State | None:
+        """The state of a job that follows a target; None for one that does not, or has no room for a state."""
+        if not (self._waits_for_target() or self.elasticity.elastic(self.declared) or self.stored):
+            return None
+        state = self._stored_or_first()
+        return state if self._room_for(state) else None
+
     def _follow_target(self) -> None:
         """Take the size that the job runs with from its state, and the next step from its target."""
+        state, now = self.state, self.now
+        if state is None:
+            return
         elastic = self.elasticity.elastic(self.declared)
-        if not (self._waits_for_target() or elastic or self.stored):
-            return
-        now = self.now
-        state = self._stored_or_first()
-        if not self._room_for(state):
-            return
-        self.state = state
+        stoppable = self.elasticity.stoppable(self.declared)
         target = self._own(Target.of)
         if target is not None and self.refused and target.replicas == state.replicas:
             target = replace(target, cpu=self._possible(target.cpu))
@@ -290,6 +303,7 @@ class _Pass:
             reports=self.reports,
             listened_s=self.listened_s,
             elastic=elastic,
+            stoppable=stoppable,
             launcher=launcher,
             accelerators=inject.needs_accelerator(self.declared),
             mode=self.elasticity.rescale if self.elasticity.rescale in ("overlap", "spare", "recreate") else "overlap",  # type: ignore[arg-type]
@@ -303,7 +317,7 @@ class _Pass:
             pod = situation.by_role[role]
             self.actions.append(Tell(pod.name, pod.uid, command))
         if len(step.commands) >= TOLD_AT_ONCE:
-            self._look_again(now, None)
+            self._look_again(None, TOLD_S)
         self._delete_pods(step.delete, mark=True)
         moved = step.state.phase != state.phase
         report = self.reports.get(general_name(self.job.name, *chief_of(self.declared)))
@@ -386,10 +400,25 @@ class _Pass:
             STATE_ANNOTATION: text,
             STEP_ANNOTATION: None if state.step is None else str(state.step),
             ETA_ANNOTATION: state.eta,
+            RECORD_ANNOTATION: self._record(state),
         }
         changed = {name: value for name, value in wanted.items() if self.job.annotations.get(name) != value}
         if changed:
             self.actions.append(SaveState(changed))
+
+    def _record(self, state: State) -> str:
+        """The record of service once this state holds."""
+        suspended = self.spec.run_policy.suspend or self.status.finished
+        before, after = (self.stored.replicas if self.stored is not None else {}), {} if suspended else state.replicas
+        held = accelerators = 0
+        for name, count in after.items():
+            replica = self.declared.tf_replica_specs.get(name)
+            held += count
+            accelerators += (
+                count * requests_of(replica.template.get("spec") or {}).accelerators if replica is not None else 0
+            )
+        record = Record.of(self.job.annotations, self.job.uid)
+        return continued(record, before, after, accelerators or held, self.time).to_json()
 
     def _own(self, read: Callable[[Mapping[str, str], str, Collection[str]], T | None]) -> T | None:
         """One of the operator's own annotations; nonsense is reported, and is as none."""
@@ -492,11 +521,10 @@ class _Pass:
         if not scheduler:
             return True
         spec = self.spec
-        if self.stored is not None or self._waits_for_target():
-            state = self._stored_or_first()
-            if state.phase == "Waiting":
+        if self.state is not None:
+            if self.state.phase == "Waiting":
                 return True  # it has no gang yet
-            spec = gang.shrunk(self.sizes.spec(state.replicas))
+            spec = gang.shrunk(self.sizes.spec(self.state.replicas))
         wanted = gang.render_pod_group(self.job, spec, scheduler, self.priorities, self.pod_group)
         if self.pod_group is None:
             self.actions.append(Create("PodGroup", self.job.name, lambda: wanted))
@@ -548,7 +576,9 @@ class _Pass:
 
     def _may_create(self, kind: type[Pod | Service], name: str) -> bool:
         """Whether a name is free, and this pass may create more."""
-        if (kind, name) in self.taken:
+        if (holder := self.taken.get((kind, name))) is not None:
+            if holder.owner == self.job.uid and not (holder.terminating or holder.uid in self.deleted):
+                self._event("Warning", f"FailedCreate{kind.__name__}", _relabelled(holder))
             return False
         if self.created == _CREATED_AT_ONCE:
             self.again_at = self.time
@@ -647,8 +677,7 @@ class _Pass:
 
     def _update_status(self) -> None:
         """Conditions from the counts, in upstream's order of types. See docs/compatibility.md for the full table."""
-        if moment_of(self.status.start_time) is None:
-            self.status.start_time = self.now
+        self.status.start_time = self.status.start_time or self.now
         # Running would replace Restarting before a later type is looked at, so remember it.
         restarting = self.status.get("Restarting")
         has_chief = any(name in self.spec.tf_replica_specs and self._runs_with(name) for name in ("Chief", "Master"))
@@ -745,6 +774,14 @@ class _Pass:
 def _size_with(state: State, name: str, index: int) -> State | Next:
     """The size that a replica belongs to: the one that the job runs with, or if it is added for the next one, that."""
     return state if state.next is None or index < state.replicas.get(name, 0) else state.next
+
+
+def _relabelled(holder: Pod | Service) -> str:
+    kind = type(holder).__name__
+    return (
+        f"Error creating: {kind.lower()} {holder.name} of this job is there, but by its labels it is another replica, "
+        f"or none ({REPLICA_TYPE_LABEL} and {REPLICA_INDEX_LABEL}): restore them, or delete it"
+    )
 
 
 def _size_of(text: str) -> int:

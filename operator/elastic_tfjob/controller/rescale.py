@@ -63,6 +63,9 @@ _MODES_S: Final = 5.0
 _NUDGE_S: Final = 5.0
 # Commands of one pass: each names all replicas, so those of a large job are not held in memory together.
 TOLD_AT_ONCE: Final = 200
+# When it is looked again who has not been told yet: each pod that was brings the job back at once. This is for those
+# that are gone, of which the operator has not heard yet; more questions would change nothing.
+TOLD_S: Final = 1.0
 # Of a program that was started later than this, nobody knows yet that it will not construct ElasticCheckpoint, whatever
 # its launcher says.
 _HOOK_S: Final = 30.0
@@ -74,8 +77,9 @@ _LAST_WORDS: Final = 700
 
 @dataclass(frozen=True)
 class Situation:
-    """All that `advance` looks at. `pods` are the job's own; `launcher` tells that all of its pods have one, and an
-    exporter; `mode` is the best way of rescaling that the user allows; exporters have been asked for `listened_s`."""
+    """All that `advance` looks at. `pods` are the job's own; `elastic` allows another size, `stoppable` that all is
+    taken from it; `launcher` tells that all of its pods have one, and an exporter; `mode` is the best way of rescaling
+    that the user allows; exporters have been asked for `listened_s`."""
 
     job: Job
     spec: TFJobSpec
@@ -87,6 +91,7 @@ class Situation:
     reports: Mapping[str, Report] = field(default_factory=dict)
     listened_s: float = inf
     elastic: bool = True
+    stoppable: bool = True
     launcher: bool = True
     accelerators: bool = False
     mode: Mode = "overlap"
@@ -203,7 +208,8 @@ def _stable(s: Situation) -> Step:
     if not s.elastic and target.replicas == s.declared:
         return _as_declared(s, stay, target)
     tried = state.refused.generation if state.refused is not None else -1
-    if not s.elastic or target.generation <= max(state.generation, tried):
+    may = s.elastic or (s.stoppable and not target.replicas)
+    if not may or target.generation <= max(state.generation, tried):
         return stay
     mode, why = _mode(s) if target.replicas else ("recreate", "")
     if mode is None:
@@ -313,10 +319,12 @@ def _switching(s: Situation) -> Step:
     silent = _silent(s, report) and chief is not None and chief.phase == "Running"
     limit_s = s.timeouts.recreate_s if coming.mode == "recreate" else s.timeouts.switch_s
     late = s.unheard_s > limit_s
-    if not ((heard and _followed(s)) or silent or late):
+    # What it waits for in vain on a node that the operator chose, it gets elsewhere; but only a Stable job is placed.
+    refused = "" if heard else _refused(s, [role for role, pod in s.by_role.items() if pod.pinned])
+    if not ((heard and _followed(s)) or silent or late or refused):
         return step
     downtime_s = report.downtime_s if heard and report is not None else None
-    if downtime_s is None and coming.mode == "recreate" and not late:
+    if downtime_s is None and coming.mode == "recreate" and not (late or refused):
         downtime_s = s.elapsed_s
     lost = report.lost_steps if heard and report is not None else None
     now = format_time(s.now)
@@ -332,7 +340,9 @@ def _switching(s: Situation) -> Step:
         history=state.remember(done),
     )
     change = f"From {words(coming.before)} to {words(coming.replicas)} ({coming.mode})"
-    if late and not heard:
+    if refused and not late:
+        event = Event("Warning", "Rescaled", f"{change}, but {refused}")
+    elif late and not heard:
         event = Event("Warning", "Rescaled", f"{change}, but no step was seen for {limit_s:.0f} s: {coming.reason}")
     else:
         pause = "" if downtime_s is None else f" in {downtime_s:.2f} s"
@@ -363,7 +373,7 @@ def _recreating(s: Situation) -> Step:
         if not (pod.stopped_by_us or pod.terminating or pod.phase in ("Succeeded", "Failed"))
     ]
     if unmarked:
-        return replace(step, commands=dict.fromkeys(unmarked[:TOLD_AT_ONCE], STOP_COMMAND), again_s=0.0)
+        return replace(step, commands=dict.fromkeys(unmarked[:TOLD_AT_ONCE], STOP_COMMAND), again_s=TOLD_S)
     doomed = [chief] if chief is not None else list(pods.values())
     if doomed:
         return replace(step, delete=tuple(pod for pod in doomed if not pod.terminating))
@@ -432,14 +442,25 @@ def _cannot_prepare(s: Situation, added: list[Role]) -> str:
         pod = pods.get(role)
         if pod is not None and pod.phase in ("Failed", "Succeeded"):
             return f"the new {_name(role)} ended"
-        for trouble in pod.troubles if pod is not None else ():
-            if trouble.reason == "Unschedulable" and s.elapsed_s > s.timeouts.unschedulable_s:
-                return f"the new {_name(role)} finds no node: {trouble.message}"
+    if refused := _refused(s, added):
+        return f"the new {refused}"
     for role in _roles(coming.replicas):
         report = s.report(role)
         prepared = report.prepared if report is not None else None
         if prepared is not None and prepared.generation == coming.generation and prepared.state == "failed":
             return f"{_name(role)} could not be prepared: {prepared.why}"
+    return ""
+
+
+def _refused(s: Situation, roles: Iterable[Role]) -> str:
+    """The first of these replicas that kube-scheduler has found no node for so long that it will not, and its words."""
+    for role in roles:
+        pod = s.by_role.get(role)
+        since = moment_of(pod.unschedulable_at) if pod is not None and not pod.node and not pod.terminating else None
+        if pod is None or since is None:
+            continue
+        if min(s.elapsed_s, (s.now - since).total_seconds()) >= s.timeouts.unschedulable_s:
+            return f"{_name(role)} finds no node: {pod.unschedulable}"
     return ""
 
 

@@ -1,18 +1,16 @@
 """What pods ask for, read from their specs. Pure."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from decimal import Context, Decimal
 from functools import lru_cache
 from typing import Any, Final
 
 from elastic_tfjob.api.limits import MAX_BYTES, MAX_MILLICORES, MAX_NODE_NAME, MAX_WORD
 from elastic_tfjob.api.tfjob import CONTAINER
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
-__all__ = ["Requests", "amounts", "cpu_of", "is_accelerator", "millicores", "quantity", "requests_of", "whole"]
-
-Requests = tuple[int, int, int]
-"""CPU in millicores, memory in bytes, accelerators."""
+__all__ = ["allocatable", "amounts", "cpu_of", "is_accelerator", "millicores", "quantity", "requests_of", "whole"]
 
 Raw = Mapping[str, Any]
 
@@ -25,7 +23,9 @@ _LEAST: Final = Decimal("1e-9")
 # More than the digits of all that lies between these two.
 _DIGITS: Final = 40
 _EXACT: Final = Context(prec=2 * _DIGITS)
-_LIMITS: Final = (MAX_MILLICORES, MAX_BYTES, MAX_BYTES)
+_LIMITS: Final = Resources(MAX_MILLICORES, MAX_BYTES, MAX_BYTES, MAX_BYTES, MAX_BYTES)
+
+_ANY_PODS: Final = 1 << 30
 
 # In a name such as nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915, google.com/tpu, cloud-tpus.google.com/v3,
 # aliyun.com/gpu-mem: a word of the vendor's domain or of the resource, and not a part of one (gpulicense).
@@ -89,11 +89,11 @@ def whole(written: object) -> int:
     return int(quantity(written))
 
 
-def requests_of(pod_spec: Raw) -> Requests:
+def requests_of(pod_spec: Raw) -> Resources:
     """What kube-scheduler counts for a pod: its containers and native sidecars together, or an init container that
-    asks for more than those that run beside it. A limit without a request is the request."""
-    running = (0, 0, 0)
-    starting = (0, 0, 0)
+    asks for more than those that run beside it; and the overhead of its RuntimeClass, which the API server writes into
+    pods, so that templates lack it. A limit without a request is the request."""
+    running = starting = NOTHING
     for container in pod_spec.get("initContainers") or ():
         asked = _requests(container)
         if container.get("restartPolicy") == "Always":
@@ -103,7 +103,8 @@ def requests_of(pod_spec: Raw) -> Requests:
             starting = _most(starting, _sum(running, asked))
     for container in pod_spec.get("containers") or ():
         running = _sum(running, _requests(container))
-    return _most(running, starting)
+    total = _sum(_most(running, starting), amounts(pod_spec.get("overhead") or {}))
+    return total._replace(pods=1)
 
 
 def cpu_of(pod_spec: Raw) -> tuple[int, int]:
@@ -116,15 +117,25 @@ def cpu_of(pod_spec: Raw) -> tuple[int, int]:
     return 0, 0
 
 
-def _requests(container: Raw) -> Requests:
+def _requests(container: Raw) -> Resources:
     resources = container.get("resources") or {}
     return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
 
-def amounts(asked: Raw) -> Requests:
-    """Quantities by resource name, as a pod asks for or a node has them."""
-    accelerators = _most_of(2, (whole(written) for name, written in asked.items() if is_accelerator(name)))
-    return millicores(asked.get("cpu", 0)), whole(asked.get("memory", 0)), accelerators
+def amounts(asked: Raw) -> Resources:
+    """Quantities by resource name, as a container asks for them."""
+    return Resources(
+        millicores(asked.get("cpu", 0)),
+        whole(asked.get("memory", 0)),
+        min(sum(whole(written) for name, written in asked.items() if is_accelerator(name)), MAX_BYTES),
+        storage=whole(asked.get("ephemeral-storage", 0)),
+    )
+
+
+def allocatable(has: Raw) -> Resources:
+    """Quantities by resource name, as a node has them. One that does not say how many pods it admits, as every kubelet
+    does, admits them all."""
+    return amounts(has)._replace(pods=min(whole(has.get("pods", _ANY_PODS)), _ANY_PODS))
 
 
 def is_accelerator(resource: str) -> bool:
@@ -137,14 +148,10 @@ def is_accelerator(resource: str) -> bool:
     return not _ACCELERATOR_WORDS.isdisjoint(words) or (domain == "nvidia.com" and name.startswith("mig-"))
 
 
-def _most_of(what: int, parts: Iterable[int]) -> int:
-    """Their sum, but no more than the limit of that amount."""
-    return min(sum(parts), _LIMITS[what])
+def _sum(a: Resources, b: Resources) -> Resources:
+    """But no more than the limit of each amount."""
+    return Resources(*map(min, a.plus(b), _LIMITS))
 
 
-def _sum(a: Requests, b: Requests) -> Requests:
-    return _most_of(0, (a[0], b[0])), _most_of(1, (a[1], b[1])), _most_of(2, (a[2], b[2]))
-
-
-def _most(a: Requests, b: Requests) -> Requests:
-    return max(a[0], b[0]), max(a[1], b[1]), max(a[2], b[2])
+def _most(a: Resources, b: Resources) -> Resources:
+    return Resources(*map(max, a, b))

@@ -31,7 +31,7 @@ from elastic_tfjob.controller.reports import Report
 from elastic_tfjob.controller.settings import Configuration
 from elastic_tfjob.controller.snapshot import Candidate, assemble, candidate, set_aside
 from elastic_tfjob.controller.status import parse_time
-from elastic_tfjob.controller.supervise import excerpt
+from elastic_tfjob.controller.supervise import cancels, excerpt, unending
 from elastic_tfjob.controller.targets import decide, decide_fixed, released, suspended
 from elastic_tfjob.controller.unfit import Pair, Unfit, active, judge, verdict_due_s
 from elastic_tfjob.scheduling.core import schedule
@@ -199,8 +199,8 @@ class Scheduler:
                 configuration = self._configuration()
                 if configuration.profile != FIXED and not watching:
                     watching = True
-                    group.create_task(self._nodes.run(), name="nodes")
-                    group.create_task(self._foreign.run(), name="foreign-pods")
+                    group.create_task(unending(self._nodes.run), name="nodes")
+                    group.create_task(unending(self._foreign.run), name="foreign-pods")
                     await self._nodes.synced.wait()
                     await self._foreign.synced.wait()
                 begun = time.monotonic()
@@ -357,7 +357,7 @@ class Scheduler:
     def _decided(self) -> Iterator[Candidate]:
         return (self._candidates[key] for key in self._managed)
 
-    def _leave_out(self, key: Key, error: Exception) -> None:
+    def _leave_out(self, key: Key, error: BaseException) -> None:
         """Decide nothing for a job for a while; longer, if it is not the first time."""
         now, known = time.monotonic(), self._aside.get(key)
         delay_s = _ASIDE_S if known is None else min(2 * known.delay_s, _MAX_ASIDE_S)
@@ -368,7 +368,7 @@ class Scheduler:
         source = found.source if found is not None else None
         source = source if source is not None else next(iter(self._jobs.of_job(key)), None)
         if source is not None:
-            message = f"Left out of scheduling: {error or type(error).__name__}"[:_WORDS]
+            message = f"Left out of scheduling: {str(error) or type(error).__name__}"[:_WORDS]
             self._recorder.record(source, Event("Warning", "NotScheduled", message))
 
     def _stands_aside(self, key: Key) -> bool:
@@ -461,7 +461,9 @@ class Scheduler:
                 }
             }
             await self._store(job, target, body)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if cancels(error):
+                raise
             self._leave_out(key, error)
 
     async def _store(self, job: Job, target: Target, body: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from elastic_tfjob.controller.observed import Job, Pod, required_terms
 from elastic_tfjob.controller.reports import Report
 from elastic_tfjob.controller.rescale import chief_of
 from elastic_tfjob.controller.resources import cpu_of, requests_of
+from elastic_tfjob.controller.service import Record
 from elastic_tfjob.controller.status import parse_time
 from elastic_tfjob.controller.unfit import Pair
 from elastic_tfjob.scheduling import snapshot as core
@@ -77,6 +78,7 @@ class Terms:
     spec: TFJobSpec
     elasticity: Elasticity
     elastic: bool
+    stoppable: bool
     requests: Mapping[str, Resources]
     beside: Mapping[str, int]
     constraints: tuple[tuple[str, Constraints], ...]
@@ -164,15 +166,26 @@ def terms(job: Job, before: Terms | None = None) -> Terms:
     if spec.total_replicas > MAX_REPLICAS:
         raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas, of which {MAX_REPLICAS} can be placed")
     elasticity = Elasticity.parse(job.annotations, spec)
-    added = sidecar_request() if elasticity.injected(spec) in ("sidecar", "both") else (0, 0, 0)
+    added = sidecar_request() if elasticity.reports(spec) else NOTHING
     requests, beside, constraints = {}, {}, []
     for name, replica in spec.tf_replica_specs.items():
         pod = replica.template.get("spec") or {}
-        requests[name] = Resources(*requests_of(pod)).plus(Resources(*added))
+        requests[name] = requests_of(pod).plus(added)
         beside[name] = requests[name].cpu - cpu_of(pod)[0]
         constraints.append((name, _constraints(pod)))
     elastic = elasticity.elastic(spec)
-    return Terms(job.raw_spec, said, spec, elasticity, elastic, requests, beside, tuple(constraints), job.queue)
+    return Terms(
+        job.raw_spec,
+        said,
+        spec,
+        elasticity,
+        elastic,
+        elasticity.stoppable(spec),
+        requests,
+        beside,
+        tuple(constraints),
+        job.queue,
+    )
 
 
 def candidate(
@@ -240,7 +253,7 @@ def candidate(
     owed = {
         role: over
         for role, pod in kept.items()
-        if any(over := Resources(*pod.requests).minus(_request(found, cpu, role)).positive())
+        if any(over := pod.requests.minus(_request(found, cpu, role)).positive())
     }
     same = before is not None and before.target == target
     owes_since_s = _since(bool(owed), before.owes_since_s if before is not None and same else None, now_s)
@@ -248,9 +261,9 @@ def candidate(
         owed = {}
     awaits = bool(awaited) and not (lost or on_its_way)
     awaited_since_s = _since(awaits, before.awaited_since_s if before is not None and same else None, now_s)
-    taken = [(pod.node, Resources(*pod.requests).minus(owed.get(role, NOTHING))) for role, pod in kept.items()]
+    taken = [(pod.node, pod.requests.minus(owed.get(role, NOTHING))) for role, pod in kept.items()]
     extra = {pod.uid for pod in active} - {pod.uid for pod in kept.values()}
-    others = [(pod.node, Resources(*pod.requests)) for pod in active if pod.uid in extra]
+    others = [(pod.node, pod.requests) for pod in active if pod.uid in extra]
     others += [(kept[role].node, over) for role, over in owed.items()]
     asked, why = asked_for(found, target, state, size)
     phase: core.Phase = "waiting" if not placement else "running"
@@ -258,7 +271,8 @@ def candidate(
     # A job that starts is between two targets, too: till its pods are bound. One whose node is gone waits in vain.
     if on_its_way or (awaited and not lost):
         phase = "running" if superseded and placement else "rescaling"
-    since_s = _begun(job, state, phase, now_s)
+    record = Record.of(job.annotations, job.uid)
+    since_s = _begun(job, state, record, phase, now_s)
     report = reports.get(_pod_name(job, spec)) if reports else None
     steps, observed_s, steps_per_s = _progress(state, report, since_s)
     made = Candidate(
@@ -273,6 +287,8 @@ def candidate(
             observed_s=observed_s,
             steps_per_s=steps_per_s if placement else 0.0,
             since_s=since_s,
+            service=record.service,
+            executed_s=record.executed_s,
             rescaled_s=_last_rescale(state),
             speed=_speed(found, state, report, size, cpu),
             cpu=cpu,
@@ -287,7 +303,7 @@ def candidate(
         followed=True,
         bound={role: pod.node for role, pod in by_role.items()},
         awaited=awaited,
-        cpu={role: pod.requests[0] for role, pod in by_role.items()},
+        cpu={role: pod.requests.cpu for role, pod in by_role.items()},
         refused=refused,
         awaited_since_s=awaited_since_s,
         owes_since_s=owes_since_s,
@@ -312,10 +328,10 @@ def _since(holds: bool, before_s: float | None, now_s: float) -> float | None:
     return now_s if before_s is None else before_s
 
 
-def _begun(job: Job, state: State | None, phase: core.Phase, now_s: float) -> float:
-    """Since when (Unix time) the job runs, or waits."""
+def _begun(job: Job, state: State | None, record: Record, phase: core.Phase, now_s: float) -> float:
+    """Since when (Unix time) the job has what it holds, or waits."""
     if phase != "waiting":
-        return _seconds(job.status().start_time) or now_s
+        return _seconds(record.placed or None) or _seconds(job.status().start_time) or now_s
     if state is not None and state.phase == "Waiting" and state.since:
         return _seconds(state.since) or now_s
     return _seconds(job.created) or now_s
@@ -333,7 +349,8 @@ def promised(
         return target.replicas, False
     if _refused(target, state):
         return state.replicas, state.rescaling
-    coming = found.elastic and target.generation > state.generation and state.phase != "Waiting"
+    may = found.elastic or (found.stoppable and not target.replicas)
+    coming = may and target.generation > state.generation and state.phase != "Waiting"
     return target.replicas, state.rescaling or coming
 
 
@@ -374,7 +391,7 @@ def assemble(
     previous: core.Snapshot | None = None,
 ) -> core.Snapshot:
     """The Snapshot; evolved from the previous one where no node changed."""
-    used: dict[str, list[int]] = {name: [0, 0, 0] for name in nodes}
+    used = {name: [0] * len(NOTHING) for name in nodes}
     jobs: dict[str, core.Job] = {}
     for each in candidates:
         if each.job is not None:
@@ -385,8 +402,8 @@ def assemble(
         _add(used, pod.node, pod.requests)
     free: dict[str, core.Node] = {}
     for name, node in nodes.items():
-        capacity = Resources(*node.allocatable)
-        left = Resources(*(max(0, have - take) for have, take in zip(capacity, used[name], strict=True)))
+        capacity = node.allocatable
+        left = capacity.minus(Resources(*used[name])).positive()
         free[name] = core.Node(name, capacity, left, labels={**node.labels, _NAME: name}, taints=node.taints)
     if previous is None:
         return core.Snapshot(now_s, free, jobs)
@@ -443,8 +460,9 @@ def _job_spec(
         deadline_s=deadline_s,
         total_steps=None if steps is None else float(min(steps, MAX_STEPS)),
         duration_s=expected.total_seconds() if expected is not None else None,
-        loanable=elasticity.loanable,
         rescalable=found.elastic or bool(asked),
+        stoppable=found.stoppable,
+        reports=elasticity.reports(found.spec),
         fixed_cpu=bool(found.queue) or not found.elastic,
         constraints=next(iter(distinct)) if len(distinct) == 1 else ANYWHERE,
         constraints_by_type=where if len(distinct) > 1 else (),
@@ -528,7 +546,7 @@ def _promised_cpu(
 ) -> dict[str, tuple[int, ...]]:
     """Millicores of whole pods, per type where any replica's differ from the request. CPU is lent on top of requests,
     within a node: what is written there beside that counts as the request."""
-    most = max((node.allocatable[0] for node in nodes.values()), default=0)
+    most = max((node.allocatable.cpu for node in nodes.values()), default=0)
     if target is None or (state is not None and _refused(target, state)):
         given = state.cpu if state is not None else {}
     else:
@@ -592,15 +610,15 @@ def _seconds(time: str | None) -> float | None:
     return parse_time(time).timestamp() if time else None
 
 
-def _sum(parts: Iterable[tuple[str, tuple[int, int, int]]]) -> dict[str, Resources]:
+def _sum(parts: Iterable[tuple[str, Resources]]) -> dict[str, Resources]:
     total: dict[str, Resources] = {}
     for node, amount in parts:
         if node:
-            total[node] = total.get(node, NOTHING).plus(Resources(*amount))
+            total[node] = total.get(node, NOTHING).plus(amount)
     return total
 
 
-def _add(used: dict[str, list[int]], node: str, amount: tuple[int, int, int]) -> None:
+def _add(used: dict[str, list[int]], node: str, amount: Resources) -> None:
     if (sums := used.get(node)) is not None:
-        for i in range(3):
-            sums[i] += amount[i]
+        for i, part in enumerate(amount):
+            sums[i] += part

@@ -14,7 +14,7 @@ import structlog
 
 from elastic_tfjob.controller import metrics
 
-__all__ = ["Supervisor", "excerpt", "trace", "watch_loop"]
+__all__ = ["Supervisor", "cancels", "excerpt", "trace", "unending", "watch_loop"]
 
 log = structlog.get_logger(__name__)
 
@@ -49,8 +49,6 @@ class Supervisor:
     async def keep(self, name: str, run: Callable[[], Awaitable[object]]) -> None:
         """Run for ever: when it fails or returns, which it never should, it is run again, later each time. Ends when it
         is cancelled from outside, and only then."""
-        me = asyncio.current_task()
-        assert me is not None
         backoff_s = 0.0
         while True:
             well = asyncio.get_running_loop().call_later(_WELL_S, self._failing.pop, name, None)
@@ -59,7 +57,7 @@ class Supervisor:
             try:
                 await run()
             except asyncio.CancelledError as error:
-                if me.cancelling():
+                if cancels(error):
                     raise
                 problem, frames = "something it waited for was cancelled", trace(error)
             except Exception as error:
@@ -75,6 +73,25 @@ class Supervisor:
             again_s = backoff_s * random.uniform(0.5, 1.0)
             log.error("bug: a task failed", task=name, error=problem, trace=frames, again_in_s=round(again_s, 2))
             await asyncio.sleep(again_s)
+
+
+def cancels(error: BaseException) -> bool:
+    """Whether an error is the cancellation of the task that runs, and not of something that it waited for."""
+    me = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and me is not None and me.cancelling() > 0
+
+
+async def unending(run: Callable[[], Awaitable[object]]) -> None:
+    """For a task of a TaskGroup that never ends: a group takes no notice of one that returns, or is cancelled by
+    something that it waited for, and goes on without it. Raises RuntimeError then, which ends the whole group, so that
+    its Supervisor tells it and begins it anew."""
+    try:
+        await run()
+    except asyncio.CancelledError as error:
+        if cancels(error):
+            raise
+        raise RuntimeError("something it waited for was cancelled") from error
+    raise RuntimeError("it returned")
 
 
 def excerpt(error: BaseException) -> str:
@@ -94,6 +111,8 @@ def trace(error: BaseException) -> tuple[str, ...]:
     """The innermost calls of a traceback, outermost first: where, and not with which values, which may be anybody's."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    if isinstance(error.__cause__, asyncio.CancelledError):
+        error = error.__cause__
     frames = traceback.extract_tb(error.__traceback__, limit=-_FRAMES)
     return tuple(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
 

@@ -76,7 +76,7 @@ def decide(
 
 def _stoppable(found: Candidate) -> bool:
     """Whether the job can go on later from where it was."""
-    return found.terms is not None and found.terms.elastic
+    return found.terms is not None and found.terms.stoppable
 
 
 def decide_fixed(found: Candidate) -> Target | None:

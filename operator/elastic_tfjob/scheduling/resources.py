@@ -4,20 +4,39 @@ from typing import NamedTuple
 
 
 class Resources(NamedTuple):
-    """CPU in millicores, memory in bytes, accelerators in whole devices. Integers, so that sums are exact."""
+    """CPU in millicores, memory in bytes, accelerators in whole devices, pods, ephemeral storage in bytes. Integers, so
+    that sums are exact.
+
+    Pods and ephemeral storage only decide whether something fits on a node. Where nobody counts them, as in traces,
+    they are 0 on both sides.
+    """
 
     cpu: int = 0
     memory: int = 0
     accelerators: int = 0
+    pods: int = 0
+    storage: int = 0
 
     def plus(self, other: "Resources") -> "Resources":
-        return Resources(self.cpu + other.cpu, self.memory + other.memory, self.accelerators + other.accelerators)
+        return Resources(
+            self.cpu + other.cpu,
+            self.memory + other.memory,
+            self.accelerators + other.accelerators,
+            self.pods + other.pods,
+            self.storage + other.storage,
+        )
 
     def minus(self, other: "Resources") -> "Resources":
-        return Resources(self.cpu - other.cpu, self.memory - other.memory, self.accelerators - other.accelerators)
+        return Resources(
+            self.cpu - other.cpu,
+            self.memory - other.memory,
+            self.accelerators - other.accelerators,
+            self.pods - other.pods,
+            self.storage - other.storage,
+        )
 
     def times(self, n: int) -> "Resources":
-        return Resources(self.cpu * n, self.memory * n, self.accelerators * n)
+        return Resources(self.cpu * n, self.memory * n, self.accelerators * n, self.pods * n, self.storage * n)
 
     def positive(self) -> "Resources":
         """With nothing where there is less than nothing."""
@@ -25,11 +44,18 @@ class Resources(NamedTuple):
 
     def within(self, other: "Resources") -> bool:
         """Whether every component is at most the other's."""
-        return self.cpu <= other.cpu and self.memory <= other.memory and self.accelerators <= other.accelerators
+        return (
+            self.cpu <= other.cpu
+            and self.memory <= other.memory
+            and self.accelerators <= other.accelerators
+            and self.pods <= other.pods
+            and self.storage <= other.storage
+        )
 
     def dominant_share(self, of: "Resources") -> float:
-        """The largest share of any resource of `of` (Ghodsi et al., NSDI'11). A resource nobody has counts as 0."""
-        return max((mine / all_ for mine, all_ in zip(self, of, strict=True) if all_ > 0), default=0.0)
+        """The largest share of CPU, memory or accelerators of `of` (Ghodsi et al., NSDI'11). A resource nobody has
+        counts as 0."""
+        return max((mine / all_ for mine, all_ in zip(self[:3], of[:3], strict=True) if all_ > 0), default=0.0)
 
 
 NOTHING = Resources()

@@ -40,13 +40,13 @@ class Room:
     def __init__(self, nodes: list[Node], rank: Rank, *, totals_only: bool = False) -> None:
         self.totals_only = totals_only
         self.rank = rank
-        self._log: list[tuple[int | str, int, int, int, int] | list[Node]] = []
+        self._log: list[tuple[int | str, Resources, int] | list[Node]] = []
         """To undo: what was taken of which node, and the nodes there were before others came."""
-        self._elsewhere: dict[str, list[int]] = {}
-        """What jobs hold on nodes that are not here, by name, as in the log: they may come (back)."""
+        self._elsewhere: dict[str, tuple[Resources, int]] = {}
+        """What jobs hold on nodes that are not here, by name, with how many PSs: such a node may come (back)."""
         self._set_up(nodes, {})
 
-    def _set_up(self, nodes: list[Node], held: dict[str, list[int]]) -> None:
+    def _set_up(self, nodes: list[Node], held: dict[str, tuple[Resources, int]]) -> None:
         """Stand on these nodes, of which jobs hold so much."""
         self.nodes = nodes
         self.index = {node.name: i for i, node in enumerate(nodes)}
@@ -55,22 +55,24 @@ class Room:
         self.cpu = [node.free.cpu for node in nodes]
         self.memory = [node.free.memory for node in nodes]
         self.accelerators = [node.free.accelerators for node in nodes]
+        self.pods = [node.free.pods for node in nodes]
+        self.storage = [node.free.storage for node in nodes]
         total = NOTHING
         for node in nodes:
             total = total.plus(node.free)
         self.total = total
-        self.free_cpu, self.free_memory, self.free_accelerators = total
         self.ps = [0] * len(nodes)
         """Parameter servers of our jobs per node, for placements that keep them apart."""
         for name in held.keys() & self.index.keys():
-            i, (cpu, memory, accelerators, ps) = self.index[name], held.pop(name)
-            self.cpu[i] -= cpu
-            self.memory[i] -= memory
-            self.accelerators[i] -= accelerators
+            i, (taken, ps) = self.index[name], held.pop(name)
+            self.cpu[i] -= taken.cpu
+            self.memory[i] -= taken.memory
+            self.accelerators[i] -= taken.accelerators
+            self.pods[i] -= taken.pods
+            self.storage[i] -= taken.storage
             self.ps[i] += ps
-            self.free_cpu -= cpu
-            self.free_memory -= memory
-            self.free_accelerators -= accelerators
+            total = total.minus(taken)
+        self.free_cpu, self.free_memory, self.free_accelerators, self.free_pods, self.free_storage = total
         self._elsewhere = held
         self._keys: list[Key] = [self._key(i) for i in range(len(nodes))]
         self._order: list[Key] = sorted(self._keys)
@@ -113,14 +115,8 @@ class Room:
     def _move_to(self, nodes: list[Node]) -> None:
         held = self._elsewhere
         for i, node in enumerate(self.nodes):
-            usable = self.usable[i]
-            taken = [
-                usable.cpu - self.cpu[i],
-                usable.memory - self.memory[i],
-                usable.accelerators - self.accelerators[i],
-                self.ps[i],
-            ]
-            if any(taken):
+            taken = self.usable[i].minus(self.free(i)), self.ps[i]
+            if taken != (NOTHING, 0):
                 held[node.name] = taken
         self._set_up(nodes, held)
 
@@ -169,25 +165,26 @@ class Room:
     def take_replicas(self, i: int | str, group: ReplicaGroup, n: int) -> None:
         """Take what `n` replicas ask for from node `i` (or that of this name, which is not here); a negative `n` gives
         back."""
-        request = group.request
-        cpu, memory, accelerators = request.cpu * n, request.memory * n, request.accelerators * n
+        taken = group.request if n == 1 else group.request.times(n)
         ps = n if group.type == PS else 0
-        self._shift(i, cpu, memory, accelerators, ps)
-        self._log.append((i, cpu, memory, accelerators, ps))
+        self._shift(i, taken, ps)
+        self._log.append((i, taken, ps))
 
     def take_cpu(self, i: int | str, millicores: int) -> None:
         """Take CPU alone from node `i`, for replicas that are there; a negative amount gives back."""
         if millicores:
-            self._shift(i, millicores, 0, 0, 0)
-            self._log.append((i, millicores, 0, 0, 0))
+            taken = Resources(millicores)
+            self._shift(i, taken, 0)
+            self._log.append((i, taken, 0))
 
-    def _shift(self, i: int | str, cpu: int, memory: int, accelerators: int, ps: int) -> None:
+    def _shift(self, i: int | str, taken: Resources, ps: int) -> None:
         if isinstance(i, str):
-            held = self._elsewhere.setdefault(i, [0, 0, 0, 0])
-            held[:] = [n + more for n, more in zip(held, (cpu, memory, accelerators, ps), strict=True)]
-            if not any(held):
+            before, ps_before = self._elsewhere.get(i, (NOTHING, 0))
+            self._elsewhere[i] = held = before.plus(taken), ps_before + ps
+            if held == (NOTHING, 0):
                 del self._elsewhere[i]
             return
+        cpu, memory, accelerators, pods, storage = taken
         if self._by_free:
             by_cpu, by_memory, by_accelerators = self._by_free
             if cpu:
@@ -203,6 +200,11 @@ class Room:
         self.free_cpu -= cpu
         self.free_memory -= memory
         self.free_accelerators -= accelerators
+        if pods or storage:
+            self.pods[i] -= pods
+            self.storage[i] -= storage
+            self.free_pods -= pods
+            self.free_storage -= storage
         order, key = self._order, self._key(i)
         del order[bisect_left(order, self._keys[i])]
         insort(order, key)
@@ -214,7 +216,7 @@ class Room:
     def rollback(self, mark: int) -> None:
         """Undo what was done since: in one go per node, since a long round comes back to each many times."""
         log = self._log
-        back: dict[int | str, tuple[int, int, int, int]] = {}
+        back: dict[int | str, tuple[Resources, int]] = {}
         while len(log) > mark:
             entry = log.pop()
             if isinstance(entry, list):
@@ -222,18 +224,16 @@ class Room:
                 back = {}
                 self._move_to(entry)
             else:
-                i, cpu, memory, accelerators, ps = entry
-                if i in back:
-                    cpu_, memory_, accelerators_, ps_ = back[i]
-                    back[i] = cpu_ - cpu, memory_ - memory, accelerators_ - accelerators, ps_ - ps
-                else:
-                    back[i] = -cpu, -memory, -accelerators, -ps
+                i, taken, ps = entry
+                known = back.get(i)
+                back[i] = (taken, ps) if known is None else (known[0].plus(taken), known[1] + ps)
         self._shift_all(back)
 
-    def _shift_all(self, taken: Mapping[int | str, tuple[int, int, int, int]]) -> None:
+    def _shift_all(self, taken: Mapping[int | str, tuple[Resources, int]]) -> None:
+        """Give all this back."""
         for i, amounts in taken.items():
-            if any(amounts):
-                self._shift(i, *amounts)
+            if amounts != (NOTHING, 0):
+                self._shift(i, amounts[0].times(-1), -amounts[1])
 
     # ---- looking
 
@@ -256,7 +256,7 @@ class Room:
 
     @property
     def free_total(self) -> Resources:
-        return Resources(self.free_cpu, self.free_memory, self.free_accelerators)
+        return Resources(self.free_cpu, self.free_memory, self.free_accelerators, self.free_pods, self.free_storage)
 
     def free_cpu_for(self, spec: JobSpec) -> int:
         """Millicores that are free where all types of a job may run."""
@@ -268,10 +268,12 @@ class Room:
             demand.accelerators <= self.free_accelerators
             and demand.cpu <= self.free_cpu
             and demand.memory <= self.free_memory
+            and demand.pods <= self.free_pods
+            and demand.storage <= self.free_storage
         )
 
     def free(self, i: int) -> Resources:
-        return Resources(self.cpu[i], self.memory[i], self.accelerators[i])
+        return Resources(self.cpu[i], self.memory[i], self.accelerators[i], self.pods[i], self.storage[i])
 
     def fit(self, i: int, request: Resources, planned: Resources = NOTHING) -> int:
         """How many such requests node `i` still holds beside what is planned for it."""
@@ -282,6 +284,10 @@ class Room:
             n = min(n, (self.cpu[i] - planned.cpu) // request.cpu)
         if request.memory:
             n = min(n, (self.memory[i] - planned.memory) // request.memory)
+        if request.pods:
+            n = min(n, (self.pods[i] - planned.pods) // request.pods)
+        if request.storage:
+            n = min(n, (self.storage[i] - planned.storage) // request.storage)
         return max(n, 0)
 
     def fit_empty(self, i: int, request: Resources) -> int:
@@ -294,6 +300,8 @@ class Room:
             demand.accelerators <= self.accelerators[i]
             and demand.cpu <= self.cpu[i]
             and demand.memory <= self.memory[i]
+            and demand.pods <= self.pods[i]
+            and demand.storage <= self.storage[i]
         )
 
     def allowed(self, spec: JobSpec, type_: str | None = None) -> frozenset[int] | None:
@@ -327,7 +335,7 @@ class Room:
         start = bisect_left(order, (demand.accelerators, demand.cpu, demand.memory, -1))
         for k in range(start, len(order)):
             i = order[k][3]
-            if self.cpu[i] >= demand.cpu and self.memory[i] >= demand.memory and (allowed is None or i in allowed):
+            if self.holds(i, demand) and (allowed is None or i in allowed):
                 return i
         return None
 
@@ -338,13 +346,15 @@ class Room:
             holding = [i for i in few if self.holds(i, demand) and (allowed is None or i in allowed)]
             return min(holding, key=self._key, default=None)
         cpu, memory, accelerators = self.cpu, self.memory, self.accelerators
-        want_cpu, want_memory, want_accelerators = demand
+        want_cpu, want_memory, want_accelerators, want_pods, want_storage = demand
         for key in self._order:
             i = key[3]
             if (
                 accelerators[i] >= want_accelerators
                 and cpu[i] >= want_cpu
                 and memory[i] >= want_memory
+                and self.pods[i] >= want_pods
+                and self.storage[i] >= want_storage
                 and (allowed is None or i in allowed)
             ):
                 return i

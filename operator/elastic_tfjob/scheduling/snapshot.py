@@ -99,7 +99,9 @@ class JobSpec:
 
     `asked` says who asked for the present bounds, where somebody did: it becomes the reason of a change to reach them.
 
-    `fixed_cpu`: no CPU is lent to it.
+    What may be done to it: `rescalable`, its size may change within the bounds; `stoppable`, all may be taken from it
+    while it runs, and it goes on later from a checkpoint; `reports`, its progress is told. `fixed_cpu`: no CPU is lent
+    to it.
 
     `sequence` breaks ties of arrival. `total_steps` is the work, in the program's own steps. `duration_s` is the
     expected run time at the declared size: from an annotation, learned, or in a simulation the truth if a profile
@@ -116,6 +118,8 @@ class JobSpec:
     duration_s: float | None = None
     loanable: bool = False
     rescalable: bool = True
+    stoppable: bool = True
+    reports: bool = True
     fixed_cpu: bool = False
     constraints: Constraints = ANYWHERE
     constraints_by_type: tuple[tuple[str, Constraints], ...] = ()
@@ -150,13 +154,15 @@ class JobSpec:
         if len(self.groups) == 1:
             group = self.groups[0]
             return group.request.times(counts.get(group.type, 0))
-        cpu = memory = accelerators = 0
+        cpu = memory = accelerators = pods = storage = 0
         for group in self.groups:
             n, request = counts.get(group.type, 0), group.request
             cpu += n * request[0]
             memory += n * request[1]
             accelerators += n * request[2]
-        return Resources(cpu, memory, accelerators)
+            pods += n * request[3]
+            storage += n * request[4]
+        return Resources(cpu, memory, accelerators, pods, storage)
 
     def extra_cpu(self, cpu: Cpu) -> int:
         """Millicores that replicas hold beyond their requests."""

@@ -143,11 +143,11 @@ class TestPack:
         assert placed == {"PS": ("b", "a"), "Worker": ("b",)}
 
 
-requests = st.builds(Resources, st.integers(0, 6), st.integers(0, 6), st.integers(0, 2))
+requests = st.builds(Resources, *(st.integers(0, most) for most in (6, 6, 2, 2, 2)))
 
 
 @given(
-    nodes=st.lists(st.builds(Resources, st.integers(0, 9), st.integers(0, 9), st.integers(0, 4)), min_size=1),
+    nodes=st.lists(st.builds(Resources, *(st.integers(0, most) for most in (9, 9, 4, 6, 6))), min_size=1),
     taken=st.lists(st.tuples(st.integers(0, 99), requests, st.sampled_from([PS, WORKER]))),
     kept=st.integers(0, 99),
     demand=requests,

@@ -38,14 +38,12 @@ class GreedyInOrder:
         total = round_.room.total
         ladders = round_.snapshot.view(("ladders", self, total), ladders_view(self.climb, total))
         sizes: list[Counts | None] = []
-        cpu, memory, accelerators = free
         for job in jobs:
             chosen = None
             ladder = ladders.of(job)
-            for counts, (want_cpu, want_memory, want_accelerators) in zip(ladder.sizes, ladder.wants, strict=True):
-                if want_accelerators <= accelerators and want_cpu <= cpu and want_memory <= memory:
-                    chosen = counts
-                    cpu, memory, accelerators = cpu - want_cpu, memory - want_memory, accelerators - want_accelerators
+            for counts, want in zip(ladder.sizes, ladder.wants, strict=True):
+                if want.within(free):
+                    chosen, free = counts, free.minus(want)
                     break
             sizes.append(chosen)
         apply_sizes(round_, jobs, sizes, "earliest deadline")

@@ -95,7 +95,7 @@ def next_bundle(groups: tuple[ReplicaGroup, ...], held: tuple[tuple[str, int], .
 
 
 def alignment(demand: Resources, free: Resources, total: Resources) -> float:
-    return sum((d / t) * (f / t) for d, f, t in zip(demand, free, total, strict=True) if t > 0)
+    return sum((d / t) * (f / t) for d, f, t in zip(demand[:3], free[:3], total[:3], strict=True) if t > 0)
 
 
 def shortness(job: Job, now: float) -> float:

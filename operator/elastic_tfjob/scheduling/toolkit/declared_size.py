@@ -45,7 +45,7 @@ class Preemptive:
             return
         jobs = round_.snapshot.jobs
         # The totals that jobs may share: what is free, and what those hold that may be preempted.
-        cpu, memory, accelerators = round_.room.free_total
+        cpu, memory, accelerators = round_.room.free_total[:3]
         running = round_.running_in_order()
         for entry in running:
             demand = jobs[entry[4]].spec.declared_demand

@@ -16,6 +16,10 @@ def lacks(job: Job, round_: Round) -> str:
         short.append(f"{want.cpu / 1000:g} CPU, {free.cpu / 1000:g} free")
     if want.memory > free.memory:
         short.append(f"{want.memory / GIB:.1f} GiB, {free.memory / GIB:.1f} GiB free")
+    if want.pods > free.pods:
+        short.append(f"{want.pods} pods, {free.pods} free")
+    if want.storage > free.storage:
+        short.append(f"{want.storage / GIB:.1f} GiB of ephemeral storage, {free.storage / GIB:.1f} GiB free")
     if short:
         return "needs " + "; ".join(short)
     return "enough is free in total, but not on the nodes that may run it"

@@ -1,0 +1,68 @@
+"""Every event that the operator writes, and what it means: one catalogue, from which docs/reference/events.md is made.
+
+A test holds it against the code. Reasons that upstream's training-operator writes keep its names. Beside these an event
+has the reason of what kubelet or kube-scheduler say of a pod that does not start (`Unschedulable`, `ErrImagePull`).
+"""
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+__all__ = ["EVENTS", "Meaning"]
+
+
+class Meaning(NamedTuple):
+    """`type` as in Kubernetes; `about` is the object that it is written about."""
+
+    type: Literal["Normal", "Warning", "Normal or Warning"]
+    about: str
+    text: str
+
+
+EVENTS: Final[Mapping[str, Meaning]] = {
+    # A job's life, as upstream tells it
+    "TFJobFailedValidation": Meaning("Warning", "TFJob", "The spec is invalid. The message names the field."),
+    "TFJobSuspended": Meaning("Normal", "TFJob", "The job was suspended; its pods are deleted."),
+    "TFJobResumed": Meaning("Normal", "TFJob", "The job was resumed."),
+    "TFJobRestarting": Meaning("Warning", "TFJob", "A replica failed and is made anew."),
+    "TFJobSucceeded": Meaning("Normal", "TFJob", "The job succeeded."),
+    "TFJobFailed": Meaning("Normal or Warning", "TFJob", "The job failed. The message says why."),
+    "ExitedWithCode": Meaning("Normal", "TFJob", "A container `tensorflow` ended, with this exit code."),
+    "JobTerminated": Meaning("Normal", "TFJob", "The job ended; its PodGroup is deleted."),
+    "SuccessfulCreatePod": Meaning("Normal", "TFJob", "A pod was created."),
+    "SuccessfulCreateService": Meaning("Normal", "TFJob", "A Service was created."),
+    "SuccessfulCreatePodGroup": Meaning("Normal", "TFJob", "A PodGroup was created."),
+    "SuccessfulDeletePod": Meaning("Normal", "TFJob", "A pod was deleted."),
+    "SuccessfulDeleteService": Meaning("Normal", "TFJob", "A Service was deleted."),
+    "SuccessfulDeletePodGroup": Meaning("Normal", "TFJob", "A PodGroup was deleted."),
+    "SuccessfulDeleteJob": Meaning("Normal", "TFJob", "The job was deleted: ttlSecondsAfterFinished is over."),
+    "FailedCreatePod": Meaning("Warning", "TFJob", "A pod could not be created. The message is the API server's."),
+    "FailedCreateService": Meaning("Warning", "TFJob", "A Service could not be created."),
+    "FailedCreatePodGroup": Meaning("Warning", "TFJob", "A PodGroup could not be created."),
+    "FailedDeletePod": Meaning("Warning", "TFJob", "A pod could not be deleted."),
+    "FailedDeleteService": Meaning("Warning", "TFJob", "A Service could not be deleted."),
+    "FailedDeletePodGroup": Meaning("Warning", "TFJob", "A PodGroup could not be deleted."),
+    "FailedDeleteJob": Meaning("Warning", "TFJob", "The job could not be deleted after its time to live."),
+    "SetPodTemplateRestartPolicy": Meaning("Warning", "TFJob", "The template's restartPolicy is ignored."),
+    "SetPodTemplateSchedulerName": Meaning("Warning", "TFJob", "A template names another scheduler than the gang's."),
+    # What an elastic job is told
+    "Waiting": Meaning("Normal", "TFJob", "The profile has not given the job any node yet. The message says why."),
+    "Admitted": Meaning("Normal", "TFJob", "The job starts, with this size."),
+    "Rescaling": Meaning("Normal", "TFJob", "The job goes to another size. The message has sizes, mode and reason."),
+    "Rescaled": Meaning(
+        "Normal or Warning", "TFJob", "The job has another size. The message has the pause and the steps lost."
+    ),
+    "RescalePending": Meaning("Normal", "TFJob", "Another size is wanted, and something is waited for first."),
+    "RescaleRolledBack": Meaning("Warning", "TFJob", "The job keeps its size: preparing or saving failed."),
+    "Scaled": Meaning("Normal", "TFJob", "A job that is only placed follows an edit of its replicas."),
+    "CPUAdjusted": Meaning("Normal", "TFJob", "Running pods hold other CPU than before, in place."),
+    "ResizeRefused": Meaning("Warning", "TFJob", "The API server refuses a pod other CPU. It is tried again later."),
+    "ResizeUnsupported": Meaning("Warning", "TFJob", "The cluster cannot change CPU in place (Kubernetes < 1.33)."),
+    "InvalidAnnotation": Meaning("Warning", "TFJob", "An annotation is invalid and ignored. Allowed values follow."),
+    "LauncherNotInjected": Meaning("Warning", "TFJob", "The job's pods have no launcher: a rescale recreates them."),
+    "StateNotStored": Meaning("Warning", "TFJob", "The job's annotations leave too little room for the state."),
+    "KueueQuota": Meaning("Warning", "TFJob", "More replicas are asked for than Kueue admitted."),
+    "NotScheduled": Meaning("Warning", "TFJob", "The profile leaves the job out for a while. The message says why."),
+    # The operator itself
+    "ReconcileFailed": Meaning("Warning", "TFJob", "A bug keeps the operator from this job. It is tried again."),
+    "InvalidConfiguration": Meaning("Warning", "ConfigMap", "config.yaml is refused; the last good one stays."),
+}

@@ -1,0 +1,83 @@
+"""What a job has had so far: the record of service that policies as least attained service go by. Pure.
+
+It is kept in an annotation of its own, which the reconcile loop writes together with `state`: operators before this one
+refuse a state with a key that they do not know, and would begin a running job anew after a downgrade.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Final
+
+import orjson
+
+from elastic_tfjob.api.fields import Fields
+from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES, MAX_DURATION_S, MAX_GENERATION, MAX_REPLICAS
+from elastic_tfjob.controller.elastic import Counts, mine
+from elastic_tfjob.controller.status import format_time, moment_of
+
+__all__ = ["RECORD_ANNOTATION", "Record", "continued"]
+
+RECORD_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/record"
+
+_MOST_SERVICE: Final = float(MAX_DURATION_S) * MAX_REPLICAS * 64
+"""Every replica with many accelerators, for as long as a time is believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Up to `placed`, since when (RFC 3339) the job has what it holds now: `executed_s`, seconds in which it held
+    anything, and `service`, its accelerators (replicas, of a job that uses none) times seconds. `placed` is empty while
+    it holds nothing. `held` is what service grows by each second since then. `stops`: how often all was taken from it
+    while it ran, and `stopped`, when that was last."""
+
+    placed: str = ""
+    held: int = 0
+    executed_s: float = 0.0
+    service: float = 0.0
+    stops: int = 0
+    stopped: str = ""
+
+    @classmethod
+    def of(cls, annotations: Mapping[str, str], uid: str) -> "Record":
+        """The record of the job with this uid; a new one where there is none, or nonsense, or another job's."""
+        text = annotations.get(RECORD_ANNOTATION)
+        if text is None or len(text) > MAX_ANNOTATION_BYTES or not mine(annotations, uid):
+            return cls()
+        try:
+            raw = Fields(orjson.loads(text))
+            return cls(
+                placed=raw.time("placed", empty=True) or "",
+                held=raw.whole("held", MAX_GENERATION, default=0),
+                executed_s=raw.number("executed_s", MAX_DURATION_S) or 0.0,
+                service=raw.number("service", _MOST_SERVICE) or 0.0,
+                stops=raw.whole("stops", MAX_GENERATION, default=0),
+                stopped=raw.time("stopped", empty=True) or "",
+            )
+        except ValueError:
+            return cls()
+
+    def to_json(self) -> str:
+        """The annotation's text."""
+        return orjson.dumps(asdict(self)).decode()
+
+
+def continued(record: Record, before: Counts, after: Counts, held: int, now: datetime) -> Record:
+    """The record once a job goes from one size to another; the same where it keeps what it has. `held` is what it holds
+    with the new size."""
+    if bool(record.placed) == any(after.values()) and _same(before, after):
+        return record
+    placed = moment_of(record.placed)
+    passed_s = max(0.0, (now - placed).total_seconds()) if placed is not None else 0.0
+    added = replace(
+        record,
+        executed_s=min(record.executed_s + passed_s, float(MAX_DURATION_S)),
+        service=min(record.service + passed_s * record.held, _MOST_SERVICE),
+    )
+    if any(after.values()):
+        return replace(added, placed=format_time(now), held=held)
+    return replace(added, placed="", held=0, stops=record.stops + 1, stopped=format_time(now))
+
+
+def _same(a: Counts, b: Counts) -> bool:
+    return {name: count for name, count in a.items() if count} == {name: count for name, count in b.items() if count}

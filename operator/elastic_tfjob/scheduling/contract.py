@@ -1,0 +1,140 @@
+"""The contract of both worlds: who fills each field of a Snapshot, and who carries out each part of a Plan.
+
+A policy that needs what a world lacks would decide on nothing, or its decision would be lost without a word. So the
+table is data: a test holds it against the classes, docs/contract.md is written from it, and the operator refuses a
+configuration that asks for what a live cluster lacks.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+__all__ = ["FIELDS", "LIVE_LACKS", "VERBS", "Both", "Lack", "as_markdown"]
+
+
+class Both(NamedTuple):
+    """Where something comes from, or who does it. Empty: the world lacks it; what stands there is the default."""
+
+    live: str
+    simulated: str
+
+
+FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
+    "Snapshot": {
+        "now": Both("the operator's clock", "the simulated clock"),
+        "nodes": Both("nodes that are ready and not cordoned", "all nodes"),
+        "jobs": Both("TFJobs that the profile decides for", "jobs that have come and not ended"),
+        "seed": Both("", "the run's seed"),
+        "pools": Both("", "the inference pool's demand"),
+    },
+    "Node": {
+        "name": Both("metadata.name", "the cluster of the scenario"),
+        "capacity": Both("status.allocatable", "the cluster of the scenario"),
+        "free": Both("capacity less the requests of pods that no decided job counts", "capacity"),
+        "pool": Both("", "training or inference"),
+        "labels": Both("metadata.labels", "the cluster of the scenario"),
+        "taints": Both("spec.taints", "the cluster of the scenario"),
+        "accelerator_speed": Both("", "the cluster of the scenario"),
+        "loan": Both("", "the inference pool's demand, and the plan's loans"),
+    },
+    "JobSpec": {
+        "key": Both("namespace/name", "the workload"),
+        "arrival_s": Both("metadata.creationTimestamp", "the workload"),
+        "groups": Both("tfReplicaSpecs, with the bounds of the annotations", "the workload"),
+        "sequence": Both("", "the place in the workload"),
+        "priority": Both("the PriorityClass of the templates", "the workload"),
+        "deadline_s": Both("annotation deadline", "the workload"),
+        "total_steps": Both("annotation total-steps, else what the program reports", "the world's truth"),
+        "duration_s": Both("annotation estimated-duration", "what the user says, or with `oracle` the truth"),
+        "loanable": Both("", "the workload"),
+        "rescalable": Both("a checkpoint-dir, and bounds with room between them", "always"),
+        "stoppable": Both("a checkpoint-dir, and rescale not never", "always"),
+        "reports": Both("an exporter is injected", "always"),
+        "fixed_cpu": Both("jobs that Kueue admitted, and those that cannot be rescaled", "never"),
+        "constraints": Both("nodeSelector, required node affinity, tolerations; nodes it was refused", "none"),
+        "constraints_by_type": Both("the same, where replica types differ", "none"),
+        "model": Both("", "the workload"),
+        "asked": Both("annotations target-workers and target-ps, edits of the spec", "nobody asks"),
+    },
+    "Job": {
+        "spec": Both("see JobSpec", "see JobSpec"),
+        "placement": Both("nodes of bound pods, else those of the target", "as carried out"),
+        "phase": Both("annotation state, and whether all pods are bound", "as carried out"),
+        "steps": Both("what the chief's exporter reports", "the world's truth"),
+        "observed_s": Both("when that was heard", "the last change"),
+        "steps_per_s": Both("what the chief's exporter reports", "the world's truth"),
+        "since_s": Both("annotation record, or since when it waits", "the last change"),
+        "service": Both("annotation record", "as carried out"),
+        "rescaled_s": Both("the history in annotation state", "as carried out"),
+        "executed_s": Both("annotation record", "as carried out"),
+        "migrations": Both("", "as carried out"),
+        "speed": Both("the speeds in annotation state, fitted", "measured, or with `oracle` the truth"),
+        "loss_growth": Both("", "the workload's loss curve"),
+        "cpu": Both("CPU granted by the target", "as carried out"),
+        "cpu_use": Both("what exporters report, over what pods hold", "the world ps-cpu"),
+    },
+}
+"""By class and field: who fills it."""
+
+VERBS: Final[Mapping[str, Both]] = {
+    "start": Both("pods are created on the nodes of the plan", "after start_s"),
+    "resize": Both("by overlap, spare or recreate; no step is lost", "after rescale_s"),
+    "stop": Both("pods end, the chief first; they start again from the newest checkpoint", "restart_s and lost steps"),
+    "grant CPU": Both("in place, within a node", "at once"),
+    "repair": Both("pods of a lost node are made anew on another one", "no node is lost"),
+    "move": Both("", "after migrate_s"),
+    "promote": Both("", "service counts from zero again"),
+    "borrow, return": Both("", "the node changes its pool at once"),
+}
+"""By what a plan asks for: how it is carried out."""
+
+
+class Lack(NamedTuple):
+    """A parameter of profiles that a live cluster cannot follow: the value that asks for nothing, and why not."""
+
+    off: object
+    why: str
+
+
+LIVE_LACKS: Final[Mapping[str, Lack]] = {
+    "oracle": Lack(
+        False, "only a simulation knows the truth; live, profiles go by estimated-duration and reported speed"
+    ),
+    "sample_points": Lack(0, "only a simulation measures a job's speed before it starts; live, it is learned"),
+    "repack": Lack(False, "a replica that runs stays where it is; only a simulation places a resized job anew"),
+    "lend": Lack("none", "no node of another pool is lent to a live cluster"),
+    "promote_knob": Lack(0.0, "promotions are not stored live"),
+}
+"""Parameters that are refused in the operator's configuration; their defaults are passed over there."""
+
+
+def as_markdown() -> str:
+    """docs/contract.md."""
+    parts = [_HEAD]
+    for name, fields in FIELDS.items():
+        parts.append(_table(f"### `{name}`", "Field", fields))
+    parts.append("## What a plan asks for\n\nAn empty cell: that world does not do it.")
+    parts.append(_table("", "Part of the plan", VERBS))
+    lacks = "\n".join(f"| `{name}` | `{lack.off}` | {lack.why} |" for name, lack in LIVE_LACKS.items())
+    parts.append(f"{_LACKS}\n\n| Parameter | Value that is accepted | Why |\n|---|---|---|\n{lacks}")
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _table(title: str, first: str, rows: Mapping[str, Both]) -> str:
+    lines = "\n".join(f"| `{name}` | {both.live or '-'} | {both.simulated or '-'} |" for name, both in rows.items())
+    return f"{title}\n\n| {first} | Live cluster | Simulation |\n|---|---|---|\n{lines}".lstrip()
+
+
+_HEAD: Final = """# One contract, two worlds
+
+The same decision core runs in the operator and in the simulator. It reads a `Snapshot` and returns a `Plan`. This page
+says who fills each field of the Snapshot, and how each part of the Plan is carried out. It is written from
+`scheduling/contract.py`, and a test compares it with the classes.
+
+## What a policy sees
+
+A `-` means that the world does not fill the field: a policy finds its default there."""
+
+_LACKS: Final = """## What the operator refuses
+
+A ConfigMap that sets one of these parameters to another value is refused with an `InvalidConfiguration` event, and the
+last good configuration stays. Where the default of a profile differs, the operator uses the value of this table."""

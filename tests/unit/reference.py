@@ -1,0 +1,243 @@
+"""The pages of docs/ that are written from the code.
+
+PYTHONPATH=tests python -m unit.reference            writes them
+PYTHONPATH=tests python -m unit.reference --check    ends with 1 where one is old
+"""
+
+import ast
+import itertools
+import sys
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen
+from prometheus_client import Counter, Gauge, Histogram
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from elastic_tfjob.api.annotations import ANNOTATIONS, OPERATOR_ANNOTATIONS, PREFIX
+from elastic_tfjob.controller import catalogue, metrics
+from elastic_tfjob.controller.settings import Configuration, RescaleLimits, StatusPolling
+from elastic_tfjob.scheduling.contract import as_markdown
+from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+WRITTEN = "<!-- Written by `make reference` from the code. -->"
+
+
+def pages() -> dict[str, str]:
+    """Text by place in docs/."""
+    return {
+        "contract.md": as_markdown(),
+        "reference/configuration.md": configuration(),
+        "reference/annotations.md": annotations(),
+        "reference/events.md": events(),
+        "reference/metrics.md": operator_metrics(),
+    }
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = ["| " + " | ".join(cells) + " |" for cells in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
+
+
+# ConfigMap
+
+
+def configuration() -> str:
+    parts = [
+        "# The operator's configuration",
+        WRITTEN,
+        "The key `config.yaml` of the ConfigMap `elastic-tfjob-operator`. The operator follows a change at once, "
+        "without a restart. An invalid content raises the event `InvalidConfiguration` on the ConfigMap, and the last "
+        "valid one stays.",
+        "```yaml\nprofile: kips\nscope: annotated\nprofiles: {kips: {cooldown_s: 60}}\n"
+        "rescale: {prepare_timeout_s: 300}\nstatus: {interval_s: 5}\n```",
+    ]
+    for title, model in (
+        ("Top level", Configuration),
+        ("`rescale`", RescaleLimits),
+        ("`status`", StatusPolling),
+    ):
+        parts += [f"## {title}", fields(model)]
+    parts.append("## Profiles")
+    parts.append(
+        "What each profile decides is in [simulation.md](../simulation.md). Parameters go under `profiles.NAME`."
+    )
+    parts.append(
+        "Some parameters mean something in a simulation only; the operator refuses them: [contract.md](../contract.md)."
+    )
+    for name in PROFILES:
+        model = type(parse_profile(name, {}))
+        parts += [f"### `{name}`", " ".join((model.__doc__ or "").split()), fields(model)]
+    return "\n\n".join(parts) + "\n"
+
+
+def fields(model: type[BaseModel]) -> str:
+    rows = []
+    for name, field in model.model_fields.items():
+        rows.append((f"`{name}`", allowed(field), f"`{default(field)}`", field.description or f"see `{name}` below"))
+    return table(("Key", "Allowed", "Default", "Meaning"), rows)
+
+
+def allowed(field: FieldInfo) -> str:
+    kind = field.annotation
+    if typing.get_origin(kind) is typing.Literal:
+        return ", ".join(f"`{word}`" for word in typing.get_args(kind))
+    words = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+    text = words.get(kind, "") if isinstance(kind, type) else ""  # type: ignore[call-overload]
+    if not text:
+        text = "list of numbers" if isinstance(field.get_default(call_default_factory=True), tuple) else "mapping"
+    return " ".join([text, *filter(None, map(bound, field.metadata))])
+
+
+def bound(rule: Any) -> str:
+    match rule:
+        case Ge(ge=least):
+            return f"from {least}"
+        case Gt(gt=least):
+            return f"above {least}"
+        case Le(le=most):
+            return f"to {most}"
+        case Lt(lt=most):
+            return f"below {most}"
+        case MaxLen(max_length=most):
+            return f"(at most {most})"
+        case _:
+            return ""
+
+
+def default(field: FieldInfo) -> Any:
+    found = field.get_default(call_default_factory=True)
+    if isinstance(found, bool):
+        return str(found).lower()
+    return {} if isinstance(found, BaseModel) else found
+
+
+# Annotations
+
+
+def annotations() -> str:
+    rows = [(f"`{name}`", words) for name, (_, words) in ANNOTATIONS.items()]
+    own = ", ".join(f"`{PREFIX}{name}`" for name in sorted(OPERATOR_ANNOTATIONS))
+    return (
+        "\n\n".join(
+            (
+                "# Annotations of a TFJob",
+                WRITTEN,
+                f"Each has the prefix `{PREFIX}`. What they do, with their defaults: [elastic.md](../elastic.md). An "
+                "invalid value raises the event `InvalidAnnotation` and is ignored.",
+                table(("Annotation", "Allowed"), rows),
+                f"The operator's own, which nobody else may write: {own}, `elastic-tfjob.kubeflow.org/uid` and "
+                "`elastic-tfjob.kubeflow.org/record`.",
+            )
+        )
+        + "\n"
+    )
+
+
+# Events
+
+
+def events() -> str:
+    rows = [(f"`{reason}`", each.type, each.about, each.text) for reason, each in catalogue.EVENTS.items()]
+    return (
+        "\n\n".join(
+            (
+                "# Events",
+                WRITTEN,
+                "`kubectl describe tfjob NAME` shows them. An event that repeats is counted, not written again.",
+                table(("Reason", "Type", "Object", "Meaning"), rows),
+                "A pod that does not start adds an event with the reason of kubelet or kube-scheduler, such as "
+                "`Unschedulable` or `ErrImagePull`.",
+            )
+        )
+        + "\n"
+    )
+
+
+def reasons_in_code() -> set[str]:
+    """Reasons in calls of Event(type, reason, ...) and of functions that make one; `{kind}` stands for each kind."""
+    found: set[str] = set()
+    folder = ROOT / "operator" / "elastic_tfjob" / "controller"
+    for path in set(folder.glob("**/*.py")) - {folder / "catalogue.py"}:
+        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+            words = [word for argument in call.args for word in texts(argument)]
+            for kind, reason in itertools.pairwise(words):
+                if kind in ("Normal", "Warning") and reason.isidentifier():
+                    found.add(reason)
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+            if name in ("_refuse", "_fail"):
+                found |= {word for word in words[:1] if word.isidentifier()}
+    return found
+
+
+def texts(argument: ast.expr) -> Iterator[str]:
+    if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+        yield argument.value
+    elif isinstance(argument, ast.JoinedStr):
+        parts = [part.value if isinstance(part, ast.Constant) else "*" for part in argument.values]
+        text = "".join(map(str, parts))
+        if text.endswith("*") and text[:-1].isidentifier():
+            yield text[:-1] + "Pod"
+
+
+# Metrics
+
+
+def operator_metrics() -> str:
+    rows = []
+    for each in known_metrics():
+        kind = type(each).__name__.lower()
+        name = each._name + ("_total" if kind == "counter" else "")
+        labels = ", ".join(f"`{label}`" for label in each._labelnames) or "-"
+        rows.append((f"`{name}`", kind, labels, each._documentation))
+    return (
+        "\n\n".join(
+            (
+                "# Metrics of the operator",
+                WRITTEN,
+                "At `:8080/metrics` of the operator's pod. Those of training pods are in [elastic.md](../elastic.md).",
+                table(("Metric", "Type", "Labels", "Meaning"), sorted(rows)),
+            )
+        )
+        + "\n"
+    )
+
+
+def known_metrics() -> Iterator[Any]:
+    for each in vars(metrics).values():
+        yield from (
+            m
+            for m in (each.values() if isinstance(each, dict) else (each,))
+            if isinstance(m, Counter | Gauge | Histogram)
+        )
+
+
+def old() -> list[str]:
+    """Pages that are not what the code says."""
+    made = pages()
+    there = {f"reference/{path.name}" for path in (DOCS / "reference").glob("*.md")}
+    return sorted(name for name in made.keys() | there if name not in made or made[name] != _read(DOCS / name))
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def main() -> None:
+    if "--check" in sys.argv:
+        for name in (found := old()):
+            print(f"docs/{name} is old: make reference")
+        sys.exit(1 if found else 0)
+    for name, text in pages().items():
+        (DOCS / name).parent.mkdir(exist_ok=True)
+        (DOCS / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
