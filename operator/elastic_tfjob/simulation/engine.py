@@ -400,7 +400,7 @@ class Simulation:
         record = JobRecord(work.key, work.submit_s, work.deadline_s)
         self.outcome.records.append(record)
         live = _Live(work, spec, truth, record, self._lognormal(self.noise.speed), truth if oracle else None)
-        if isinstance(truth, CpuBound):
+        if hasattr(truth, "pace") and isinstance(truth, CpuBound):  # the first is quick to say no
             live.bound = truth
             self.outcome.cpu_used_area = self.outcome.cpu_used_area or 0.0
         if not oracle and self.profile.sample_points and spec.elastic:
