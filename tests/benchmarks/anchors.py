@@ -19,10 +19,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from elastic_tfjob.api.profiles import parse_profile
-from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.simulation.engine import Costs, Simulation
 from elastic_tfjob.simulation.formats import DL2_SLOT_S, parse_csv, read_csv
+from elastic_tfjob.simulation.inference import InferencePool
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.summary import Summary, summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
@@ -64,10 +64,12 @@ def run(
     *,
     costs: Costs | None = None,
     cpus: float = 0,
+    inference: InferencePool | None = None,
     **settings: Any,
 ) -> Summary:
     chosen = build(profile, parse_profile(profile, settings))
-    simulation = Simulation(jobs, uniform_cluster(nodes, gpus, cpus, 0), world_named(world), chosen, costs=costs)
+    cluster = uniform_cluster(nodes, gpus, cpus, 0)
+    simulation = Simulation(jobs, cluster, world_named(world), chosen, costs=costs, inference=inference)
     return summarise(simulation.run(), len(jobs))
 
 

@@ -24,8 +24,8 @@ from bench_kips import SCENARIOS, Arrival
 from rich.console import Console
 from rich.table import Table
 
-from elastic_tfjob.api.profiles import parse_profile
 from elastic_tfjob.api.scenario import Arrivals
+from elastic_tfjob.scheduling.profiles import parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, ReplicaGroup, fixed_group
 from elastic_tfjob.simulation.engine import Costs, Outcome

@@ -20,11 +20,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from elastic_tfjob.api.profiles import PROFILES, parse_profile
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import Profile
-from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, Node, ReplicaGroup, Snapshot
 from elastic_tfjob.simulation.worlds.ps import MODELS, PsTruth

@@ -759,7 +759,7 @@ _UNFORESEEN = re.compile(
     r"(Type|Attribute|Lookup|Key|Index|Arithmetic|Overflow|ZeroDivision|Recursion|Assertion)Error\b"
 )
 """Begins what the operator says of an error that no part of it raises on purpose."""
-_OURS = ("api", "controller", "scheduling", "allocate", "place", "stages", "elastic_tfjob")
+_OURS = ("api", "controller", "scheduling", "profiles", "kips", "toolkit", "place", "stages", "elastic_tfjob")
 
 
 def _error(trace: str) -> str:

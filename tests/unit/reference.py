@@ -18,10 +18,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from elastic_tfjob.api.annotations import ANNOTATIONS, OPERATOR_ANNOTATIONS, PREFIX
-from elastic_tfjob.api.configuration import Configuration, RescaleLimits, StatusPolling
-from elastic_tfjob.api.profiles import PROFILES, parse_profile
 from elastic_tfjob.controller import catalogue, metrics
+from elastic_tfjob.controller.settings import Configuration, RescaleLimits, StatusPolling
 from elastic_tfjob.scheduling.contract import as_markdown
+from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

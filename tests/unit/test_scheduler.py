@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from elastic_tfjob.api.configuration import Configuration
 from elastic_tfjob.controller import scheduler as loop
 from elastic_tfjob.controller import supervise, targets
 from elastic_tfjob.controller.cache import Informer
@@ -19,6 +18,7 @@ from elastic_tfjob.controller.elastic import TARGET_ANNOTATION, Target
 from elastic_tfjob.controller.isolate import without_offenders
 from elastic_tfjob.controller.observed import Job, Key, Pod
 from elastic_tfjob.controller.scheduler import Scheduler
+from elastic_tfjob.controller.settings import Configuration
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic_tfjob.api.profiles import parse_profile
 from elastic_tfjob.controller.elastic import Target
 from elastic_tfjob.controller.observed import Job, Pod
 from elastic_tfjob.controller.reports import CpuUse, Report
@@ -17,7 +16,7 @@ from elastic_tfjob.controller.status import format_time
 from elastic_tfjob.controller.targets import decide, decide_fixed, released, suspended
 from elastic_tfjob.controller.unfit import active, judge
 from elastic_tfjob.scheduling.core import schedule
-from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
 from .build import NOW

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.api.profiles import parse_profile
 from elastic_tfjob.controller.cluster import ForeignPod, Node
 from elastic_tfjob.controller.elastic import UID_ANNOTATION, Target
 from elastic_tfjob.controller.observed import Job, Pod
@@ -20,7 +19,7 @@ from elastic_tfjob.controller.unfit import Unfit, active, judge, verdict_due_s
 from elastic_tfjob.scheduling import plan as core
 from elastic_tfjob.scheduling.constraints import Taint
 from elastic_tfjob.scheduling.core import schedule
-from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Job as CoreJob
 

@@ -14,7 +14,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import ANNOTATIONS, PREFIX, Elasticity
-from elastic_tfjob.api.configuration import parse_configuration
 from elastic_tfjob.api.fields import cut, describe, moment
 from elastic_tfjob.api.limits import (
     EARLIEST,
@@ -31,6 +30,7 @@ from elastic_tfjob.api.limits import (
 from elastic_tfjob.api.tfjob import InvalidTFJob, TFJobSpec
 from elastic_tfjob.controller.elastic import Mode, Next, Phase, Refused, Rescaled, State, Target
 from elastic_tfjob.controller.reports import Report
+from elastic_tfjob.controller.settings import parse_configuration
 from elastic_tfjob.controller.status import JobStatus, parse_time
 
 from .build import job

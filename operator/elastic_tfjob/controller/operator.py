@@ -19,7 +19,6 @@ import structlog
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from elastic_tfjob.api.configuration import Configuration
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
 from elastic_tfjob.controller import metrics
 from elastic_tfjob.controller.cache import Informer
@@ -50,6 +49,7 @@ from elastic_tfjob.controller.queue import KeyQueue
 from elastic_tfjob.controller.reconcile import reconcile
 from elastic_tfjob.controller.rescale import NUMBERS_S
 from elastic_tfjob.controller.scheduler import FIXED, Scheduler
+from elastic_tfjob.controller.settings import Configuration
 from elastic_tfjob.controller.supervise import Supervisor, cancels, excerpt, trace, watch_loop
 
 __all__ = ["Operator", "Options", "run"]

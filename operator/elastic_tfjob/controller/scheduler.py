@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import structlog
 
-from elastic_tfjob.api.configuration import Configuration
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
 from elastic_tfjob.controller import metrics
 from elastic_tfjob.controller.cache import Informer
@@ -30,6 +29,7 @@ from elastic_tfjob.controller.isolate import without_offenders
 from elastic_tfjob.controller.observed import Job, Key, Pod
 from elastic_tfjob.controller.polling import Reports
 from elastic_tfjob.controller.reports import Report
+from elastic_tfjob.controller.settings import Configuration
 from elastic_tfjob.controller.snapshot import Candidate, assemble, candidate, set_aside
 from elastic_tfjob.controller.status import parse_time
 from elastic_tfjob.controller.supervise import cancels, excerpt, unending

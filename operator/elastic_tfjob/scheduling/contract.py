@@ -24,6 +24,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "nodes": Both("nodes that are ready and not cordoned", "all nodes"),
         "jobs": Both("TFJobs that the profile decides for", "jobs that have come and not ended"),
         "seed": Both("", "the run's seed"),
+        "pools": Both("", "the inference pool's demand"),
     },
     "Node": {
         "name": Both("metadata.name", "the cluster of the scenario"),

@@ -1,24 +1,42 @@
-"""A profile composes five stages; each stage is a small protocol with one deciding method."""
+"""A profile composes stages, each a small protocol with one deciding method, and the steps of a round."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from elastic_tfjob.scheduling.plan import Loan
 from elastic_tfjob.scheduling.room import Rank, Room
-from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Placement, Snapshot
+from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Placement
 
 if TYPE_CHECKING:
     from elastic_tfjob.scheduling.round import Round
 
 OrderKey = tuple[float, ...]
+Step = Callable[["Round"], None]
+"""One step of a round: starts, stops, resizes or moves jobs, lends CPU, or refuses with a reason. It acts on the Round
+only, and leaves the Round in order: whatever is placed has room."""
+
+Need = Literal[
+    "oracle", "totals", "loans", "stop", "move", "resize", "cpu", "service", "duration", "speed", "deadline", "loss"
+]
+"""What a profile needs of the world that carries out its plans.
+
+To be told: `oracle` true durations and speeds; `duration` how long jobs take; `speed` how fast they are at other sizes;
+`deadline`; `loss` how fast the training loss falls; `service` what jobs have held so far (since when, how long).
+To be done: `stop` running jobs; `move` replicas that run to other nodes; `resize` running jobs; `cpu` change what
+replicas hold in place, and measure how much of it they use; `loans` of nodes of another pool. `totals`: no node is
+chosen, which only a simulation can carry out.
+"""
 
 
 class Lend(Protocol):
-    """Which nodes of the other pool to borrow or give back."""
+    """Which nodes of another pool to borrow or give back: `Snapshot.pools` says how many, which ones is chosen here.
 
-    def lend(self, snapshot: Snapshot) -> tuple[Loan, ...]: ...
+    Acts on a Round: it may shrink or move jobs before nodes go back, since who is still there then is stopped.
+    """
+
+    def lend(self, round_: Round) -> None: ...
 
 
 class Order(Protocol):
@@ -44,17 +62,6 @@ class Order(Protocol):
         ...
 
 
-class Allocate(Protocol):
-    """How many replicas each job gets. Acts on a Round: starts, stops and resizes jobs, or refuses with a reason."""
-
-    @property
-    def drifts(self) -> bool:
-        """Whether what it decides moves with the clock alone, so that a round is due at every interval."""
-        ...
-
-    def allocate(self, round_: Round) -> None: ...
-
-
 class Place(Protocol):
     """Which nodes. Takes the replicas from the Room and returns where they are, or None and leaves it unchanged."""
 
@@ -71,28 +78,24 @@ class Place(Protocol):
         ...
 
 
-class Migrate(Protocol):
-    """What to move although its size stays."""
-
-    def migrate(self, round_: Round) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """`interval_s` is the longest time between two rounds (0: only when something changes); with `on_change` false a
-    change waits for the next multiple of it. `oracle` tells that the policy is given the true duration and speed;
-    without it a simulated job's speed is measured at `sample_points` sizes before it starts, as Optimus does on a test
-    slot. A job is rescaled at most every `cooldown_s`, and grows only if its speed is predicted to gain `min_gain`.
-    `repack`: a job whose size changes is placed anew as a whole. `adjusts_cpu`: whether it gives replicas more CPU than
-    they request. `learns`: whether it uses the speeds that jobs show wherever they run.
+    """`needs` is what the world must have. `interval_s` is the longest time between two rounds (0: only when something
+    changes); with `on_change` false a change waits for the next multiple of it. `drifts`: what it decides moves with
+    the clock alone, so that a round is due at every interval. `oracle` tells that the policy is given the true duration
+    and speed; without it a simulated job's speed is measured at `sample_points` sizes before it starts, as Optimus does
+    on a test slot. A job is rescaled at most every `cooldown_s`, and grows only if its speed is predicted to gain
+    `min_gain`. `repack`: a job whose size changes is placed anew as a whole. `learns`: whether it uses the speeds that
+    jobs show wherever they run.
     """
 
     name: str
     lend: Lend
     order: Order
-    allocate: Allocate
+    steps: tuple[Step, ...]
     place: Place
-    migrate: Migrate
+    needs: frozenset[Need]
+    drifts: bool = False
     interval_s: float = 0.0
     on_change: bool = True
     oracle: bool = False
@@ -100,5 +103,9 @@ class Profile:
     min_gain: float = 0.0
     repack: bool = False
     sample_points: int = 0
-    adjusts_cpu: bool = False
     learns: bool = False
+
+    @property
+    def adjusts_cpu(self) -> bool:
+        """Whether it gives replicas more CPU than they request."""
+        return "cpu" in self.needs

@@ -1,12 +1,12 @@
 """Jobs in the order a profile serves them, kept from round to round."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf, nextafter
 
 from elastic_tfjob.scheduling.profile import Order, OrderKey
-from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Snapshot
+from elastic_tfjob.scheduling.snapshot import Job, Node, Snapshot
 
 Entry = tuple[float, OrderKey, float, int, str]
 """(-priority, key, arrival, sequence, name): unique per job, smallest first."""
@@ -15,11 +15,6 @@ Entry = tuple[float, OrderKey, float, int, str]
 def entry(order: Order, job: Job, now: float) -> Entry:
     spec = job.spec
     return (-spec.priority, order.key(job, now), spec.arrival_s, spec.sequence, spec.key)
-
-
-def shape(spec: JobSpec) -> Hashable:
-    """Jobs of one shape fit, or do not fit, alike."""
-    return (spec.groups, spec.constraints, spec.constraints_by_type, spec.loanable)
 
 
 class JobQueue:
@@ -42,6 +37,9 @@ class JobQueue:
             self._remove(before.spec.key)
         if after is not None and self._belongs(after):
             self._insert(after, now)
+
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        return True
 
     def at(self, now: float) -> "JobQueue":
         """Itself, with the keys that have jumped by now put right."""
@@ -66,7 +64,7 @@ class JobQueue:
             del self.lists[shape_]
 
     def _insert(self, job: Job, now: float) -> None:
-        shape_ = None if self.running else shape(job.spec)
+        shape_ = None if self.running else job.spec.shape
         new = entry(self.order, job, now)
         self._entries[job.spec.key] = shape_, new, job
         insort(self.lists.setdefault(shape_, []), new)
@@ -81,7 +79,7 @@ class JobQueue:
         now = snapshot.now
         for job in snapshot.jobs.values():
             if self._belongs(job):
-                shape_ = None if self.running else shape(job.spec)
+                shape_ = None if self.running else job.spec.shape
                 new = entry(self.order, job, now)
                 self._entries[job.spec.key] = shape_, new, job
                 self.lists.setdefault(shape_, []).append(new)
@@ -97,9 +95,10 @@ class Merge:
     `lead` is added to the first part of their keys, to compare them with those of running jobs.
     """
 
-    def __init__(self, waiting: JobQueue, lead: float = 0.0) -> None:
+    def __init__(self, waiting: JobQueue, lead: float = 0.0, requeued: Iterable[Entry] = ()) -> None:
         self.lead = lead
         self._heads = [(entries[0], 0, entries) for entries in waiting.lists.values()]
+        self._heads += [(entry, 0, [entry]) for entry in requeued]
         heapify(self._heads)
         self._dropped = False
 

@@ -37,9 +37,18 @@ Key = tuple[float, float, float, int]
 
 
 class Room:
-    def __init__(self, nodes: Sequence[Node], rank: Rank) -> None:
-        self.nodes = nodes
+    def __init__(self, nodes: list[Node], rank: Rank, *, totals_only: bool = False) -> None:
+        self.totals_only = totals_only
         self.rank = rank
+        self._log: list[tuple[int | str, Resources, int] | list[Node]] = []
+        """To undo: what was taken of which node, and the nodes there were before others came."""
+        self._elsewhere: dict[str, tuple[Resources, int]] = {}
+        """What jobs hold on nodes that are not here, by name, with how many PSs: such a node may come (back)."""
+        self._set_up(nodes, {})
+
+    def _set_up(self, nodes: list[Node], held: dict[str, tuple[Resources, int]]) -> None:
+        """Stand on these nodes, of which jobs hold so much."""
+        self.nodes = nodes
         self.index = {node.name: i for i, node in enumerate(nodes)}
         self.capacity = [node.capacity for node in nodes]
         self.usable = [node.free for node in nodes]
@@ -52,17 +61,27 @@ class Room:
         for node in nodes:
             total = total.plus(node.free)
         self.total = total
-        self.free_cpu, self.free_memory, self.free_accelerators, self.free_pods, self.free_storage = total
         self.ps = [0] * len(nodes)
         """Parameter servers of our jobs per node, for placements that keep them apart."""
-        self._order: list[Key] = sorted(self._key(i) for i in range(len(nodes)))
+        for name in held.keys() & self.index.keys():
+            i, (taken, ps) = self.index[name], held.pop(name)
+            self.cpu[i] -= taken.cpu
+            self.memory[i] -= taken.memory
+            self.accelerators[i] -= taken.accelerators
+            self.pods[i] -= taken.pods
+            self.storage[i] -= taken.storage
+            self.ps[i] += ps
+            total = total.minus(taken)
+        self.free_cpu, self.free_memory, self.free_accelerators, self.free_pods, self.free_storage = total
+        self._elsewhere = held
+        self._keys: list[Key] = [self._key(i) for i in range(len(nodes))]
+        self._order: list[Key] = sorted(self._keys)
         self._by_free: list[list[tuple[int, int]]] = [
             sorted((free, i) for i, free in enumerate(each))
-            for each in ((self.cpu, self.memory, self.accelerators) if rank == "fewest-ps" else ())
+            for each in ((self.cpu, self.memory, self.accelerators) if self.rank == "fewest-ps" else ())
         ]
         """Nodes by what they have free of each resource: of a full cluster, few have what is asked for."""
         self._largest = maximal(self.usable)
-        self._log: list[tuple[int, Resources, int]] = []
         self._allowed: dict[tuple[Constraints, bool], frozenset[int] | None] = {}
         self._plain = all(not node.taints and node.loan == "own" for node in nodes)
 
@@ -77,6 +96,30 @@ class Room:
             self.take(after.spec, after.placement, after.cpu)
         self._log.clear()
 
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        self.set_nodes(nodes)
+        self._log.clear()
+        return True
+
+    def set_nodes(self, nodes: Mapping[str, Node]) -> None:
+        """Go over to these nodes; what jobs hold on them stays held."""
+        usable = usable_nodes(nodes)
+        if self.totals_only:
+            usable = [merged(usable)]
+        if usable == self.nodes:
+            return
+        before = self.nodes
+        self._move_to(usable)
+        self._log.append(before)
+
+    def _move_to(self, nodes: list[Node]) -> None:
+        held = self._elsewhere
+        for i, node in enumerate(self.nodes):
+            taken = self.usable[i].minus(self.free(i)), self.ps[i]
+            if taken != (NOTHING, 0):
+                held[node.name] = taken
+        self._set_up(nodes, held)
+
     # ---- taking, giving back, undoing
 
     def take(self, spec: JobSpec, placement: Placement, cpu: Cpu = AS_REQUESTED) -> None:
@@ -86,66 +129,70 @@ class Room:
         self._book(spec, placement, cpu, -1)
 
     def _book(self, spec: JobSpec, placement: Placement, cpu: Cpu, sign: int) -> None:
-        for type_, i, n in self._per_node(placement):
+        for type_, name, n in self._per_node(placement):
             group = spec.group(type_)
             assert group is not None
-            self.take_replicas(i, group, sign * n)
+            self.take_replicas(self.index.get(name, name), group, sign * n)
         self.book_cpu(spec, placement, cpu, sign)
 
     def book_cpu(self, spec: JobSpec, placement: Placement, cpu: Cpu, sign: int) -> None:
         """Take (1) or give back (-1) what replicas hold beyond their requests."""
-        per_node: dict[int, int] = {}
+        per_node: dict[int | str, int] = {}
         for type_, each in cpu.items():
             group = spec.group(type_)
             assert group is not None
             for name, held in zip(placement.get(type_, ()), each, strict=False):
-                at = self.index.get(name)
-                if at is not None:
-                    per_node[at] = per_node.get(at, 0) + sign * (held - group.request.cpu)
+                at = self.index.get(name, name)
+                per_node[at] = per_node.get(at, 0) + sign * (held - group.request.cpu)
         for at, millicores in per_node.items():
             self.take_cpu(at, millicores)
 
-    def _per_node(self, placement: Placement) -> Iterator[tuple[str, int, int]]:
-        """(type, node index, replicas there); a node the cluster has lost is passed over."""
+    def _per_node(self, placement: Placement) -> Iterator[tuple[str, str, int]]:
+        """(type, node, replicas there)."""
         for type_, names in placement.items():
             if not names:
                 continue
             first = names[0]
             if names[-1] == first and names.count(first) == len(names):
-                i = self.index.get(first)
-                if i is not None:
-                    yield type_, i, len(names)
+                yield type_, first, len(names)
             else:
                 per_node: dict[str, int] = {}
                 for name in names:
                     per_node[name] = per_node.get(name, 0) + 1
                 for name, n in per_node.items():
-                    i = self.index.get(name)
-                    if i is not None:
-                        yield type_, i, n
+                    yield type_, name, n
 
-    def take_replicas(self, i: int, group: ReplicaGroup, n: int) -> None:
-        """Take what `n` replicas ask for from node `i`; a negative `n` gives back."""
+    def take_replicas(self, i: int | str, group: ReplicaGroup, n: int) -> None:
+        """Take what `n` replicas ask for from node `i` (or that of this name, which is not here); a negative `n` gives
+        back."""
         taken = group.request if n == 1 else group.request.times(n)
         ps = n if group.type == PS else 0
         self._shift(i, taken, ps)
         self._log.append((i, taken, ps))
 
-    def take_cpu(self, i: int, millicores: int) -> None:
+    def take_cpu(self, i: int | str, millicores: int) -> None:
         """Take CPU alone from node `i`, for replicas that are there; a negative amount gives back."""
         if millicores:
             taken = Resources(millicores)
             self._shift(i, taken, 0)
             self._log.append((i, taken, 0))
 
-    def _shift(self, i: int, taken: Resources, ps: int) -> None:
-        order = self._order
+    def _shift(self, i: int | str, taken: Resources, ps: int) -> None:
+        if isinstance(i, str):
+            before, ps_before = self._elsewhere.get(i, (NOTHING, 0))
+            self._elsewhere[i] = held = before.plus(taken), ps_before + ps
+            if held == (NOTHING, 0):
+                del self._elsewhere[i]
+            return
         cpu, memory, accelerators, pods, storage = taken
-        del order[bisect_left(order, self._key(i))]
-        for nodes, free, amount in zip(self._by_free, (self.cpu, self.memory, self.accelerators), taken, strict=False):
-            if amount:
-                del nodes[bisect_left(nodes, (free[i], i))]
-                insort(nodes, (free[i] - amount, i))
+        if self._by_free:
+            by_cpu, by_memory, by_accelerators = self._by_free
+            if cpu:
+                reorder(by_cpu, self.cpu[i], self.cpu[i] - cpu, i)
+            if memory:
+                reorder(by_memory, self.memory[i], self.memory[i] - memory, i)
+            if accelerators:
+                reorder(by_accelerators, self.accelerators[i], self.accelerators[i] - accelerators, i)
         self.cpu[i] -= cpu
         self.memory[i] -= memory
         self.accelerators[i] -= accelerators
@@ -158,16 +205,35 @@ class Room:
             self.storage[i] -= storage
             self.free_pods -= pods
             self.free_storage -= storage
-        insort(order, self._key(i))
+        order, key = self._order, self._key(i)
+        del order[bisect_left(order, self._keys[i])]
+        insort(order, key)
+        self._keys[i] = key
 
     def mark(self) -> int:
         return len(self._log)
 
     def rollback(self, mark: int) -> None:
+        """Undo what was done since: in one go per node, since a long round comes back to each many times."""
         log = self._log
+        back: dict[int | str, tuple[Resources, int]] = {}
         while len(log) > mark:
-            i, taken, ps = log.pop()
-            self._shift(i, taken.times(-1), -ps)
+            entry = log.pop()
+            if isinstance(entry, list):
+                self._shift_all(back)
+                back = {}
+                self._move_to(entry)
+            else:
+                i, taken, ps = entry
+                known = back.get(i)
+                back[i] = (taken, ps) if known is None else (known[0].plus(taken), known[1] + ps)
+        self._shift_all(back)
+
+    def _shift_all(self, taken: Mapping[int | str, tuple[Resources, int]]) -> None:
+        """Give all this back."""
+        for i, amounts in taken.items():
+            if amounts != (NOTHING, 0):
+                self._shift(i, amounts[0].times(-1), -amounts[1])
 
     # ---- looking
 
@@ -243,6 +309,8 @@ class Room:
 
         With no type, the nodes where every type may run.
         """
+        if self._plain and spec.constraints is ANYWHERE and not spec.constraints_by_type:
+            return None
         if type_ is None and spec.constraints_by_type:
             sets = [self.allowed(spec, group.type) for group in spec.groups]
             restricted = [s for s in sets if s is not None]
@@ -300,13 +368,19 @@ class Room:
         return (key[3] for key in self._order if self.holds(key[3], demand))
 
     def _few(self, demand: Resources) -> list[int] | None:
-        """Nodes, in no order, beside which none holds `demand`; None if those are many."""
-        least, found = len(self.nodes) // FEW, None
+        """Unordered superset of the nodes that hold `demand`; None if those are many."""
+        least, fewest, start = len(self.nodes) // FEW, None, 0
         for nodes, want in zip(self._by_free, demand, strict=False):
-            start = bisect_left(nodes, (want, -1))
-            if len(nodes) - start <= least:
-                least, found = len(nodes) - start, nodes[start:]
-        return None if found is None else [i for _, i in found]
+            at = bisect_left(nodes, (want, -1))
+            if len(nodes) - at <= least:
+                least, fewest, start = len(nodes) - at, nodes, at
+                if not least:
+                    return []
+        return None if fewest is None else [i for _, i in fewest[start:]]
+
+    def none_holds(self, request: Resources) -> bool:
+        """Whether surely no node holds it, which is seen at once. Needs rank `fewest-ps`."""
+        return any(not nodes or nodes[-1][0] < want for nodes, want in zip(self._by_free, request, strict=False))
 
     def largest_empty_fit(self, demand: Resources) -> bool:
         """Whether some node without any of our jobs would hold `demand`."""
@@ -328,12 +402,18 @@ class Room:
             k = start
 
 
+def reorder(nodes: list[tuple[int, int]], before: int, after: int, i: int) -> None:
+    """Move node `i` in a sorted list of (free, node)."""
+    del nodes[bisect_left(nodes, (before, i))]
+    insort(nodes, (after, i))
+
+
 def room_view(rank: Rank, totals_only: bool) -> Callable[[Snapshot], Room]:
     """The builder of a Room with the free resources that the jobs' placements leave."""
 
     def build(snapshot: Snapshot) -> Room:
         nodes = usable_nodes(snapshot.nodes)
-        room = Room([merged(nodes)] if totals_only else nodes, rank)
+        room = Room([merged(nodes)] if totals_only else nodes, rank, totals_only=totals_only)
         for job in snapshot.jobs.values():
             if job.placement:
                 room.take(job.spec, job.placement, job.cpu)

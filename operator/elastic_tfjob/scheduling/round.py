@@ -1,24 +1,42 @@
 """One round of decisions: the working state that the stages share, and how it becomes a Plan."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from elastic_tfjob.scheduling.plan import Loan, Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
-from elastic_tfjob.scheduling.queue import Entry, JobQueue, Merge, queue_view, shape
+from elastic_tfjob.scheduling.queue import Entry, JobQueue, Merge, entry, queue_view
 from elastic_tfjob.scheduling.room import grown, lacking, room_view, shrunk
-from elastic_tfjob.scheduling.snapshot import AS_REQUESTED, UNPLACED, Counts, Cpu, Job, Placement, Snapshot
+from elastic_tfjob.scheduling.snapshot import (
+    AS_REQUESTED,
+    UNPLACED,
+    Counts,
+    Cpu,
+    Job,
+    JobSpec,
+    Node,
+    Placement,
+    Snapshot,
+)
+
+T = TypeVar("T")
 
 
 class Round:
     """What stages act on. All changes stay here: the Room is rolled back when the round is over."""
 
-    def __init__(self, snapshot: Snapshot, profile: Profile, loans: tuple[Loan, ...] = ()) -> None:
+    def __init__(self, snapshot: Snapshot, profile: Profile) -> None:
         self.snapshot = snapshot
         self.profile = profile
         self.now = snapshot.now
-        self.loans = loans
+        self.nodes: Mapping[str, Node] = snapshot.nodes
+        """The nodes as this round stands: with those it borrows, without those it gives back."""
+        self.loans: list[Loan] = []
         self.changes: dict[str, Target] = {}
         self.refusals: dict[str, str] = {}
+        self._shared: dict[Hashable, Any] = {}
+        self._requeued: list[Entry] = []
         self._failed: set[Hashable] = set()
         """Starts that found no nodes since room was last given back: the same again would not either."""
         self.unmet: dict[str, Counts] = {}
@@ -30,11 +48,22 @@ class Round:
         self.waiting_queue: JobQueue = snapshot.view(("waiting", order), queue_view(order, False)).at(self.now)
         self._running: JobQueue = snapshot.view(("running", order), queue_view(order, True)).at(self.now)
 
+    def shared(self, key: Hashable, build: Callable[[], T]) -> T:
+        """What steps of this round share under `key`, built on first use."""
+        if key not in self._shared:
+            self._shared[key] = build()
+        found: T = self._shared[key]
+        return found
+
     # ---- who
 
     def waiting(self) -> Merge:
         """Waiting jobs, first to serve first."""
-        return Merge(self.waiting_queue, self.profile.order.drift * self.now)
+        return Merge(self.waiting_queue, self.profile.order.drift * self.now, self._requeued)
+
+    def waiting_shapes(self) -> Iterator[JobSpec]:
+        """What waiting jobs ask for, each shape once."""
+        return (self.job(entries[0][4]).spec for entries in self.waiting_queue.lists.values())
 
     def running_in_order(self) -> Sequence[Entry]:
         """Jobs that held something when the round began and may change, in order."""
@@ -81,7 +110,7 @@ class Round:
 
     def start(self, job: Job, counts: Counts, reason: str, *, promoted: bool = False) -> bool:
         """Give a waiting job these replicas if the Place stage finds room for all of them."""
-        attempt = (shape(job.spec), tuple(counts.items()))
+        attempt = (job.spec.shape, tuple(counts.items()))
         if attempt in self._failed:
             return False
         nodes = self.profile.place.place(job.spec, counts, self.room, UNPLACED)
@@ -94,6 +123,57 @@ class Round:
     def stop(self, job: Job, reason: str) -> None:
         """Take everything from a job."""
         self.assign(job, UNPLACED, reason)
+
+    def requeue(self, job: Job, reason: str) -> None:
+        """Take everything from a job and let it wait in order with the others: it may start again in this round."""
+        self.stop(job, reason)
+        waits = replace(job, placement=UNPLACED, phase="waiting", cpu=AS_REQUESTED)
+        self._requeued.append(entry(self.profile.order, waits, self.now))
+
+    def move(self, job: Job, role: tuple[str, int], node: str, reason: str) -> bool:
+        """Move one replica, by its type and index, to another node if that may run it and has room. It holds there what
+        it requests; the others stay as they are."""
+        type_, k = role
+        group, i, placement = job.spec.group(type_), self.room.index.get(node), self.placement(job)
+        names = placement.get(type_, ())
+        if group is None or i is None or k >= len(names) or names[k] == node:
+            return False
+        allowed = self.room.allowed(job.spec, type_)
+        if (allowed is not None and i not in allowed) or not self.room.holds(i, group.request):
+            return False
+        cpu = dict(self.cpu(job))
+        self._failed.clear()
+        self.room.give(job.spec, placement, cpu)
+        if type_ in cpu:
+            cpu[type_] = (*cpu[type_][:k], group.request.cpu, *cpu[type_][k + 1 :])
+            if all(held == group.request.cpu for held in cpu[type_]):
+                del cpu[type_]
+        nodes = {**placement, type_: (*names[:k], node, *names[k + 1 :])}
+        self.room.take(job.spec, nodes, cpu)
+        self._set(job, nodes, reason, cpu)
+        return True
+
+    def borrow(self, names: Sequence[str], reason: str) -> None:
+        """Take these nodes of other pools on loan: loanable jobs may run there from now on."""
+        if names:
+            self.loans += [Loan(name, "borrow", reason) for name in names]
+            self._set_nodes({name: replace(self.nodes[name], loan="loaned") for name in names})
+
+    def give_back(self, names: Collection[str], reason: str) -> None:
+        """Return these nodes to their pools. Jobs that are still there are stopped."""
+        if not names:
+            return
+        returned = set(names)
+        for job in (*(self.job(e[4]) for e in self.running_in_order()), *self.rescaling()):
+            if any(not returned.isdisjoint(on) for on in self.placement(job).values()):
+                self.stop(job, "preempted: a node it runs on goes back to its own pool")
+        self.loans += [Loan(name, "return", reason) for name in names]
+        self._set_nodes({name: replace(self.nodes[name], loan="reclaiming") for name in names})
+
+    def _set_nodes(self, changed: Mapping[str, Node]) -> None:
+        self._failed.clear()
+        self.nodes = {**self.nodes, **changed}
+        self.room.set_nodes(self.nodes)
 
     def resize(self, job: Job, counts: Counts, reason: str) -> bool:
         """Change how many replicas a job has: the first ones stay, or with `repack` all are placed anew.
@@ -193,4 +273,6 @@ class Round:
 
     def plan(self) -> Plan:
         self.room.rollback(0)
-        return Plan(self.snapshot, self.changes, self.loans, self.refusals, self.held_back)
+        at = {name: i for i, name in enumerate(self.nodes)} if self.loans else {}
+        loans = sorted(self.loans, key=lambda loan: at[loan.node])
+        return Plan(self.snapshot, self.changes, tuple(loans), self.refusals, self.held_back)

@@ -32,7 +32,7 @@ AS_REQUESTED: Cpu = {}
 Phase = Literal["waiting", "running", "rescaling"]
 """`rescaling`: between two targets; a plan leaves such a job alone."""
 LoanState = Literal["own", "busy", "offered", "loaned", "reclaiming"]
-"""Ours; or of another pool: in use there, offered to us, lent to us, lent and wanted back."""
+"""Ours; or of another pool: in use there, offered to us, lent to us, lent and this very node is wanted back."""
 
 
 def counts_of(placement: Placement) -> dict[str, int]:
@@ -55,6 +55,14 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Pool:
+    """Another pool's demand, in nodes: how many of those that it lent it wants back, and how many more it can spare."""
+
+    wanted: int = 0
+    spare: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaGroup:
     """One replica type of a job: what one replica asks for, how many the user declared, how few and many may run."""
 
@@ -63,6 +71,22 @@ class ReplicaGroup:
     count: int
     minimum: int
     maximum: int
+
+
+class Shape:
+    """A value that is looked up far more often than it is made: it keeps its hash."""
+
+    __slots__ = ("_hash", "_of")
+
+    def __init__(self, *of: Hashable) -> None:
+        self._of = of
+        self._hash = hash(of)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Shape) and self._hash == other._hash and self._of == other._of)
 
 
 def fixed_group(type_: str, request: Resources, count: int) -> ReplicaGroup:
@@ -156,7 +180,12 @@ class JobSpec:
     def constraints_of(self, type_: str) -> Constraints:
         return next((c for t, c in self.constraints_by_type if t == type_), self.constraints)
 
-    @property
+    @cached_property
+    def shape(self) -> "Shape":
+        """Jobs of one shape fit, or do not fit, alike."""
+        return Shape(self.groups, self.constraints, self.constraints_by_type, self.loanable)
+
+    @cached_property
     def elastic(self) -> bool:
         return self.rescalable and any(group.minimum < group.maximum for group in self.groups)
 
@@ -236,24 +265,39 @@ class Job:
 
 
 class View(Protocol):
-    """A memo of a Snapshot's content that can follow a change of single jobs."""
+    """A memo of a Snapshot's content that can follow changes of single jobs, and of nodes."""
 
     def change(self, before: Job | None, after: Job | None, now: float) -> None: ...
+
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        """Follow the nodes to these; False where it has to be built anew instead."""
+        ...
 
 
 V = TypeVar("V", bound=View)
 
 
 class Snapshot:
-    """The cluster at `now`. `seed` is the only randomness a policy may use."""
+    """The cluster at `now`. `seed` is the only randomness a policy may use.
 
-    __slots__ = ("_views", "jobs", "nodes", "now", "seed")
+    `pools` has the demand of other pools by their names; where none is given, they want and offer what their nodes say.
+    """
 
-    def __init__(self, now: float, nodes: Mapping[str, Node], jobs: Mapping[str, Job], seed: int = 0) -> None:
+    __slots__ = ("_views", "jobs", "nodes", "now", "pools", "seed")
+
+    def __init__(
+        self,
+        now: float,
+        nodes: Mapping[str, Node],
+        jobs: Mapping[str, Job],
+        seed: int = 0,
+        pools: Mapping[str, Pool] | None = None,
+    ) -> None:
         self.now = now
         self.nodes = nodes
         self.jobs = jobs
         self.seed = seed
+        self.pools: Mapping[str, Pool] = demand_of(nodes) if pools is None else pools
         self._views: dict[Hashable, View] = {}
 
     def evolve(
@@ -263,8 +307,11 @@ class Snapshot:
         changed: Iterable[Job] = (),
         removed: Iterable[str] = (),
         nodes: Mapping[str, Node] | None = None,
+        pools: Mapping[str, Pool] | None = None,
     ) -> "Snapshot":
-        """The Snapshot after these jobs came or changed, those went, and (if given) the nodes became `nodes`."""
+        """The Snapshot after these jobs came or changed, those went, and (if given) the nodes became `nodes`, with the
+        demand `pools`, or what the nodes say.
+        """
         jobs = dict(self.jobs)
         deltas: list[tuple[Job | None, Job | None]] = []
         for key in removed:
@@ -273,13 +320,16 @@ class Snapshot:
             key = job.spec.key
             deltas.append((jobs.get(key), job))
             jobs[key] = job
-        after = Snapshot(now, self.nodes if nodes is None else nodes, jobs, self.seed)
         if nodes is None:
-            views, self._views = self._views, {}
-            for view in views.values():
-                for before, job_after in deltas:
-                    view.change(before, job_after, now)
-            after._views = views
+            after = Snapshot(now, self.nodes, jobs, self.seed, self.pools if pools is None else pools)
+        else:
+            after = Snapshot(now, nodes, jobs, self.seed, pools)
+        views, self._views = self._views, {}
+        for key_, view in views.items():
+            for before, job_after in deltas:
+                view.change(before, job_after, now)
+            if nodes is None or view.change_nodes(nodes):
+                after._views[key_] = view
         return after
 
     def view(self, key: Hashable, build: Callable[["Snapshot"], V]) -> V:
@@ -288,3 +338,15 @@ class Snapshot:
         if view is None:
             view = self._views[key] = build(self)
         return cast("V", view)
+
+
+def demand_of(nodes: Mapping[str, Node]) -> dict[str, Pool]:
+    """What other pools want and offer by naming nodes."""
+    wanted: dict[str, int] = {}
+    spare: dict[str, int] = {}
+    for node in nodes.values():
+        if node.loan == "reclaiming":
+            wanted[node.pool] = wanted.get(node.pool, 0) + 1
+        elif node.loan == "offered":
+            spare[node.pool] = spare.get(node.pool, 0) + 1
+    return {name: Pool(wanted.get(name, 0), spare.get(name, 0)) for name in {**wanted, **spare}}

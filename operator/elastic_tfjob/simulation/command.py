@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from elastic_tfjob.api.profiles import PROFILES, PlaceName, ProfileParameters, parse_profile
 from elastic_tfjob.api.scenario import Scenario
+from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse_profile
+from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
 from elastic_tfjob.simulation.engine import Costs, Noise, Outcome
 from elastic_tfjob.simulation.formats import FORMATS, BadRow, WorkloadError, read_csv
 from elastic_tfjob.simulation.report import write_report

@@ -24,10 +24,11 @@ from elastic_tfjob.scheduling.snapshot import (
     Node,
     Phase,
     Placement,
+    Pool,
     Snapshot,
     counts_of,
 )
-from elastic_tfjob.simulation.inference import DAY_S, Demand, InferencePool
+from elastic_tfjob.simulation.inference import DAY_S, INFERENCE, Demand, InferencePool
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.simulation.worlds.base import Truth, World
 from elastic_tfjob.simulation.worlds.ps_cpu import CpuBound, Pace
@@ -269,14 +270,15 @@ class Simulation:
 
     def _loop(self) -> None:
         heap, live = self._heap, self._live
-        interval, on_change, drifts = self.profile.interval_s, self.profile.on_change, self.profile.allocate.drifts
+        interval, on_change, drifts = self.profile.interval_s, self.profile.on_change, self.profile.drifts
         last_report = 0
         while heap:
             now = heap[0][0]
             changed: list[Job] = []
             removed: list[str] = []
             round_due = False
-            nodes: dict[str, Node] | None = None
+            nodes: Mapping[str, Node] | None = None
+            pools = self.snapshot.pools
             touched: set[str] = set()
             while heap and heap[0][0] == now:
                 _, kind, k, version, key = heappop(heap)
@@ -299,12 +301,13 @@ class Simulation:
                 elif kind == DEMAND:
                     assert self._demand is not None
                     if not self._stuck(now):
-                        nodes = self._demand.step(now, dict(self.snapshot.nodes))
+                        nodes, demand = self._demand.step(now, self.snapshot.nodes)
+                        pools = {INFERENCE: demand}
                         heappush(heap, (now + self._demand.pool.period_s, DEMAND, 0, 0, ""))
                 elif now == self._round_at:
                     round_due = True
                     self._round_at = inf
-            if nodes is not None and nodes == self.snapshot.nodes:
+            if nodes is not None and nodes == self.snapshot.nodes and pools == self.snapshot.pools:
                 nodes = None
             news = bool(changed or removed) or nodes is not None
             if self.world.contended and touched:
@@ -313,7 +316,7 @@ class Simulation:
                 known = {job.key for job in changed}
                 changed += [self._job(job) for key, job in live.items() if job.work.loss and key not in known]
             if news or round_due:
-                self.snapshot = self.snapshot.evolve(now, changed=changed, removed=removed, nodes=nodes)
+                self.snapshot = self.snapshot.evolve(now, changed=changed, removed=removed, nodes=nodes, pools=pools)
             if round_due or (news and on_change):
                 self._decide(now)
             elif news:
@@ -351,7 +354,7 @@ class Simulation:
         self.outcome.rounds += 1
         if self.check is not None:
             self.check(plan)
-        nodes = self._lend(plan, now) if plan.loans else None
+        nodes, pools = self._lend(plan, now) if plan.loans else (None, self.snapshot.pools)
         if plan.changes:
             self._moved_s = now
         if plan.changes or nodes is not None:
@@ -367,7 +370,7 @@ class Simulation:
                     for name in names
                 }
                 changed.update((job.key, job) for job in self._share(touched, now))
-            self.snapshot = self.snapshot.evolve(now, changed=changed.values(), nodes=nodes)
+            self.snapshot = self.snapshot.evolve(now, changed=changed.values(), nodes=nodes, pools=pools)
         if self.trace:
             self._sample(now)
 
@@ -397,7 +400,7 @@ class Simulation:
         record = JobRecord(work.key, work.submit_s, work.deadline_s)
         self.outcome.records.append(record)
         live = _Live(work, spec, truth, record, self._lognormal(self.noise.speed), truth if oracle else None)
-        if isinstance(truth, CpuBound):
+        if hasattr(truth, "pace") and isinstance(truth, CpuBound):  # the first is quick to say no
             live.bound = truth
             self.outcome.cpu_used_area = self.outcome.cpu_used_area or 0.0
         if not oracle and self.profile.sample_points and spec.elastic:
@@ -552,19 +555,25 @@ class Simulation:
     def _lognormal(self, sigma: float) -> float:
         return self.random.lognormvariate(0.0, sigma) if sigma > 0 else 1.0
 
-    def _lend(self, plan: Plan, now: float) -> dict[str, Node]:
+    def _lend(self, plan: Plan, now: float) -> tuple[dict[str, Node], dict[str, Pool]]:
         """Carry out the loans; those preempted by a return get another round at once."""
-        nodes = dict(self.snapshot.nodes)
+        nodes, pools = dict(self.snapshot.nodes), dict(self.snapshot.pools)
         for loan in plan.loans:
             node = nodes[loan.node]
+            pool = pools[node.pool]
             if loan.action == "borrow":
                 nodes[loan.node] = replace(node, loan="loaned")
+                pools[node.pool] = replace(pool, spare=pool.spare - 1)
+            elif pool.wanted:
+                nodes[loan.node] = replace(node, loan="busy")
+                pools[node.pool] = replace(pool, wanted=pool.wanted - 1)
             else:
-                nodes[loan.node] = replace(node, loan="offered" if node.loan == "loaned" else "busy")
+                nodes[loan.node] = replace(node, loan="offered")
+                pools[node.pool] = replace(pool, spare=pool.spare + 1)
         if any(loan.action == "return" for loan in plan.loans) and plan.changes:
             heappush(self._heap, (now, ROUND, 0, 0, ""))
             self._round_at = now
-        return nodes
+        return nodes, pools
 
     # ---- speed that follows CPU
 

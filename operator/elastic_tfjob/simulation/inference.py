@@ -2,13 +2,16 @@
 
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import Node
+from elastic_tfjob.scheduling.snapshot import LoanState, Node, Pool
 
 DAY_S = 86400.0
 HOUR_S = 3600.0
+INFERENCE = "inference"
+"""What its nodes call their pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class InferencePool:
                 f"inference-{i:0{width}}",
                 self.each,
                 self.each,
-                pool="inference",
+                pool=INFERENCE,
                 accelerator_speed=self.accelerator_speed,
                 loan="busy",
             )
@@ -66,20 +69,16 @@ class Demand:
         self._random = random.Random(f"inference-{seed}")
         self._disturbance = 0.0
 
-    def step(self, t: float, nodes: dict[str, Node]) -> dict[str, Node]:
-        """`nodes` with the pool's nodes offered, wanted back or busy as the demand at `t` has it."""
+    def step(self, t: float, nodes: Mapping[str, Node]) -> tuple[dict[str, Node], Pool]:
+        """`nodes` with those that the pool has not lent offered or busy, as the demand at `t` has it; and how many of
+        the others it wants back."""
         self._disturbance = 0.9 * self._disturbance + self._random.gauss(0.0, self.pool.noise)
-        mine = [node for node in nodes.values() if node.pool == "inference"]
-        spare = self.pool.spare(t, self._disturbance)
+        mine = [node for node in nodes.values() if node.pool == INFERENCE]
+        kept = [node for node in mine if node.loan != "loaned"]
+        spare = self.pool.spare(t, self._disturbance) - (len(mine) - len(kept))
         after = dict(nodes)
-        for i, node in enumerate(mine):
-            offered = i >= len(mine) - spare
-            if offered and node.loan == "busy":
-                after[node.name] = replace(node, loan="offered")
-            elif offered and node.loan == "reclaiming":
-                after[node.name] = replace(node, loan="loaned")
-            elif not offered and node.loan == "offered":
-                after[node.name] = replace(node, loan="busy")
-            elif not offered and node.loan == "loaned":
-                after[node.name] = replace(node, loan="reclaiming")
-        return after
+        for i, node in enumerate(kept):
+            loan: LoanState = "offered" if i >= len(kept) - spare else "busy"
+            if node.loan != loan:
+                after[node.name] = replace(node, loan=loan)
+        return after, Pool(wanted=max(0, -spare), spare=max(0, spare))

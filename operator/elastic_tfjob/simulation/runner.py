@@ -10,8 +10,7 @@ from multiprocessing.managers import SyncManager
 from multiprocessing.synchronize import Event
 from queue import Empty, Queue
 
-from elastic_tfjob.api.profiles import ProfileParameters
-from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.profiles import ProfileParameters, build
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Node
 from elastic_tfjob.simulation.engine import Costs, Noise, Outcome, Simulation

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from elastic_tfjob.api.profiles import PROFILES, parse_profile
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Taint, Toleration
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
-from elastic_tfjob.scheduling.profiles import PLACES, build
+from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, Node, ReplicaGroup, Snapshot
+from elastic_tfjob.scheduling.stages.place.catalogue import PLACES
 from elastic_tfjob.simulation.worlds.ps import MODELS, PsTruth
 from elastic_tfjob.speed.optimus import believe
 

@@ -7,7 +7,7 @@ import pytest
 from elastic_tfjob.scheduling.constraints import Taint
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
-from elastic_tfjob.scheduling.stages.allocate.settle import downward
+from elastic_tfjob.scheduling.toolkit.sizes import downward
 from elastic_tfjob.speed.optimus import believe
 from elastic_tfjob.speed.table import Table
 

@@ -4,14 +4,16 @@ from dataclasses import MISSING, fields
 
 import pytest
 
-from elastic_tfjob.api.profiles import PROFILES, parse_profile
 from elastic_tfjob.scheduling import contract, snapshot
+from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
 
 
 def test_every_field_is_in_the_table() -> None:
     for name, known in contract.FIELDS.items():
         kind = getattr(snapshot, name)
-        there = [each.name for each in fields(kind)] if name != "Snapshot" else ["now", "nodes", "jobs", "seed"]
+        there = (
+            [each.name for each in fields(kind)] if name != "Snapshot" else ["now", "nodes", "jobs", "seed", "pools"]
+        )
         assert sorted(known) == sorted(there), name
 
 

@@ -1,9 +1,8 @@
 """The round as a whole: loans, reasons, views, and what a Snapshot keeps."""
 
-from elastic_tfjob.api.profiles import parse_profile
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Loan
-from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.snapshot import Node
 
 from .build import job, node, plan, sizes, snapshot, workers

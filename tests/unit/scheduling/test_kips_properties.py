@@ -7,13 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic_tfjob.api.profiles import parse_profile
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
-from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, Job, JobSpec, ReplicaGroup, Snapshot
-from elastic_tfjob.scheduling.stages.allocate.kips import _Adjustment
+from elastic_tfjob.scheduling.toolkit.taking import Taking
 from elastic_tfjob.speed.optimus import believe
 
 from .build import node
@@ -120,5 +119,5 @@ def test_not_looking_again_where_taking_failed_changes_no_decision(draw: Any) ->
     crowd = Snapshot(100.0, start.snapshot.nodes, {job.key: job for job in (*running, *waiting)})
     bounded = schedule(crowd, KIPS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Adjustment, "_in_vain", lambda *_, **__: False)
+        patch.setattr(Taking, "in_vain", lambda *_, **__: False)
         assert bounded == schedule(Snapshot(crowd.now, crowd.nodes, crowd.jobs), KIPS)

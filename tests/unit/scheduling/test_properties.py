@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic_tfjob.api.profiles import PROFILES, parse_profile
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Taint, Toleration
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
-from elastic_tfjob.scheduling.profiles import PLACES, build
+from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, Snapshot
+from elastic_tfjob.scheduling.stages.place.catalogue import PLACES
 from elastic_tfjob.simulation.worlds.ps import MODELS, PsTruth
 
 from .build import node, servers, workers
@@ -161,3 +161,38 @@ def test_invariants(name: str, place: str | None, snapshot: Snapshot, extra: Any
     plan = schedule(later, profile)
     assert violations(plan) == []
     assert plan == schedule(Snapshot(later.now, later.nodes, later.jobs), profile)
+
+
+NODES = st.fixed_dictionaries(
+    {
+        "loan": st.sampled_from(["own", "own", "busy", "offered", "loaned", "reclaiming"]),
+        "cpus": st.sampled_from([2, 4, 8]),
+        "gpus": st.sampled_from([0, 2]),
+    }
+)
+
+
+@pytest.mark.parametrize("name", ["fifo-backfill", "srtf", "drf", "kips"])
+@pytest.mark.parametrize("place", PLACES)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@given(start=snapshots(), draw=st.data())
+def test_views_follow_nodes(name: str, place: str, start: Snapshot, draw: Any) -> None:
+    """Nodes come and go, grow, and are lent and returned, under jobs that run there: plans are those of a Snapshot that
+    is built from nothing, and leave the kept one as it was."""
+    if place == "count" and any(j.placement for j in start.jobs.values()):
+        return
+    profile = build(
+        name, parse_profile(name, {"place": place, "lend": draw.draw(st.sampled_from(["none", "offered"]))})
+    )
+    snapshot = start
+    for later in (1, 2, 3):
+        names = draw.draw(st.lists(st.sampled_from([f"n{k}" for k in range(6)]), unique=True))
+        nodes = {n: node(n, **draw.draw(NODES)) for n in sorted(names)}
+        nodes |= {n: kept for n, kept in snapshot.nodes.items() if draw.draw(st.booleans())}
+        lent = [replace(j, spec=replace(j.spec, loanable=draw.draw(st.booleans()))) for j in snapshot.jobs.values()]
+        schedule(snapshot, profile)
+        snapshot = snapshot.evolve(NOW + later, changed=lent, nodes=nodes)
+        plan = schedule(snapshot, profile)
+        assert plan == schedule(Snapshot(snapshot.now, nodes, snapshot.jobs), profile)
+        assert plan == schedule(snapshot, profile), "a plan is undone when it is made"
+        snapshot = carried_out(snapshot, plan, snapshot.now)

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from elastic_tfjob.api.profiles import parse_profile
-from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, ReplicaGroup
 from elastic_tfjob.simulation.engine import Outcome, Simulation

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from elastic_tfjob.scheduling.plan import Loan
-from elastic_tfjob.scheduling.snapshot import Snapshot
+from elastic_tfjob.scheduling.round import Round
 
 
 @dataclass(frozen=True, slots=True)
 class NoLoans:
-    def lend(self, snapshot: Snapshot) -> tuple[Loan, ...]:
-        return ()
+    def lend(self, round_: Round) -> None:
+        return

@@ -2,26 +2,26 @@
 
 from dataclasses import dataclass
 
-from elastic_tfjob.scheduling.plan import Loan
-from elastic_tfjob.scheduling.snapshot import Snapshot
+from elastic_tfjob.scheduling.round import Round
 
 
 @dataclass(frozen=True, slots=True)
 class BorrowOffered:
-    """Take every node that the other pool offers while a loanable job waits, and give it back when that pool wants it.
-    An idle one is kept until then, so that borrowing does not flap with the queue. Which job to hurt least is not
-    weighed: this is the plain baseline.
+    """Take all nodes that other pools can spare while a loanable job waits, and give back as many as they want: those
+    they ask for by name, then the first ones. An idle node is kept until then, so that borrowing does not flap with the
+    queue. Which job to hurt least is not weighed: this is the plain baseline.
     """
 
-    def lend(self, snapshot: Snapshot) -> tuple[Loan, ...]:
-        foreign = [node for node in snapshot.nodes.values() if node.loan not in ("own", "busy")]
-        if not foreign:
-            return ()
-        wanted = any(job.spec.loanable and not job.placement for job in snapshot.jobs.values())
-        loans = []
-        for node in foreign:
-            if node.loan == "reclaiming":
-                loans.append(Loan(node.name, "return", "its own pool needs it"))
-            elif node.loan == "offered" and wanted:
-                loans.append(Loan(node.name, "borrow", "offered, and a loanable job waits"))
-        return tuple(loans)
+    def lend(self, round_: Round) -> None:
+        returned: list[str] = []
+        borrowed: list[str] = []
+        for name, pool in round_.snapshot.pools.items():
+            if not pool.wanted and not pool.spare:
+                continue
+            nodes = [node for node in round_.snapshot.nodes.values() if node.pool == name]
+            lent = [node.name for state in ("reclaiming", "loaned") for node in nodes if node.loan == state]
+            returned += lent[: pool.wanted]
+            borrowed += [node.name for node in nodes if node.loan == "offered"][: pool.spare]
+        round_.give_back(returned, "its own pool needs it")
+        if borrowed and any(spec.loanable for spec in round_.waiting_shapes()):
+            round_.borrow(borrowed, "offered, and a loanable job waits")

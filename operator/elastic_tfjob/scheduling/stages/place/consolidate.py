@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from elastic_tfjob.scheduling.room import MANY, Rank, Room
 from elastic_tfjob.scheduling.snapshot import Counts, JobSpec, Placement
-from elastic_tfjob.scheduling.stages.place.pack import own_nodes
+from elastic_tfjob.scheduling.stages.place.own_nodes import own_nodes
 
 RANK: Rank = "least-free"
 

@@ -7,6 +7,7 @@ from itertools import chain
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.room import Rank, Room
 from elastic_tfjob.scheduling.snapshot import PS, Counts, JobSpec, Placement, ReplicaGroup
+from elastic_tfjob.scheduling.stages.place.own_nodes import own_nodes
 
 RANK: Rank = "fewest-ps"
 
@@ -26,9 +27,12 @@ class Pack:
         demand = spec.demand(add)
         if not room.fits_total(demand):
             return None
+        added = [group for group in spec.groups if add.get(group.type)]
+        if any(room.none_holds(group.request) for group in added):
+            return None
         allowed = room.allowed(spec)
         own = own_nodes(beside, room)
-        whole = next((i for i in own if room.holds(i, demand)), None)
+        whole = next((i for i in own if room.holds(i, demand)), None) if own else None
         if whole is None:
             whole = room.first(demand, allowed)
         if whole is not None and (allowed is None or whole in allowed):
@@ -39,9 +43,10 @@ class Pack:
                     room.take_replicas(whole, group, n)
             return {type_: (name,) * n for type_, n in add.items() if n}
         # Accelerators are on few nodes: what needs none must not take the CPU beside them.
-        added = [group for group in spec.groups if add.get(group.type)]
-        ps_first = sorted(added, key=lambda group: (not group.request.accelerators, group.type != PS))
-        largest_first = sorted(ps_first, key=lambda group: (-group.request.accelerators, -group.request.cpu))
+        ps_first = largest_first = added
+        if len(added) > 1:
+            ps_first = sorted(added, key=lambda group: (not group.request.accelerators, group.type != PS))
+            largest_first = sorted(ps_first, key=lambda group: (-group.request.accelerators, -group.request.cpu))
         chosen = fill(spec, ps_first, add, room, own)
         if chosen is None and largest_first != ps_first:
             chosen = fill(spec, largest_first, add, room, own)
@@ -71,7 +76,8 @@ def fill(
             taken = planned.get(i, NOTHING)
             n = min(left, room.fit(i, group.request, taken))
             if n:
-                planned[i] = taken.plus(group.request.times(n))
+                if len(groups) > 1:
+                    planned[i] = taken.plus(group.request.times(n))
                 chosen.setdefault(group.type, []).append((i, n))
                 left -= n
             if not left:
@@ -79,11 +85,3 @@ def fill(
         if left:
             return None
     return chosen
-
-
-def own_nodes(beside: Placement, room: Room) -> list[int]:
-    """Nodes with the job's PSs, then its other nodes."""
-    seen: dict[str, None] = dict.fromkeys(beside.get(PS, ()))
-    for names in beside.values():
-        seen.update(dict.fromkeys(names))
-    return [i for name in seen if (i := room.index.get(name)) is not None]

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from elastic_tfjob.api.fields import cut, describe
 from elastic_tfjob.api.limits import MAX_CONFIGURATION_BYTES, MAX_DURATION_S, MAX_PROBLEM_LENGTH, MAX_PROBLEMS
-from elastic_tfjob.api.profiles import PROFILES, ProfileParameters, parse_profile
 from elastic_tfjob.api.scenario import wrong_places
+from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse_profile
 
 __all__ = ["Configuration", "RescaleLimits", "StatusPolling", "parse_configuration"]
 

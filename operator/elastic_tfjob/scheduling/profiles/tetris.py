@@ -4,12 +4,15 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from pydantic import Field
+
+from elastic_tfjob.scheduling.parameters import ElasticParameters, Stages, needs
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, ReplicaGroup
-from elastic_tfjob.scheduling.stages.allocate.drf import bundle_more
-from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
-from elastic_tfjob.scheduling.stages.allocate.settle import movable
+from elastic_tfjob.scheduling.stages.order.srtf import ShortestRemainingTimeFirst
+from elastic_tfjob.scheduling.toolkit.refusal import lacks
+from elastic_tfjob.scheduling.toolkit.sizes import bundle_more, movable
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +28,8 @@ class Tetris:
     """
 
     shortness_weight: float = 1.0
-    drifts: bool = False
 
-    def allocate(self, round_: Round) -> None:
+    def __call__(self, round_: Round) -> None:
         room, total, jobs, now = round_.room, round_.room.total, round_.snapshot.jobs, round_.now
         queues: dict[Hashable, list[Unit]] = {}
         for key, entries in round_.waiting_queue.lists.items():
@@ -99,3 +101,12 @@ def alignment(demand: Resources, free: Resources, total: Resources) -> float:
 def shortness(job: Job, now: float) -> float:
     left = job.remaining_s(now, job.spec.declared)
     return 0.0 if left is None else 1 / max(left, 1.0)
+
+
+class TetrisParameters(ElasticParameters):
+    """Tetris: packing score plus shortness."""
+
+    shortness_weight: float = Field(1.0, ge=0, description="weight of short remaining work beside packing")
+
+    def stages(self) -> Stages:
+        return Stages(ShortestRemainingTimeFirst(), (Tetris(self.shortness_weight),), needs("duration"))

@@ -2,14 +2,19 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
+from elastic_tfjob.scheduling.parameters import ElasticParameters, Stages, needs
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, ReplicaGroup
-from elastic_tfjob.scheduling.stages.allocate.ladder import Ladder, OnFull, fill, ladders_view
-from elastic_tfjob.scheduling.stages.allocate.settle import candidates, settle
+from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, ReplicaGroup
+from elastic_tfjob.scheduling.stages.order.fifo import Fifo
+from elastic_tfjob.scheduling.toolkit.apply_sizes import apply_sizes, candidates
+from elastic_tfjob.scheduling.toolkit.progressive_filling import Ladder, OnFull, fill, ladders_view
+from elastic_tfjob.scheduling.toolkit.sizes import bundle_more
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +26,8 @@ class DominantResourceFairness:
     """
 
     on_full: OnFull = "next"
-    drifts: bool = False
 
-    def allocate(self, round_: Round) -> None:
+    def __call__(self, round_: Round) -> None:
         jobs, free = candidates(round_)
         total = round_.room.total
         ladders = round_.snapshot.view(("ladders", self, total), ladders_view(shares, total))
@@ -31,7 +35,7 @@ class DominantResourceFairness:
         keys = np.concatenate([ladder.keys for ladder in climbs]) if climbs else np.zeros(0)
         granted = fill(climbs, keys, free, self.on_full)
         sizes = [ladder.sizes[n - 1] if n else None for ladder, n in zip(climbs, granted.tolist(), strict=True)]
-        settle(round_, jobs, sizes, "dominant share")
+        apply_sizes(round_, jobs, sizes, "dominant share")
 
 
 def shares(job: Job, total: Resources) -> Ladder:
@@ -61,11 +65,10 @@ def _shares(groups: tuple[ReplicaGroup, ...], total: Resources) -> Ladder:
     return Ladder(sizes, np.array(keys), np.array(demand, dtype=np.int64))
 
 
-def bundle_more(spec: JobSpec, counts: Counts) -> Counts | None:
-    """One worker and one PS more, as far as their maxima allow; None at the maximum."""
-    grown = dict(counts)
-    for type_ in (PS, WORKER):
-        group = spec.group(type_)
-        if group is not None and grown.get(type_, 0) < group.maximum:
-            grown[type_] = grown.get(type_, 0) + 1
-    return None if grown == counts else grown
+class DrfParameters(ElasticParameters):
+    """Dominant resource fairness by progressive filling."""
+
+    on_full: Literal["next", "stop"] = Field("next", description="when a job's unit does not fit: try others, or stop")
+
+    def stages(self) -> Stages:
+        return Stages(Fifo(), (DominantResourceFairness(self.on_full),), needs("stop"))

@@ -6,7 +6,7 @@ from math import inf
 from elastic_tfjob.scheduling.queue import Entry
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job
-from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
+from elastic_tfjob.scheduling.toolkit.refusal import lacks
 
 END: Entry = (inf, (), inf, 0, "")
 
@@ -18,9 +18,8 @@ class FixedSize:
     """
 
     backfill: bool = False
-    drifts: bool = False
 
-    def allocate(self, round_: Round) -> None:
+    def __call__(self, round_: Round) -> None:
         queue = round_.waiting()
         for entry in queue:
             job = round_.job(entry[4])
@@ -41,9 +40,7 @@ class Preemptive:
     Lucid's and Tiresias' simulators.
     """
 
-    drifts: bool = False
-
-    def allocate(self, round_: Round) -> None:
+    def __call__(self, round_: Round) -> None:
         if not len(round_.waiting_queue):
             return
         jobs = round_.snapshot.jobs

@@ -1,14 +1,19 @@
 """Optimus: marginal gain of one more PS or worker."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
+from elastic_tfjob.scheduling.parameters import ElasticParameters, Stages, needs
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
-from elastic_tfjob.scheduling.stages.allocate.ladder import Ladder, OnFull, fill, ladders_view
-from elastic_tfjob.scheduling.stages.allocate.settle import candidates, settle
+from elastic_tfjob.scheduling.stages.order.fifo import Fifo
+from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
+from elastic_tfjob.scheduling.toolkit.apply_sizes import apply_sizes, candidates
+from elastic_tfjob.scheduling.toolkit.progressive_filling import Ladder, OnFull, fill, ladders_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +27,8 @@ class MarginalGain:
 
     per_resource: bool = True
     on_full: OnFull = "next"
-    drifts: bool = True
 
-    def allocate(self, round_: Round) -> None:
+    def __call__(self, round_: Round) -> None:
         jobs, free = candidates(round_)
         total, now = round_.room.total, round_.now
         ladders = round_.snapshot.view(("ladders", self, total), ladders_view(self.climb, total))
@@ -41,7 +45,7 @@ class MarginalGain:
             keys = np.zeros(0)
         granted = fill(climbs, keys, free, self.on_full)
         sizes = [ladder.sizes[n - 1] if n else None for ladder, n in zip(climbs, granted.tolist(), strict=True)]
-        settle(round_, jobs, sizes, "marginal gain")
+        apply_sizes(round_, jobs, sizes, "marginal gain")
 
     def climb(self, job: Job, total: Resources) -> Ladder:
         """Rungs of one PS or worker each; the key is minus the gain per remaining step, never below the rung before:
@@ -82,3 +86,16 @@ class MarginalGain:
             if gain > 0 and (best is None or gain > best[0]):
                 best = gain, type_
         return best
+
+
+class OptimusParameters(ElasticParameters):
+    """Optimus: one PS or worker at a time to the job whose finish it brings nearest."""
+
+    place: PlaceName = Field("even", description="which nodes replicas go to; count looks at totals only")
+    per_resource: bool = Field(True, description="gain per amount of the unit's dominant resource (the paper)")
+    on_full: Literal["next", "stop"] = Field("next", description="when the best unit does not fit: try others, or stop")
+    repack: bool = Field(True, description="a resized job is placed anew as a whole")
+
+    def stages(self) -> Stages:
+        steps = (MarginalGain(self.per_resource, self.on_full),)
+        return Stages(Fifo(), steps, needs("speed", "stop"), drifts=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from elastic_tfjob.scheduling.room import ANY_NODE
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Snapshot
-from elastic_tfjob.scheduling.stages.allocate.settle import downward
+from elastic_tfjob.scheduling.toolkit.sizes import downward
 from elastic_tfjob.scheduling.words import change
 
 
@@ -21,8 +21,18 @@ class Misfits:
     def change(self, before: Job | None, after: Job | None, now: float) -> None:
         if before is not None:
             self.keys.pop(before.spec.key, None)
-        if after is not None and (after.cpu or outside_bounds(after) or lost_nodes(after, self.nodes)):
+        if (
+            after is not None
+            and after.placement
+            and (after.cpu or outside_bounds(after) or lost_nodes(after, self.nodes))
+        ):
             self.keys[after.spec.key] = None
+
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        """Only which nodes there are matters, not what they are like."""
+        same = self.nodes.keys() == nodes.keys()
+        self.nodes = nodes
+        return same
 
 
 def misfits_view(snapshot: Snapshot) -> Misfits:

@@ -46,7 +46,7 @@ class Grants:
             if room.cpu[at] < least * room.usable[at].cpu:
                 continue
             held = [self.held(c.job, c.type, c.index) for c in there]
-            level = raised(room.cpu[at], held, [c.want for c in there])
+            level = water_fill(room.cpu[at], held, [c.want for c in there])
             room.take_cpu(at, sum(level) - sum(held))
             for claim, before, after in zip(there, held, level, strict=True):
                 if after > before:
@@ -55,7 +55,9 @@ class Grants:
                     self.jobs[claim.job.key] = claim.job
 
     def withdraw(self, job: Job) -> None:
-        """Take back all that was poured for a job whose first replicas stay where they are."""
+        """Take back all that is lent to a job whose first replicas stay where they are."""
+        if job.key not in self.jobs:
+            return
         placement, room = self._round.placement(job), self._round.room
         for type_, names in placement.items():
             for k, name in enumerate(names):
@@ -73,8 +75,8 @@ class Grants:
         return result
 
 
-def raised(idle: int, held: Sequence[int], want: Sequence[int]) -> list[int]:
-    """What each holds after `idle` was poured over them: the lowest first, none above its want, none below before."""
+def water_fill(idle: int, held: Sequence[int], want: Sequence[int]) -> list[int]:
+    """What each holds after `idle` is poured over them: the lowest first, none above its want, none below before."""
     if sum(max(0, w - h) for h, w in zip(held, want, strict=True)) <= idle:
         return [max(h, w) for h, w in zip(held, want, strict=True)]
     low, high = 0, max(want)

@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import Field
+
+from elastic_tfjob.scheduling.parameters import ProfileParameters, Stages, needs
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import WORKER, Counts, Job
-from elastic_tfjob.scheduling.stages.allocate.ladder import ladders_view
-from elastic_tfjob.scheduling.stages.allocate.settle import candidates, settle
+from elastic_tfjob.scheduling.stages.order.edf import EarliestDeadlineFirst
+from elastic_tfjob.scheduling.toolkit.apply_sizes import apply_sizes, candidates
+from elastic_tfjob.scheduling.toolkit.progressive_filling import ladders_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +32,8 @@ class GreedyInOrder:
     """
 
     size: Literal["useful", "largest"] = "useful"
-    drifts: bool = False
 
-    def allocate(self, round_: Round) -> None:
+    def __call__(self, round_: Round) -> None:
         jobs, free = candidates(round_)
         total = round_.room.total
         ladders = round_.snapshot.view(("ladders", self, total), ladders_view(self.climb, total))
@@ -43,7 +46,7 @@ class GreedyInOrder:
                     chosen, free = counts, free.minus(want)
                     break
             sizes.append(chosen)
-        settle(round_, jobs, sizes, "earliest deadline")
+        apply_sizes(round_, jobs, sizes, "earliest deadline")
 
     def climb(self, job: Job, total: Resources) -> Choices:
         sizes = sizes_of(job, self.size == "useful")
@@ -69,3 +72,17 @@ def sizes_of(job: Job, useful: bool) -> list[Counts]:
             fastest = rate
             sizes.append(counts)
     return sizes[::-1] or [spec.minimum]
+
+
+class EdfParameters(ProfileParameters):
+    """Earliest deadline first; an elastic job takes as many replicas as help it and are free."""
+
+    oracle: bool = Field(True, description="the policy is told the true duration and speed (simulation only)")
+    size: Literal["useful", "largest"] = Field(
+        "useful", description="largest size that is faster than all below it, or largest known (ElasticFlow)"
+    )
+
+    def stages(self) -> Stages:
+        return Stages(
+            EarliestDeadlineFirst(), (GreedyInOrder(self.size),), needs("deadline", "speed", "stop", "resize")
+        )

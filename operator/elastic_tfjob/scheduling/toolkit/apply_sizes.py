@@ -1,24 +1,13 @@
 """From sizes to nodes: what every elastic allocation does once it knows how many replicas each job gets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, counts_of
-from elastic_tfjob.scheduling.stages.allocate.refusal import lacks
+from elastic_tfjob.scheduling.snapshot import Counts, Job, counts_of
+from elastic_tfjob.scheduling.toolkit.refusal import lacks
+from elastic_tfjob.scheduling.toolkit.sizes import downward, movable
 from elastic_tfjob.scheduling.words import words
-
-EACH_OF = 512
-"""So many sizes below one that is wanted are each tried."""
-
-
-def movable(job: Job, round_: Round) -> bool:
-    """Whether the job's size may change now. A waiting job may always start."""
-    if job.phase == "rescaling":
-        return False
-    if not job.placement:
-        return True
-    return job.spec.rescalable and round_.now - job.rescaled_s >= round_.profile.cooldown_s
 
 
 def candidates(round_: Round) -> tuple[list[Job], Resources]:
@@ -35,7 +24,7 @@ def candidates(round_: Round) -> tuple[list[Job], Resources]:
     return jobs, free
 
 
-def settle(round_: Round, jobs: Sequence[Job], sizes: Sequence[Counts | None], why: str) -> None:
+def apply_sizes(round_: Round, jobs: Sequence[Job], sizes: Sequence[Counts | None], why: str) -> None:
     """Give each of `jobs` its size, or nothing where that is None. `why` is the reason shown for a change.
 
     First whatever becomes free, then starts and growth, small jobs first (they fit anywhere, as in Optimus). A job
@@ -81,23 +70,6 @@ def _place(round_: Round, job: Job, counts: Counts, why: str) -> bool:
     if not held and not job.placement:
         round_.refuse(job, lacks(job, round_))
     return False
-
-
-def downward(job: Job, counts: Counts) -> Iterator[Counts]:
-    """This size, then ever smaller ones down to the minimum. Where that are many, not each of them far down: the
-    strides grow with the distance, so that their number grows with its logarithm."""
-    minimum = job.spec.minimum
-    least = {type_: min(counts.get(type_, 0), minimum.get(type_, 0)) for type_ in (WORKER, PS)}
-    last = max(counts.get(type_, 0) - n for type_, n in least.items())
-    fewer = 0
-    while fewer < last:
-        yield _fewer(counts, least, fewer)
-        fewer = min(last, fewer + max(1, fewer // EACH_OF))
-    yield _fewer(counts, least, last)
-
-
-def _fewer(counts: Counts, least: Counts, n: int) -> Counts:
-    return {type_: max(least[type_], count - n) if type_ in least else count for type_, count in counts.items()}
 
 
 def gains(job: Job, counts: Counts, least: float) -> bool:

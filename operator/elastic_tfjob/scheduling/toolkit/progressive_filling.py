@@ -5,7 +5,7 @@ depends on its own size only. So a job's sizes form a ladder known beforehand, e
 filling is one merge of ladders: sort all rungs by key, grant them until something does not fit. That is done on arrays.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import Counts, Job, Snapshot
+from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Snapshot
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -42,6 +42,9 @@ class Ladders(Generic[L]):
     def change(self, before: Job | None, after: Job | None, now: float) -> None:
         if before is not None and (after is None or before.spec is not after.spec or before.speed is not after.speed):
             self._kept.pop(before.spec.key, None)
+
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        return False
 
     def of(self, job: Job) -> L:
         ladder = self._kept.get(job.spec.key)

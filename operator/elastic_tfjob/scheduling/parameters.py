@@ -1,0 +1,104 @@
+"""What the parameters of all profiles have in common, and how they become a profile.
+
+A profile is one module (or package) in `profiles/`: a class of parameters whose `stages` composes what decides. It
+cannot exist without stages, since `stages` is abstract here.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from elastic_tfjob.api.limits import MAX_DURATION_S, MAX_ENTRIES
+from elastic_tfjob.scheduling.profile import Need, Order, Profile, Step
+from elastic_tfjob.scheduling.stages.lend.none import NoLoans
+from elastic_tfjob.scheduling.stages.lend.offered import BorrowOffered
+from elastic_tfjob.scheduling.stages.place.catalogue import PLACES, PlaceName
+
+Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S)]
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What a profile composes: `order` of jobs, `steps` of a round, and what these `need` of the world.
+
+    `drifts`: what the steps decide moves with the clock alone, so that a round is due at every interval.
+    """
+
+    order: Order
+    steps: tuple[Step, ...]
+    needs: frozenset[Need]
+    drifts: bool = False
+
+
+def needs(*words: Need) -> frozenset[Need]:
+    return frozenset(words)
+
+
+class ProfileParameters(BaseModel, ABC):
+    """What every profile has. What a line of YAML, or `--set PROFILE.PARAM=VALUE`, may say."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    place: PlaceName = Field("best-fit", description="which nodes replicas go to; count looks at totals only")
+    interval_s: Seconds = Field(0.0, description="longest time between two rounds; 0: only when something changes")
+    on_change: bool = Field(True, description="false: a change waits for the next multiple of interval_s")
+    oracle: bool = Field(False, description="the policy is told the true duration and speed (simulation only)")
+    lend: Literal["none", "offered"] = Field("none", description="borrow nodes that the inference pool offers")
+
+    @abstractmethod
+    def stages(self) -> Stages:
+        """How this profile decides with these parameters."""
+
+    def _needs(self) -> Iterable[Need]:
+        if self.oracle:
+            yield "oracle"
+        if self.lend == "offered":
+            yield from ("loans", "stop")  # a node that goes back takes away what runs there
+        if self.place == "count":
+            yield "totals"
+
+    def profile(self, name: str) -> Profile:
+        """The profile with these parameters, under the name that the registry gives it."""
+        stages = self.stages()
+        return Profile(
+            name=name,
+            lend=BorrowOffered() if self.lend == "offered" else NoLoans(),
+            order=stages.order,
+            steps=stages.steps,
+            place=PLACES[self.place],
+            needs=stages.needs | frozenset(self._needs()),
+            drifts=stages.drifts,
+            interval_s=self.interval_s,
+            on_change=self.on_change,
+            oracle=self.oracle,
+        )
+
+
+class ElasticParameters(ProfileParameters):
+    """What profiles that resize jobs have in common."""
+
+    cooldown_s: Seconds = Field(0.0, description="least time between two rescales of one job")
+    min_gain: float = Field(0.0, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
+    repack: bool = Field(False, description="a resized job is placed anew as a whole")
+    sample_points: int = Field(
+        8, ge=0, le=MAX_ENTRIES, description="sizes measured before a job starts (simulation without oracle)"
+    )
+
+    def _needs(self) -> Iterable[Need]:
+        yield from super()._needs()
+        yield "resize"
+        if self.repack:
+            yield "move"
+
+    def profile(self, name: str) -> Profile:
+        return replace(
+            super().profile(name),
+            cooldown_s=self.cooldown_s,
+            min_gain=self.min_gain,
+            repack=self.repack,
+            sample_points=self.sample_points,
+            learns=True,
+        )

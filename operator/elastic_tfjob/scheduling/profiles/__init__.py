@@ -1,0 +1,58 @@
+"""The registry of profiles: a name, and the class of parameters that composes the profile."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from elastic_tfjob.api.scenario import wrong_places
+from elastic_tfjob.scheduling.parameters import ProfileParameters
+from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.profiles.drf import DrfParameters
+from elastic_tfjob.scheduling.profiles.edf import EdfParameters
+from elastic_tfjob.scheduling.profiles.fifo import FifoBackfillParameters, FifoParameters
+from elastic_tfjob.scheduling.profiles.fixed import FixedParameters
+from elastic_tfjob.scheduling.profiles.kips import KipsParameters
+from elastic_tfjob.scheduling.profiles.las import LasParameters
+from elastic_tfjob.scheduling.profiles.optimus import OptimusParameters
+from elastic_tfjob.scheduling.profiles.sjf import SjfBackfillParameters, SjfParameters
+from elastic_tfjob.scheduling.profiles.srtf import SrtfParameters
+from elastic_tfjob.scheduling.profiles.tetris import TetrisParameters
+
+__all__ = ["PROFILES", "ProfileParameters", "build", "parse_profile"]
+
+PROFILES: dict[str, type[ProfileParameters]] = {
+    "fixed": FixedParameters,
+    "fifo": FifoParameters,
+    "fifo-backfill": FifoBackfillParameters,
+    "sjf": SjfParameters,
+    "sjf-backfill": SjfBackfillParameters,
+    "srtf": SrtfParameters,
+    "las": LasParameters,
+    "edf": EdfParameters,
+    "drf": DrfParameters,
+    "tetris": TetrisParameters,
+    "optimus": OptimusParameters,
+    "kips": KipsParameters,
+}
+
+
+def parse_profile(name: str, settings: Mapping[str, Any]) -> ProfileParameters:
+    """The parameters of profile `name` with these settings. Raises ValueError that names an unknown profile, or each
+    wrong setting, what was found and what there is.
+    """
+    model = PROFILES.get(name)
+    if model is None:
+        raise ValueError(f"no profile {name!r}; there are {', '.join(PROFILES)}")
+    try:
+        return model.model_validate(settings)
+    except ValidationError as e:
+        problems = "; ".join(f"{name}.{place}" for place in wrong_places(e))
+        raise ValueError(f"{problems}. Parameters of {name}: {', '.join(model.model_fields)}") from e
+
+
+def build(name: str, parameters: ProfileParameters) -> Profile:
+    """The profile with these parameters. Raises ValueError where they are not those of profile `name`."""
+    if PROFILES.get(name) is not type(parameters):
+        raise ValueError(f"{type(parameters).__name__} are not the parameters of a profile {name!r}")
+    return parameters.profile(name)

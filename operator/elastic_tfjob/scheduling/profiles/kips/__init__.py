@@ -1,0 +1,46 @@
+"""Dynamic resource adjustment: what is idle goes to jobs that use all they have, and comes back when others need it.
+
+After Jeong and Yu (KIPS KTCCS 11(7), 2022), whose text is not public, and its nearest relative DRAGON (CLOSER'19).
+"""
+
+from elastic_tfjob.scheduling.parameters import Stages, needs
+from elastic_tfjob.scheduling.profiles.kips.adjustment import on_round
+from elastic_tfjob.scheduling.profiles.kips.admit import admit, guarantee, relieve
+from elastic_tfjob.scheduling.profiles.kips.cpu import (
+    boot,
+    count_as_free,
+    give_back_idle,
+    give_back_used,
+    grant,
+    keep_for_leaving,
+    raise_busy,
+)
+from elastic_tfjob.scheduling.profiles.kips.grow import go_back, grow
+from elastic_tfjob.scheduling.profiles.kips.settings import Settings
+from elastic_tfjob.scheduling.stages.order.fifo import Fifo
+
+__all__ = ["KipsParameters"]
+
+STEPS = (
+    count_as_free,
+    relieve,
+    guarantee,
+    go_back,
+    admit,
+    keep_for_leaving,
+    give_back_used,
+    raise_busy,
+    grow,
+    boot,
+    give_back_idle,
+    grant,
+)
+"""In this order, each with what the steps before it left."""
+
+
+class KipsParameters(Settings):
+    """PS/worker affinity and dynamic adjustment (Jeong and Yu, 2022): idle CPU goes to who uses all it has."""
+
+    def stages(self) -> Stages:
+        steps = tuple(on_round(step, self) for step in STEPS)
+        return Stages(Fifo(), steps, needs("cpu"), drifts=True)

@@ -1,0 +1,54 @@
+"""What the steps of one round share."""
+
+from collections.abc import Callable
+
+from elastic_tfjob.scheduling.profile import Step
+from elastic_tfjob.scheduling.profiles.kips.busy import busy_view
+from elastic_tfjob.scheduling.profiles.kips.cost import IdleFirst, worth
+from elastic_tfjob.scheduling.profiles.kips.settings import Settings
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import Job, counts_of
+from elastic_tfjob.scheduling.toolkit.cpu_grants import Grants
+from elastic_tfjob.scheduling.toolkit.repair import misfits_view
+from elastic_tfjob.scheduling.toolkit.taking import Taking
+
+
+class Adjustment:
+    """`lent`: running jobs that held more CPU than they request when the round began. `short`: busy jobs that got less
+    CPU than they could use. `blocked`: the first waiting job that could not start now, but could on an empty cluster.
+    """
+
+    def __init__(self, round_: Round, settings: Settings) -> None:
+        self.round = round_
+        self.settings = settings
+        self.grants = Grants(round_)
+        self.taking = Taking(round_, IdleFirst(round_, settings))
+        snapshot = round_.snapshot
+        seen = snapshot.view(("busy", settings), busy_view(settings))
+        self.busy, self.silent = seen.uses, seen.silent
+        jobs = map(round_.job, snapshot.view("misfits", misfits_view).keys)
+        self.lent = [job for job in jobs if job.cpu and job.phase == "running" and round_.placement(job)]
+        self.short: list[Job] = []
+        self.blocked = ""
+
+    def worth(self, job: Job, saved: float) -> bool:
+        """Whether a rescale costs less than the part `saved` of the time that the job has left."""
+        return worth(job, saved, self.settings, self.round.now)
+
+    def resized(self) -> list[Job]:
+        """Jobs that this round starts, or gives another size."""
+        jobs = self.round.snapshot.jobs
+        return [
+            job
+            for key, target in self.round.changes.items()
+            if not (job := jobs[key]).placement or counts_of(target.nodes) != job.counts
+        ]
+
+
+def on_round(step: Callable[[Adjustment], None], settings: Settings) -> Step:
+    """The step as one of a Round, on what the round's steps share."""
+
+    def act(round_: Round) -> None:
+        step(round_.shared(("kips", settings), lambda: Adjustment(round_, settings)))
+
+    return act

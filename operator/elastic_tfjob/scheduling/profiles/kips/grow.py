@@ -1,0 +1,122 @@
+"""Replicas for jobs that use all they have, and back from sizes that turned out slower."""
+
+from collections.abc import Hashable
+from heapq import heapify, heappop
+
+from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
+from elastic_tfjob.scheduling.profiles.kips.busy import held_cpu
+from elastic_tfjob.scheduling.profiles.kips.speeds import ALIKE, Growth
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
+from elastic_tfjob.scheduling.toolkit.sizes import movable
+from elastic_tfjob.scheduling.words import change
+from elastic_tfjob.speed.optimus import OnlineSpeed
+from elastic_tfjob.speed.utilisation import speedup
+
+Unit = tuple[float, str, str, Counts, float]
+"""Minus the gain, the job, the type that one more is of, the size that makes, and the speed there."""
+
+
+def go_back(adjustment: Adjustment) -> None:
+    """A larger size that turned out slower than a smaller one is left again, if its workers hold the CPU that those
+    had."""
+    round_ = adjustment.round
+    for key in list(adjustment.busy):
+        job = round_.job(key)
+        if not (job.spec.elastic and isinstance(job.speed, OnlineSpeed) and movable(job, round_)):
+            continue
+        if round_.placement(job) != job.placement:
+            continue
+        size = (len(job.placement.get(PS, ())), len(job.placement.get(WORKER, ())))
+        held, cpu = held_cpu(job, WORKER), job.speed.cpu
+        rate, (ps, workers) = max(
+            (
+                (rate, seen)
+                for seen, rate in job.speed.measured.items()
+                if seen[0] <= size[0] and seen[1] <= size[1] and cpu.get(seen, 0.0) * seen[1] <= held / ALIKE
+            ),
+            default=(0.0, size),
+        )
+        counts = {t: ps if t == PS else workers if t == WORKER else n for t, n in job.counts.items()}
+        if rate < job.steps_per_s * (1 + adjustment.settings.min_gain) or counts == job.counts:
+            continue
+        if job.spec.within_bounds(counts) == counts and adjustment.worth(job, 1 - job.steps_per_s / rate):
+            seen_there = f"{rate:.3g} steps/s there, {job.steps_per_s:.3g} here"
+            round_.resize(job, counts, f"{change(job.counts, counts)}: was faster with fewer, {seen_there}")
+
+
+def grow(adjustment: Adjustment) -> None:
+    """One worker or PS at a time to the job that gains most for what it takes, as long as there is room and no job
+    waits for it."""
+    if adjustment.blocked:
+        return
+    round_ = adjustment.round
+    idle: dict[str, int] = {}
+    units: list[Unit] = []
+    speeds: dict[str, Growth] = {}
+    for job in adjustment.short:
+        if job.spec.elastic and movable(job, round_):
+            speeds[job.key] = _growth(adjustment, job)
+            units += _units(adjustment, job, job.counts, 1.0, speeds[job.key])
+    heapify(units)
+    grown: dict[str, tuple[Counts, float]] = {}
+    full: set[Hashable] = set()
+    while units:
+        _, key, type_, counts, factor = heappop(units)
+        job, speed = round_.job(key), speeds[key]
+        kind = (job.spec.group(type_), job.spec.constraints, job.spec.constraints_by_type)
+        if kind in full:
+            continue
+        if key not in idle:
+            idle[key] = round_.room.free_cpu_for(job.spec)
+        why = f"{_use_words(job, counts)}, {idle[key]}m idle, predicted {factor - 1:+.0%}"
+        if not round_.resize(job, counts, f"{change(job.counts, counts)}: {why}"):
+            full.add(kind)
+            continue
+        grown[key] = counts, factor
+        units = [unit for unit in units if unit[1] != key]  # its other types start from another size now
+        units += _units(adjustment, job, counts, factor, speed)
+        heapify(units)
+    for key, (_, factor) in grown.items():
+        job = round_.job(key)
+        if factor < 1 + adjustment.settings.min_gain or not adjustment.worth(job, 1 - 1 / factor):
+            round_.assign(job, job.placement, "keeps what it has")
+
+
+def _units(adjustment: Adjustment, job: Job, held: Counts, factor: float, speed: Growth) -> list[Unit]:
+    units: list[Unit] = []
+    for type_ in (WORKER, PS):
+        group, n = job.spec.group(type_), held.get(type_, 0)
+        if group is None or not n or n >= group.maximum:
+            continue
+        counts = {**held, type_: n + 1}
+        then = speed.factor(counts)
+        gain = then / factor - 1
+        if gain * n < adjustment.settings.min_efficiency or not adjustment.worth(job, 1.0):
+            continue
+        share = group.request.dominant_share(adjustment.round.room.total)
+        units.append((-gain / share if share else -gain, job.key, type_, counts, then))
+    return units
+
+
+def _growth(adjustment: Adjustment, job: Job) -> Growth:
+    """What is known about the job's speed at other sizes, after the CPU that this round grants it."""
+    grants, more = adjustment.grants, {}
+    for type_, names in job.placement.items():
+        before = held_cpu(job, type_)
+        after = sum(grants.held(job, type_, k) for k in range(len(names)))
+        if before:
+            more[type_] = after / before
+    use = adjustment.busy[job.key]
+    faster = speedup(use, more)
+    use = {type_: min(1.0, u / more.get(type_, 1.0) * faster) for type_, u in use.items()}
+    workers = max(1, len(job.placement.get(WORKER, ())))
+    cpu = sum(grants.held(job, WORKER, k) for k in range(workers)) / workers
+    return Growth(job, use, job.steps_per_s * faster, cpu, adjustment.settings.min_gain)
+
+
+def _use_words(job: Job, counts: Counts) -> str:
+    return " and ".join(
+        f"{'workers use' if type_ == WORKER else f'{type_} use'} {job.cpu_use[type_]:.0%} of their CPU"
+        for type_ in (WORKER, PS)
+        if type_ in job.cpu_use and counts.get(type_, 0) > len(job.placement.get(type_, ()))
+    )

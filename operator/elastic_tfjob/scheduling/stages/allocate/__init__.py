@@ -1,1 +1,0 @@
-"""Allocate: how many replicas each job gets."""

@@ -1,1 +1,0 @@
-"""Migrate: what to move although its size stays."""

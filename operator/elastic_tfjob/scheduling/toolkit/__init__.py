@@ -1,0 +1,1 @@
+"""Steps that several profiles use, and what steps are made of."""

@@ -1,0 +1,64 @@
+"""The registry of profiles, and what each needs of the world."""
+
+from typing import Any, get_args
+
+import pytest
+
+from elastic_tfjob.scheduling.parameters import ProfileParameters
+from elastic_tfjob.scheduling.profile import Need
+from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
+
+
+def needs(name: str, **settings: Any) -> set[str]:
+    return set(build(name, parse_profile(name, settings)).needs)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_each_name_has_parameters_with_stages_and_words(name: str) -> None:
+    profile = build(name, parse_profile(name, {}))
+    assert profile.name == name
+    assert profile.steps
+    assert profile.needs <= set(get_args(Need))
+    assert PROFILES[name].__doc__
+
+
+def test_a_profile_cannot_be_without_stages() -> None:
+    class Forgotten(ProfileParameters):
+        """Parameters alone."""
+
+    with pytest.raises(TypeError, match="stages"):
+        Forgotten.model_validate({})
+
+
+def test_a_name_without_a_profile_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no profile 'kipz'; there are fixed, fifo"):
+        parse_profile("kipz", {})
+    with pytest.raises(ValueError, match="not the parameters of a profile 'kipz'"):
+        build("kipz", parse_profile("kips", {}))
+
+
+def test_parameters_of_one_profile_do_not_build_another() -> None:
+    with pytest.raises(ValueError, match="SrtfParameters are not the parameters of a profile 'las'"):
+        build("las", parse_profile("srtf", {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("fixed", {}, set()),
+        ("fixed", {"lend": "offered"}, {"loans", "stop"}),
+        ("fifo", {"place": "count"}, {"totals"}),
+        ("sjf", {}, {"duration", "oracle"}),
+        ("sjf", {"oracle": False}, {"duration"}),
+        ("srtf", {"oracle": False}, {"duration", "stop"}),
+        ("las", {}, {"service", "stop"}),
+        ("edf", {}, {"oracle", "deadline", "speed", "stop", "resize"}),
+        ("drf", {}, {"resize", "stop"}),
+        ("tetris", {}, {"resize", "duration"}),
+        ("optimus", {}, {"resize", "stop", "speed", "move"}),
+        ("optimus", {"repack": False}, {"resize", "stop", "speed"}),
+        ("kips", {}, {"resize", "cpu"}),
+    ],
+)
+def test_needs_follow_from_the_parameters(name: str, settings: dict[str, Any], expected: set[str]) -> None:
+    assert needs(name, **settings) == expected

@@ -1,0 +1,116 @@
+"""What steps may do in a round."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.plan import Loan, Plan
+from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.profiles import build, parse_profile
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import Job, Node, Pool, Snapshot
+from elastic_tfjob.scheduling.toolkit.declared_size import FixedSize
+
+from .build import job, node, workers
+from .invariants import violations
+
+
+def decided(nodes: list[Node], jobs: list[Job], *steps: Callable[[Round], object], **more: Any) -> Plan:
+    """What these steps decide, in order of arrival and by best fit."""
+    fifo: Profile = replace(build("fifo", parse_profile("fifo", {})), steps=steps, **more)
+    plan = schedule(Snapshot(100.0, {n.name: n for n in nodes}, {j.key: j for j in jobs}), fifo)
+    assert violations(plan) == []
+    return plan
+
+
+def on(*names: str) -> dict[str, tuple[str, ...]]:
+    return {"Worker": names}
+
+
+class TestMove:
+    nodes = [node("a", gpus=2, cpus=4), node("b", gpus=1, cpus=4), node("c")]  # noqa: RUF012
+    runs = job("j", workers(2, cpus=1), on=on("a", "a"), cpu={"Worker": (1000, 1500)})
+
+    def moved(self, role: tuple[str, int], to: str) -> Plan:
+        return decided(self.nodes, [self.runs], lambda r: r.move(r.job("j"), role, to, "closer"), needs={"cpu"})
+
+    def test_one_replica_goes_and_the_others_stay(self) -> None:
+        target = self.moved(("Worker", 0), "b").changes["j"]
+        assert (target.nodes, target.cpu, target.reason) == (on("b", "a"), {"Worker": (1000, 1500)}, "closer")
+
+    def test_who_moves_holds_what_it_requests(self) -> None:
+        target = self.moved(("Worker", 1), "b").changes["j"]
+        assert (target.nodes, target.cpu) == (on("a", "b"), {})
+
+    @pytest.mark.parametrize(("role", "to"), [(("Worker", 0), "a"), (("Worker", 0), "c"), (("Worker", 0), "gone")])
+    def test_nothing_moves_to_where_it_is_or_has_no_room(self, role: tuple[str, int], to: str) -> None:
+        assert self.moved(role, to).changes == {}
+
+    @pytest.mark.parametrize("role", [("Worker", 2), ("PS", 0)])
+    def test_what_there_is_not_does_not_move(self, role: tuple[str, int]) -> None:
+        assert self.moved(role, "b").changes == {}
+
+
+class TestRequeue:
+    def test_a_requeued_job_waits_in_order_and_may_start_elsewhere_in_the_same_round(self) -> None:
+        first = job("first", workers(1), at=0, on=on("b"))
+        plan = decided(
+            [node("a", gpus=1), node("b", gpus=2)],
+            [first, job("wide", workers(2), at=1)],
+            lambda r: r.requeue(r.job("first"), "makes room"),
+            FixedSize(backfill=True),
+        )
+        assert {key: target.nodes for key, target in plan.changes.items()} == {"first": on("a"), "wide": on("b", "b")}
+
+    def test_one_that_finds_no_room_waits(self) -> None:
+        plan = decided(
+            [node("a", gpus=1)],
+            [job("first", at=0), job("later", at=1, on=on("a"))],
+            lambda r: r.requeue(r.job("later"), "first come, first served"),
+            FixedSize(),
+        )
+        assert set(plan.targets) == {"first"}
+        assert set(plan.waiting) == {"later"}
+
+
+@dataclass(frozen=True)
+class ScaleInFirst:
+    """Returns the nodes with the fewest replicas, and shrinks jobs rather than to stop them."""
+
+    def lend(self, round_: Round) -> None:
+        for name, pool in round_.snapshot.pools.items():
+            lent = [n.name for n in round_.nodes.values() if n.pool == name and n.loan == "loaned"]
+            jobs = [round_.job(entry[4]) for entry in round_.running_in_order()]
+            count = {n: sum(names.count(n) for j in jobs for names in j.placement.values()) for n in lent}
+            chosen = sorted(lent, key=lambda n: count[n])[: pool.wanted]
+            for j in jobs:
+                stays = sum(n not in chosen for n in j.placement["Worker"])
+                if j.spec.elastic and stays:
+                    round_.resize(j, {"Worker": stays}, "a node goes back")
+            round_.give_back(chosen, "the pool wants one")
+
+
+def test_which_node_goes_back_is_the_policys_choice_and_it_may_scale_in_first() -> None:
+    lent = [node(n, gpus=2, pool="inference", loan="loaned") for n in ("x", "y")]
+    nodes = {n.name: n for n in (node("own", gpus=1), *lent)}
+    runs = job("j", workers(4, 1, 4), loanable=True, on=on("own", "x", "x", "y"))
+    fifo = replace(build("fifo", parse_profile("fifo", {})), lend=ScaleInFirst())
+    plan = schedule(Snapshot(0.0, nodes, {"j": runs}, pools={"inference": Pool(wanted=1)}), fifo)
+    assert plan.loans == (Loan("y", "return", "the pool wants one"),)
+    assert plan.changes["j"].nodes == on("own", "x", "x")
+    baseline = replace(build("fifo", parse_profile("fifo", {"lend": "offered"})))
+    plan = schedule(Snapshot(0.0, nodes, {"j": runs}, pools={"inference": Pool(wanted=1)}), baseline)
+    assert plan.loans == (Loan("x", "return", "its own pool needs it"),)
+    assert plan.waiting == {"j": "preempted: a node it runs on goes back to its own pool"}
+
+
+def test_a_pool_lends_no_more_than_it_can_spare() -> None:
+    nodes = {n: node(n, gpus=1, pool="inference", loan="offered") for n in ("x", "y")}
+    waits = job("j", workers(2), loanable=True)
+    baseline = build("fifo", parse_profile("fifo", {"lend": "offered"}))
+    plan = schedule(Snapshot(0.0, nodes, {"j": waits}, pools={"inference": Pool(spare=1)}), baseline)
+    assert [loan.node for loan in plan.loans] == ["x"]
+    assert plan.changes == {}
