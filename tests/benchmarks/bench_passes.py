@@ -17,7 +17,6 @@ from typing import Any
 
 import orjson
 
-from elastic_tfjob.api.configuration import Configuration, StatusPolling
 from elastic_tfjob.controller.cluster import Node
 from elastic_tfjob.controller.decision import Create, Decision, Observed, Settings, Tell
 from elastic_tfjob.controller.elastic import (
@@ -33,10 +32,12 @@ from elastic_tfjob.controller.observed import Job, Pod, Service
 from elastic_tfjob.controller.polling import Reports
 from elastic_tfjob.controller.reconcile import reconcile
 from elastic_tfjob.controller.reports import Report
+from elastic_tfjob.controller.settings import Configuration, StatusPolling
 from elastic_tfjob.controller.snapshot import assemble, candidate
 from elastic_tfjob.controller.targets import decide
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.resources import Resources
 from unit.build import NOW, job, pod, replicas, services
 from unit.pretend import COMMAND, ELASTIC
 
@@ -67,7 +68,7 @@ def observe(workers: int, generation: int | None, coming: int = 0) -> tuple[Job,
         replace(
             pod(name, index),
             cpu=(110, 0),
-            requests=(110, 0, 0),
+            requests=Resources(110, pods=1),
             node=node,
             exporter=True,
             ip="10.0.0.1",
@@ -150,7 +151,9 @@ def passes(workers: int) -> None:
         show(workers, "loop", f"{what}, all to be told", took, f", {len(decision.actions)} actions")
         heard = pods
         while told := {each.name: each.command for each in decision.actions if isinstance(each, Tell)}:
-            heard = tuple(replace(each, command=abridged(told.get(each.name, each.command))) for each in heard)
+            heard = tuple(
+                replace(each, command=abridged(told[each.name])) if each.name in told else each for each in heard
+            )
             decision = look(heard)
         took, decision = timed(partial(look, heard))
         show(workers, "loop", f"{what}, all told", took, f", {len(decision.actions)} actions")
@@ -167,7 +170,9 @@ def scheduling(workers: int) -> None:
     found, pods = observe(workers, 3)
     reports = {each.name: report_of(each) for each in pods}
     nodes = {
-        name: Node(name, name, 1, (64_000, 2**40, 0), {"kubernetes.io/hostname": name}, (), usable=True)
+        name: Node(
+            name, name, 1, Resources(64_000, 2**40, 0, pods=110), {"kubernetes.io/hostname": name}, (), usable=True
+        )
         for names in nodes_of({"PS": 1, "Worker": workers}).values()
         for name in names
     }

@@ -463,10 +463,13 @@ class Simulation:
         record, new, old = live.record, target.nodes, live.placement
         if old:
             live.steps += live.rate * max(0.0, now - live.observed_s)
-            live.service += live.held * (now - live.since_s)
-            record.executed_s += now - live.since_s
-        else:
-            record.queue_s += now - live.since_s
+        if new != old:
+            if old:
+                live.service += live.held * (now - live.since_s)
+                record.executed_s += now - live.since_s
+            else:
+                record.queue_s += now - live.since_s
+            live.since_s = now
         pause, resized = 0.0, _counts(old) != _counts(new)
         if old and new == old:
             pass  # CPU alone, in place
@@ -497,7 +500,6 @@ class Simulation:
         held_before = live.cpu_held
         live.cpu_held = target.cpu
         self._hold(live, new, now)
-        live.since_s = now
         if live.bound is not None:
             return self._boot(live, old, held_before, pause, now)
         live.rate = self._rate(live)

@@ -1,0 +1,211 @@
+"""One scripted history through both builders of Snapshots: what a policy sees of a job is the same, live and simulated.
+
+A profile that does what a script says decides in both worlds. Live its Plans become targets, which the real reconcile
+loop follows on a pretended cluster; in the simulation the engine carries them out. When things have settled after each
+entry of the script, the two Snapshots are compared field by field.
+"""
+
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import pytest
+
+from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.controller.decision import Settings
+from elastic_tfjob.controller.elastic import TARGET_ANNOTATION
+from elastic_tfjob.controller.observed import Pod
+from elastic_tfjob.controller.snapshot import Candidate, assemble, candidate
+from elastic_tfjob.controller.targets import decide
+from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Cpu, Job, Node, ReplicaGroup, Snapshot
+from elastic_tfjob.scheduling.stages.lend.none import NoLoans
+from elastic_tfjob.scheduling.stages.order.fifo import Fifo
+from elastic_tfjob.scheduling.stages.place.best_fit import BestFit
+from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.workload import WorkloadJob
+from elastic_tfjob.simulation.worlds.linear import LinearWorld
+
+from .build import NOW
+from .pretend import Cluster
+from .test_snapshot import node
+
+CHIEF = "Chief"
+ONE = Resources(100, pods=1)
+NODES = ("n1", "n2", "n3")
+SETTLES_S = 20.0
+"""After so long pods run, launchers have answered and the state is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """From `at_s` after the job's arrival on it shall have this size and CPU; none: it waits."""
+
+    at_s: float
+    counts: Counts = field(default_factory=dict)
+    cpu: Cpu = field(default_factory=dict)
+
+
+def size(ps: int, workers: int) -> Counts:
+    return {CHIEF: 1, PS: ps, WORKER: workers}
+
+
+HISTORY = (
+    Entry(0.0),
+    Entry(30.0, size(1, 2)),  # start
+    Entry(100.0, size(1, 4)),  # grow
+    Entry(200.0, size(2, 3)),  # a server more, a worker less
+    Entry(300.0, size(2, 3), {WORKER: (300, 100, 200)}),  # CPU in place
+    Entry(400.0),  # stop
+    Entry(500.0, size(1, 2)),  # resume
+    Entry(600.0, size(1, 1)),  # shrink
+)
+MOMENTS = (*(entry.at_s - 1.0 for entry in HISTORY[1:]), HISTORY[-1].at_s + 60.0)
+"""Just before the next entry, when things have settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A step of a round that has each job as the history says."""
+
+    history: tuple[Entry, ...]
+
+    def __call__(self, round_: Round) -> None:
+        for job in round_.snapshot.jobs.values():
+            passed_s = round_.now - job.spec.arrival_s
+            entry = [each for each in self.history if each.at_s <= passed_s + 1e-6][-1]
+            self._follow(round_, job, entry)
+
+    def _follow(self, round_: Round, job: Job, entry: Entry) -> None:
+        if job.phase == "rescaling":
+            return
+        if not entry.counts:
+            if job.placement:
+                round_.stop(job, "script")
+            else:
+                round_.refuse(job, "script")
+            return
+        if not job.placement:
+            assert round_.start(job, entry.counts, "script")
+        elif dict(job.counts) != dict(entry.counts):
+            assert round_.resize(job, entry.counts, "script")
+        elif entry.cpu != job.cpu:
+            for type_, names in job.placement.items():
+                for index, name in enumerate(names):
+                    held = job.cpu.get(type_, (ONE.cpu,) * len(names))[index]
+                    wanted = entry.cpu.get(type_, (ONE.cpu,) * len(names))[index]
+                    round_.room.take_cpu(round_.room.index[name], wanted - held)
+            round_.grant(job, entry.cpu, "script")
+
+
+PROFILE = Profile(
+    name="script",
+    lend=NoLoans(),
+    order=Fifo(),
+    steps=(Script(HISTORY),),
+    place=BestFit(),
+    needs=frozenset({"cpu", "stop", "resize"}),
+    drifts=True,
+    interval_s=1.0,
+)
+
+
+def live() -> dict[float, Snapshot]:
+    """The operator's Snapshots at each moment."""
+    nodes = {name: node(name, cpu="1") for name in NODES}
+    bounds = {f"{PREFIX}max-workers": "4", f"{PREFIX}min-workers": "1", f"{PREFIX}max-ps": "2"}
+    cluster = Cluster(
+        annotations={**bounds, f"{PREFIX}checkpoint-dir": "/data", f"{PREFIX}total-steps": "1000000"},
+        settings=Settings(image="operator:1", wait_for_target=True),
+    )
+    found: dict[float, Snapshot] = {}
+    known: Candidate | None = None
+    for second in range(int(MOMENTS[-1]) + 1):
+        known = candidate(
+            replace(cluster.job(), created=_time(0)),
+            _bound(cluster),
+            nodes=nodes,
+            now=cluster.now,
+            reports=cluster.reports(),
+            before=known,
+        )
+        snapshot = assemble([known], nodes, [], cluster.now.timestamp())
+        if float(second) in MOMENTS:
+            found[float(second)] = snapshot
+        if known.job is not None:
+            for target in decide(schedule(snapshot, PROFILE), {known.job.key: known}).values():
+                cluster.annotations[TARGET_ANNOTATION] = target.to_json()
+        cluster.reconcile()
+        cluster.tick()
+    return found
+
+
+def _time(seconds: float) -> str:
+    return (NOW + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _bound(cluster: Cluster) -> tuple[Pod, ...]:
+    return tuple(
+        replace(pod, requests=Resources(pod.cpu[0], 0, 0, pods=1)) if pod.node else pod for pod in cluster.pods.values()
+    )
+
+
+def simulated() -> dict[float, Snapshot]:
+    """The simulator's Snapshots at each moment."""
+    groups = (
+        ReplicaGroup(CHIEF, ONE, 1, 1, 1),
+        ReplicaGroup(PS, ONE, 1, 1, 2),
+        ReplicaGroup(WORKER, ONE, 2, 1, 4),
+    )
+    work = WorkloadJob("ns/j", 0.0, groups, total_steps=1e6, duration_s=1e6)
+    later = replace(work, key="ns/later", submit_s=1e5)  # else nothing would be to come while the only job waits
+    nodes = [Node(name, each, each) for name in NODES for each in [Resources(1000, pods=110)]]
+    found: dict[float, Snapshot] = {}
+
+    class Watched(Simulation):
+        def _decide(self, now: float) -> None:
+            if now in MOMENTS:
+                found[now] = self.snapshot
+            if now > MOMENTS[-1]:
+                raise KeyboardInterrupt
+            super()._decide(now)
+
+    with pytest.raises(KeyboardInterrupt):
+        Watched([work, later], nodes, LinearWorld(), PROFILE).run()
+    return found
+
+
+@pytest.fixture(scope="module")
+def worlds() -> tuple[dict[float, Snapshot], dict[float, Snapshot]]:
+    return live(), simulated()
+
+
+def since(job: Job, moment_s: float) -> float:
+    """A moment on the job's own clock: seconds after it arrived."""
+    return moment_s - job.spec.arrival_s
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_both_see_the_same(worlds: tuple[dict[float, Snapshot], dict[float, Snapshot]], moment: float) -> None:
+    one, other = (snapshots[moment].jobs["ns/j"] for snapshots in worlds)
+    assert one.phase == other.phase
+    assert one.counts == other.counts
+    assert one.placement == other.placement
+    assert one.cpu == other.cpu
+    assert since(one, one.since_s) == pytest.approx(since(other, other.since_s), abs=SETTLES_S)
+    assert one.executed_s == pytest.approx(other.executed_s, abs=SETTLES_S)
+    assert one.service == pytest.approx(other.service, abs=SETTLES_S * 6)
+    if other.rescaled_s > float("-inf"):
+        assert since(one, one.rescaled_s) == pytest.approx(since(other, other.rescaled_s), abs=SETTLES_S)
+    for name in ("rescalable", "stoppable", "reports", "asked"):
+        assert getattr(one.spec, name) == getattr(other.spec, name), name
+
+
+def test_the_history_says_something(worlds: tuple[dict[float, Snapshot], dict[float, Snapshot]]) -> None:
+    """Each entry has come true before the next one."""
+    for entry, moment in zip(HISTORY, MOMENTS, strict=True):
+        job = worlds[0][moment].jobs["ns/j"]
+        assert job.counts == {type_: count for type_, count in entry.counts.items() if count}, entry
+        assert job.cpu == entry.cpu
