@@ -16,7 +16,7 @@ from typing import Final, cast
 
 from campaign.faults import EVENT_FAULTS, EventFault, Faults, Kill, KillAt, Seeded, WatchFaultAt
 from campaign.scenarios import SCENARIOS
-from campaign.world import Outcome, run
+from campaign.world import Outcome, Scenario, run
 
 __all__ = ["Points", "crash_points", "of_seed", "play", "undisturbed", "watch_points"]
 
@@ -58,12 +58,12 @@ def of_seed(seed: int) -> str:
     return f"{names[seed % len(names)]}/seed/{seed}"
 
 
-def faults_of(kind: str, number: int) -> Faults:
+def faults_of(kind: str, number: int, scenario: Scenario) -> Faults:
     """What goes wrong in a schedule."""
     if kind in _KILLS:
         return KillAt(write=number, how=cast("Kill", kind.removeprefix("kill-")))
     if kind == "seed":
-        return Seeded(random=Random(number))
+        return Seeded(random=Random(number), harms_pods=not scenario.fragile)
     return WatchFaultAt(number=number, what=cast("EventFault", kind))
 
 
@@ -73,7 +73,7 @@ def play(schedule: str) -> Outcome:
     expected = undisturbed(scenario)
     if expected.violations:
         return expected
-    faults = faults_of(kind, int(number))
+    faults = faults_of(kind, int(number), SCENARIOS[scenario])
     seed = int(number) if kind == "seed" else 0
     outcome = run(SCENARIOS[scenario], seed, faults, expected.loose_end if kind == "seed" else expected.end)
     if kind != "seed" and not faults.struck:
