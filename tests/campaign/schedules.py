@@ -9,7 +9,7 @@ A schedule is a text, so that it can be written down, given to another process a
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
 from typing import Final, cast
@@ -34,8 +34,15 @@ class Points:
 
 @cache
 def undisturbed(scenario: str) -> Outcome:
-    """The run in which nothing goes wrong: it says which writes and events there are, and what must come of all."""
-    return run(SCENARIOS[scenario])
+    """The run in which nothing goes wrong: it says which writes and events there are, and what must come of all.
+
+    Where a person stands in the way the operator tries again for as long as it is looked at: what always comes counts.
+    """
+    first = run(SCENARIOS[scenario])
+    if SCENARIOS[scenario].rests:
+        return first
+    again = run(SCENARIOS[scenario], expected=first.end)
+    return replace(first, writes=first.writes[: len(again.writes)], events=first.events[: len(again.events)])
 
 
 def crash_points(scenario: str) -> Iterator[str]:
