@@ -54,7 +54,7 @@ bench-kips-simulation: .venv ## kips beside fixed, DRF and Optimus in simulation
 	$(RUN) python tests/benchmarks/bench_kips_simulation.py
 
 .PHONY: campaign
-campaign: .venv ## the operator against crashes at each write, broken watches, and faults by seed for SECONDS=600: build/bench/campaign.json
+campaign: .venv ## the operator against crashes, broken watches, seeded defects, tenants, and faults by seed for SECONDS=600: build/bench/campaign.json
 	PYTHONPATH=e2e:tests $(UV) run --frozen --quiet python -m campaign.run --seconds $(or $(SECONDS),600)
 
 .PHONY: bench-scheduling

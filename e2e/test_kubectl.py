@@ -28,7 +28,8 @@ def test_columns_events_and_cascading_delete(jobs: Jobs) -> None:
 
 
 def test_replicas_find_each_other_by_the_names_in_tf_config(jobs: Jobs) -> None:
-    """Across nodes: each worker asks for every host that TF_CONFIG names."""
+    """Across nodes: each worker asks for every host that TF_CONFIG names. A pod that has ended has no name any more, so
+    the others wait for the first worker, which ends the job, however late it starts."""
     ask = (
         "python3 -c 'import json, os, socket, time\n"
         'hosts = [h.split(":")[0] for t in json.loads(os.environ["TF_CONFIG"])["cluster"].values() for h in t]\n'
@@ -36,7 +37,9 @@ def test_replicas_find_each_other_by_the_names_in_tf_config(jobs: Jobs) -> None:
         "while hosts and time.time() < deadline:\n"
         "    try: socket.gethostbyname(hosts[0]); hosts.pop(0)\n"
         "    except OSError: time.sleep(1)\n"
-        "assert not hosts, hosts'"
+        "assert not hosts, hosts\n"
+        'time.sleep(200 * bool(json.loads(os.environ["TF_CONFIG"])["task"]["index"]))'
+        "'"
     )
     jobs.apply(sleepers("names", command=ask, Worker=3))
     jobs.wait_for("names", "Succeeded")

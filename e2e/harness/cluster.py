@@ -123,6 +123,9 @@ class Cluster:
                 time.sleep(1)
             self.kubectl("label", "node", node, "--overwrite", *(f"{key}={value}" for key, value in labels.items()))
             self.kubectl("wait", "--for=condition=Ready", f"node/{node}", f"--timeout={BACK_S}s")
+            # Its network is there when the pods that make it are.
+            for each in self.kubectl("-n", "kube-system", "get", "daemonsets", "-o", "name").split():
+                self.kubectl("-n", "kube-system", "rollout", "status", each, f"--timeout={BACK_S}s")
 
     def _containers(self) -> list[str]:
         return _kind("get", "nodes", f"--name={self.name}").split()

@@ -105,6 +105,7 @@ class Seeded(Faults):
     """Many faults, as a seed has it: each schedule draws how often each kind comes, most of them seldom or never."""
 
     random: Random = field(default_factory=Random)
+    harms_pods: bool = True
 
     def __post_init__(self) -> None:
         def rate(most: float) -> float:
@@ -114,7 +115,7 @@ class Seeded(Faults):
         self.refused, self.unanswered, self.event_rate = rate(0.1), rate(0.1), rate(0.05)
         self.kill_rate = rate(0.05)
         self.expiry = rate(0.5)
-        self.mischief = rate(0.1)
+        self.mischief = rate(0.1) if self.harms_pods else 0.0
 
     def request(self, method: str, path: str) -> Request:
         draw = self.random.random

@@ -137,7 +137,7 @@ MUTANTS: Final = {
         Mutant(
             "lost-answer-is-an-error",
             "controller.executor",
-            'if not any(owner["uid"] == job.uid for owner in owners):',
+            'if not _is_the_same(answer["metadata"], body["metadata"], job.uid):',
             "if True:",
             "a pod whose creation was not answered is never taken in",
             "simulation",
@@ -209,8 +209,8 @@ MUTANTS: Final = {
         Mutant(
             "old-target-holds",
             "controller.rescale",
-            "if not s.elastic or target.generation <= max(state.generation, tried):",
-            "if not s.elastic:",
+            "if not may or target.generation <= max(state.generation, tried):",
+            "if not may:",
             "a target of an earlier generation, or one that was refused, is followed",
             "simulation",
             ("old-target", "roll-back"),

@@ -314,8 +314,8 @@ def summary(server: ApiServer, *, loose: bool = False) -> dict[str, Any]:
         if loose and conditions & {"Succeeded", "Failed"}:
             conditions.discard("Restarting")
             finished.add(job["metadata"]["uid"])
-        if loose and "Suspended" in conditions:
-            state = None
+        if loose and conditions & {"Succeeded", "Failed", "Suspended"}:
+            state = None  # of a job that ended while it was to change, either size
         jobs[job["metadata"]["name"]] = {
             "conditions": sorted(conditions),
             "replicas": None if loose else (job.get("status") or {}).get("replicaStatuses"),

@@ -49,6 +49,8 @@ class Scenario:
     configuration: str = ""
     rests: bool = True
     """Whether at the end all jobs have what they call for: not where a person stands in the way."""
+    fragile: bool = False
+    """Whether its pods must not fail, so that a seed has no container die and no pod drained."""
     nodes: Mapping[str, str] = field(default_factory=lambda: {"node-a": "4", "node-b": "4"})
 
 

@@ -120,15 +120,22 @@ class Round:
         self._set(job, nodes, reason, promoted=promoted)
         return True
 
-    def stop(self, job: Job, reason: str) -> None:
-        """Take everything from a job."""
+    def stop(self, job: Job, reason: str) -> bool:
+        """Take everything from a job. False for one that runs and has nowhere to go on from: it keeps what it has, and
+        nobody waits for its room."""
+        if job.placement and not job.spec.stoppable:
+            return False
         self.assign(job, UNPLACED, reason)
+        return True
 
-    def requeue(self, job: Job, reason: str) -> None:
-        """Take everything from a job and let it wait in order with the others: it may start again in this round."""
-        self.stop(job, reason)
+    def requeue(self, job: Job, reason: str) -> bool:
+        """Take everything from a job and let it wait in order with the others: it may start again in this round. False
+        as for `stop`."""
+        if not self.stop(job, reason):
+            return False
         waits = replace(job, placement=UNPLACED, phase="waiting", cpu=AS_REQUESTED)
         self._requeued.append(entry(self.profile.order, waits, self.now))
+        return True
 
     def move(self, job: Job, role: tuple[str, int], node: str, reason: str) -> bool:
         """Move one replica, by its type and index, to another node if that may run it and has room. It holds there what
@@ -160,15 +167,22 @@ class Round:
             self._set_nodes({name: replace(self.nodes[name], loan="loaned") for name in names})
 
     def give_back(self, names: Collection[str], reason: str) -> None:
-        """Return these nodes to their pools. Jobs that are still there are stopped."""
+        """Return these nodes to their pools. Jobs that are still there are stopped; a node with one that cannot be
+        stopped is kept until that has ended."""
         if not names:
             return
-        returned = set(names)
-        for job in (*(self.job(e[4]) for e in self.running_in_order()), *self.rescaling()):
-            if any(not returned.isdisjoint(on) for on in self.placement(job).values()):
+        there = [
+            (job, on)
+            for job in (*(self.job(e[4]) for e in self.running_in_order()), *self.rescaling())
+            if (on := {name for names_ in self.placement(job).values() for name in names_}.intersection(names))
+        ]
+        kept = {name for job, on in there if not job.spec.stoppable for name in on}
+        for job, on in there:
+            if not on <= kept:
                 self.stop(job, "preempted: a node it runs on goes back to its own pool")
-        self.loans += [Loan(name, "return", reason) for name in names]
-        self._set_nodes({name: replace(self.nodes[name], loan="reclaiming") for name in names})
+        returned = [name for name in names if name not in kept]
+        self.loans += [Loan(name, "return", reason) for name in returned]
+        self._set_nodes({name: replace(self.nodes[name], loan="reclaiming") for name in returned})
 
     def _set_nodes(self, changed: Mapping[str, Node]) -> None:
         self._failed.clear()

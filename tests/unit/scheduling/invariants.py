@@ -9,7 +9,13 @@ from elastic_tfjob.scheduling.room import ANY_NODE, usable_nodes
 
 def violations(plan: Plan) -> list[str]:
     """Every broken invariant of a plan, in words; what the Snapshot itself breaks is not held against it."""
-    return [*over_capacity(plan), *outside_bounds(plan), *forbidden_nodes(plan), *below_request(plan)]
+    return [
+        *over_capacity(plan),
+        *outside_bounds(plan),
+        *forbidden_nodes(plan),
+        *below_request(plan),
+        *stopped_for_good(plan),
+    ]
 
 
 def over_capacity(plan: Plan) -> list[str]:
@@ -69,3 +75,13 @@ def below_request(plan: Plan) -> list[str]:
             if not spec.rescalable and target.cpu != plan.snapshot.jobs[key].cpu:
                 broken.append(f"{key}: CPU of a job that may not be rescaled")
     return broken
+
+
+def stopped_for_good(plan: Plan) -> list[str]:
+    """All is taken only from a job that has somewhere to go on from."""
+    jobs = plan.snapshot.jobs
+    return [
+        f"{key}: stopped, and cannot go on"
+        for key, target in plan.changes.items()
+        if not target.nodes and jobs[key].placement and not jobs[key].spec.stoppable
+    ]

@@ -49,6 +49,7 @@ def specs(draw: st.DrawFn, k: int) -> JobSpec:
         total_steps=steps,
         duration_s=draw(st.sampled_from([None, steps])),
         rescalable=draw(st.sampled_from([True, True, False])),
+        stoppable=draw(st.sampled_from([True, True, False])),
         constraints=draw(
             st.sampled_from(
                 [

@@ -14,7 +14,7 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job, Node, Pool, Snapshot
 from elastic_tfjob.scheduling.toolkit.declared_size import FixedSize
 
-from .build import job, node, workers
+from .build import job, node, plan, workers
 from .invariants import violations
 
 
@@ -114,3 +114,28 @@ def test_a_pool_lends_no_more_than_it_can_spare() -> None:
     plan = schedule(Snapshot(0.0, nodes, {"j": waits}, pools={"inference": Pool(spare=1)}), baseline)
     assert [loan.node for loan in plan.loans] == ["x"]
     assert plan.changes == {}
+
+
+class TestJobsThatCannotBeStopped:
+    """They have nowhere to go on from: nobody gets their room, and nobody waits for it."""
+
+    def test_preemption_goes_past_them(self) -> None:
+        nodes = [node("n1", gpus=1), node("n2", gpus=1)]
+        stays = job("stays", duration=900, on={"Worker": ("n1",)})
+        stays = replace(stays, spec=replace(stays.spec, stoppable=False))
+        goes = job("goes", duration=800, on={"Worker": ("n2",)})
+        short = [job(name, duration=10, at=1.0 * k) for k, name in enumerate(("a", "b"))]
+        made = plan("srtf", nodes, [stays, goes, *short])
+        assert {key: dict(target.nodes) for key, target in made.changes.items()} == {
+            "goes": {},
+            "a": {"Worker": ("n2",)},
+        }
+        assert set(made.refusals) == {"b"}
+
+    def test_a_node_is_returned_when_they_have_ended(self) -> None:
+        nodes = [node(name, gpus=1, pool="inference", loan="reclaiming") for name in ("n1", "n2")]
+        jobs = [job(name, loanable=True, on={"Worker": (on,)}) for name, on in (("stays", "n1"), ("goes", "n2"))]
+        jobs[0] = replace(jobs[0], spec=replace(jobs[0].spec, stoppable=False))
+        made = plan("fifo-backfill", nodes, jobs, lend="offered")
+        assert [loan.node for loan in made.loans] == ["n2"]
+        assert {key: dict(target.nodes) for key, target in made.changes.items()} == {"goes": {}}

@@ -15,7 +15,7 @@ def candidates(round_: Round) -> tuple[list[Job], Resources]:
     free = round_.room.total
     jobs: list[Job] = []
     for job in round_.active():
-        if movable(job, round_):
+        if movable(job, round_) and (job.spec.stoppable or not job.placement):
             jobs.append(job)
         else:
             free = free.minus(job.holds)

@@ -34,7 +34,8 @@ class FixedSize:
 
 @dataclass(frozen=True, slots=True)
 class Preemptive:
-    """The first jobs in order that fit the cluster's totals run; a running job that is not among them is preempted.
+    """The first jobs in order that fit the cluster's totals run; a running job that is not among them is preempted,
+    unless it cannot be stopped: then it is no part of this.
 
     Jobs that run stay where they are. A job within the totals that finds no nodes waits and keeps its claim, as in
     Lucid's and Tiresias' simulators.
@@ -46,7 +47,7 @@ class Preemptive:
         jobs = round_.snapshot.jobs
         # The totals that jobs may share: what is free, and what those hold that may be preempted.
         cpu, memory, accelerators = round_.room.free_total[:3]
-        running = round_.running_in_order()
+        running = [entry for entry in round_.running_in_order() if jobs[entry[4]].spec.stoppable]
         for entry in running:
             demand = jobs[entry[4]].spec.declared_demand
             cpu += demand[0]

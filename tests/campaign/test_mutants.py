@@ -1,0 +1,25 @@
+"""The seeded defects are still ones: each replaces what is in its module once. That all are caught: `make campaign`."""
+
+from pathlib import Path
+
+import pytest
+
+import elastic_tfjob
+from campaign.mutants import MUTANTS
+from campaign.scenarios import SCENARIOS
+
+PACKAGE = Path(elastic_tfjob.__file__).parent
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_its_text_is_there_once(name: str) -> None:
+    mutant = MUTANTS[name]
+    source = PACKAGE.joinpath(*mutant.module.split(".")).with_suffix(".py").read_text()
+    assert source.count(mutant.old) == 1
+    compile(source.replace(mutant.old, mutant.new), mutant.module, "exec")
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(MUTANTS) >= 25
+    simulated = [each for each in MUTANTS.values() if each.part == "simulation"]
+    assert {scenario for each in simulated for scenario in each.first} <= set(SCENARIOS)
