@@ -25,8 +25,10 @@ import orjson
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.tfjob import TFJobSpec
-from elastic_tfjob.controller.client import NotFound, TooLarge
-from elastic_tfjob.controller.elastic import (
+from elastic_tfjob.controller.job.inject import inject
+from elastic_tfjob.controller.job.pods import TFConfigs, render_pod, render_service
+from elastic_tfjob.controller.kube.client import NotFound, TooLarge
+from elastic_tfjob.controller.objects.annotations import (
     COMMAND_ANNOTATION,
     STATE_ANNOTATION,
     TARGET_ANNOTATION,
@@ -34,10 +36,8 @@ from elastic_tfjob.controller.elastic import (
     State,
     Target,
 )
-from elastic_tfjob.controller.inject import inject
-from elastic_tfjob.controller.observed import Job
+from elastic_tfjob.controller.objects.observed import Job
 from elastic_tfjob.controller.operator import Operator, Options
-from elastic_tfjob.controller.pods import TFConfigs, render_pod, render_service
 
 Raw = dict[str, Any]
 

@@ -17,9 +17,10 @@ from typing import Any
 
 import orjson
 
-from elastic_tfjob.controller.cluster import Node
-from elastic_tfjob.controller.decision import Create, Decision, Observed, Settings, Tell
-from elastic_tfjob.controller.elastic import (
+from elastic_tfjob.controller.job.decision import Create, Decision, Observed, SendCommand, Settings
+from elastic_tfjob.controller.job.reconcile import reconcile
+from elastic_tfjob.controller.kube.polling import Reports
+from elastic_tfjob.controller.objects.annotations import (
     STATE_ANNOTATION,
     TARGET_ANNOTATION,
     Counts,
@@ -28,13 +29,12 @@ from elastic_tfjob.controller.elastic import (
     Target,
     abridged,
 )
-from elastic_tfjob.controller.observed import Job, Pod, Service
-from elastic_tfjob.controller.polling import Reports
-from elastic_tfjob.controller.reconcile import reconcile
-from elastic_tfjob.controller.reports import Report
-from elastic_tfjob.controller.settings import Configuration, StatusPolling
-from elastic_tfjob.controller.snapshot import assemble, candidate
-from elastic_tfjob.controller.targets import decide
+from elastic_tfjob.controller.objects.cluster import Node
+from elastic_tfjob.controller.objects.observed import Job, Pod, Service
+from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.settings import Configuration, StatusPolling
+from elastic_tfjob.controller.schedule.snapshot import assemble, candidate
+from elastic_tfjob.controller.schedule.targets import decide
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import build
 from elastic_tfjob.scheduling.resources import Resources
@@ -150,7 +150,7 @@ def passes(workers: int) -> None:
         took, decision = timed(partial(look, pods))
         show(workers, "loop", f"{what}, all to be told", took, f", {len(decision.actions)} actions")
         heard = pods
-        while told := {each.name: each.command for each in decision.actions if isinstance(each, Tell)}:
+        while told := {each.name: each.command for each in decision.actions if isinstance(each, SendCommand)}:
             heard = tuple(
                 replace(each, command=abridged(told[each.name])) if each.name in told else each for each in heard
             )

@@ -10,10 +10,10 @@ from campaign.clock import format_now
 from campaign.files import SIGKILL, SIGTERM, Files
 from campaign.pod import Container, Judge, Training
 from elastic_tfjob.api.tfjob import CONTAINER, JOB_NAME_LABEL
-from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION
-from elastic_tfjob.controller.inject import STATUS_PORT
-from elastic_tfjob.controller.observed import EXPORTER, pinned_to
-from elastic_tfjob.controller.resources import allocatable, requests_of
+from elastic_tfjob.controller.job.inject import STATUS_PORT
+from elastic_tfjob.controller.objects.annotations import COMMAND_ANNOTATION
+from elastic_tfjob.controller.objects.observed import EXPORTER, pinned_to
+from elastic_tfjob.controller.objects.quantities import allocatable, requests_of
 
 __all__ = ["Cluster"]
 

@@ -46,7 +46,7 @@ MUTANTS: Final = {
     for each in (
         Mutant(
             "two-leaders",
-            "controller.leader",
+            "controller.kube.leader",
             'if holder not in ("", self._identity) and now < self._runs_out_at:',
             "if False:",
             "a candidate takes a lease that another one holds",
@@ -55,7 +55,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "leads-without-a-lease",
-            "controller.leader",
+            "controller.kube.leader",
             "return all(now - then < RENEW_S for now, then in zip(_clocks(), self._renewed_at, strict=True))",
             "return True",
             "a leader that cannot renew its lease goes on to act",
@@ -73,7 +73,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "nobody-is-asked-again",
-            "controller.polling",
+            "controller.kube.polling",
             "if source.due is not None:\n                    self._queue(key, source, 0.0)\n\n    def _let_through",
             "pass\n\n    def _let_through",
             "pods that a replica knew before it led are never asked for their status",
@@ -82,7 +82,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "scheduler-begins-with-nothing",
-            "controller.scheduler",
+            "controller.schedule.loop",
             "self._runs = True\n        self._begin_anew()",
             "self._runs = True",
             "a new leader decides nothing for jobs that it knew before it led",
@@ -91,7 +91,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "stale-event-wins",
-            "controller.cache",
+            "controller.kube.informer",
             "if any(known is not None and known.version >= entry.version for known in (before, namesake)):",
             "if False:",
             "an old event brings an old object back",
@@ -100,7 +100,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "deleted-comes-back",
-            "controller.cache",
+            "controller.kube.informer",
             "if entry.version <= self._tombstones.get(entry.uid, -1):",
             "if False:",
             "the late answer to a write, or a replayed event, brings a deleted object back",
@@ -109,7 +109,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "list-forgets-nothing",
-            "controller.cache",
+            "controller.kube.informer",
             "for entry in [each for each in self if each.uid not in found and each.version <= int(version)]:",
             "for entry in ():",
             "what was deleted while the watch was away stays in the cache",
@@ -118,7 +118,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "gone-is-no-news",
-            "controller.cache",
+            "controller.kube.informer",
             "self._touched(known.key)\n            self._changed(known.key)",
             "self._touched(known.key)",
             "a pod that is gone is not made anew",
@@ -127,7 +127,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "relabelled-is-no-news",
-            "controller.cache",
+            "controller.kube.informer",
             "self._touched(before.key)\n            self._changed(before.key)",
             "pass",
             "a job does not learn that a label gave its pod away",
@@ -136,7 +136,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "lost-answer-is-an-error",
-            "controller.executor",
+            "controller.kube.executor",
             'if not _is_the_same(answer["metadata"], body["metadata"], job.uid):',
             "if True:",
             "a pod whose creation was not answered is never taken in",
@@ -145,7 +145,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "added-while-handled",
-            "controller.queue",
+            "controller.kube.queue",
             "if at_once or (at_once is False and key not in self._retry_at):",
             "if False:",
             "a key that was added while it was handled is forgotten",
@@ -154,7 +154,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "no-retry",
-            "controller.queue",
+            "controller.kube.queue",
             "self._add_at(key, self._retry_at[key])",
             "pass",
             "a job whose pass failed is not looked at again",
@@ -172,7 +172,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "refused-for-ever",
-            "controller.executor",
+            "controller.kube.executor",
             "self._delays[key], self.until[key] = delay_s, now + timedelta(seconds=delay_s)",
             "self._delays[key], self.until[key] = delay_s, now + timedelta(days=365)",
             "a change of CPU that was refused once is never tried again",
@@ -181,7 +181,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "copied-state-counts",
-            "controller.elastic",
+            "controller.objects.annotations",
             "return annotations.get(UID_ANNOTATION, uid) == uid",
             "return True",
             "a copy of a job inherits the state of the one that it was copied from",
@@ -190,7 +190,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "others-pods-count",
-            "controller.reconcile",
+            "controller.job.reconcile",
             "self.pods = tuple(pod for pod in observed.pods if pod.owner == self.job.uid)",
             "self.pods = tuple(observed.pods)",
             "pods that an earlier job of the same name left count as this job's",
@@ -199,7 +199,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "state-over-a-newer-one",
-            "controller.executor",
+            "controller.kube.executor",
             'body = {"metadata": {"uid": job.uid, "resourceVersion": str(version), "annotations": annotations}}',
             'body = {"metadata": {"uid": job.uid, "annotations": annotations}}',
             "a state that was decided from an old view of the job replaces a newer one",
@@ -208,7 +208,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "old-target-holds",
-            "controller.rescale",
+            "controller.job.rescale",
             "if not may or target.generation <= max(state.generation, tried):",
             "if not may:",
             "a target of an earlier generation, or one that was refused, is followed",
@@ -217,7 +217,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "stopped-pods-have-failed",
-            "controller.observed",
+            "controller.objects.observed",
             "return self.command == STOP_COMMAND",
             "return False",
             "a pod that the operator stops counts as one that failed",
@@ -226,7 +226,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "marked-pods-are-kept",
-            "controller.reconcile",
+            "controller.job.reconcile",
             "unfinished = pod.stopped_by_us and not hold",
             "unfinished = False",
             "a pod that was marked, and not deleted, is never deleted and never counts",
@@ -235,7 +235,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "ended-at-another-size",
-            "controller.reconcile",
+            "controller.job.reconcile",
             "counts.succeeded = replica.count if all_have else min(counts.succeeded, replica.count)",
             "pass",
             "a job that succeeds with another size than its spec's is not counted as declared",
@@ -244,7 +244,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "committed-before-saved",
-            "controller.rescale",
+            "controller.job.rescale",
             'if report.switch.state == "committed":',
             'if report.switch.state in ("committed", "saving"):',
             "the operator takes a switch for done while the chief still saves",
@@ -253,7 +253,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "rolled-back-unheard",
-            "controller.rescale",
+            "controller.job.rescale",
             "if gone or cancelled:",
             "if True:",
             "a rollback does not wait for the chief to give up",
@@ -262,7 +262,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "refused-is-tried-again",
-            "controller.rescale",
+            "controller.job.rescale",
             "tried = state.refused.generation if state.refused is not None else -1",
             "tried = -1",
             "a size that could not be had is tried again at once, for ever",
@@ -271,7 +271,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "waits-for-ever",
-            "controller.rescale",
+            "controller.job.rescale",
             "if missing and s.unheard_s > s.timeouts.prepare_s:",
             "if False:",
             "a program of the next size that hangs is waited for without end",
@@ -280,7 +280,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "same-port-again",
-            "controller.rescale",
+            "controller.job.rescale",
             'slot=state.slot if mode == "recreate" else 1 - state.slot,',
             "slot=state.slot,",
             "the next size's programs get the ports of those that run",
@@ -289,7 +289,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "all-at-once",
-            "controller.rescale",
+            "controller.job.rescale",
             "doomed = [chief] if chief is not None else list(pods.values())",
             "doomed = list(pods.values())",
             "parameter servers are ended before the chief has saved what is on them",
@@ -298,7 +298,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "hook-is-waited-for",
-            "controller.rescale",
+            "controller.job.rescale",
             "if report is None or report.hook is not False or s.state.step is not None:",
             "if True:",
             "a program that will never report a step is waited for as if it would",
@@ -352,7 +352,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "finished-jobs-keep-their-room",
-            "controller.snapshot",
+            "controller.schedule.snapshot",
             "ours = spec.managed_here() and not job.status().finished",
             "ours = spec.managed_here()",
             "what a finished job had is never given to those that wait",
@@ -361,7 +361,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "node-is-refused-in-vain",
-            "controller.unfit",
+            "controller.objects.unfit",
             "elif _waited_s(pod, now_s) >= PATIENCE_S:",
             "elif False:",
             "a pod that kube-scheduler refuses its node waits for it for ever",
@@ -370,7 +370,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "deep-answers",
-            "controller.reports",
+            "controller.objects.reports",
             "except RecursionError:",
             "except ZeroDivisionError:",
             "an answer that is nested too deeply is an error that nobody expects",
@@ -379,7 +379,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "redirects-are-followed",
-            "controller.polling",
+            "controller.kube.polling",
             "headers=headers, allow_redirects=False) as response",
             "headers=headers, allow_redirects=True) as response",
             "a pod sends the operator to any address",
@@ -388,7 +388,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "answers-without-end",
-            "controller.client",
+            "controller.kube.client",
             'limit: int) -> bytes:\n    """The body of an answer',
             'limit: int) -> bytes:\n    limit = 2**40\n    """The body of an answer',
             "a pod's answer is read to its end, however long it is",
@@ -433,7 +433,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "exporter-fails-the-job",
-            "controller.observed",
+            "controller.objects.observed",
             'return 0 if container["name"] in (EXPORTER, INSTALL) else',
             "return 0 if False else",
             "restarts of the operator's own container count against the user's limit",
@@ -442,7 +442,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "nothing-has-succeeded",
-            "controller.reconcile",
+            "controller.job.reconcile",
             "return self.state is None or bool(self.state.replicas.get(name))",
             "return True",
             "a replica type without a pod counts as one that has succeeded",

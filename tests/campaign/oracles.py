@@ -10,8 +10,8 @@ import orjson
 from campaign.apiserver import ApiServer, Change, Object
 from campaign.pod import Program, Training
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
-from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STATE_ANNOTATION, UID_ANNOTATION
-from elastic_tfjob.controller.resources import allocatable, requests_of
+from elastic_tfjob.controller.objects.annotations import COMMAND_ANNOTATION, STATE_ANNOTATION, UID_ANNOTATION
+from elastic_tfjob.controller.objects.quantities import allocatable, requests_of
 from elastic_tfjob.scheduling.resources import NOTHING
 
 __all__ = ["Oracles", "summary"]

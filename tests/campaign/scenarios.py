@@ -8,8 +8,8 @@ from campaign.apiserver import Place
 from campaign.world import Scenario, World
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL
-from elastic_tfjob.controller.elastic import Target
-from elastic_tfjob.controller.resources import cpu_of
+from elastic_tfjob.controller.objects.annotations import Target
+from elastic_tfjob.controller.objects.quantities import cpu_of
 
 __all__ = ["SCENARIOS"]
 

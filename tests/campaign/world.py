@@ -23,7 +23,7 @@ from campaign.pod import Training
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.tfjob import GROUP, KIND, VERSION
 from elastic_tfjob.controller import operator as operator_module
-from elastic_tfjob.controller import polling
+from elastic_tfjob.controller.kube import polling
 from elastic_tfjob.controller.operator import EXIT_LOST_LEADERSHIP, Operator, Options
 
 __all__ = ["Outcome", "Scenario", "World", "campaign", "run"]

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from conformance.manifest import container, replica, tfjob
-from elastic_tfjob.controller.elastic import UID_ANNOTATION
-from elastic_tfjob.controller.service import RECORD_ANNOTATION
+from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION
+from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION
 from harness import operators
 from harness.api import CORE, Api, ApiError, Object, pods, tfjobs
 from harness.controlplane import ControlPlane

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from elastic_tfjob.controller.reports import Report
+from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.exporter.__main__ import Server
 from elastic_tfjob.exporter.files import status
 from elastic_tfjob.runtime import protocol

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.elastic import State, Target
-from elastic_tfjob.controller.observed import EXPORTER, Pod
-from elastic_tfjob.controller.reports import Report
+from elastic_tfjob.controller.objects.annotations import State, Target
+from elastic_tfjob.controller.objects.observed import EXPORTER, Pod
+from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.exporter.files import status
 from pod.pods import Pod as Launched
 from pod.pods import until

@@ -15,12 +15,10 @@ from datetime import datetime
 from typing import Any
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.decision import Settings
-from elastic_tfjob.controller.elastic import State, Target
-from elastic_tfjob.controller.observed import Pod
-from elastic_tfjob.controller.reports import Report
 from elastic_tfjob.runtime.launcher import Command
-from unit.pretend import ELASTIC, Cluster, Launcher
+
+# Where the package keeps these is another place in each version; what goes with a version imports them itself.
+from unit.pretend import ELASTIC, Cluster, Launcher, Pod, Report, Settings, State, Target
 
 Json = dict[str, Any]
 

@@ -3,10 +3,10 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from elastic_tfjob.controller.decision import Observed, Settings
-from elastic_tfjob.controller.observed import Job, Pod, PodGroup, Service
-from elastic_tfjob.controller.reconcile import reconcile
-from elastic_tfjob.controller.status import format_time
+from elastic_tfjob.controller.job.decision import Observed, Settings
+from elastic_tfjob.controller.job.reconcile import reconcile
+from elastic_tfjob.controller.objects.observed import Job, Pod, PodGroup, Service
+from elastic_tfjob.controller.objects.status import format_time
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 UID = "job-uid"

@@ -9,23 +9,23 @@ from typing import Any
 import orjson
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.decision import (
+from elastic_tfjob.controller.job.decision import (
     Create,
     Decision,
     DeletePod,
     Observed,
     ResizePod,
     SaveState,
+    SendCommand,
     Settings,
-    Tell,
     UpdatePodGroup,
 )
-from elastic_tfjob.controller.elastic import STATE_ANNOTATION, TARGET_ANNOTATION, State, Target
-from elastic_tfjob.controller.observed import Job, Pod, Trouble, pinned_to
-from elastic_tfjob.controller.reconcile import reconcile
-from elastic_tfjob.controller.reports import CpuUse, MemoryUse, Prepared, Report, Switch
-from elastic_tfjob.controller.resources import cpu_of
-from elastic_tfjob.controller.status import format_time
+from elastic_tfjob.controller.job.reconcile import reconcile
+from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION, State, Target
+from elastic_tfjob.controller.objects.observed import Job, Pod, Trouble, pinned_to
+from elastic_tfjob.controller.objects.quantities import cpu_of
+from elastic_tfjob.controller.objects.reports import CpuUse, MemoryUse, Prepared, Report, Switch
+from elastic_tfjob.controller.objects.status import format_time
 from unit.build import NOW, UID, job, pod_group
 
 COMMAND = ["python", "train.py"]
@@ -250,7 +250,7 @@ class Cluster:
                 assert self.pods[name].uid == uid
                 command = '{"action":"stop"}' if mark else self.pods[name].command
                 self.pods[name] = replace(self.pods[name], terminating=True, command=command)
-            case Tell(name, uid, command):
+            case SendCommand(name, uid, command):
                 assert self.pods[name].uid == uid
                 self.pods[name] = replace(self.pods[name], command=command)
                 self.told.append((name, orjson.loads(command)["action"]))

@@ -18,8 +18,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from elastic_tfjob.api.annotations import ANNOTATIONS, OPERATOR_ANNOTATIONS, PREFIX
-from elastic_tfjob.controller import catalogue, metrics
-from elastic_tfjob.controller.settings import Configuration, RescaleLimits, StatusPolling
+from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.objects import catalogue
+from elastic_tfjob.controller.objects.settings import Configuration, RescaleLimits, StatusPolling
 from elastic_tfjob.scheduling.contract import as_markdown
 from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
 
@@ -164,7 +165,7 @@ def reasons_in_code() -> set[str]:
     """Reasons in calls of Event(type, reason, ...) and of functions that make one; `{kind}` stands for each kind."""
     found: set[str] = set()
     folder = ROOT / "operator" / "elastic_tfjob" / "controller"
-    for path in set(folder.glob("**/*.py")) - {folder / "catalogue.py"}:
+    for path in set(folder.glob("**/*.py")) - {folder / "objects" / "catalogue.py"}:
         for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
             words = [word for argument in call.args for word in texts(argument)]
             for kind, reason in itertools.pairwise(words):

@@ -11,11 +11,11 @@ from datetime import timedelta
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.decision import Settings
-from elastic_tfjob.controller.elastic import TARGET_ANNOTATION
-from elastic_tfjob.controller.observed import Pod
-from elastic_tfjob.controller.snapshot import Candidate, assemble, candidate
-from elastic_tfjob.controller.targets import decide
+from elastic_tfjob.controller.job.decision import Settings
+from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
+from elastic_tfjob.controller.objects.observed import Pod
+from elastic_tfjob.controller.schedule.snapshot import ScheduledJob, assemble, candidate
+from elastic_tfjob.controller.schedule.targets import decide
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.resources import Resources
@@ -121,7 +121,7 @@ def live() -> dict[float, Snapshot]:
         settings=Settings(image="operator:1", wait_for_target=True),
     )
     found: dict[float, Snapshot] = {}
-    known: Candidate | None = None
+    known: ScheduledJob | None = None
     for second in range(int(MOMENTS[-1]) + 1):
         known = candidate(
             replace(cluster.job(), created=_time(0)),
@@ -199,7 +199,7 @@ def test_both_see_the_same(worlds: tuple[dict[float, Snapshot], dict[float, Snap
     assert one.service == pytest.approx(other.service, abs=SETTLES_S * 6)
     if other.rescaled_s > float("-inf"):
         assert since(one, one.rescaled_s) == pytest.approx(since(other, other.rescaled_s), abs=SETTLES_S)
-    for name in ("rescalable", "stoppable", "reports", "asked"):
+    for name in ("resizable", "stoppable", "reports", "asked"):
         assert getattr(one.spec, name) == getattr(other.spec, name), name
 
 

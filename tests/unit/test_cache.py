@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from elastic_tfjob.controller.cache import Informer
-from elastic_tfjob.controller.client import Expired, TooLarge, Unavailable
-from elastic_tfjob.controller.observed import Key, Pod
+from elastic_tfjob.controller.kube.client import Expired, TooLarge, Unavailable
+from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.objects.observed import Key, Pod
 
 
 def raw(name: str, version: int, *, uid: str = "", phase: str = "Pending") -> dict[str, Any]:

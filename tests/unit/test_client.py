@@ -11,9 +11,9 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.client.configuration import Configuration
 
-from elastic_tfjob.controller import client as client_module
-from elastic_tfjob.controller.client import ApiClient, ApiError, Fenced, Invalid, TooLarge, Unavailable
-from elastic_tfjob.controller.fair import Shares
+from elastic_tfjob.controller.kube import client as client_module
+from elastic_tfjob.controller.kube.client import ApiClient, ApiError, Fenced, Invalid, TooLarge, Unavailable
+from elastic_tfjob.controller.kube.fair import Shares
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

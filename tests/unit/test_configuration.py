@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_tfjob.controller.settings import Configuration, parse_configuration
+from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "profiles:\nrescale:\n", "profile: fixed"])

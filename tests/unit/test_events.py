@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from elastic_tfjob.controller import events, supervise
-from elastic_tfjob.controller.client import ApiClient, Unavailable
-from elastic_tfjob.controller.decision import Event
-from elastic_tfjob.controller.events import Recorder
-from elastic_tfjob.controller.observed import Job
+from elastic_tfjob.controller.job.decision import Event
+from elastic_tfjob.controller.kube import events, supervise
+from elastic_tfjob.controller.kube.client import ApiClient, Unavailable
+from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.objects.observed import Job
 
 
 class Server:

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from elastic_tfjob.controller.client import ApiClient, Conflict, Invalid, NotFound
-from elastic_tfjob.controller.decision import Create, Decision, DeletePod, Event, ResizePod, SaveState
-from elastic_tfjob.controller.events import Recorder
-from elastic_tfjob.controller.executor import Caches, Executor
-from elastic_tfjob.controller.pods import render_pod
+from elastic_tfjob.controller.job.decision import Create, Decision, DeletePod, Event, ResizePod, SaveState
+from elastic_tfjob.controller.job.pods import render_pod
+from elastic_tfjob.controller.kube.client import ApiClient, Conflict, Invalid, NotFound
+from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.executor import Caches, Executor
 from unit.build import job
 
 

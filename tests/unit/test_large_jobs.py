@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_tfjob.controller import pods as pods_module
-from elastic_tfjob.controller import rescale
-from elastic_tfjob.controller.decision import Create, Decision, Settings, Tell
-from elastic_tfjob.controller.elastic import (
+from elastic_tfjob.controller.job import pods as pods_module
+from elastic_tfjob.controller.job import rescale
+from elastic_tfjob.controller.job.decision import Create, Decision, SendCommand, Settings
+from elastic_tfjob.controller.job.pods import TFConfigs, general_name, tf_config
+from elastic_tfjob.controller.objects.annotations import (
     COMMAND_ANNOTATION,
     STATE_ANNOTATION,
     STOP_COMMAND,
@@ -23,10 +24,9 @@ from elastic_tfjob.controller.elastic import (
     Target,
     abridged,
 )
-from elastic_tfjob.controller.observed import Job, Pod
-from elastic_tfjob.controller.pods import TFConfigs, general_name, tf_config
-from elastic_tfjob.controller.reports import Report
-from elastic_tfjob.controller.status import format_time
+from elastic_tfjob.controller.objects.observed import Job, Pod
+from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.status import format_time
 from unit.build import NOW, decide, job, pod, pod_group, replicas, services
 from unit.pretend import COMMAND, ELASTIC
 
@@ -64,7 +64,7 @@ def rescaled() -> tuple[Job, tuple[Pod, ...]]:
 
 
 def told(decision: Decision) -> dict[str, str]:
-    return {action.name: action.command for action in decision.actions if isinstance(action, Tell)}
+    return {action.name: action.command for action in decision.actions if isinstance(action, SendCommand)}
 
 
 def test_a_pass_creates_some_and_looks_again(names: list[str]) -> None:
@@ -197,14 +197,14 @@ def test_by_role_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     found.annotations.update({STATE_ANNOTATION: state.to_json(), TARGET_ANNOTATION: coming.to_json()})
     looks = 0
-    plain = rescale.Situation.__dict__["by_role"].func
+    plain = rescale.RescaleInput.__dict__["by_role"].func
 
-    def counted(situation: rescale.Situation) -> object:
+    def counted(situation: rescale.RescaleInput) -> object:
         nonlocal looks
         looks += 1
         return plain(situation)
 
-    monkeypatch.setattr(rescale.Situation.__dict__["by_role"], "func", counted)
+    monkeypatch.setattr(rescale.RescaleInput.__dict__["by_role"], "func", counted)
     decide(found, pods=pods, services=services(COUNTS), settings=IMAGE)
     assert looks == 1
 

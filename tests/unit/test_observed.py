@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic_tfjob.controller.cluster import ConfigMap, ForeignPod, Node
-from elastic_tfjob.controller.inject import inject
-from elastic_tfjob.controller.observed import EXPORTER, INSTALL, Job, Pod, PodGroup, Service
+from elastic_tfjob.controller.job.inject import inject
+from elastic_tfjob.controller.objects.cluster import ConfigMap, ForeignPod, Node
+from elastic_tfjob.controller.objects.observed import EXPORTER, INSTALL, Job, Pod, PodGroup, Service
 
 from .build import UID, decide, job
 

@@ -10,18 +10,18 @@ from typing import Any
 import aiohttp
 import pytest
 
-from elastic_tfjob.controller import leader, supervise
 from elastic_tfjob.controller import operator as operator_module
-from elastic_tfjob.controller.cache import Informer
-from elastic_tfjob.controller.client import Conflict, Unavailable
-from elastic_tfjob.controller.configuration import LiveConfiguration
-from elastic_tfjob.controller.decision import Create, Decision, Event
-from elastic_tfjob.controller.elastic import STATE_ANNOTATION, Next, State
-from elastic_tfjob.controller.executor import Caches, Executor
-from elastic_tfjob.controller.leader import LeaderElection
-from elastic_tfjob.controller.observed import EXPORTER, Job, Pod
+from elastic_tfjob.controller.job.decision import Create, Decision, Event
+from elastic_tfjob.controller.job.pods import replica_labels
+from elastic_tfjob.controller.kube import leader, supervise
+from elastic_tfjob.controller.kube.client import Conflict, Unavailable
+from elastic_tfjob.controller.kube.configuration import LiveConfiguration
+from elastic_tfjob.controller.kube.executor import Caches, Executor
+from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.kube.leader import LeaderElection
+from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, Next, State
+from elastic_tfjob.controller.objects.observed import EXPORTER, Job, Pod
 from elastic_tfjob.controller.operator import EXIT_LOST_LEADERSHIP, EXIT_OK, Operator, Options
-from elastic_tfjob.controller.pods import replica_labels
 
 
 class Server:

@@ -9,8 +9,8 @@ import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES, MAX_ENTRIES, MAX_REPLICAS, MAX_STEPS, MAX_TEXT
-from elastic_tfjob.controller.elastic import UID_ANNOTATION, Next, Refused, Rescaled, State, Target, claim
-from elastic_tfjob.controller.snapshot import candidate
+from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION, Next, Refused, Rescaled, State, Target, claim
+from elastic_tfjob.controller.schedule.snapshot import candidate
 
 from .build import NOW, UID, job
 from .pretend import started

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_tfjob.controller.pods import render_pod, render_service, tf_config
+from elastic_tfjob.controller.job.pods import render_pod, render_service, tf_config
 from unit.build import job, replicas
 
 DOMAIN = "tf.training.org"

@@ -15,11 +15,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from elastic_tfjob.controller import polling, supervise
-from elastic_tfjob.controller.observed import Key, Pod
-from elastic_tfjob.controller.polling import Reports, ask_directly, open_session
-from elastic_tfjob.controller.reports import Report
-from elastic_tfjob.controller.settings import StatusPolling
+from elastic_tfjob.controller.kube import polling, supervise
+from elastic_tfjob.controller.kube.polling import Reports, ask_directly, open_session
+from elastic_tfjob.controller.objects.observed import Key, Pod
+from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.settings import StatusPolling
 
 from .build import pod
 

@@ -5,7 +5,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from elastic_tfjob.controller.queue import KeyQueue
+from elastic_tfjob.controller.kube.queue import KeyQueue
 
 A, B = ("ns", "a"), ("ns", "b")
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_tfjob.controller.decision import (
+from elastic_tfjob.controller.job.decision import (
     AdoptService,
     Count,
     Create,
@@ -25,8 +25,8 @@ from elastic_tfjob.controller.decision import (
     Settings,
     UpdatePodGroup,
 )
-from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STOP_COMMAND
-from elastic_tfjob.controller.observed import Job
+from elastic_tfjob.controller.objects.annotations import COMMAND_ANNOTATION, STOP_COMMAND
+from elastic_tfjob.controller.objects.observed import Job
 from unit.build import NOW, condition, decide, job, pod, pod_group, replicas, service, services, shown
 
 STOPPED = {"annotations": {COMMAND_ANNOTATION: STOP_COMMAND}}

@@ -1,6 +1,6 @@
 """The reference pages say what the code does."""
 
-from elastic_tfjob.controller.catalogue import EVENTS
+from elastic_tfjob.controller.objects.catalogue import EVENTS
 
 from . import reference
 

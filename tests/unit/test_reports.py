@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.api.limits import MAX_STATUS_BYTES
-from elastic_tfjob.controller.reports import Report
+from elastic_tfjob.controller.objects.reports import Report
 
 FULL: dict[str, Any] = {
     "at": 1000.5,

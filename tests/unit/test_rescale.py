@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller import rescale
-from elastic_tfjob.controller.decision import Decision, DeletePod, Observed, Settings, Tell
-from elastic_tfjob.controller.elastic import TARGET_ANNOTATION, State, Target
-from elastic_tfjob.controller.executor import Refusals
-from elastic_tfjob.controller.reconcile import reconcile
-from elastic_tfjob.controller.reports import MemoryUse
-from elastic_tfjob.controller.service import Record
-from elastic_tfjob.controller.status import format_time
+from elastic_tfjob.controller.job import rescale
+from elastic_tfjob.controller.job.decision import Decision, DeletePod, Observed, SendCommand, Settings
+from elastic_tfjob.controller.job.reconcile import reconcile
+from elastic_tfjob.controller.kube.executor import Refusals
+from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, State, Target
+from elastic_tfjob.controller.objects.reports import MemoryUse
+from elastic_tfjob.controller.objects.service import Record
+from elastic_tfjob.controller.objects.status import format_time
 from unit import pretend
 from unit.pretend import ELASTIC, Cluster, started
 
@@ -408,7 +408,7 @@ def test_marks_that_reach_nobody_make_no_busy_loop() -> None:
     cluster.until("Recreating")
     for _ in range(3):
         cluster.reconcile(killed_after=0)
-        assert [action for action in cluster.decision.actions if isinstance(action, Tell)]
+        assert [action for action in cluster.decision.actions if isinstance(action, SendCommand)]
         assert cluster.decision.again_at is not None
         assert (cluster.decision.again_at - cluster.now).total_seconds() == rescale.TOLD_S
 

@@ -12,8 +12,8 @@ from kubernetes.utils.quantity import parse_quantity
 
 from elastic_tfjob.api.limits import MAX_BYTES, MAX_MILLICORES
 from elastic_tfjob.api.tfjob import QUANTITY_PATTERN
-from elastic_tfjob.controller.gang import render_pod_group
-from elastic_tfjob.controller.resources import (
+from elastic_tfjob.controller.job.gang import render_pod_group
+from elastic_tfjob.controller.objects.quantities import (
     allocatable,
     amounts,
     cpu_of,
@@ -23,7 +23,7 @@ from elastic_tfjob.controller.resources import (
     requests_of,
     whole,
 )
-from elastic_tfjob.controller.snapshot import terms
+from elastic_tfjob.controller.schedule.snapshot import terms
 from elastic_tfjob.scheduling.resources import Resources
 
 from .build import decide, job

@@ -6,8 +6,8 @@ from pathlib import Path
 import yaml
 
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL, TFJobSpec
-from elastic_tfjob.controller.inject import STATUS_PORT
-from elastic_tfjob.controller.resources import requests_of
+from elastic_tfjob.controller.job.inject import STATUS_PORT
+from elastic_tfjob.controller.objects.quantities import requests_of
 
 SAMPLES = Path(__file__).parents[2] / "manifests" / "samples"
 Free = tuple[int, ...]

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from elastic_tfjob.controller import scheduler as loop
-from elastic_tfjob.controller import supervise, targets
-from elastic_tfjob.controller.cache import Informer
-from elastic_tfjob.controller.client import Invalid, Unavailable
-from elastic_tfjob.controller.decision import Event
-from elastic_tfjob.controller.elastic import TARGET_ANNOTATION, Target
-from elastic_tfjob.controller.isolate import without_offenders
-from elastic_tfjob.controller.observed import Job, Key, Pod
-from elastic_tfjob.controller.scheduler import Scheduler
-from elastic_tfjob.controller.settings import Configuration
+from elastic_tfjob.controller.job.decision import Event
+from elastic_tfjob.controller.kube import supervise
+from elastic_tfjob.controller.kube.client import Invalid, Unavailable
+from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, Target
+from elastic_tfjob.controller.objects.observed import Job, Key, Pod
+from elastic_tfjob.controller.objects.settings import Configuration
+from elastic_tfjob.controller.schedule import loop, targets
+from elastic_tfjob.controller.schedule.isolate import without_offenders
+from elastic_tfjob.controller.schedule.loop import Scheduler
 
 
 @pytest.fixture(autouse=True)
@@ -405,7 +405,7 @@ async def test_a_round_looks_at_what_is_new(monkeypatch: pytest.MonkeyPatch) -> 
     """And not at every job at every interval: those that said how far they are, and those that wait for something. All
     are looked at when a node is another one."""
     monkeypatch.setattr(loop, "_INTERVAL_S", 0.1)
-    monkeypatch.setattr(loop.Candidate, "passing", property(lambda _: False))  # they do wait: for their pods
+    monkeypatch.setattr(loop.ScheduledJob, "passing", property(lambda _: False))  # they do wait: for their pods
     world = World(crowd())
     looks: list[set[str]] = []
     works = loop._describe_all

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic_tfjob.controller.elastic import Target
-from elastic_tfjob.controller.observed import Job, Pod
-from elastic_tfjob.controller.reports import CpuUse, Report
-from elastic_tfjob.controller.snapshot import Candidate, assemble, candidate
-from elastic_tfjob.controller.status import format_time
-from elastic_tfjob.controller.targets import decide, decide_fixed, released, suspended
-from elastic_tfjob.controller.unfit import active, judge
+from elastic_tfjob.controller.objects.annotations import Target
+from elastic_tfjob.controller.objects.observed import Job, Pod
+from elastic_tfjob.controller.objects.reports import CpuUse, Report
+from elastic_tfjob.controller.objects.status import format_time
+from elastic_tfjob.controller.objects.unfit import active, judge
+from elastic_tfjob.controller.schedule.snapshot import ScheduledJob, assemble, candidate
+from elastic_tfjob.controller.schedule.targets import decide, decide_fixed, released, suspended
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
@@ -105,13 +105,13 @@ def candidates(draw: st.DrawFn, name: str) -> tuple[Job, tuple[Pod, ...], dict[s
 
 
 def described(
-    job: Job, pods: tuple[Pod, ...], reports: dict[str, Report], before: Candidate | None = None
-) -> Candidate:
+    job: Job, pods: tuple[Pod, ...], reports: dict[str, Report], before: ScheduledJob | None = None
+) -> ScheduledJob:
     unfit = active(judge({}, pods, NOW.timestamp()), NOW.timestamp())
     return candidate(job, pods, nodes=NODES, now=NOW, reports=reports, before=before, unfit=unfit)
 
 
-def used_on(found: Candidate, target: Target | None) -> dict[str, Resources]:
+def used_on(found: ScheduledJob, target: Target | None) -> dict[str, Resources]:
     """What a job takes of each node, with what it is promised."""
     total = {name: found.others.get(name, NOTHING).plus(found.held.get(name, NOTHING)) for name in NODES}
     if target is None or found.job is None:

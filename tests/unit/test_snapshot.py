@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.controller.cluster import ForeignPod, Node
-from elastic_tfjob.controller.elastic import UID_ANNOTATION, Target
-from elastic_tfjob.controller.observed import Job, Pod
-from elastic_tfjob.controller.reports import CpuUse, Report
-from elastic_tfjob.controller.service import RECORD_ANNOTATION, Record
-from elastic_tfjob.controller.snapshot import Candidate, assemble, candidate
-from elastic_tfjob.controller.status import format_time
-from elastic_tfjob.controller.targets import decide, decide_fixed, released
-from elastic_tfjob.controller.unfit import Unfit, active, judge, verdict_due_s
+from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION, Target
+from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
+from elastic_tfjob.controller.objects.observed import Job, Pod
+from elastic_tfjob.controller.objects.reports import CpuUse, Report
+from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record
+from elastic_tfjob.controller.objects.status import format_time
+from elastic_tfjob.controller.objects.unfit import Unfit, active, judge, verdict_due_s
+from elastic_tfjob.controller.schedule.snapshot import ScheduledJob, assemble, candidate
+from elastic_tfjob.controller.schedule.targets import decide, decide_fixed, released
 from elastic_tfjob.scheduling import plan as core
 from elastic_tfjob.scheduling.constraints import Taint
 from elastic_tfjob.scheduling.core import schedule
@@ -78,7 +78,7 @@ def bound(kind: str, index: int, name: str = "n1", cpu: int = 1000, **fields: An
 PODS = (bound("ps", 0), bound("worker", 0))
 
 
-def look(found: Job | None, pods: tuple[Pod, ...] = (), **fields: Any) -> Candidate:
+def look(found: Job | None, pods: tuple[Pod, ...] = (), **fields: Any) -> ScheduledJob:
     return candidate(found, pods, nodes=fields.pop("nodes", NODES), now=NOW, **fields)
 
 
@@ -115,7 +115,7 @@ def test_without_checkpoint_dir_it_has_only_its_declared_size() -> None:
     found = elastic_job(workers=2)
     found.annotations.pop(f"{PREFIX}checkpoint-dir")
     spec = described(found).spec
-    assert (spec.groups[1].minimum, spec.groups[1].maximum, spec.rescalable) == (2, 2, False)
+    assert (spec.groups[1].minimum, spec.groups[1].maximum, spec.resizable) == (2, 2, False)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_what_may_be_done_to_a_job(said: dict[str, str], may: tuple[bool, bool, 
         found.annotations.pop(f"{PREFIX}{name}", None)
     found.annotations.update({f"{PREFIX}{name}": value for name, value in said.items()})
     spec = described(found).spec
-    assert (spec.rescalable, spec.stoppable, spec.reports) == may
+    assert (spec.resizable, spec.stoppable, spec.reports) == may
 
 
 def test_service_is_what_the_record_says() -> None:
@@ -328,7 +328,7 @@ def test_evolved_equals_built_anew() -> None:
 # From plan to targets
 
 
-def planned(found: Candidate, change: core.Target | None = None, **others: Candidate) -> dict[str, Target]:
+def planned(found: ScheduledJob, change: core.Target | None = None, **others: ScheduledJob) -> dict[str, Target]:
     everything = {"ns/j": found, **others}
     made = assemble(everything.values(), NODES, [], NOW.timestamp())
     return decide(core.Plan(made, {"ns/j": change} if change else {}), everything)
@@ -447,7 +447,7 @@ def test_a_refused_node_is_left_alone_for_longer_each_time() -> None:
     assert unfit_of(replace(old, pinned="")) == {}, "kube-scheduler chooses, and goes on looking"
 
 
-def replanned(found: Job, pods: tuple[Pod, ...], nodes: Any = NODES, profile: str = "kips") -> tuple[Any, Candidate]:
+def replanned(found: Job, pods: tuple[Pod, ...], nodes: Any = NODES, profile: str = "kips") -> tuple[Any, ScheduledJob]:
     """The targets that the profile comes to, and the candidate that they are for."""
     made = look(found, pods, nodes=nodes, unfit=active(unfit_of(*pods), NOW.timestamp()))
     plan = schedule(

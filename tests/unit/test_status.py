@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_tfjob.controller.status import JobStatus
+from elastic_tfjob.controller.objects.status import JobStatus
 from unit.build import condition, decide, job
 
 THEN, NOW = "2026-01-02T03:04:05Z", "2026-01-02T03:05:00Z"

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from elastic_tfjob.controller import supervise
-from elastic_tfjob.controller.supervise import Supervisor, excerpt, trace, unending, watch_loop
+from elastic_tfjob.controller.kube import supervise
+from elastic_tfjob.controller.kube.supervise import Supervisor, excerpt, trace, unending, watch_loop
 
 
 @pytest.fixture

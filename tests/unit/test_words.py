@@ -28,10 +28,10 @@ from elastic_tfjob.api.limits import (
     after,
 )
 from elastic_tfjob.api.tfjob import InvalidTFJob, TFJobSpec
-from elastic_tfjob.controller.elastic import Mode, Next, Phase, Refused, Rescaled, State, Target
-from elastic_tfjob.controller.reports import Report
-from elastic_tfjob.controller.settings import parse_configuration
-from elastic_tfjob.controller.status import JobStatus, parse_time
+from elastic_tfjob.controller.objects.annotations import Mode, Next, Phase, Refused, Rescaled, State, Target
+from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.settings import parse_configuration
+from elastic_tfjob.controller.objects.status import JobStatus, parse_time
 
 from .build import job
 

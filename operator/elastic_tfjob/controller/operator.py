@@ -20,9 +20,13 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
-from elastic_tfjob.controller import metrics
-from elastic_tfjob.controller.cache import Informer
-from elastic_tfjob.controller.client import (
+from elastic_tfjob.controller.job.decision import Event, Observed, Settings, Timeouts
+from elastic_tfjob.controller.job.gang import group_version
+from elastic_tfjob.controller.job.inject import STATUS_PORT
+from elastic_tfjob.controller.job.reconcile import reconcile
+from elastic_tfjob.controller.job.rescale import NUMBERS_S
+from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.client import (
     METADATA_ONLY,
     ApiClient,
     ApiError,
@@ -33,24 +37,20 @@ from elastic_tfjob.controller.client import (
     in_cluster,
     load_configuration,
 )
-from elastic_tfjob.controller.cluster import ConfigMap
-from elastic_tfjob.controller.configuration import LiveConfiguration
-from elastic_tfjob.controller.decision import Event, Observed, Settings, Timeouts
-from elastic_tfjob.controller.elastic import STATE_ANNOTATION, State, mine
-from elastic_tfjob.controller.events import Recorder
-from elastic_tfjob.controller.executor import Caches, Executor, jobs_path
-from elastic_tfjob.controller.gang import group_version
-from elastic_tfjob.controller.guard import find_rivals
-from elastic_tfjob.controller.inject import STATUS_PORT
-from elastic_tfjob.controller.leader import LeaderElection
-from elastic_tfjob.controller.observed import Job, Key, Pod, PodGroup, Service
-from elastic_tfjob.controller.polling import Reports, ask_directly, ask_through_proxy, open_session
-from elastic_tfjob.controller.queue import KeyQueue
-from elastic_tfjob.controller.reconcile import reconcile
-from elastic_tfjob.controller.rescale import NUMBERS_S
-from elastic_tfjob.controller.scheduler import FIXED, Scheduler
-from elastic_tfjob.controller.settings import Configuration
-from elastic_tfjob.controller.supervise import Supervisor, cancels, excerpt, trace, watch_loop
+from elastic_tfjob.controller.kube.configuration import LiveConfiguration
+from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.executor import Caches, Executor, jobs_path
+from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.kube.leader import LeaderElection
+from elastic_tfjob.controller.kube.polling import Reports, ask_directly, ask_through_proxy, open_session
+from elastic_tfjob.controller.kube.queue import KeyQueue
+from elastic_tfjob.controller.kube.rivals import find_rivals
+from elastic_tfjob.controller.kube.supervise import Supervisor, cancels, excerpt, trace, watch_loop
+from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, State, mine
+from elastic_tfjob.controller.objects.cluster import ConfigMap
+from elastic_tfjob.controller.objects.observed import Job, Key, Pod, PodGroup, Service
+from elastic_tfjob.controller.objects.settings import Configuration
+from elastic_tfjob.controller.schedule.loop import FIXED, Scheduler
 
 __all__ = ["Operator", "Options", "run"]
 

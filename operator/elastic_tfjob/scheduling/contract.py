@@ -46,7 +46,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "total_steps": Both("annotation total-steps, else what the program reports", "the world's truth"),
         "duration_s": Both("annotation estimated-duration", "what the user says, or with `oracle` the truth"),
         "loanable": Both("", "the workload"),
-        "rescalable": Both("a checkpoint-dir, and bounds with room between them", "always"),
+        "resizable": Both("a checkpoint-dir, and bounds with room between them", "always"),
         "stoppable": Both("a checkpoint-dir, and rescale not never", "always"),
         "reports": Both("an exporter is injected", "always"),
         "fixed_cpu": Both("jobs that Kueue admitted, and those that cannot be rescaled", "never"),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from elastic_tfjob.scheduling.room import Rank, Room
+from elastic_tfjob.scheduling.free_capacity import FreeCapacity, Rank
 from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Placement
 
 if TYPE_CHECKING:
@@ -63,17 +63,17 @@ class Order(Protocol):
 
 
 class Place(Protocol):
-    """Which nodes. Takes the replicas from the Room and returns where they are, or None and leaves it unchanged."""
+    """Which nodes. Takes the replicas from what is free and returns where they are, or None and leaves it unchanged."""
 
     @property
     def rank(self) -> Rank: ...
 
     @property
     def totals_only(self) -> bool:
-        """Whether the Room is one node with the sum of all."""
+        """Whether the FreeCapacity is one node with the sum of all."""
         ...
 
-    def place(self, spec: JobSpec, add: Counts, room: Room, beside: Placement) -> Placement | None:
+    def place(self, spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement) -> Placement | None:
         """Place `add` replicas per type; `beside` are the replicas of the job that stay where they are."""
         ...
 

@@ -89,7 +89,7 @@ class JobQueue:
         return self
 
 
-class Merge:
+class WaitingJobs:
     """The waiting jobs of all shapes in one order; `drop` leaves out the rest of the shape last given.
 
     `lead` is added to the first part of their keys, to compare them with those of running jobs.

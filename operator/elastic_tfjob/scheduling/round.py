@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from elastic_tfjob.scheduling.free_capacity import grown, lacking, room_view, shrunk
 from elastic_tfjob.scheduling.plan import Loan, Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
-from elastic_tfjob.scheduling.queue import Entry, JobQueue, Merge, entry, queue_view
-from elastic_tfjob.scheduling.room import grown, lacking, room_view, shrunk
+from elastic_tfjob.scheduling.queue import Entry, JobQueue, WaitingJobs, entry, queue_view
 from elastic_tfjob.scheduling.snapshot import (
     AS_REQUESTED,
     UNPLACED,
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Round:
-    """What stages act on. All changes stay here: the Room is rolled back when the round is over."""
+    """What stages act on. All changes stay here: the FreeCapacity is rolled back when the round is over."""
 
     def __init__(self, snapshot: Snapshot, profile: Profile) -> None:
         self.snapshot = snapshot
@@ -57,9 +57,9 @@ class Round:
 
     # ---- who
 
-    def waiting(self) -> Merge:
+    def waiting(self) -> WaitingJobs:
         """Waiting jobs, first to serve first."""
-        return Merge(self.waiting_queue, self.profile.order.drift * self.now, self._requeued)
+        return WaitingJobs(self.waiting_queue, self.profile.order.drift * self.now, self._requeued)
 
     def waiting_shapes(self) -> Iterator[JobSpec]:
         """What waiting jobs ask for, each shape once."""
@@ -233,7 +233,7 @@ class Round:
         self._set(job, nodes, reason)
 
     def grant(self, job: Job, cpu: Cpu, reason: str) -> None:
-        """Let replicas hold this CPU, which the caller has taken from the Room, where they are.
+        """Let replicas hold this CPU, which the caller has taken from the FreeCapacity, where they are.
 
         The reason of a change of size or place stays the one shown.
         """
@@ -267,7 +267,7 @@ class Round:
         return True
 
     def undo(self, mark: int, before: Mapping[str, Target | None]) -> None:
-        """Back to when the Room was at `mark` and what has changed since was as in `before`."""
+        """Back to when the FreeCapacity was at `mark` and what has changed since was as in `before`."""
         for key, target in before.items():
             if target is None:
                 self.changes.pop(key, None)

@@ -99,7 +99,7 @@ class JobSpec:
 
     `asked` says who asked for the present bounds, where somebody did: it becomes the reason of a change to reach them.
 
-    What may be done to it: `rescalable`, its size may change within the bounds; `stoppable`, all may be taken from it
+    What may be done to it: `resizable`, its size may change within the bounds; `stoppable`, all may be taken from it
     while it runs, and it goes on later from a checkpoint; `reports`, its progress is told. `fixed_cpu`: no CPU is lent
     to it.
 
@@ -117,7 +117,7 @@ class JobSpec:
     total_steps: float | None = None
     duration_s: float | None = None
     loanable: bool = False
-    rescalable: bool = True
+    resizable: bool = True
     stoppable: bool = True
     reports: bool = True
     fixed_cpu: bool = False
@@ -134,7 +134,7 @@ class JobSpec:
     @cached_property
     def minimum(self) -> Counts:
         """The least it may start with: a job that is never rescaled has only its declared size."""
-        if not self.rescalable:
+        if not self.resizable:
             return self.declared
         return {group.type: group.minimum for group in self.groups}
 
@@ -187,7 +187,7 @@ class JobSpec:
 
     @cached_property
     def elastic(self) -> bool:
-        return self.rescalable and any(group.minimum < group.maximum for group in self.groups)
+        return self.resizable and any(group.minimum < group.maximum for group in self.groups)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from collections import Counter
 
+from elastic_tfjob.scheduling.free_capacity import ANY_NODE, usable_nodes
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.room import ANY_NODE, usable_nodes
 
 
 def violations(plan: Plan) -> list[str]:
@@ -72,7 +72,7 @@ def below_request(plan: Plan) -> list[str]:
             assert group is not None
             if len(each) != target.replicas.get(type_) or min(each) < group.request.cpu:
                 broken.append(f"{key}: {type_} holds {each}, requests {group.request.cpu}")
-            if not spec.rescalable and target.cpu != plan.snapshot.jobs[key].cpu:
+            if not spec.resizable and target.cpu != plan.snapshot.jobs[key].cpu:
                 broken.append(f"{key}: CPU of a job that may not be rescaled")
     return broken
 

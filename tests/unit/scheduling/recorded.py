@@ -86,7 +86,7 @@ def _job(draw: random.Random, k: int) -> Json:
         "total_steps": steps,
         "duration_s": draw.choice([None, steps]),
         "loanable": draw.random() < 0.3,
-        "rescalable": draw.random() < 0.75,
+        "resizable": draw.random() < 0.75,
         "where": draw.choice(["", "", "", "", "zone x", "tolerates"]),
         "asked": draw.choice([0] * 9 + [1]),
         "service": draw.choice([0.0, 100.0, 4000.0, 9000.0]),
@@ -104,14 +104,14 @@ def _settle(draw: random.Random, made: Json) -> None:
         placement, free = {}, {name: list(left) for name, left in nodes.items()}
         for type_, group in job["groups"].items():
             _, low, high = group["bounds"]
-            count = draw.randint(low, high) if job["rescalable"] else group["bounds"][0]
+            count = draw.randint(low, high) if job["resizable"] else group["bounds"][0]
             placement[type_] = [_take(draw, job, group["request"], free) for _ in range(count)]
         if all(name for names in placement.values() for name in names):
             nodes = free
             job |= {"placement": placement, "phase": draw.choice(["running"] * 7 + ["rescaling"])}
             job |= {"steps": draw.choice([0.0, 100.0, 400.0]), "steps_per_s": draw.choice([0.0, 0.5, 4.0])}
             job["rescaled_s"] = draw.choice([None, 400.0, 990.0])
-            if job["rescalable"]:
+            if job["resizable"]:
                 job["cpu"] = _lent(draw, job, nodes)
     if draw.random() < 0.15 and made["nodes"]:
         made["nodes"].pop()
@@ -166,7 +166,7 @@ def _built(made: Json) -> Job:
     groups = []
     for type_, group in made["groups"].items():
         count, low, high = group["bounds"]
-        if made["asked"] and type_ == WORKER and made["rescalable"]:
+        if made["asked"] and type_ == WORKER and made["resizable"]:
             low = high = count
         groups.append(ReplicaGroup(type_, Resources(*group["request"]), count, low, high))
     spec = JobSpec(
@@ -179,7 +179,7 @@ def _built(made: Json) -> Job:
         total_steps=made["total_steps"],
         duration_s=made["duration_s"],
         loanable=made["loanable"],
-        rescalable=made["rescalable"],
+        resizable=made["resizable"],
         constraints=WHERE[made["where"]],
         asked="asked for by a person" if made["asked"] else "",
     )

@@ -61,7 +61,7 @@ class TestDrf:
 
     def test_a_job_that_cannot_be_rescaled_keeps_its_size(self) -> None:
         big = job("big", workers(1, 1, 4), on={"Worker": ("n",) * 4})
-        stiff = replace(big, spec=replace(big.spec, rescalable=False))
+        stiff = replace(big, spec=replace(big.spec, resizable=False))
         assert sizes(plan("drf", [node("n", gpus=4)], [stiff, job("new", at=1)])) == {"big": 4}
 
     def test_cooldown_and_a_rescale_under_way_leave_a_job_alone(self) -> None:

@@ -40,7 +40,7 @@ def specs(draw: st.DrawFn, k: int) -> JobSpec:
         sequence=k,
         priority=draw(st.sampled_from([0, 0, 1])),
         total_steps=draw(st.sampled_from([None, 100.0, 10000.0])),
-        rescalable=draw(st.sampled_from([True, True, True, False])),
+        resizable=draw(st.sampled_from([True, True, True, False])),
     )
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_tfjob.scheduling.constraints import Constraints, Requirement, Taint, Toleration
+from elastic_tfjob.scheduling.free_capacity import FreeCapacity
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.room import Room
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, Node, fixed_group
 
 from .build import job, node, plan, servers, workers
@@ -155,7 +155,7 @@ requests = st.builds(Resources, *(st.integers(0, most) for most in (6, 6, 2, 2, 
 def test_nodes_found_by_what_they_have_free_are_those_that_a_look_at_all_finds(
     nodes: list[Resources], taken: list[tuple[int, Resources, str]], kept: int, demand: Resources
 ) -> None:
-    room = Room([Node(f"n{k}", free, free) for k, free in enumerate(nodes)], "fewest-ps")
+    room = FreeCapacity([Node(f"n{k}", free, free) for k, free in enumerate(nodes)], "fewest-ps")
     for k, (i, request, type_) in enumerate(taken):
         if k == kept:
             mark = room.mark()

@@ -48,7 +48,7 @@ def specs(draw: st.DrawFn, k: int) -> JobSpec:
         deadline_s=draw(st.sampled_from([None, 900.0, 2000.0])),
         total_steps=steps,
         duration_s=draw(st.sampled_from([None, steps])),
-        rescalable=draw(st.sampled_from([True, True, False])),
+        resizable=draw(st.sampled_from([True, True, False])),
         stoppable=draw(st.sampled_from([True, True, False])),
         constraints=draw(
             st.sampled_from(

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from elastic_tfjob.scheduling.reasons import describe_size
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, counts_of
 from elastic_tfjob.scheduling.toolkit.refusal import lacks
 from elastic_tfjob.scheduling.toolkit.sizes import downward, movable
-from elastic_tfjob.scheduling.words import words
 
 
 def candidates(round_: Round) -> tuple[list[Job], Resources]:
@@ -42,10 +42,10 @@ def apply_sizes(round_: Round, jobs: Sequence[Job], sizes: Sequence[Counts | Non
             placing.append((sum(counts.values()), k, job, counts))
         elif counts != (held := job.counts):
             if repack:
-                round_.stop(job, f"{why}: {words(counts)} fits on no nodes")
+                round_.stop(job, f"{why}: {describe_size(counts)} fits on no nodes")
                 placing.append((sum(counts.values()), k, job, counts))
             elif all(n <= held.get(type_, 0) for type_, n in counts.items()):
-                round_.resize(job, counts, f"{why}: {words(held)} to {words(counts)}")
+                round_.resize(job, counts, f"{why}: {describe_size(held)} to {describe_size(counts)}")
             elif gains(job, counts, round_.profile.min_gain):
                 placing.append((sum(counts.values()), k, job, counts))
     wanting = [(job, counts) for _, _, job, counts in sorted(placing, key=lambda p: p[:2])]
@@ -63,7 +63,7 @@ def _place(round_: Round, job: Job, counts: Counts, why: str) -> bool:
     for smaller in downward(job, counts):
         if held and all(n <= len(held.get(type_, ())) for type_, n in smaller.items()):
             return False  # no growth fits: keeps what it has
-        change = f"{words(job.counts)} to {words(smaller)}" if job.placement else words(smaller)
+        change = f"{describe_size(job.counts)} to {describe_size(smaller)}" if job.placement else describe_size(smaller)
         place = round_.resize if held else round_.start
         if place(job, smaller, f"{why}: {change}"):
             return True

@@ -18,7 +18,7 @@ class Claim:
 
 
 class Grants:
-    """What replicas hold beyond their requests while a round decides; takes it from the Round's Room at once.
+    """What replicas hold beyond their requests while a round decides; takes it from the Round's FreeCapacity at once.
 
     CPU goes where it gains most: from equal use, the replica with the least CPU gains most from the next millicore,
     so the lowest of a node are raised together, as water fills a vessel.
@@ -34,7 +34,7 @@ class Grants:
         assert group is not None
         return group.request.cpu + self._extra.get((job.key, type_, index), 0)
 
-    def pour(self, claims: Iterable[Claim], least: float = 0.0) -> None:
+    def water_fill(self, claims: Iterable[Claim], least: float = 0.0) -> None:
         """Fill the claims from what is idle on their nodes, where that is at least this part of the node's CPU."""
         room, per_node = self._round.room, dict[int, list[Claim]]()
         for claim in claims:

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from elastic_tfjob.scheduling.room import ANY_NODE
+from elastic_tfjob.scheduling.free_capacity import ANY_NODE
+from elastic_tfjob.scheduling.reasons import describe_change
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Snapshot
 from elastic_tfjob.scheduling.toolkit.sizes import downward
-from elastic_tfjob.scheduling.words import change
 
 
 class Misfits:
@@ -41,7 +41,7 @@ def misfits_view(snapshot: Snapshot) -> Misfits:
 
 def outside_bounds(job: Job) -> Counts | None:
     """The size that the bounds ask of a running job that may be rescaled, where it has another one."""
-    if not job.placement or not job.spec.rescalable:
+    if not job.placement or not job.spec.resizable:
         return None
     held = {type_: n for type_, n in job.counts.items() if n}
     nearest = job.spec.within_bounds(held)
@@ -74,10 +74,11 @@ def repair(round_: Round, misfits: Misfits) -> None:
         why = [f"{' and '.join(lost)} is gone"] if lost else []
         if bounds is not None:
             why.append(job.spec.asked or "its bounds ask for another size")
-        if round_.repair(job, wanted, f"{change(job.counts, wanted)}: {'; '.join(why)}"):
+        reason = "; ".join(why)
+        if round_.repair(job, wanted, f"{describe_change(job.counts, wanted)}: {reason}"):
             continue
         round_.unmet[key] = wanted
-        if lost and job.spec.rescalable:
+        if lost and job.spec.resizable:
             for fewer in downward(job, wanted):
-                if round_.repair(job, fewer, f"{change(job.counts, fewer)}: {'; '.join(why)}, no room for as many"):
+                if round_.repair(job, fewer, f"{describe_change(job.counts, fewer)}: {reason}, no room for as many"):
                     break

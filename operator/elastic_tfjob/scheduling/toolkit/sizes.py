@@ -15,7 +15,7 @@ def movable(job: Job, round_: Round) -> bool:
         return False
     if not job.placement:
         return True
-    return job.spec.rescalable and round_.now - job.rescaled_s >= round_.profile.cooldown_s
+    return job.spec.resizable and round_.now - job.rescaled_s >= round_.profile.cooldown_s
 
 
 def downward(job: Job, counts: Counts) -> Iterator[Counts]:

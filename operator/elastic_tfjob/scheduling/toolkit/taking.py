@@ -5,11 +5,11 @@ from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from elastic_tfjob.scheduling.plan import Target
+from elastic_tfjob.scheduling.reasons import describe_change
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Node, counts_of
 from elastic_tfjob.scheduling.toolkit.sizes import one_fewer
-from elastic_tfjob.scheduling.words import change
 
 Rank = tuple[float, ...]
 
@@ -89,7 +89,7 @@ class Taking:
             if fewer is None:
                 continue
             before.setdefault(key, round_.changes.get(key))
-            done = f"{change(donor.counts, fewer)}: " if donor.placement else ""
+            done = f"{describe_change(donor.counts, fewer)}: " if donor.placement else ""
             round_.resize(donor, fewer, f"{done}{donors.why(donor)}{why}")
             if attempt():
                 self._give_back(before, round_.placement(job).values())

@@ -1,13 +1,13 @@
 """Room for who must have it, and for who waits."""
 
+from elastic_tfjob.scheduling.free_capacity import lacking
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
+from elastic_tfjob.scheduling.reasons import describe_change, describe_size
 from elastic_tfjob.scheduling.resources import NOTHING
-from elastic_tfjob.scheduling.room import lacking
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, counts_of
 from elastic_tfjob.scheduling.toolkit.refusal import lacks
 from elastic_tfjob.scheduling.toolkit.sizes import downward, movable, one_fewer
-from elastic_tfjob.scheduling.words import change, words
 
 
 def relieve(adjustment: Adjustment) -> None:
@@ -29,7 +29,7 @@ def relieve(adjustment: Adjustment) -> None:
                 fewer = one_fewer(counts_of(held), job.spec.minimum) if job.spec.elastic else None
                 if fewer is None or held.get(WORKER, ("",))[-1] != name or not movable(job, round_):
                     break
-                round_.resize(job, fewer, f"{change(job.counts, fewer)}: {name} has less than its pods hold")
+                round_.resize(job, fewer, f"{describe_change(job.counts, fewer)}: {name} has less than its pods hold")
 
 
 def guarantee(adjustment: Adjustment) -> None:
@@ -43,7 +43,7 @@ def guarantee(adjustment: Adjustment) -> None:
             lacking(job.placement, counts) or counts,
             f"makes room for {job.key}: {why}",
             lambda job=job, counts=counts, why=why: round_.repair(  # type: ignore[misc]
-                job, counts, f"{change(job.counts, counts)}: {why}"
+                job, counts, f"{describe_change(job.counts, counts)}: {why}"
             ),
             needed=True,
         )
@@ -71,7 +71,7 @@ def _start(adjustment: Adjustment, job: Job) -> bool:
         if round_.start(job, counts, why):
             taking.started(job)
             return True
-        why = f"no room for the declared {words(declared)}"
+        why = f"no room for the declared {describe_size(declared)}"
     least = job.spec.minimum
     waited = round_.now - max(job.spec.arrival_s, job.since_s)
     impatient = waited >= adjustment.settings.patience_s

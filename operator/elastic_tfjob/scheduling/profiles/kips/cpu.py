@@ -35,14 +35,14 @@ def keep_for_leaving(adjustment: Adjustment) -> None:
 
 def give_back_used(adjustment: Adjustment) -> None:
     """Replicas get back the CPU they had, less what they leave idle."""
-    adjustment.grants.pour(claim for job in adjustment.lent for claim in _had(adjustment, job, trim=True))
+    adjustment.grants.water_fill(claim for job in adjustment.lent for claim in _had(adjustment, job, trim=True))
 
 
 def raise_busy(adjustment: Adjustment) -> None:
     """Replicas that use all they have get more."""
     round_, grants = adjustment.round, adjustment.grants
     claims = {job.key: list(_wants_more(adjustment, job)) for job in _adjustable(adjustment)}
-    grants.pour((claim for each in claims.values() for claim in each), adjustment.settings.min_idle)
+    grants.water_fill((claim for each in claims.values() for claim in each), adjustment.settings.min_idle)
     adjustment.short = [
         round_.job(key)
         for key, each in claims.items()
@@ -55,12 +55,12 @@ def boot(adjustment: Adjustment) -> None:
     resized = adjustment.resized()
     for job in resized:
         adjustment.grants.withdraw(job)
-    adjustment.grants.pour(_starting(adjustment, resized), adjustment.settings.min_idle)
+    adjustment.grants.water_fill(_starting(adjustment, resized), adjustment.settings.min_idle)
 
 
 def give_back_idle(adjustment: Adjustment) -> None:
     """What is still idle goes back to where it was."""
-    adjustment.grants.pour(claim for job in adjustment.lent for claim in _had(adjustment, job, trim=False))
+    adjustment.grants.water_fill(claim for job in adjustment.lent for claim in _had(adjustment, job, trim=False))
 
 
 def grant(adjustment: Adjustment) -> None:
@@ -80,7 +80,7 @@ def _adjustable(adjustment: Adjustment) -> Iterator[Job]:
     round_ = adjustment.round
     for key in adjustment.busy:
         job = round_.job(key)
-        if job.phase == "running" and job.spec.rescalable and round_.placement(job) == job.placement:
+        if job.phase == "running" and job.spec.resizable and round_.placement(job) == job.placement:
             yield job
 
 
@@ -130,7 +130,7 @@ def _starting(adjustment: Adjustment, resized: Iterable[Job]) -> Iterator[Claim]
     round_ = adjustment.round
     silent = [round_.job(key) for key in adjustment.silent]
     for job in {job.key: job for job in (*resized, *silent)}.values():
-        if not job.spec.rescalable or job.spec.fixed_cpu or job.phase == "rescaling":
+        if not job.spec.resizable or job.spec.fixed_cpu or job.phase == "rescaling":
             continue
         for type_, names in round_.placement(job).items():
             want = millicores(requested_cpu(job.spec, type_) * adjustment.settings.cpu_growth)

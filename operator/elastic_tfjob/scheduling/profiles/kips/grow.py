@@ -6,9 +6,9 @@ from heapq import heapify, heappop
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
 from elastic_tfjob.scheduling.profiles.kips.busy import held_cpu
 from elastic_tfjob.scheduling.profiles.kips.speeds import ALIKE, Growth
+from elastic_tfjob.scheduling.reasons import describe_change
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
 from elastic_tfjob.scheduling.toolkit.sizes import movable
-from elastic_tfjob.scheduling.words import change
 from elastic_tfjob.speed.optimus import OnlineSpeed
 from elastic_tfjob.speed.utilisation import speedup
 
@@ -41,7 +41,7 @@ def go_back(adjustment: Adjustment) -> None:
             continue
         if job.spec.within_bounds(counts) == counts and adjustment.worth(job, 1 - job.steps_per_s / rate):
             seen_there = f"{rate:.3g} steps/s there, {job.steps_per_s:.3g} here"
-            round_.resize(job, counts, f"{change(job.counts, counts)}: was faster with fewer, {seen_there}")
+            round_.resize(job, counts, f"{describe_change(job.counts, counts)}: was faster with fewer, {seen_there}")
 
 
 def grow(adjustment: Adjustment) -> None:
@@ -69,7 +69,7 @@ def grow(adjustment: Adjustment) -> None:
         if key not in idle:
             idle[key] = round_.room.free_cpu_for(job.spec)
         why = f"{_use_words(job, counts)}, {idle[key]}m idle, predicted {factor - 1:+.0%}"
-        if not round_.resize(job, counts, f"{change(job.counts, counts)}: {why}"):
+        if not round_.resize(job, counts, f"{describe_change(job.counts, counts)}: {why}"):
             full.add(kind)
             continue
         grown[key] = counts, factor

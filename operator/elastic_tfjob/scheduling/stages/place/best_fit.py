@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from elastic_tfjob.scheduling.room import Rank, Room
+from elastic_tfjob.scheduling.free_capacity import FreeCapacity, Rank
 from elastic_tfjob.scheduling.snapshot import Counts, JobSpec, Placement
 
 RANK: Rank = "least-free"
@@ -15,7 +15,7 @@ class BestFit:
     rank: Rank = RANK
     totals_only: bool = False
 
-    def place(self, spec: JobSpec, add: Counts, room: Room, beside: Placement) -> Placement | None:
+    def place(self, spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement) -> Placement | None:
         if not room.fits_total(spec.demand(add)):
             return None
         mark = room.mark()

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from elastic_tfjob.scheduling.room import MANY, Rank, Room
+from elastic_tfjob.scheduling.free_capacity import MANY, FreeCapacity, Rank
 from elastic_tfjob.scheduling.snapshot import Counts, JobSpec, Placement
 from elastic_tfjob.scheduling.stages.place.own_nodes import own_nodes
 
@@ -19,7 +19,7 @@ class Consolidate:
     rank: Rank = RANK
     totals_only: bool = False
 
-    def place(self, spec: JobSpec, add: Counts, room: Room, beside: Placement) -> Placement | None:
+    def place(self, spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement) -> Placement | None:
         demand = spec.demand(add)
         if not room.fits_total(demand):
             return None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from elastic_tfjob.scheduling.room import ANY_NODE, Rank, Room
+from elastic_tfjob.scheduling.free_capacity import ANY_NODE, FreeCapacity, Rank
 from elastic_tfjob.scheduling.snapshot import Counts, JobSpec, Placement
 
 RANK: Rank = "least-free"
@@ -16,7 +16,7 @@ class CountOnly:
     rank: Rank = RANK
     totals_only: bool = True
 
-    def place(self, spec: JobSpec, add: Counts, room: Room, beside: Placement) -> Placement | None:
+    def place(self, spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement) -> Placement | None:
         if not room.fits_total(spec.demand(add)):
             return None
         placement: Mapping[str, tuple[str, ...]] = {type_: (ANY_NODE,) * n for type_, n in add.items() if n}

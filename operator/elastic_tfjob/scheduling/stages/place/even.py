@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import islice
 
-from elastic_tfjob.scheduling.room import Rank, Room
+from elastic_tfjob.scheduling.free_capacity import FreeCapacity, Rank
 from elastic_tfjob.scheduling.snapshot import Counts, JobSpec, Placement
 from elastic_tfjob.scheduling.stages.place.best_fit import BestFit
 
@@ -19,7 +19,7 @@ class EvenSplit:
     rank: Rank = RANK
     totals_only: bool = False
 
-    def place(self, spec: JobSpec, add: Counts, room: Room, beside: Placement) -> Placement | None:
+    def place(self, spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement) -> Placement | None:
         if not room.fits_total(spec.demand(add)):
             return None
         allowed = room.allowed(spec)

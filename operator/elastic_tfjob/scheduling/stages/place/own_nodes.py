@@ -1,10 +1,10 @@
 """Where a job already is."""
 
-from elastic_tfjob.scheduling.room import Room
+from elastic_tfjob.scheduling.free_capacity import FreeCapacity
 from elastic_tfjob.scheduling.snapshot import PS, Placement
 
 
-def own_nodes(beside: Placement, room: Room) -> list[int]:
+def own_nodes(beside: Placement, room: FreeCapacity) -> list[int]:
     """Nodes with the job's PSs, then its other nodes."""
     if not beside:
         return []

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from elastic_tfjob.scheduling.free_capacity import FreeCapacity, Rank
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
-from elastic_tfjob.scheduling.room import Rank, Room
 from elastic_tfjob.scheduling.snapshot import PS, Counts, JobSpec, Placement, ReplicaGroup
 from elastic_tfjob.scheduling.stages.place.own_nodes import own_nodes
 
@@ -23,7 +23,7 @@ class Pack:
     rank: Rank = RANK
     totals_only: bool = False
 
-    def place(self, spec: JobSpec, add: Counts, room: Room, beside: Placement) -> Placement | None:
+    def place(self, spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement) -> Placement | None:
         demand = spec.demand(add)
         if not room.fits_total(demand):
             return None
@@ -61,7 +61,7 @@ class Pack:
 
 
 def fill(
-    spec: JobSpec, groups: Sequence[ReplicaGroup], add: Counts, room: Room, own: Sequence[int]
+    spec: JobSpec, groups: Sequence[ReplicaGroup], add: Counts, room: FreeCapacity, own: Sequence[int]
 ) -> dict[str, list[tuple[int, int]]] | None:
     """By type, how many replicas go to which nodes, where types are given what is left one after another; None if
     that is not enough."""

@@ -1,8 +1,8 @@
 """From what the caches hold to what the core decides on. Pure.
 
 A managed job is described with what it has been *promised*: the size and nodes of its target, or of its pods where they
-are bound. What stands on the nodes at this moment may be more or less, while jobs are on their way; `Candidate.held`
-says that, and nothing is promised on top of it (see scheduler.py).
+are bound. What stands on the nodes at this moment may be more or less, while jobs are on their way; `ScheduledJob.held`
+says that, and nothing is promised on top of it (see loop.py).
 
 What is promised is believed for a while: a node that kube-scheduler refuses (unfit.py) is as good as lost, what pods do
 not give up is taken for good, and room that nobody moves into is given to others.
@@ -18,25 +18,25 @@ from typing import Any, Final, TypeVar
 from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX, Elasticity
 from elastic_tfjob.api.limits import MAX_REPLICAS, MAX_STEPS
 from elastic_tfjob.api.tfjob import TFJobSpec
-from elastic_tfjob.controller.cluster import ForeignPod, Node
-from elastic_tfjob.controller.elastic import STATE_ANNOTATION, TARGET_ANNOTATION, State, Target
-from elastic_tfjob.controller.inject import sidecar_request
-from elastic_tfjob.controller.observed import Job, Pod, required_terms
-from elastic_tfjob.controller.reports import Report
-from elastic_tfjob.controller.rescale import chief_of
-from elastic_tfjob.controller.resources import cpu_of, requests_of
-from elastic_tfjob.controller.service import Record
-from elastic_tfjob.controller.status import parse_time
-from elastic_tfjob.controller.unfit import Pair
+from elastic_tfjob.controller.job.inject import sidecar_request
+from elastic_tfjob.controller.job.rescale import chief_of
+from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION, State, Target
+from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
+from elastic_tfjob.controller.objects.observed import Job, Pod, required_terms
+from elastic_tfjob.controller.objects.quantities import cpu_of, requests_of
+from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.service import Record
+from elastic_tfjob.controller.objects.status import parse_time
+from elastic_tfjob.controller.objects.unfit import Pair
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Requirement, Toleration
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.speed.optimus import OnlineSpeed, believe
 
 __all__ = [
-    "Candidate",
+    "JobRequest",
     "Role",
-    "Terms",
+    "ScheduledJob",
     "Usage",
     "annotated",
     "asked_for",
@@ -70,7 +70,7 @@ _SLOWEST, _FASTEST = 1e-9, 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class JobRequest:
     """What a job's spec and its user's annotations ask for. `beside` is the CPU in millicores, per type, of all in the
     pod but the container that trains. `queue`: of a job that Kueue admits, which then has its declared size at most.
 
@@ -116,7 +116,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ScheduledJob:
     """A job as the loop sees it. `job` is None for one that the profile does not decide for: all that its pods take is
     then in `others`, as is what pods take that a decided job does not count.
 
@@ -129,7 +129,7 @@ class Candidate:
 
     source: Job | None
     job: core.Job | None = None
-    terms: Terms | None = None
+    terms: JobRequest | None = None
     target: Target | None = None
     state: State | None = None
     others: Usage = field(default_factory=dict)
@@ -149,7 +149,7 @@ class Candidate:
         return self.awaited_since_s is not None or self.owes_since_s is not None or bool(self.refused)
 
 
-def set_aside(found: Candidate) -> Candidate:
+def set_aside(found: ScheduledJob) -> ScheduledJob:
     """The job as one that is not decided for: it keeps what it has and what it was promised."""
     if found.job is None:
         return found
@@ -163,7 +163,7 @@ def annotated(job: Job) -> bool:
     )
 
 
-def terms(job: Job, before: Terms | None = None) -> Terms:
+def terms(job: Job, before: JobRequest | None = None) -> JobRequest:
     """Read spec and annotations; `before` is reused where they are the same. Raises InvalidTFJob."""
     said = {
         name: text
@@ -185,7 +185,7 @@ def terms(job: Job, before: Terms | None = None) -> Terms:
         beside[name] = requests[name].cpu - cpu_of(pod)[0]
         constraints.append((name, _constraints(pod)))
         classes.append(pod.get("priorityClassName", ""))
-    return Terms(
+    return JobRequest(
         digest,
         said,
         _without_templates(spec),
@@ -214,23 +214,23 @@ def candidate(
     all_jobs: bool = False,
     reports: Mapping[str, Report] | None = None,
     priorities: Mapping[str, int] | None = None,
-    before: Candidate | None = None,
+    before: ScheduledJob | None = None,
     unfit: Mapping[Pair, str] | None = None,
-) -> Candidate:
+) -> ScheduledJob:
     """What is to be decided for a job; `before` is its last candidate, to save work and to know for how long promises
     stand. `unfit` are nodes that kube-scheduler refuses it. Raises InvalidTFJob and ValueError."""
     active = [pod for pod in pods if pod.phase not in _ENDED and pod.node]
     everything = _sum((pod.node, pod.requests) for pod in active)
     follows = job is not None and (all_jobs or annotated(job))
     if job is None or job.deleting or not (follows or _remembered(job)):
-        return Candidate(job, others=everything)
+        return ScheduledJob(job, others=everything)
     found = terms(job, before.terms if before else None)
     spec, unfit, now_s = found.spec, unfit or {}, now.timestamp()
     target, state = _stored(Target.of, job, spec), _stored(State.of, job, spec)
     ours = spec.managed_here() and not job.status().finished
     followed = ours and follows and found.elasticity.placement != "none"
     if not followed or spec.run_policy.suspend:
-        return Candidate(job, None, found if ours else None, target, state, others=everything, followed=followed)
+        return ScheduledJob(job, None, found if ours else None, target, state, others=everything, followed=followed)
 
     spelling = {name.lower(): name for name in spec.tf_replica_specs}
     by_role = {
@@ -292,7 +292,7 @@ def candidate(
     since_s = _begun(job, state, record, phase, now_s)
     report = reports.get(_pod_name(job, spec)) if reports else None
     steps, observed_s, steps_per_s = _progress(state, report, since_s)
-    made = Candidate(
+    made = ScheduledJob(
         job,
         core.Job(
             spec=_job_spec(
@@ -355,7 +355,7 @@ def _begun(job: Job, state: State | None, record: Record, phase: core.Phase, now
 
 
 def promised(
-    found: Terms, target: Target | None, state: State | None, *, started: bool
+    found: JobRequest, target: Target | None, state: State | None, *, started: bool
 ) -> tuple[Mapping[str, int], bool]:
     """The replicas that a job has or shall get, and whether it is on its way there."""
     if target is None:
@@ -376,7 +376,7 @@ def _refused(target: Target, state: State) -> bool:
 
 
 def asked_for(
-    found: Terms, target: Target | None, state: State | None, size: Mapping[str, int]
+    found: JobRequest, target: Target | None, state: State | None, size: Mapping[str, int]
 ) -> tuple[dict[str, int], str]:
     """The replicas per type that a person asks for, and in which words: by annotation, or by an edit of the spec of a
     job that has a size already (which holds until a target has followed it)."""
@@ -401,7 +401,7 @@ def asked_for(
 
 
 def assemble(
-    candidates: Iterable[Candidate],
+    candidates: Iterable[ScheduledJob],
     nodes: Mapping[str, Node],
     foreign: Iterable[ForeignPod],
     now_s: float,
@@ -437,7 +437,7 @@ def assemble(
 
 def _job_spec(
     job: Job,
-    found: Terms,
+    found: JobRequest,
     *,
     asked: Mapping[str, int],
     why: str,
@@ -474,7 +474,7 @@ def _job_spec(
         deadline_s=deadline_s,
         total_steps=None if steps is None else float(min(steps, MAX_STEPS)),
         duration_s=expected.total_seconds() if expected is not None else None,
-        rescalable=found.elastic or bool(asked),
+        resizable=found.elastic or bool(asked),
         stoppable=found.stoppable,
         reports=elasticity.reports(found.spec),
         fixed_cpu=bool(found.queue) or not found.elastic,
@@ -526,7 +526,7 @@ def _progress(state: State | None, report: Report | None, since_s: float) -> tup
 
 
 def _speed(
-    found: Terms,
+    found: JobRequest,
     state: State | None,
     report: Report | None,
     size: Mapping[str, int],
@@ -556,7 +556,7 @@ def _believe(seen: tuple[tuple[tuple[int, int], float, int], ...]) -> OnlineSpee
 
 
 def _promised_cpu(
-    found: Terms, target: Target | None, state: State | None, size: Mapping[str, int], nodes: Mapping[str, Node]
+    found: JobRequest, target: Target | None, state: State | None, size: Mapping[str, int], nodes: Mapping[str, Node]
 ) -> dict[str, tuple[int, ...]]:
     """Millicores of whole pods, per type where any replica's differ from the request. CPU is lent on top of requests,
     within a node: what is written there beside that counts as the request."""
@@ -578,7 +578,7 @@ def _promised_cpu(
     return cpu
 
 
-def _request(found: Terms, cpu: Mapping[str, tuple[int, ...]], role: Role) -> Resources:
+def _request(found: JobRequest, cpu: Mapping[str, tuple[int, ...]], role: Role) -> Resources:
     request = found.requests[role[0]]
     values = cpu.get(role[0], ())
     return request._replace(cpu=values[role[1]]) if role[1] < len(values) else request

@@ -14,10 +14,10 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import structlog
 
-from elastic_tfjob.controller import metrics
-from elastic_tfjob.controller.client import JSON, ApiClient, ApiError, Expired, NotFound, TooLarge
-from elastic_tfjob.controller.observed import Key
-from elastic_tfjob.controller.supervise import excerpt, trace
+from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.client import JSON, ApiClient, ApiError, Expired, NotFound, TooLarge
+from elastic_tfjob.controller.kube.supervise import excerpt, trace
+from elastic_tfjob.controller.objects.observed import Key
 
 __all__ = ["Informer"]
 

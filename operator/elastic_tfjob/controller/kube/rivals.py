@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from elastic_tfjob.api.tfjob import GROUP, PLURAL
-from elastic_tfjob.controller.client import ApiClient, Invalid
+from elastic_tfjob.controller.kube.client import ApiClient, Invalid
 
 __all__ = ["find_rivals"]
 

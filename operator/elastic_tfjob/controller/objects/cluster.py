@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from elastic_tfjob.controller.observed import Key, readable
-from elastic_tfjob.controller.resources import allocatable, requests_of
+from elastic_tfjob.controller.objects.observed import Key, readable
+from elastic_tfjob.controller.objects.quantities import allocatable, requests_of
 from elastic_tfjob.scheduling.constraints import Taint
 from elastic_tfjob.scheduling.resources import Resources
 

@@ -17,24 +17,24 @@ from typing import Any, Final
 import structlog
 
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
-from elastic_tfjob.controller import metrics
-from elastic_tfjob.controller.cache import Informer
-from elastic_tfjob.controller.client import ApiClient, ApiError, Conflict, Invalid, NotFound
-from elastic_tfjob.controller.cluster import ACTIVE_AND_BOUND, ForeignPod, Node
-from elastic_tfjob.controller.decision import Event
-from elastic_tfjob.controller.elastic import TARGET_ANNOTATION, Target, claim
-from elastic_tfjob.controller.events import Recorder
-from elastic_tfjob.controller.executor import jobs_path
-from elastic_tfjob.controller.isolate import without_offenders
-from elastic_tfjob.controller.observed import Job, Key, Pod
-from elastic_tfjob.controller.polling import Reports
-from elastic_tfjob.controller.reports import Report
-from elastic_tfjob.controller.settings import Configuration
-from elastic_tfjob.controller.snapshot import Candidate, assemble, candidate, set_aside
-from elastic_tfjob.controller.status import parse_time
-from elastic_tfjob.controller.supervise import cancels, excerpt, unending
-from elastic_tfjob.controller.targets import decide, decide_fixed, released, suspended
-from elastic_tfjob.controller.unfit import Pair, Unfit, active, judge, verdict_due_s
+from elastic_tfjob.controller.job.decision import Event
+from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.client import ApiClient, ApiError, Conflict, Invalid, NotFound
+from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.executor import jobs_path
+from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.kube.polling import Reports
+from elastic_tfjob.controller.kube.supervise import cancels, excerpt, unending
+from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, Target, claim
+from elastic_tfjob.controller.objects.cluster import ACTIVE_AND_BOUND, ForeignPod, Node
+from elastic_tfjob.controller.objects.observed import Job, Key, Pod
+from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.settings import Configuration
+from elastic_tfjob.controller.objects.status import parse_time
+from elastic_tfjob.controller.objects.unfit import Pair, Unfit, active, judge, verdict_due_s
+from elastic_tfjob.controller.schedule.isolate import without_offenders
+from elastic_tfjob.controller.schedule.snapshot import ScheduledJob, assemble, candidate, set_aside
+from elastic_tfjob.controller.schedule.targets import decide, decide_fixed, released, suspended
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import build
@@ -86,21 +86,21 @@ class _Aside:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the caches hold of one job: all that a Candidate is made from."""
+    """What the caches hold of one job: all that a ScheduledJob is made from."""
 
     job: Job | None
     pods: tuple[Pod, ...]
     reports: Mapping[str, Report]
-    before: Candidate | None
+    before: ScheduledJob | None
     unfit: Mapping[Pair, Unfit]
 
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A job's Candidate, what is known of nodes that it cannot have, and in how many seconds there may be more to know;
-    and why it is left out, if it is."""
+    """A job's ScheduledJob, what is known of nodes that it cannot have, and in how many seconds there may be more to
+    know; and why it is left out, if it is."""
 
-    found: Candidate
+    found: ScheduledJob
     unfit: Mapping[Pair, Unfit]
     again_s: float | None
     error: Exception | None = None
@@ -151,14 +151,14 @@ class Scheduler:
         self._wake = asyncio.Event()
         self._runs = False
         self._dirty: set[Key] = set()
-        self._candidates: dict[Key, Candidate] = {}
+        self._candidates: dict[Key, ScheduledJob] = {}
         self._managed: set[Key] = set()
         self._snapshot: Snapshot | None = None
         self._profile: tuple[Configuration, Profile] | None = None
         self._all_at = 0.0
-        # What a Candidate is made from beside its job: the nodes' capacities and the priority classes.
+        # What a ScheduledJob is made from beside its job: the nodes' capacities and the priority classes.
         self._around: tuple[Mapping[str, Resources], Mapping[str, int]] = {}, {}
-        # Jobs whose Candidate will be another one without any change: what is promised, owed or refused for a time.
+        # Jobs whose ScheduledJob will be another one without any change: what is promised, owed or refused for a time.
         self._passing: set[Key] = set()
         self._refusals: dict[Key, _Refusal] = {}
         self._reasoned_at: dict[Key, float] = {}
@@ -365,7 +365,7 @@ class Scheduler:
             message = f"Its pods did not come to {nodes}: the room that was kept for them there is given to others"
             self._recorder.record(found.source, Event("Warning", "NotScheduled", message))
 
-    def _decided(self) -> Iterator[Candidate]:
+    def _decided(self) -> Iterator[ScheduledJob]:
         return (self._candidates[key] for key in self._managed)
 
     def _leave_out(self, key: Key, error: BaseException) -> None:
@@ -432,7 +432,7 @@ class Scheduler:
             self._profile = configuration, replace(made, repack=False)
         return self._profile[1]
 
-    def _note_refusal(self, key: Key, found: Candidate) -> None:
+    def _note_refusal(self, key: Key, found: ScheduledJob) -> None:
         target, state = found.target, found.state
         if target is None or state is None or state.refused is None or state.refused.generation != target.generation:
             return
@@ -515,7 +515,7 @@ def _describe_all(
     everything: bool,
     priorities: Mapping[str, int],
 ) -> dict[Key, _Described]:
-    """Each job's Candidate. One that cannot be described is not decided for, and all that its pods take counts."""
+    """Each job's ScheduledJob. One that cannot be described is not decided for, and all that its pods take counts."""
     now_s = now.timestamp()
     described: dict[Key, _Described] = {}
     for key, each in seen.items():
@@ -541,7 +541,7 @@ def _describe_all(
 
 
 def _plan(
-    candidates: Mapping[str, Candidate],
+    candidates: Mapping[str, ScheduledJob],
     nodes: Mapping[str, Node],
     foreign: Iterable[ForeignPod],
     previous: Snapshot | None,

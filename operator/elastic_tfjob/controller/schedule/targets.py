@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
-from elastic_tfjob.controller.elastic import Target
-from elastic_tfjob.controller.snapshot import REFUSED, Candidate, Role, asked_for, promised
+from elastic_tfjob.controller.objects.annotations import Target
+from elastic_tfjob.controller.schedule.snapshot import REFUSED, Role, ScheduledJob, asked_for, promised
 from elastic_tfjob.scheduling import plan as core
+from elastic_tfjob.scheduling.free_capacity import ANY_NODE
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
-from elastic_tfjob.scheduling.room import ANY_NODE
 
 __all__ = ["decide", "decide_fixed", "released", "suspended"]
 
@@ -24,7 +24,7 @@ def _raise(_: str, error: Exception) -> None:
 
 
 def decide(
-    plan: Plan, candidates: Mapping[str, Candidate], left_out: Callable[[str, Exception], None] = _raise
+    plan: Plan, candidates: Mapping[str, ScheduledJob], left_out: Callable[[str, Exception], None] = _raise
 ) -> dict[str, Target]:
     """The targets to write, by the jobs' keys in the Snapshot: what changed and can be had now, why the others wait,
     and the sizes of jobs that run without a target (they began under another profile). `left_out` is told of a job
@@ -74,12 +74,12 @@ def decide(
     }
 
 
-def _stoppable(found: Candidate) -> bool:
+def _stoppable(found: ScheduledJob) -> bool:
     """Whether the job can go on later from where it was."""
     return found.terms is not None and found.terms.stoppable
 
 
-def decide_fixed(found: Candidate) -> Target | None:
+def decide_fixed(found: ScheduledJob) -> Target | None:
     """What profile `fixed` writes for a job: nothing, but where a person asks for another size of a job that has one
     from us, or it still waits for a start that another profile owes it."""
     terms, target, state = found.terms, found.target, found.state
@@ -98,7 +98,7 @@ def decide_fixed(found: Candidate) -> Target | None:
     return Target(_generation(found, wanted), wanted, cpu=cpu, reason=why, declared=terms.declared)
 
 
-def released(found: Candidate, profile: str) -> Target | None:
+def released(found: ScheduledJob, profile: str) -> Target | None:
     """The declared size, for a job that waits although no profile decides for it (any more); None for others."""
     terms, target, state = found.terms, found.target, found.state
     if terms is None or terms.spec.run_policy.suspend:
@@ -111,7 +111,7 @@ def released(found: Candidate, profile: str) -> Target | None:
     return Target(_generation(found, declared), declared, reason=reason, declared=declared)
 
 
-def suspended(found: Candidate) -> Target | None:
+def suspended(found: ScheduledJob) -> Target | None:
     """Nothing, for a job that the profile decides for and that a person has suspended; None for others."""
     terms, target = found.terms, found.target
     if found.job is not None or terms is None or not found.followed or not terms.spec.run_policy.suspend:
@@ -119,7 +119,7 @@ def suspended(found: Candidate) -> Target | None:
     return _waits(found, "suspended") if target is not None and target.replicas else None
 
 
-def _needed(found: Candidate, change: core.Target) -> dict[str, Resources]:
+def _needed(found: ScheduledJob, change: core.Target) -> dict[str, Resources]:
     """What a change takes by node beyond what the job holds; what it gives up itself is deducted."""
     assert found.job is not None
     spec, needed = found.job.spec, dict[str, Resources]()
@@ -158,7 +158,7 @@ def _roles(nodes: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Role, str]]:
             yield (name, index), node
 
 
-def _holds(found: Candidate, change: core.Target) -> Target:
+def _holds(found: ScheduledJob, change: core.Target) -> Target:
     assert found.job is not None
     assert found.terms is not None
     replicas = {group.type: len(change.nodes.get(group.type, ())) for group in found.job.spec.groups}
@@ -182,12 +182,12 @@ def _holds(found: Candidate, change: core.Target) -> Target:
     )
 
 
-def _waits(found: Candidate, why: str) -> Target:
+def _waits(found: ScheduledJob, why: str) -> Target:
     assert found.terms is not None
     return Target(_generation(found, {}), {}, reason=why, declared=found.terms.declared)
 
 
-def _kept(found: Candidate) -> Target | None:
+def _kept(found: ScheduledJob) -> Target | None:
     """The target of a job that stays as it is: its size if it has none, and what its spec says by now."""
     assert found.job is not None
     assert found.terms is not None
@@ -200,7 +200,7 @@ def _kept(found: Candidate) -> Target | None:
     return replace(_holds(found, change), generation=found.state.generation if found.state is not None else 0)
 
 
-def _declared(found: Candidate, replicas: Mapping[str, int]) -> Mapping[str, int]:
+def _declared(found: ScheduledJob, replicas: Mapping[str, int]) -> Mapping[str, int]:
     """The spec's replicas, once an edit of them has been followed; till then those that the last target saw."""
     assert found.terms is not None
     asked, _ = asked_for(found.terms, found.target, found.state, replicas)
@@ -208,7 +208,7 @@ def _declared(found: Candidate, replicas: Mapping[str, int]) -> Mapping[str, int
     return found.terms.declared if followed or found.target is None else found.target.declared
 
 
-def _generation(found: Candidate, replicas: Mapping[str, int]) -> int:
+def _generation(found: ScheduledJob, replicas: Mapping[str, int]) -> int:
     """One more where the size changes; the first start is generation 0 however long the job waited for it."""
     target, state = found.target, found.state
     known = [target.generation if target is not None else 0]

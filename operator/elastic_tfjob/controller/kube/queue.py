@@ -3,9 +3,9 @@
 import asyncio
 from typing import Final
 
-from elastic_tfjob.controller import metrics
-from elastic_tfjob.controller.fair import FairQueue
-from elastic_tfjob.controller.observed import Key
+from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.fair import FairQueue
+from elastic_tfjob.controller.objects.observed import Key
 
 __all__ = ["KeyQueue"]
 

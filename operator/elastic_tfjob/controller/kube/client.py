@@ -29,8 +29,8 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import load_incluster_config, load_kube_config
 
-from elastic_tfjob.controller import metrics
-from elastic_tfjob.controller.fair import FairSlots
+from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.fair import FairSlots
 
 __all__ = [
     "ApiClient",

@@ -5,14 +5,14 @@ from typing import Final
 
 import structlog
 
-from elastic_tfjob.controller.cache import Informer
-from elastic_tfjob.controller.client import ApiClient
-from elastic_tfjob.controller.cluster import ConfigMap
-from elastic_tfjob.controller.decision import Event
-from elastic_tfjob.controller.events import Recorder
-from elastic_tfjob.controller.observed import Key
-from elastic_tfjob.controller.settings import Configuration, parse_configuration
-from elastic_tfjob.controller.supervise import excerpt
+from elastic_tfjob.controller.job.decision import Event
+from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.kube.supervise import excerpt
+from elastic_tfjob.controller.objects.cluster import ConfigMap
+from elastic_tfjob.controller.objects.observed import Key
+from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
 from elastic_tfjob.scheduling.contract import LIVE_LACKS
 from elastic_tfjob.scheduling.profiles import parse_profile
 

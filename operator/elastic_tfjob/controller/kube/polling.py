@@ -19,13 +19,13 @@ import structlog
 from aiolimiter import AsyncLimiter
 
 from elastic_tfjob.api.limits import MAX_STATUS_BYTES
-from elastic_tfjob.controller import metrics
-from elastic_tfjob.controller.client import ApiClient, ApiError, read_whole
-from elastic_tfjob.controller.fair import FairQueue
-from elastic_tfjob.controller.observed import Key, Pod
-from elastic_tfjob.controller.reports import Report
-from elastic_tfjob.controller.settings import StatusPolling
-from elastic_tfjob.controller.supervise import cancels, excerpt, trace, unending
+from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.client import ApiClient, ApiError, read_whole
+from elastic_tfjob.controller.kube.fair import FairQueue
+from elastic_tfjob.controller.kube.supervise import cancels, excerpt, trace, unending
+from elastic_tfjob.controller.objects.observed import Key, Pod
+from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.settings import StatusPolling
 
 __all__ = ["Reports", "ask_directly", "ask_through_proxy", "open_session"]
 

@@ -13,8 +13,8 @@ import orjson
 
 from elastic_tfjob.api.fields import Fields
 from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES, MAX_DURATION_S, MAX_GENERATION, MAX_REPLICAS
-from elastic_tfjob.controller.elastic import Counts, mine
-from elastic_tfjob.controller.status import format_time, moment_of
+from elastic_tfjob.controller.objects.annotations import Counts, mine
+from elastic_tfjob.controller.objects.status import format_time, moment_of
 
 __all__ = ["RECORD_ANNOTATION", "Record", "continued"]
 

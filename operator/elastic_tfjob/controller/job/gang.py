@@ -8,9 +8,9 @@ from decimal import Decimal
 from typing import Any, Final
 
 from elastic_tfjob.api.tfjob import SchedulingPolicy, TFJobSpec
-from elastic_tfjob.controller.observed import Job, PodGroup
-from elastic_tfjob.controller.pods import owner_reference
-from elastic_tfjob.controller.resources import quantity
+from elastic_tfjob.controller.job.pods import owner_reference
+from elastic_tfjob.controller.objects.observed import Job, PodGroup
+from elastic_tfjob.controller.objects.quantities import quantity
 
 __all__ = ["VOLCANO", "decorate", "group_version", "must_wait", "render_pod_group", "shrunk"]
 

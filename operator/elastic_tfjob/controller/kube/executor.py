@@ -19,18 +19,7 @@ from elastic_tfjob.api.tfjob import (
     REPLICA_TYPE_LABEL,
     VERSION,
 )
-from elastic_tfjob.controller import metrics
-from elastic_tfjob.controller.cache import Informer
-from elastic_tfjob.controller.client import (
-    STRATEGIC_MERGE_PATCH,
-    ApiClient,
-    ApiError,
-    Conflict,
-    Invalid,
-    NotFound,
-    Unavailable,
-)
-from elastic_tfjob.controller.decision import (
+from elastic_tfjob.controller.job.decision import (
     Action,
     AdoptService,
     Create,
@@ -42,14 +31,25 @@ from elastic_tfjob.controller.decision import (
     Event,
     ResizePod,
     SaveState,
-    Tell,
+    SendCommand,
     UpdatePodGroup,
 )
-from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STOP_COMMAND
-from elastic_tfjob.controller.events import Recorder
-from elastic_tfjob.controller.gang import group_version
-from elastic_tfjob.controller.observed import Job, Pod, PodGroup, Service
-from elastic_tfjob.controller.pods import owner_reference
+from elastic_tfjob.controller.job.gang import group_version
+from elastic_tfjob.controller.job.pods import owner_reference
+from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.client import (
+    STRATEGIC_MERGE_PATCH,
+    ApiClient,
+    ApiError,
+    Conflict,
+    Invalid,
+    NotFound,
+    Unavailable,
+)
+from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.objects.annotations import COMMAND_ANNOTATION, STOP_COMMAND
+from elastic_tfjob.controller.objects.observed import Job, Pod, PodGroup, Service
 
 __all__ = ["Caches", "Executor", "Refusals", "jobs_path"]
 
@@ -176,7 +176,7 @@ class Executor:
                 return self._delete(job, "PodGroup", name, uid)
             case DeleteJob():
                 return self._delete_job(job)
-            case Tell(name, uid, command):
+            case SendCommand(name, uid, command):
                 return self._tell_pod(job, name, uid, command)
             case ResizePod():
                 return self._resize(job, action)

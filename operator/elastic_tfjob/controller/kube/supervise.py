@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from elastic_tfjob.controller import metrics
+from elastic_tfjob.controller.kube import metrics
 
 __all__ = ["Supervisor", "cancels", "excerpt", "trace", "unending", "watch_loop"]
 

@@ -27,7 +27,7 @@ from elastic_tfjob.api.tfjob import (
     ReplicaSpec,
     TFJobSpec,
 )
-from elastic_tfjob.controller.observed import Job
+from elastic_tfjob.controller.objects.observed import Job
 
 __all__ = [
     "Sizes",

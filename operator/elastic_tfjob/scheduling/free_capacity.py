@@ -1,7 +1,7 @@
 """Free resources per node while a plan is made, with an ordered index and undo.
 
-A Room is a view of a Snapshot: it follows the jobs' placements from one Snapshot to the next. A round takes from it
-and gives back to it freely and rolls everything back at its end.
+A FreeCapacity is a view of a Snapshot: it follows the jobs' placements from one Snapshot to the next. A round takes
+from it and gives back to it freely and rolls everything back at its end.
 """
 
 from bisect import bisect_left, insort
@@ -24,7 +24,7 @@ from elastic_tfjob.scheduling.snapshot import (
 )
 
 ANY_NODE = "*"
-"""The one node of a Room that looks at totals only."""
+"""The one node of a FreeCapacity that looks at totals only."""
 
 Rank = Literal["least-free", "least-allocated", "fewest-ps"]
 """How the index orders nodes: by free accelerators, CPU, memory; by mean allocated share, which is kube-scheduler's
@@ -36,7 +36,7 @@ FEW = 8
 Key = tuple[float, float, float, int]
 
 
-class Room:
+class FreeCapacity:
     def __init__(self, nodes: list[Node], rank: Rank, *, totals_only: bool = False) -> None:
         self.totals_only = totals_only
         self.rank = rank
@@ -408,12 +408,12 @@ def reorder(nodes: list[tuple[int, int]], before: int, after: int, i: int) -> No
     insort(nodes, (after, i))
 
 
-def room_view(rank: Rank, totals_only: bool) -> Callable[[Snapshot], Room]:
-    """The builder of a Room with the free resources that the jobs' placements leave."""
+def room_view(rank: Rank, totals_only: bool) -> Callable[[Snapshot], FreeCapacity]:
+    """The builder of a FreeCapacity with the free resources that the jobs' placements leave."""
 
-    def build(snapshot: Snapshot) -> Room:
+    def build(snapshot: Snapshot) -> FreeCapacity:
         nodes = usable_nodes(snapshot.nodes)
-        room = Room([merged(nodes)] if totals_only else nodes, rank, totals_only=totals_only)
+        room = FreeCapacity([merged(nodes)] if totals_only else nodes, rank, totals_only=totals_only)
         for job in snapshot.jobs.values():
             if job.placement:
                 room.take(job.spec, job.placement, job.cpu)

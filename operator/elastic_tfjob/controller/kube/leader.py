@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import structlog
 
-from elastic_tfjob.controller import metrics
-from elastic_tfjob.controller.client import ApiClient, ApiError, Conflict, NotFound
-from elastic_tfjob.controller.supervise import excerpt, trace
+from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.client import ApiClient, ApiError, Conflict, NotFound
+from elastic_tfjob.controller.kube.supervise import excerpt, trace
 
 __all__ = ["LeaderElection"]
 

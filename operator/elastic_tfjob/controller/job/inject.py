@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from elastic_tfjob.api.annotations import Elasticity
 from elastic_tfjob.api.tfjob import CONTAINER, TFJobSpec
-from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION
-from elastic_tfjob.controller.resources import amounts, requests_of
+from elastic_tfjob.controller.objects.annotations import COMMAND_ANNOTATION
+from elastic_tfjob.controller.objects.quantities import amounts, requests_of
 from elastic_tfjob.scheduling.resources import Resources
 
 __all__ = ["STATUS_PORT", "has_launcher", "inject", "needs_accelerator", "pin", "set_cpu", "sidecar_request"]

@@ -23,8 +23,8 @@ from elastic_tfjob.api.tfjob import (
     InvalidTFJob,
     TFJobSpec,
 )
-from elastic_tfjob.controller import gang, inject
-from elastic_tfjob.controller.decision import (
+from elastic_tfjob.controller.job import gang, inject
+from elastic_tfjob.controller.job.decision import (
     Action,
     AdoptService,
     Count,
@@ -38,11 +38,23 @@ from elastic_tfjob.controller.decision import (
     Observed,
     ResizePod,
     SaveState,
+    SendCommand,
     Settings,
-    Tell,
     UpdatePodGroup,
 )
-from elastic_tfjob.controller.elastic import (
+from elastic_tfjob.controller.job.pods import Sizes, general_name, render_pod, render_service
+from elastic_tfjob.controller.job.rescale import (
+    NUMBERS_S,
+    TOLD_AT_ONCE,
+    TOLD_S,
+    RescaleInput,
+    Transition,
+    advance,
+    chief_of,
+    tells_numbers,
+    with_numbers,
+)
+from elastic_tfjob.controller.objects.annotations import (
     COMMAND_ANNOTATION,
     ETA_ANNOTATION,
     STATE_ANNOTATION,
@@ -56,22 +68,10 @@ from elastic_tfjob.controller.elastic import (
     Target,
     claim,
 )
-from elastic_tfjob.controller.observed import Pod, Service
-from elastic_tfjob.controller.pods import Sizes, general_name, render_pod, render_service
-from elastic_tfjob.controller.rescale import (
-    NUMBERS_S,
-    TOLD_AT_ONCE,
-    TOLD_S,
-    Situation,
-    Step,
-    advance,
-    chief_of,
-    tells_numbers,
-    with_numbers,
-)
-from elastic_tfjob.controller.resources import cpu_of, requests_of
-from elastic_tfjob.controller.service import RECORD_ANNOTATION, Record, continued
-from elastic_tfjob.controller.status import ReplicaCounts, format_time, moment_of
+from elastic_tfjob.controller.objects.observed import Pod, Service
+from elastic_tfjob.controller.objects.quantities import cpu_of, requests_of
+from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record, continued
+from elastic_tfjob.controller.objects.status import ReplicaCounts, format_time, moment_of
 
 # What upstream takes for the exit code of a container that has none: retryable, since it is above 127.
 _NO_EXIT_CODE: Final = 0xBEEF
@@ -147,7 +147,7 @@ class _Pass:
         self.stored = self._own(State.of)
         # Of a job that follows a target: where it is, and what to do about it.
         self.state: State | None = None
-        self.step: Step | None = None
+        self.step: Transition | None = None
 
     def run(self) -> Decision:
         """Take the branch that the job's state calls for."""
@@ -293,7 +293,7 @@ class _Pass:
         ):
             message = f"{', '.join(missing)}: container tensorflow has no command, so rescales stop the job (recreate)"
             self._event("Warning", "LauncherNotInjected", message)
-        situation = Situation(
+        situation = RescaleInput(
             job=self.job,
             spec=self.declared,
             sizes=self.sizes,
@@ -316,7 +316,7 @@ class _Pass:
             self.spec = self.sizes.spec(state.replicas)
         for role, command in step.commands.items():
             pod = situation.by_role[role]
-            self.actions.append(Tell(pod.name, pod.uid, command))
+            self.actions.append(SendCommand(pod.name, pod.uid, command))
         if len(step.commands) >= TOLD_AT_ONCE:
             self._look_again(None, TOLD_S)
         self._delete_pods(step.delete, mark=True)

@@ -18,14 +18,14 @@ import structlog
 from aiolimiter import AsyncLimiter
 
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, GROUP, KIND, VERSION
-from elastic_tfjob.controller import metrics
-from elastic_tfjob.controller.client import ApiClient, ApiError, NotFound
-from elastic_tfjob.controller.cluster import ConfigMap
-from elastic_tfjob.controller.decision import Event
-from elastic_tfjob.controller.fair import FairQueue, Shares
-from elastic_tfjob.controller.observed import Job
-from elastic_tfjob.controller.status import format_time
-from elastic_tfjob.controller.supervise import cancels, excerpt, unending
+from elastic_tfjob.controller.job.decision import Event
+from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.client import ApiClient, ApiError, NotFound
+from elastic_tfjob.controller.kube.fair import FairQueue, Shares
+from elastic_tfjob.controller.kube.supervise import cancels, excerpt, unending
+from elastic_tfjob.controller.objects.cluster import ConfigMap
+from elastic_tfjob.controller.objects.observed import Job
+from elastic_tfjob.controller.objects.status import format_time
 
 __all__ = ["Recorder"]
 

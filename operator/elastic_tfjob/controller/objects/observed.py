@@ -25,9 +25,9 @@ from elastic_tfjob.api.tfjob import (
     REPLICA_TYPE_LABEL,
     TFJobSpec,
 )
-from elastic_tfjob.controller.elastic import COMMAND_ANNOTATION, STOP_COMMAND, abridged
-from elastic_tfjob.controller.resources import cpu_of, requests_of
-from elastic_tfjob.controller.status import JobStatus
+from elastic_tfjob.controller.objects.annotations import COMMAND_ANNOTATION, STOP_COMMAND, abridged
+from elastic_tfjob.controller.objects.quantities import cpu_of, requests_of
+from elastic_tfjob.controller.objects.status import JobStatus
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
 __all__ = ["EXPORTER", "INSTALL", "Job", "Key", "Pod", "PodGroup", "Service", "Trouble", "readable"]

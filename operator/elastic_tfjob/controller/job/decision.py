@@ -6,8 +6,8 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
-from elastic_tfjob.controller.observed import Job, Pod, PodGroup, Service
-from elastic_tfjob.controller.reports import Report
+from elastic_tfjob.controller.objects.observed import Job, Pod, PodGroup, Service
+from elastic_tfjob.controller.objects.reports import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class DeleteJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SendCommand:
     """Give a pod's launcher a command."""
 
     name: str
@@ -156,7 +156,7 @@ Action = (
     | UpdatePodGroup
     | DeletePodGroup
     | DeleteJob
-    | Tell
+    | SendCommand
     | ResizePod
     | SaveState
 )

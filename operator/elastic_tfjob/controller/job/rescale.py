@@ -30,8 +30,9 @@ import orjson
 
 from elastic_tfjob.api.limits import after
 from elastic_tfjob.api.tfjob import TFJobSpec
-from elastic_tfjob.controller.decision import Event, Timeouts
-from elastic_tfjob.controller.elastic import (
+from elastic_tfjob.controller.job.decision import Event, Timeouts
+from elastic_tfjob.controller.job.pods import Sizes, TFConfigs, general_name
+from elastic_tfjob.controller.objects.annotations import (
     STOP_COMMAND,
     Command,
     Counts,
@@ -46,10 +47,9 @@ from elastic_tfjob.controller.elastic import (
     abridged,
     words,
 )
-from elastic_tfjob.controller.observed import Job, Pod
-from elastic_tfjob.controller.pods import Sizes, TFConfigs, general_name
-from elastic_tfjob.controller.reports import Report
-from elastic_tfjob.controller.status import format_time, moment_of
+from elastic_tfjob.controller.objects.observed import Job, Pod
+from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.status import format_time, moment_of
 
 Role = tuple[str, int]
 """Replica type and index."""
@@ -78,7 +78,7 @@ _LAST_WORDS: Final = 700
 
 
 @dataclass(frozen=True)
-class Situation:
+class RescaleInput:
     """All that `advance` looks at. `pods` are the job's own; `elastic` allows another size, `stoppable` that all is
     taken from it; `launcher` tells that all of its pods have one, and an exporter; `mode` is the best way of rescaling
     that the user allows; exporters have been asked for `listened_s`."""
@@ -137,7 +137,7 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Transition:
     """What to do now: which replicas shall exist, the commands that pods lack, pods to delete, and the state to store.
 
     `hold`: create nothing. `again_s`: look again after so long, should nothing happen before.
@@ -157,7 +157,7 @@ def chief_of(spec: TFJobSpec) -> Role:
     return next(((name, 0) for name in ("Chief", "Master") if name in spec.tf_replica_specs), ("Worker", 0))
 
 
-def advance(s: Situation) -> Step:
+def advance(s: RescaleInput) -> Transition:
     """One step of the rescale, or none where there is nothing to do."""
     match s.state.phase:
         case "Waiting":
@@ -179,12 +179,12 @@ def advance(s: Situation) -> Step:
 # Phases
 
 
-def _waiting(s: Situation) -> Step:
+def _waiting(s: RescaleInput) -> Transition:
     state, target = s.state, s.target
     if target is None or not target.replicas:
         reason = target.reason if target is not None else "not looked at yet"
         said = () if reason == state.reason or target is None else (Event("Normal", "Waiting", reason),)
-        return Step(replace(state, reason=reason), {}, hold=True, events=said)
+        return Transition(replace(state, reason=reason), {}, hold=True, events=said)
     begun = replace(
         state,
         phase="Stable",
@@ -197,12 +197,12 @@ def _waiting(s: Situation) -> Step:
         next=None,
     )
     event = Event("Normal", "Admitted", f"Starts with {words(target.replicas)}: {target.reason}")
-    return Step(begun, {}, hold=True, events=(event,))
+    return Transition(begun, {}, hold=True, events=(event,))
 
 
-def _stable(s: Situation) -> Step:
+def _stable(s: RescaleInput) -> Transition:
     state, target = s.state, s.target
-    stay = Step(state, state.replicas, _run_commands(s))
+    stay = Transition(state, state.replicas, _run_commands(s))
     if target is None:
         return stay
     if target.replicas == state.replicas:
@@ -237,7 +237,7 @@ def _stable(s: Situation) -> Step:
     return replace(stay, state=begun, events=(Event("Normal", "Rescaling", message),))
 
 
-def _as_declared(s: Situation, stay: Step, target: Target) -> Step:
+def _as_declared(s: RescaleInput, stay: Transition, target: Target) -> Transition:
     """A job that is only placed is scaled by an edit of its spec as upstream does it: pods come and go, and those that
     stay are told nothing."""
     size = replace(s.state, replicas=target.replicas, nodes=target.nodes, reason=target.reason)
@@ -245,7 +245,7 @@ def _as_declared(s: Situation, stay: Step, target: Target) -> Step:
     return replace(stay, state=size, again_s=0.0, events=(Event("Normal", "Scaled", message),))
 
 
-def _preparing(s: Situation) -> Step:
+def _preparing(s: RescaleInput) -> Transition:
     coming = _coming(s)
     pods = s.by_role
     added = [role for role in _roles(coming.replicas) if role[1] >= s.state.replicas.get(role[0], 0)]
@@ -253,7 +253,9 @@ def _preparing(s: Situation) -> Step:
     # not, and name services remember that for half a minute.
     ready_to_begin = all(role in pods and pods[role].phase == "Running" for role in added)
     told = _roles(coming.replicas) if ready_to_begin else added
-    step = Step(s.state, _most(s.state.replicas, coming.replicas), _commands(s, told, "prepare", coming), again_s=1.0)
+    step = Transition(
+        s.state, _most(s.state.replicas, coming.replicas), _commands(s, told, "prepare", coming), again_s=1.0
+    )
     if problem := _withdrawn(s) or _cannot_prepare(s, added):
         return _roll_back(s, step, problem)
     missing = [role for role in _roles(coming.replicas) if not _prepared(s, role)]
@@ -265,12 +267,12 @@ def _preparing(s: Situation) -> Step:
     return replace(step, state=_enter(s, "Checkpointing"))
 
 
-def _checkpointing(s: Situation) -> Step:
+def _checkpointing(s: RescaleInput) -> Transition:
     coming = _coming(s)
     # Where whole programs wait, only the chief has something to do; of spares, servers start with it.
     told = _roles(coming.replicas) if coming.mode == "spare" else [s.chief]
     commands = _commands(s, told, "switch", coming)
-    step = Step(s.state, _most(s.state.replicas, coming.replicas), commands, again_s=1.0)
+    step = Transition(s.state, _most(s.state.replicas, coming.replicas), commands, again_s=1.0)
     chief, report = s.by_role.get(s.chief), s.report(s.chief)
     if report is not None and report.generation == coming.generation:
         return replace(step, state=_committed(s))
@@ -287,12 +289,12 @@ def _checkpointing(s: Situation) -> Step:
     return step
 
 
-def _rolling_back(s: Situation) -> Step:
+def _rolling_back(s: RescaleInput) -> Transition:
     """The chief first: only when it has given up can the others, for until then it may still commit."""
     coming = _coming(s)
     commands = _commands(s, [s.chief], "run", None)
     # What was added stays until it is certain which way it goes.
-    step = Step(s.state, _most(s.state.replicas, coming.replicas), commands, again_s=1.0)
+    step = Transition(s.state, _most(s.state.replicas, coming.replicas), commands, again_s=1.0)
     chief, report = s.by_role.get(s.chief), s.report(s.chief)
     gone = chief is None or chief.phase in ("Succeeded", "Failed")
     if report is not None and report.generation == coming.generation and not gone:
@@ -313,9 +315,9 @@ def _rolling_back(s: Situation) -> Step:
     return step
 
 
-def _switching(s: Situation) -> Step:
+def _switching(s: RescaleInput) -> Transition:
     coming, state = _coming(s), s.state
-    step = Step(state, state.replicas, _run_commands(s), again_s=1.0)
+    step = Transition(state, state.replicas, _run_commands(s), again_s=1.0)
     chief, report = s.by_role.get(s.chief), s.report(s.chief)
     heard = report is not None and report.generation == state.generation and report.first_step_at is not None
     silent = _silent(s, report) and chief is not None and chief.phase == "Running"
@@ -353,7 +355,7 @@ def _switching(s: Situation) -> Step:
     return replace(step, state=settled, events=(event,))
 
 
-def _silent(s: Situation, report: Report | None) -> bool:
+def _silent(s: RescaleInput, report: Report | None) -> bool:
     """Whether nobody will say when the program that was started last makes its first step: without a launcher, and
     after `recreate` of a program that has never reported one, once all of its pods run."""
     if not s.launcher:
@@ -363,12 +365,12 @@ def _silent(s: Situation, report: Report | None) -> bool:
     return all(role in s.by_role and s.by_role[role].phase == "Running" for role in _roles(s.state.replicas))
 
 
-def _recreating(s: Situation) -> Step:
+def _recreating(s: RescaleInput) -> Transition:
     """The chief goes first, while its parameter servers are there to be saved. Before, all pods are marked: those that
     end because the chief is gone have not failed."""
     coming, pods = _coming(s), s.by_role
     chief = pods.get(s.chief)
-    step = Step(s.state, _most(s.state.replicas, coming.replicas), hold=True, again_s=5.0)
+    step = Transition(s.state, _most(s.state.replicas, coming.replicas), hold=True, again_s=5.0)
     unmarked = [
         role
         for role, pod in pods.items()
@@ -390,11 +392,11 @@ def _recreating(s: Situation) -> Step:
 # Transitions
 
 
-def _enter(s: Situation, phase: Phase) -> State:
+def _enter(s: RescaleInput, phase: Phase) -> State:
     return replace(s.state, phase=phase, since=format_time(s.now))
 
 
-def _roll_back(s: Situation, step: Step, why: str) -> Step:
+def _roll_back(s: RescaleInput, step: Transition, why: str) -> Transition:
     coming = _coming(s)
     why = _readable(why)
     message = f"Stays at {words(s.state.replicas)} instead of {words(coming.replicas)}: {why}"
@@ -402,7 +404,7 @@ def _roll_back(s: Situation, step: Step, why: str) -> Step:
     return replace(step, state=state, events=(Event("Warning", "RescaleRolledBack", message),))
 
 
-def _committed(s: Situation) -> State:
+def _committed(s: RescaleInput) -> State:
     coming = _coming(s)
     return replace(
         _enter(s, "Switching"),
@@ -414,7 +416,7 @@ def _committed(s: Situation) -> State:
     )
 
 
-def _adopt(s: Situation, stay: Step, target: Target) -> Step:
+def _adopt(s: RescaleInput, stay: Transition, target: Target) -> Transition:
     """Other nodes or CPU for the size that the job has: no rescale, so they hold at once."""
     state = s.state
     cpu = target.cpu if s.elastic else state.cpu
@@ -427,7 +429,7 @@ def _adopt(s: Situation, stay: Step, target: Target) -> Step:
     return replace(adopted, events=(Event("Normal", "CPUAdjusted", message),))
 
 
-def _withdrawn(s: Situation) -> str:
+def _withdrawn(s: RescaleInput) -> str:
     """Why the size that the job is on its way to is not wanted any more."""
     coming, target = _coming(s), s.target
     if not s.elastic:
@@ -438,7 +440,7 @@ def _withdrawn(s: Situation) -> str:
     return ""
 
 
-def _cannot_prepare(s: Situation, added: list[Role]) -> str:
+def _cannot_prepare(s: RescaleInput, added: list[Role]) -> str:
     coming, pods = _coming(s), s.by_role
     for role in added:
         pod = pods.get(role)
@@ -454,7 +456,7 @@ def _cannot_prepare(s: Situation, added: list[Role]) -> str:
     return ""
 
 
-def _refused(s: Situation, roles: Iterable[Role]) -> str:
+def _refused(s: RescaleInput, roles: Iterable[Role]) -> str:
     """The first of these replicas that kube-scheduler has found no node for so long that it will not, and its words."""
     for role in roles:
         pod = s.by_role.get(role)
@@ -466,7 +468,7 @@ def _refused(s: Situation, roles: Iterable[Role]) -> str:
     return ""
 
 
-def _prepared(s: Situation, role: Role) -> bool:
+def _prepared(s: RescaleInput, role: Role) -> bool:
     report, generation = s.report(role), _coming(s).generation
     if report is None or role not in s.by_role:
         return False
@@ -474,14 +476,14 @@ def _prepared(s: Situation, role: Role) -> bool:
     return prepared is not None and prepared.generation == generation and prepared.state == "ready"
 
 
-def _followed(s: Situation) -> bool:
+def _followed(s: RescaleInput) -> bool:
     """Whether all pods that can be heard know that the new generation runs. One that does not would take the command
     that comes next for the first it hears of, and stop the program that trains for the coming one's sake."""
     reports = (s.report(role) for role in _roles(s.state.replicas) if role in s.by_role)
     return all(report is None or report.generation in (None, s.state.generation) for report in reports)
 
 
-def _mode(s: Situation) -> tuple[Mode | None, str]:
+def _mode(s: RescaleInput) -> tuple[Mode | None, str]:
     """The best way of rescaling that is allowed and possible, and why it is no better one where that is no choice of
     the user's; None: not known yet, and what is waited for."""
     chief, report = s.by_role.get(s.chief), s.report(s.chief)
@@ -506,7 +508,7 @@ def _mode(s: Situation) -> tuple[Mode | None, str]:
     return ("spare", "") if "spare" in offered else ("recreate", "")
 
 
-def _without_hook(s: Situation, chief: Pod, report: Report | None) -> bool:
+def _without_hook(s: RescaleInput, chief: Pod, report: Report | None) -> bool:
     """Whether the chief's program has had time to construct ElasticCheckpoint, and has not. One that reported steps
     before does so again when it is made anew, however long its imports take."""
     if report is None or report.hook is not False or s.state.step is not None:
@@ -514,7 +516,7 @@ def _without_hook(s: Situation, chief: Pod, report: Report | None) -> bool:
     return _running_s(s, chief) >= _HOOK_S
 
 
-def _running_s(s: Situation, chief: Pod) -> float:
+def _running_s(s: RescaleInput, chief: Pod) -> float:
     """For how long the chief's program runs: since its container was started, the last time."""
     began = moment_of(chief.running_since)
     return s.elapsed_s if began is None else (s.now - began).total_seconds()
@@ -528,14 +530,14 @@ def _room_for_two(report: Report) -> bool:
 # Commands
 
 
-def _run_commands(s: Situation) -> dict[Role, str]:
+def _run_commands(s: RescaleInput) -> dict[Role, str]:
     """Every pod runs the state's generation. One that was never told anything runs generation 0 by itself."""
     state, pods = s.state, s.by_role
     roles = [role for role in _roles(state.replicas) if state.generation or (role in pods and pods[role].command)]
     return _commands(s, roles, "run", None)
 
 
-def _commands(s: Situation, roles: Iterable[Role], action: Action, coming: Next | None) -> dict[Role, str]:
+def _commands(s: RescaleInput, roles: Iterable[Role], action: Action, coming: Next | None) -> dict[Role, str]:
     """The commands that differ from what the pods were told, and those that do not seem to reach their pods; no more
     than TOLD_AT_ONCE.
 
@@ -577,7 +579,7 @@ class Order:
         self._hashes: dict[str, blake2b] = {}
 
     @classmethod
-    def of(cls, s: Situation, action: Action, coming: Next | None) -> "Order":
+    def of(cls, s: RescaleInput, action: Action, coming: Next | None) -> "Order":
         """The command to run the state's size, or to go to the coming one."""
         size = coming or s.state
         mode: Mode = coming.mode if coming else "overlap"
@@ -601,7 +603,7 @@ class Order:
         return self._heads[head], orjson.dumps(tail).decode().removeprefix('"') + self._end
 
 
-def _deaf(s: Situation, role: Role, command: Order) -> bool:
+def _deaf(s: RescaleInput, role: Role, command: Order) -> bool:
     """Whether a replica's exporter tells that its launcher has not heard a command."""
     report = s.report(role)
     if report is None or report.generation is None:
@@ -664,7 +666,7 @@ def tells_numbers(state: State, report: Report | None) -> bool:
 # Words and sizes
 
 
-def _coming(s: Situation) -> Next:
+def _coming(s: RescaleInput) -> Next:
     assert s.state.next is not None, f"{s.state.phase} without a size to go to"
     return s.state.next
 

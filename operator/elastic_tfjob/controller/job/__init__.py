@@ -1,0 +1,1 @@
+"""One job: what its next step is."""

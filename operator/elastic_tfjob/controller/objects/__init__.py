@@ -1,0 +1,1 @@
+"""Typed reading of API objects, annotations, pod reports and the ConfigMap."""

@@ -1,0 +1,1 @@
+"""All jobs: Snapshot, Plan, targets."""
