@@ -58,3 +58,8 @@ def test_watch_breaks(name: str) -> None:
 def test_seeds(name: str) -> None:
     """Many faults at once; when they stop it ends as the undisturbed run does."""
     _try([f"{name}/seed/{seed}" for seed in range(_SEEDS)])
+
+
+def test_a_deleted_job_gets_nothing_while_its_watch_is_late() -> None:
+    """Of all points, since a change of the operator moves them."""
+    _try([point for point in watch_points("delete") if "/delayed/" in point])

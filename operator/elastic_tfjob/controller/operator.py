@@ -129,6 +129,8 @@ class Operator:
         self._options = options
         self._settings = Settings(options.gang_scheduler, options.cluster_domain, image=options.image)
         self._queue = KeyQueue(2 * options.threads)
+        # Jobs of which a write found nothing there.
+        self._doubted: set[Key] = set()
         self._supervisor = Supervisor()
         self._election: LeaderElection | None = None
         if options.leader_elect:
@@ -332,9 +334,14 @@ class Operator:
         job = next(iter(self._caches.jobs.of_job(key)), None)
         if job is None:
             self._queue.forget(key)
+            self._doubted.discard(key)
             return
         where = {"namespace": job.namespace, "job": job.name}
         try:
+            if key in self._doubted:
+                # A job that is gone, where a late watch has not said so yet, gets no pods: it raises NotFound here.
+                await self._api.get(f"{jobs_path(job.namespace)}/{job.name}")
+                self._doubted.discard(key)
             await self._reconcile(job)
             self._queue.succeeded(key)
         except Conflict as error:
@@ -345,6 +352,8 @@ class Operator:
             self._queue.add(key, _NOT_SURE_S)
             log.warning("not written", **where, error=str(error))
         except (Unavailable, NotFound) as error:
+            if isinstance(error, NotFound):
+                self._doubted.add(key)
             again_s = self._queue.retry(key)
             log.warning("reconcile failed", **where, error=str(error), again_in_s=again_s)
         except ApiError as error:
