@@ -37,6 +37,16 @@ bench-operator: .venv ## speed of the operator beside the Go one: a table, and b
 	@$(RUN) python -m harness.binaries kube kwok training-operator training-operator-unlimited >/dev/null
 	$(RUN) python tests/benchmarks/bench_operator.py
 
+.PHONY: bench-scale
+bench-scale: .venv ## 10,000 TFJobs on a real control plane: memory, idle CPU, restart, takeover: build/bench/scale.json
+	@$(RUN) python -m harness.binaries kube kwok training-operator >/dev/null
+	$(RUN) python tests/benchmarks/bench_operator.py --jobs '' --output build/bench/scale.json
+
+.PHONY: bench-capacity
+bench-capacity: .venv ## memory and idle CPU of 10,000 jobs, plain and elastic, with a function as API server
+	PYTHONPATH=e2e:tests $(UV) run --frozen --quiet python tests/benchmarks/bench_capacity.py --jobs 10000
+	PYTHONPATH=e2e:tests $(UV) run --frozen --quiet python tests/benchmarks/bench_capacity.py --jobs 10000 --elastic --profile kips --nodes 1000
+
 .PHONY: bench-rescale
 bench-rescale: .venv ## how long training stops when a job changes its size, beside today's ways: build/bench/rescale.json
 	$(RUN) python tests/benchmarks/bench_rescale.py

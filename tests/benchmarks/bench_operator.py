@@ -77,7 +77,7 @@ class Run:
 
 @dataclass(slots=True)
 class Scale:
-    """What a loaded operator costs when nothing happens, and how soon it is back after kill -9."""
+    """What a loaded operator costs when nothing happens, and how soon one decides again after kill -9."""
 
     jobs: int
     rss_mb: float
@@ -85,6 +85,7 @@ class Scale:
     restart_ready_s: float = 0.0  # start of the process to /readyz 200
     restart_new_job_s: float = 0.0  # start of the process to a job submitted meanwhile having its pods
     restart_peak_rss_mb: float = 0.0
+    takeover_new_job_s: float = 0.0  # kill -9 of the leader to a job submitted then having its pods, made by a standby
 
 
 # -- what a process cost
@@ -355,7 +356,9 @@ async def bench(name: str, jobs: int, limit_s: float, *, scale: bool = False) ->
                     return run, None
                 rss, idle = await idle_costs(operator.pid)
                 operator.kill()
-            return run, await measure_restart(api, plane.kubeconfig, directory, Scale(jobs, rss, idle))
+            measured = Scale(jobs, rss, idle)
+            await measure_restart(api, plane.kubeconfig, directory, measured)
+            return run, measured
 
 
 async def idle_costs(pid: int) -> tuple[float, float]:
@@ -367,10 +370,29 @@ async def idle_costs(pid: int) -> tuple[float, float]:
         return round(memory_mb(pid, "VmRSS"), 1), round(100 * (cpu_s(pid) - cpu) / (time.monotonic() - begin), 2)
 
 
-async def measure_restart(api: Api, kubeconfig: Path, directory: Path, scale: Scale) -> Scale:
-    """Start ours again after its kill -9, one new job waiting: seconds to ready, and to that job's pods."""
-    name = "after-restart"
-    await api.create(tfjobs(NAMESPACE), tfjob(name))
+async def measure_restart(api: Api, kubeconfig: Path, directory: Path, scale: Scale) -> None:
+    """Start ours again after its kill -9, one new job waiting: seconds to ready, and to that job's pods. Then with a
+    standby beside it: from the leader's kill -9 to the pods of a job that is new then."""
+    elected = ["--leader-elect", f"--leader-election-namespace={NAMESPACE}"]
+    with console.status("kill -9, start again, one new job"):
+        waiting = await new_job(api, "after-restart")
+        begin = time.monotonic()
+        with await asyncio.to_thread(operators.start, "ours", kubeconfig, directory, arguments=elected) as leader:
+            scale.restart_ready_s = round(time.monotonic() - begin, 2)
+            scale.restart_new_job_s = round(await asyncio.wait_for(waiting, 300) - begin, 2)
+            scale.restart_peak_rss_mb = round(memory_mb(leader.pid, "VmHWM"), 1)
+            other = directory / "standby"
+            other.mkdir()
+            with await asyncio.to_thread(operators.start, "ours", kubeconfig, other, arguments=elected):
+                await asyncio.sleep(15)
+                leader.kill()
+                begin = time.monotonic()
+                waiting = await new_job(api, "after-takeover")
+                scale.takeover_new_job_s = round(await asyncio.wait_for(waiting, 300) - begin, 2)
+
+
+async def new_job(api: Api, name: str) -> asyncio.Task[float]:
+    """Create a job; when (on the monotonic clock) it has all its pods."""
 
     async def last_pod() -> float:
         seen: set[str] = set()
@@ -380,14 +402,8 @@ async def measure_restart(api: Api, kubeconfig: Path, directory: Path, scale: Sc
                 break
         return time.monotonic()
 
-    with console.status("kill -9, start again, one new job"):
-        pods_at = asyncio.create_task(last_pod())
-        begin = time.monotonic()
-        with await asyncio.to_thread(operators.start, "ours", kubeconfig, directory) as operator:
-            scale.restart_ready_s = round(time.monotonic() - begin, 2)
-            scale.restart_new_job_s = round(await asyncio.wait_for(pods_at, 300) - begin, 2)
-            scale.restart_peak_rss_mb = round(memory_mb(operator.pid, "VmHWM"), 1)
-    return scale
+    await api.create(tfjobs(NAMESPACE), tfjob(name))
+    return asyncio.create_task(last_pod())
 
 
 @contextlib.contextmanager
@@ -435,7 +451,9 @@ def report(floors: list[Run], runs: list[Run], scale: list[Scale]) -> None:
     console.print(table)
     if scale:
         table = Table(
-            title="Ours, all jobs Running", caption="new job: it has all its pods; both from the process's start"
+            title="Ours, all jobs Running",
+            caption="A new job has all its pods: seconds from the process's start, and from the leader's kill -9 where "
+            "a standby takes over.",
         )
         for column in (
             "jobs",
@@ -444,6 +462,7 @@ def report(floors: list[Run], runs: list[Run], scale: list[Scale]) -> None:
             "ready after kill -9, s",
             "new job after kill -9, s",
             "peak RSS after it, MB",
+            "new job, by a standby, s",
         ):
             table.add_column(column, justify="right")
         for row in scale:
@@ -454,6 +473,7 @@ def report(floors: list[Run], runs: list[Run], scale: list[Scale]) -> None:
                 f"{row.restart_ready_s:.1f}",
                 f"{row.restart_new_job_s:.1f}",
                 f"{row.restart_peak_rss_mb:.0f}",
+                f"{row.takeover_new_job_s:.1f}",
             )
         console.print(table)
 
