@@ -1,7 +1,7 @@
 """Hostile tenants on a real control plane, and what must hold whatever they send.
 
-    PYTHONPATH=e2e:tests python -m campaign.hostile --seconds=600 --seed=7
-    PYTHONPATH=e2e:tests python -m campaign.hostile --mutant=deep-answers    is this seeded defect caught?
+    PYTHONPATH=tests python -m campaign.hostile --seconds=600 --seed=7
+    PYTHONPATH=tests python -m campaign.hostile --mutant=deep-answers    is this seeded defect caught?
 
 Two namespaces send batches of Inputs (hostile_inputs.py), one is a bystander that creates small jobs all along, with
 profile kips. A batch after which something does not hold is sent again input by input, to a fresh operator, to tell

@@ -2,7 +2,7 @@
 
 It starts with one worker, grows into the idle cluster, gives room back to a second job, and is followed to its end.
 
-PYTHONPATH=e2e python3 -m harness.demo
+python3 -m harness.demo
 """
 
 import json
