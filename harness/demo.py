@@ -135,7 +135,7 @@ def _changes(cluster: Cluster, namespace: str, name: str, seen: Followed) -> Ite
 def _follow_reports(cluster: Cluster, namespace: str, pod: str, reports: list[dict[str, float]]) -> None:
     """Append what the training program prints (a JSON object a line) until its container ends."""
     command = [
-        binaries.path("kube"),
+        str(binaries.path("kube")),
         "kubectl",
         f"--kubeconfig={cluster.kubeconfig}",
         "-n",

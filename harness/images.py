@@ -62,7 +62,7 @@ def base() -> str:
         if not docker.has(own):
             with step("making a base image of Debian packages", "50 s"):
                 archive = Path(folder) / "base.tar"
-                command = ["mmdebstrap", "--variant=minbase", f"--include={packages}", suite, archive]
+                command: list[str | Path] = ["mmdebstrap", "--variant=minbase", f"--include={packages}", suite, archive]
                 run(command, log=LOGS / "image-base.log")
                 docker.run("import", "--change", "ENV LANG=C.UTF-8", archive, own)
     return own
