@@ -7,7 +7,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/elastic-tfjob
 
 # Found or installed when a target first needs it.
 UV = $(eval UV := $$(shell e2e/bootstrap))$(or $(UV),$(error no uv: see above))
-RUN = PYTHONPATH=e2e $(UV) run --frozen --quiet
+RUN = PYTHONPATH=. $(UV) run --frozen --quiet
 
 .PHONY: help
 help: ## this list
@@ -65,7 +65,7 @@ bench-kips-simulation: .venv ## kips beside fixed, DRF and Optimus in simulation
 
 .PHONY: campaign
 campaign: .venv ## the operator against crashes, broken watches, seeded defects, tenants, and faults by seed for SECONDS=600: build/bench/campaign.json
-	PYTHONPATH=e2e:tests $(UV) run --frozen --quiet python -m campaign.run --seconds $(or $(SECONDS),600)
+	PYTHONPATH=tests $(UV) run --frozen --quiet python -m campaign.run --seconds $(or $(SECONDS),600)
 
 .PHONY: bench-scheduling
 bench-scheduling: .venv ## cost of a scheduling round from 100 to 10,000 jobs: a table, and build/bench/scheduling.svg
@@ -88,11 +88,11 @@ lint: .venv ## format, style, types, import rules, and that the CRD and docs/ref
 	$(RUN) lint-imports
 	@$(RUN) elastic-tfjob crd | diff -u manifests/base/crd.yaml - \
 	  || { echo "manifests/base/crd.yaml is old: elastic-tfjob crd > manifests/base/crd.yaml"; exit 1; }
-	@PYTHONPATH=e2e:tests $(UV) run --frozen --quiet python -m unit.reference --check
+	@PYTHONPATH=tests $(UV) run --frozen --quiet python -m unit.reference --check
 
 .PHONY: reference
 reference: .venv ## docs/reference and docs/contract.md, from the code
-	PYTHONPATH=e2e:tests $(UV) run --frozen --quiet python -m unit.reference
+	PYTHONPATH=tests $(UV) run --frozen --quiet python -m unit.reference
 
 .PHONY: cluster
 cluster: .venv ## a kind cluster of three nodes (kubeconfig and kubectl in build/)
@@ -108,7 +108,7 @@ deploy: .venv ## the CRD and the operator on the kind cluster, by kustomize
 
 .PHONY: clean
 clean: ## delete the cluster, the images, build/ and .venv; the cache stays
-	@python=.venv/bin/python; [ -x $$python ] || python=python3; PYTHONPATH=e2e $$python -m harness.clean
+	@python=.venv/bin/python; [ -x $$python ] || python=python3; $$python -m harness.clean
 	rm -rf build .venv
 
 .PHONY: distclean

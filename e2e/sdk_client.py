@@ -11,7 +11,7 @@ A script with its own locked environment (sdk_client.py.lock): the SDK needs an 
 
 import sys
 
-from kubeflow.training import (
+from kubeflow.training import (  # type: ignore[import-not-found]  # of the script's own environment
     KubeflowOrgV1ReplicaSpec,
     KubeflowOrgV1RunPolicy,
     KubeflowOrgV1TFJob,

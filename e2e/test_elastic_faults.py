@@ -6,7 +6,8 @@ from harness.cluster import shared_folder
 from harness.deploy import kill_operator, operator_log, wait_ready
 from harness.jobs import Jobs, Object, until
 from harness.training import PREFIX, Lines, wait_for_step
-from test_elastic import CHECKPOINT_S, ask, elastic, finished, lost_seconds, lost_steps, settled, state
+
+from .test_elastic import CHECKPOINT_S, ask, elastic, finished, lost_seconds, lost_steps, settled, state
 
 RIGHT = 0.95
 STEPS = 4000

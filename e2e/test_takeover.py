@@ -10,7 +10,7 @@ import pytest
 
 from harness import deploy, images
 from harness.cluster import Cluster
-from harness.jobs import Jobs, sleepers, until
+from harness.jobs import Jobs, Object, sleepers, until
 from harness.progress import CommandFailed
 
 WEBHOOK = "validatingwebhookconfiguration/validator.training-operator.kubeflow.org"
@@ -67,7 +67,7 @@ def test_jobs_go_on_when_our_operator_takes_over(our_image: str, jobs: Jobs) -> 
     assert now.items() <= pods.items()  # pods may have been cleaned up; none was made
 
 
-def applied(jobs: Jobs, job: dict) -> bool:
+def applied(jobs: Jobs, job: Object) -> bool:
     try:
         jobs.apply(job)
     except CommandFailed as error:

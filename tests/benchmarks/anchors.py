@@ -34,7 +34,7 @@ PHILLY = "anchors/philly_w1009_12751jobs.csv.gz"
 LUCID_COSTS = Costs(restart_s=((1, 7), (8, 30), (math.inf, 60)))
 LUCID_CODE_COSTS = Costs(restart_s=((8, 40), (math.inf, 60)))
 POLLUX_COSTS = Costs(30, ((math.inf, 30),), 30, 30)
-ROUNDS = {"interval_s": 60, "on_change": False}
+ROUNDS: dict[str, Any] = {"interval_s": 60, "on_change": False}
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def philly(traces: Path) -> list[Row]:
     row("FIFO, consolidate", "68,555 and 69,314", (0.98 * 68555, 1.02 * 69314), "fifo", place="consolidate")
     row("SJF, consolidate", "13,177", (0.95 * 13177, 1.05 * 13177), "sjf", place="consolidate")
     row("SRTF, restart 7/30/60 s", "8,656", (0.95 * 8656, 1.05 * 8656), "srtf", LUCID_COSTS, place="consolidate")
-    lucid = {"place": "consolidate", "thresholds": "18000", "within": "arrival", **ROUNDS}
+    lucid: dict[str, Any] = {"place": "consolidate", "thresholds": "18000", "within": "arrival", **ROUNDS}
     row("LAS as Lucid, restart 7/30/60 s", "11,749", (0.95 * 11749, 1.05 * 11749), "las", LUCID_COSTS, **lucid)
     row("LAS as Lucid, restart 40/60 s", "11,749", (0.95 * 11749, 1.05 * 11749), "las", LUCID_CODE_COSTS, **lucid)
     row("LAS as Tiresias", "8,538", (0.95 * 8538, 1.05 * 8538), "las", place="count")
@@ -104,10 +104,11 @@ def philly(traces: Path) -> list[Row]:
 
 def pollux(traces: Path) -> list[Row]:
     rows = []
-    for profile, name, mean, sixth, settings in (
+    cases: tuple[tuple[str, str, int, int, dict[str, Any]], ...] = (
         ("las", "LAS (tuned jobs)", 4038, 3470, {"thresholds": str(16 * 3600), "within": "arrival"}),
         ("optimus", "Optimus + oracle", 5682, 5302, {"oracle": True}),
-    ):
+    )
+    for profile, name, mean, sixth, settings in cases:
         results = []
         for k in range(1, 9):
             print(f"pollux workload-{k}: {name} ...", file=sys.stderr)
@@ -164,7 +165,8 @@ SURROGATE_GAP = (-54.5, -15.5)
 
 def dl2_jobs(config: Dl2, seed: int) -> Sequence[WorkloadJob]:
     """Arrivals of DL2's "Google" kind: 0.35 to 1.15 times the most per slot, models at random, lengths as in DL2."""
-    rng, rows, slot = random.Random(seed), [], 0
+    rng, slot = random.Random(seed), 0
+    rows: list[str] = []
     while len(rows) < config.jobs:
         count = min(
             config.most_arrivals, round(config.most_arrivals * rng.uniform(0.35, 1.15)), config.jobs - len(rows)

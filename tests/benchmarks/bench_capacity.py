@@ -136,7 +136,7 @@ class Server:
 
     def _size(self, resource_: str) -> int:
         replicas = sum(self._types.values())
-        sizes = {
+        sizes: dict[str, int] = {
             "tfjobs": self.args.jobs,
             "pods": self.args.jobs * replicas if not self.args.no_pods else 0,
             "services": self.args.jobs * replicas if not self.args.no_pods else 0,
@@ -297,9 +297,10 @@ def _status(now: float) -> bytes:
     )
 
 
-def _sent(answer: Any) -> Any:
+def _sent(answer: Raw) -> Raw:
     """As it comes from the wire: no text in it is shared with another."""
-    return orjson.loads(orjson.dumps(answer))
+    sent: Raw = orjson.loads(orjson.dumps(answer))
+    return sent
 
 
 def resident() -> int:

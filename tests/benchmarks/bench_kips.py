@@ -349,8 +349,8 @@ def write(output: Path, runs: dict[tuple[str, str], Run]) -> None:
     output.write_text(json.dumps({"runs": [asdict(run) for run in runs.values()]}, indent=1) + "\n")
 
 
-def _some_of(allowed: tuple[str, ...]) -> click.types.ParamType:
-    class Some(click.ParamType):
+def _some_of(allowed: tuple[str, ...]) -> click.types.ParamType[list[str]]:
+    class Some(click.types.ParamType[list[str]]):
         name = "names"
 
         def convert(

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -481,7 +481,7 @@ def report(floors: list[Run], runs: list[Run], scale: list[Scale]) -> None:
 def write(output: Path, floors: list[Run], runs: list[Run], scale: list[Scale]) -> None:
     """After every run, so that an interrupted benchmark leaves what it has measured."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    results = {"runs": runs, "floors": floors, "scale": scale}
+    results: dict[str, Sequence[Run | Scale]] = {"runs": runs, "floors": floors, "scale": scale}
     text = json.dumps({name: [asdict(row) for row in rows] for name, rows in results.items()}, indent=1)
     output.write_text(text + "\n")
 

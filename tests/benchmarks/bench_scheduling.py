@@ -38,8 +38,8 @@ def job(k: int, rng: random.Random) -> Job:
     steps = rng.lognormvariate(10, 1)
     if k % 2:
         n = rng.choice((1, 1, 1, 2, 4, 8))
-        groups = (ReplicaGroup(WORKER, Resources(4000, 16 * GIB, 1), n, 1, 2 * n),)
-        return Job(JobSpec(f"gpu-{k}", float(k), groups, k, 0, k + rng.uniform(1e3, 1e5), steps, steps))
+        gpus = (ReplicaGroup(WORKER, Resources(4000, 16 * GIB, 1), n, 1, 2 * n),)
+        return Job(JobSpec(f"gpu-{k}", float(k), gpus, k, 0, k + rng.uniform(1e3, 1e5), steps, steps))
     model = rng.choice(list(MODELS.values()))
     groups = (
         ReplicaGroup(PS, Resources(2000, 4 * GIB), 1, 1, 4),

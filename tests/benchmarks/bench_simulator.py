@@ -11,6 +11,7 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from anchors import LUCID_COSTS, PHILLY, run, traces_dir
 from rich.console import Console
@@ -21,7 +22,7 @@ from elastic_tfjob.simulation.formats import read_csv
 from elastic_tfjob.simulation.inference import InferencePool
 
 PREEMPTIVE, PLAIN = 500, 2000
-CASES = (
+CASES: tuple[tuple[str, dict[str, Any], bool], ...] = (
     ("fifo", {"place": "count"}, False),
     ("fifo", {"place": "consolidate"}, False),
     ("fifo-backfill", {"place": "consolidate"}, False),

@@ -280,7 +280,7 @@ class ApiServer:
 
     def changed_since(self, resource: str, version: int) -> bool:
         """Whether something was written to a resource after a version."""
-        known = self.history.get(resource)
+        known = self.history.get(resource, [])
         return bool(known) and known[-1].version > version
 
     def next_change(self, resource: str) -> asyncio.Future[None]:

@@ -76,7 +76,7 @@ class Api(ApiClient):
 
     # The methods of the ApiClient
 
-    async def get(self, path: str, *, accept: str = "", **params: str) -> dict[str, Any]:
+    async def get(self, path: str, *, accept: str = "", most_bytes: int | None = None, **params: str) -> dict[str, Any]:
         return await self._asking("GET", path, params=params)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:

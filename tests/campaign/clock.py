@@ -60,7 +60,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """As asyncio's, which looks for files and measures real time in between."""
         ready, timers = self._ready, self._timers
         if not ready and not self._stopping:
-            while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+            while timers and timers[0][2]._cancelled:
                 heapq.heappop(timers)
             if not timers:
                 raise Deadlock("nothing is ready and no timer is set")
@@ -69,7 +69,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             ready.append(heapq.heappop(timers)[2])
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not handle._cancelled:  # type: ignore[attr-defined]
+            if not handle._cancelled:
                 handle._run()
 
     def run_in_executor(  # type: ignore[override]

@@ -1,7 +1,7 @@
 """Hostile tenants on a real control plane, and what must hold whatever they send.
 
-    PYTHONPATH=e2e:tests python -m campaign.hostile --seconds=600 --seed=7
-    PYTHONPATH=e2e:tests python -m campaign.hostile --mutant=deep-answers    is this seeded defect caught?
+    PYTHONPATH=tests python -m campaign.hostile --seconds=600 --seed=7
+    PYTHONPATH=tests python -m campaign.hostile --mutant=deep-answers    is this seeded defect caught?
 
 Two namespaces send batches of Inputs (hostile_inputs.py), one is a bystander that creates small jobs all along, with
 profile kips. A batch after which something does not hold is sent again input by input, to a fresh operator, to tell
@@ -295,7 +295,8 @@ class World:
         where = {id(each): self._tenants[n % 2] for n, each in enumerate(batch)}
         sending = asyncio.gather(*(self._apply(each, where[id(each)]) for each in batch), return_exceptions=True)
         broken = asyncio.create_task(self._is_broken.wait())
-        await asyncio.wait([asyncio.ensure_future(sending), broken], return_when=asyncio.FIRST_COMPLETED, timeout=30)
+        first: list[asyncio.Future[Any]] = [sending, broken]
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED, timeout=30)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(broken), max(0.0, wait_s - (time.monotonic() - begun)))
         if self._broken is None and not replay:
@@ -385,23 +386,19 @@ class World:
     # The operator
 
     async def _start_operator(self) -> None:
-        self._operator = await asyncio.to_thread(
+        mutant = self._mutant
+        operator = await asyncio.to_thread(
             operators.start,
             "ours",
             self._kubeconfig,
             self._folder,
             arguments=[f"--config-map={self._config}", "--status-via=direct", "--image=operator:1", "--take-over"],
-            **(
-                {
-                    "environment": {"CAMPAIGN_MUTANT": self._mutant},
-                    "command": (sys.executable, "-m", "campaign.mutated", "operator"),
-                }
-                if self._mutant
-                else {}
-            ),
+            environment={"CAMPAIGN_MUTANT": mutant} if mutant else None,
+            command=(sys.executable, "-m", "campaign.mutated", "operator") if mutant else (),
         )
-        resource.prlimit(self._operator.pid, resource.RLIMIT_CORE, (0, 0))
-        self._read = self._operator.log.stat().st_size
+        self._operator = operator
+        resource.prlimit(operator.pid, resource.RLIMIT_CORE, (0, 0))
+        self._read = operator.log.stat().st_size
 
     async def _restart(self) -> None:
         """A fresh operator: all that went wrong with the last one is forgotten, and its inputs are gone."""
@@ -702,7 +699,7 @@ async def _make_node(api: Api, name: str, *, reserved: bool) -> None:
     size = {"cpu": "64", "memory": "256Gi", "pods": "1000"}
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": now, "lastTransitionTime": now}
-    node = {
+    node: Object = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(_RESERVED if reserved else {})}},

@@ -309,8 +309,8 @@ def from_schema(schema: Object, random: Random, depth: int = 0) -> Any:
                 return random.choice((_AT, "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"))
             most = schema.get("maxLength", 10_000)
             found = random.choice((*_TEXTS, "x" * 5_000))[:most]
-            pattern = schema.get("pattern")
-            return found if not pattern or re.match(pattern, found) else "x"
+            expected = schema.get("pattern")
+            return found if not expected or re.match(expected, found) else "x"
         case "array":
             return [from_schema(schema.get("items", {}), random, depth + 1) for _ in range(random.choice((0, 1, 2)))]
     if "properties" in schema:
@@ -524,13 +524,15 @@ def generated(name: str, random: Random) -> Input:
                 if random.random() < 0.3:
                     job["spec"]["runPolicy"]["suspend"] = True
                 return Input("the operator's annotations, from the start", (create(job),), name, mendable=True)
-            steps = (create(job), Step("wait", seconds=1.5), annotate(name, wrong))
-            return Input("the operator's annotations, later", steps, name, mendable=True)
+            waits = Step("wait", seconds=1.5)
+            return Input(
+                "the operator's annotations, later", (create(job), waits, annotate(name, wrong)), name, mendable=True
+            )
         case "answer":
-            steps = (create(job), Step("run", name, answer=answer(random), body=pod_status(random)))
+            runs = Step("run", name, answer=answer(random), body=pod_status(random))
             if random.random() < 0.6:
-                steps = (create(job), Step("run", name, answer=answer(random)))
-            return Input("a pod's answer", steps, name, mendable=True)
+                runs = Step("run", name, answer=answer(random))
+            return Input("a pod's answer", (create(job), runs), name, mendable=True)
         case "pods":
             made = tenants_pod(f"{name}-own", name, random)
             steps = (

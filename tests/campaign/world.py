@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
+from unittest import mock
 
 import structlog
 
@@ -419,9 +420,8 @@ async def _wait_for_ever() -> None:
 def _small_operator() -> Iterator[None]:
     """The operator without what makes no difference here: measuring how late a loop is whose clock stands still while
     it works, and tasks for more questions at a time than there are pods."""
-    before = operator_module.watch_loop, polling._IN_FLIGHT
-    operator_module.watch_loop, polling._IN_FLIGHT = _wait_for_ever, 16  # type: ignore[misc]
-    try:
+    with (
+        mock.patch.object(operator_module, "watch_loop", _wait_for_ever),
+        mock.patch.object(polling, "_IN_FLIGHT", 16),
+    ):
         yield
-    finally:
-        operator_module.watch_loop, polling._IN_FLIGHT = before  # type: ignore[misc]

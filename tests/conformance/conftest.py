@@ -10,7 +10,7 @@ The operators act as their ServiceAccounts, with the rights that their manifests
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,10 +62,10 @@ def _case(item: pytest.Item) -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failure shows what the operator said about the case's namespace (or said last)."""
     report = yield
-    if report.when == "call" and report.failed:
+    if report.when == "call" and report.failed and isinstance(item, pytest.Function):
         for lab in item.funcargs.values():
             if isinstance(lab, Lab) and lab.log.exists():
                 lines = lab.log.read_text(errors="replace").splitlines()

@@ -86,9 +86,10 @@ class Lab:
 
     async def exit(self, pod: str, phase: str, **codes: int) -> None:
         """The pod ends in `phase`, its containers with these codes (one not named has no status)."""
-        await self.set_status(
-            pod, phase, **{name: ({"terminated": {"exitCode": code}}, 0) for name, code in codes.items()}
-        )
+        ended: dict[str, tuple[Object, int]] = {
+            name: ({"terminated": {"exitCode": code}}, 0) for name, code in codes.items()
+        }
+        await self.set_status(pod, phase, None, **ended)
 
     async def set_status(
         self, pod: str, phase: str, more: Object | None = None, **containers: tuple[Object, int]

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from conformance.lab import Lab, case, cases
-from conformance.manifest import names, replica, tfjob
+from conformance.manifest import Object, names, replica, tfjob
 
 EVERYONE = names(ps=2, worker=4)
 RUNNING = "Created Running"
@@ -123,7 +123,7 @@ async def test_suspended(lab: Lab, clean: str | None) -> None:
     start = (await lab.job())["status"]["startTime"]
     await lab.change({"runPolicy": {"suspend": True}})
     last = ("Suspended", "TFJobSuspended", "TFJob job is suspended.")
-    none = {"PS": {}, "Worker": {}}
+    none: Object = {"PS": {}, "Worker": {}}
     await lab.stays(conditions=SUSPENDED, last=last, pods="", services="", replicas=none, completed=False)
     status = (await lab.job())["status"]
     assert status["startTime"] == start

@@ -106,16 +106,16 @@ class Ledger:
 async def check(api: Api, ledger: Ledger, cases: Iterable[Case]) -> None:
     """Every case ended as it must: none lost, none doubled, none wrongly failed, nothing left behind or missing."""
     wrong: list[str] = []
-    left = defaultdict(set)
-    served = defaultdict(set)
+    left: defaultdict[str, set[str]] = defaultdict(set)
+    served: defaultdict[str, set[str]] = defaultdict(set)
     for found, collection in ((left, pods), (served, services)):
         for item in (await api.items(collection(ledger.namespace)))[0]:
-            job, replica = replica_of(item)
-            found[job].add(replica)
+            owner, replica = replica_of(item)
+            found[owner].add(replica)
     expected = {case.name: case for case in cases}
-    for job, replica in ledger.uids:
-        if job not in expected or replica not in expected[job].pods:
-            wrong.append(f"{job}: unexpected pod {replica}")
+    for owner, replica in ledger.uids:
+        if owner not in expected or replica not in expected[owner].pods:
+            wrong.append(f"{owner}: unexpected pod {replica}")
     for name, case in expected.items():
         job = ledger.jobs.get(name)
         if job is None:

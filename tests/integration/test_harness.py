@@ -26,7 +26,7 @@ async def test_a_closed_client_has_no_socket_left(own_plane: ControlPlane) -> No
     try:
         async with Api(own_plane.kubeconfig) as api:
             await api.items(pods())
-            watching = asyncio.create_task(anext(api.watch(pods())))
+            watching = asyncio.ensure_future(anext(api.watch(pods())))
             await asyncio.sleep(1)
             assert open_sockets() > before
             os.kill(apiserver, signal.SIGSTOP)

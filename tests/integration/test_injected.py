@@ -2,11 +2,12 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conformance.manifest import container, replica, tfjob
-from harness.api import CORE, Api, events, pods, tfjobs
+from harness.api import CORE, Api, Object, events, pods, tfjobs
 
 from .running import running
 
@@ -28,7 +29,7 @@ async def test_pods_with_launcher_and_exporter_meet_restricted(
     await api.merge(f"{CORE}/namespaces/{namespace}", enforce)
     notes = {f"{PREFIX}max-workers": "4", f"{PREFIX}checkpoint-dir": "/checkpoints"}
 
-    def job(name: str, **fields: object) -> dict:
+    def job(name: str, **fields: Any) -> Object:
         worker = replica(containers=[container(command=["python", "train.py"], **fields)])
         return tfjob(name, metadata={"annotations": notes}, Worker=worker, PS=worker)
 

@@ -143,7 +143,7 @@ def _webhooks() -> Object:
 
 def _run(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Our operator until it ends by itself; fails if it has not within a minute."""
-    command = [Path(sys.executable).with_name("elastic-tfjob"), "operator", f"--kubeconfig={kubeconfig}"]
+    command = [str(Path(sys.executable).with_name("elastic-tfjob")), "operator", f"--kubeconfig={kubeconfig}"]
     addresses = ["--metrics-bind-address=0", "--health-probe-bind-address=0"]
     return subprocess.run([*command, *addresses, *arguments], capture_output=True, text=True, timeout=60, check=False)
 

@@ -1,7 +1,7 @@
 """Pods that are gone when a test ends."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,10 +14,16 @@ def make_pod(tmp_path: Path) -> Iterator[Callable[..., Pod]]:
     """`make_pod(source)` writes a program and gives a pod that runs it; further arguments are the Pod's."""
     pods: list[Pod] = []
 
-    def make(source: str, *arguments: str, name: str = "pod", **more: object) -> Pod:
+    def make(
+        source: str,
+        *arguments: str,
+        name: str = "pod",
+        environment: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+    ) -> Pod:
         program = tmp_path / f"{name}.py"
         program.write_text(source)
-        pod = Pod(tmp_path / name, [more.get("python", sys.executable), program, *arguments], **more)
+        pod = Pod(tmp_path / name, [python, program, *arguments], environment, python)
         pods.append(pod)
         return pod
 

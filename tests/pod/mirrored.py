@@ -31,7 +31,7 @@ def descend(batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
     return loss
 
 
-@tf.function
+@tf.function  # type: ignore[untyped-decorator]  # TensorFlow has no types
 def one_step(batch: object) -> tf.Tensor:
     return strategy.reduce(tf.distribute.ReduceOp.MEAN, strategy.run(descend, (batch,)), axis=None)
 

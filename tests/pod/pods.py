@@ -9,13 +9,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from elastic_tfjob.exporter.files import status
 from elastic_tfjob.runtime.install import install
 
+T = TypeVar("T")
 
-def until(what: str, true: Callable[[], Any], seconds: float = 60.0) -> Any:
+
+def until(what: str, true: Callable[[], T | None], seconds: float = 60.0) -> T:
     """What `true` gives once that is not falsy. A busy machine takes long, and is no failure."""
     end = time.monotonic() + seconds
     while not (found := true()):
@@ -71,13 +73,17 @@ class Pod:
     def output(self) -> str:
         return (self.directory / "output").read_text()
 
-    def wait(self, seconds: float = 60.0) -> int:
+    @property
+    def started(self) -> subprocess.Popen[bytes]:
+        """The launcher's process."""
         assert self.process is not None
-        return self.process.wait(seconds)
+        return self.process
+
+    def wait(self, seconds: float = 60.0) -> int:
+        return self.started.wait(seconds)
 
     def signal(self, number: int) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
+        self.started.send_signal(number)
 
     def stop(self) -> None:
         """Kill what is left: launcher, and the programs that its log names."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import json
 import os
 import signal
 import subprocess
@@ -40,14 +41,14 @@ def tensorflow() -> Any:
     return tf
 
 
-def elastic(directory: Path | str, value: float = 0.0, **options: object) -> tuple[ElasticCheckpoint, object]:
+def elastic(directory: Path | str, value: float = 0.0, **options: Any) -> tuple[ElasticCheckpoint, Any]:
     tf = tensorflow()
     variable = tf.Variable([value] * 4)
     options = {"every_s": None, **options}
     return ElasticCheckpoint(tf.train.Checkpoint(variable=variable), str(directory), **options), variable
 
 
-def train(directory: Path | str, steps: int, **options: object) -> int:
+def train(directory: Path | str, steps: int, **options: Any) -> int:
     """Train until `steps`; the step it went on from."""
     job, variable = elastic(directory, every_steps=10, **options)
     begin = job.resume()
@@ -207,9 +208,14 @@ class Files:
         return call
 
 
-def on(files: Files, directory: Path, **options: object) -> tuple[ElasticCheckpoint, Any]:
+def checkpoints_of(job: ElasticCheckpoint) -> checkpoints.Checkpoints:
+    assert job._checkpoints is not None
+    return job._checkpoints
+
+
+def on(files: Files, directory: Path, **options: Any) -> tuple[ElasticCheckpoint, Any]:
     job, variable = elastic(directory, **{"every_steps": 10, **options})
-    job._checkpoints._files = files
+    checkpoints_of(job)._files = files
     return job, variable
 
 
@@ -254,8 +260,8 @@ def test_a_checkpoint_that_could_not_be_read_is_not_deleted(tmp_path: Path) -> N
 def test_what_was_just_written_is_kept_below_newer_ones(tmp_path: Path) -> None:
     train(tmp_path, 100)
     job, _ = elastic(tmp_path)
-    job._checkpoints.complete()
-    assert job._checkpoints.save(5)["step"] == 5
+    checkpoints_of(job).complete()
+    assert checkpoints_of(job).save(5)["step"] == 5
     assert names(tmp_path) == {"elastic-5", "elastic-80", "elastic-90", "elastic-100"}
 
 
@@ -305,6 +311,7 @@ def test_what_is_no_number_is_refused_at_the_call(tmp_path: Path) -> None:
     tf = tensorflow()
     job, _ = elastic(tmp_path)
     job.resume()
+    wrong: Any
     for wrong in ("5", 5.5, 5.0, True, None, np.array([1, 2]), tf.constant(0.5), object()):
         with pytest.raises(TypeError, match=r"step is .*; it may be a whole number: an int, a NumPy integer"):
             job.step(wrong)
@@ -346,7 +353,7 @@ def test_a_renamed_variable_is_an_error(tmp_path: Path) -> None:
     train(tmp_path, 10)
     train(tmp_path, 20)
 
-    def renamed(**options: object) -> tuple[ElasticCheckpoint, Any]:
+    def renamed(**options: Any) -> tuple[ElasticCheckpoint, Any]:
         variable = tf.Variable([7.0] * 4)
         layer = tf.train.Checkpoint(**{f"weight{index}": tf.Variable(0.0) for index in range(20)})
         checkpoint = tf.train.Checkpoint(renamed=variable, layer=layer)
@@ -470,7 +477,7 @@ def test_keras(tmp_path: Path, package: str) -> None:
     tf, keras = tensorflow(), importlib.import_module(package)
     data = tf.data.Dataset.from_tensor_slices((tf.random.uniform((64, 4)), tf.random.uniform((64, 1)))).batch(8)
 
-    def fit(steps: int) -> tuple[ElasticCheckpoint, object]:
+    def fit(steps: int) -> tuple[ElasticCheckpoint, Any]:
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         model.compile(keras.optimizers.Adam(0.01), "mse")
         checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
@@ -509,9 +516,9 @@ def test_batch_size() -> None:
         ({"chief": 1, "ps": 1, "worker": 2}, "evaluator", False, False, 2),
     ],
 )
-def test_what_a_replica_does(cluster: dict, kind: str, trains: bool, chief: bool, workers: int) -> None:
+def test_what_a_replica_does(cluster: dict[str, int], kind: str, trains: bool, chief: bool, workers: int) -> None:
     addresses = {name: [f"{name}-{index}:2222" for index in range(count)] for name, count in cluster.items()}
-    task = protocol.Task.of(protocol.json.dumps({"cluster": addresses, "task": {"type": kind, "index": 0}}))
+    task = protocol.Task.of(json.dumps({"cluster": addresses, "task": {"type": kind, "index": 0}}))
     assert (task.trains, task.chief, task.workers) == (trains, chief, workers)
 
 

@@ -42,7 +42,8 @@ def get(tmp_path: Path) -> Iterator[Get]:
 
     def ask(path: str) -> bytes:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
-            return answer.read()
+            content: bytes = answer.read()
+            return content
 
     def up() -> bool:
         try:
@@ -109,7 +110,9 @@ def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
         ({}, {}, None),
     ],
 )
-def test_whether_there_is_a_hook(tmp_path: Path, launcher: dict, progress: dict, hook: bool | None) -> None:
+def test_whether_there_is_a_hook(
+    tmp_path: Path, launcher: dict[str, Any], progress: dict[str, Any], hook: bool | None
+) -> None:
     for name, content in ((protocol.LAUNCHER, launcher), (protocol.PROGRESS, progress)):
         if content:
             protocol.write(tmp_path / name, content)

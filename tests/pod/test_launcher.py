@@ -9,9 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +53,7 @@ def prepare(pod: Pod, generation: int = 1, *, state: str = "ready") -> None:
     )
 
 
-def switch(pod: Pod, generation: int = 1, *, state: str, **more: object) -> dict:
+def switch(pod: Pod, generation: int = 1, *, state: str, **more: object) -> dict[str, Any]:
     pod.command("switch", generation, mode="overlap", tf_config=tf_config("chief", port=3000 + generation), **more)
     return until(
         f"the switch is {state}",
@@ -68,7 +70,7 @@ def children(pod: Pod) -> dict[int, str]:
         except OSError:
             continue
         state, parent = rest.split()[:2]
-        if int(parent) == pod.process.pid:
+        if int(parent) == pod.started.pid:
             found[int(stat.parent.name)] = state
     return found
 
@@ -128,7 +130,7 @@ def test_without_a_directory_the_program_runs_alone(make_pod: MakePod) -> None:
     pod = make_pod("import os; print(os.getpid()); raise SystemExit(3)", environment={"ELASTIC_TFJOB_DIR": "/no/such"})
     pod.start()
     assert pod.wait() == 3
-    assert int(pod.output) == pod.process.pid  # it has become the program
+    assert int(pod.output) == pod.started.pid  # it has become the program
 
 
 def test_orphans_are_reaped(make_pod: MakePod) -> None:
@@ -253,7 +255,7 @@ def test_new_one_that_crashes(chief: Callable[..., Pod]) -> None:
     prepare(pod, state="failed")
     assert pod.status["prepared"]["why"] == "the program ended with exit code 7"
     assert switch(pod, state="refused")["why"] == "the program ended with exit code 7"
-    assert pod.process.poll() is None
+    assert pod.started.poll() is None
     assert pod.status["generation"] == 0
 
 
@@ -306,7 +308,7 @@ def test_nonsense_changes_nothing(chief: Callable[..., Pod], text: str) -> None:
     assert pod.status["generation"] == 0
     pod.command("stop")
     time.sleep(0.2)
-    assert pod.process.poll() is None
+    assert pod.started.poll() is None
     prepare(pod)
 
 
@@ -382,6 +384,7 @@ def test_a_server_has_no_hook(make_pod: MakePod) -> None:
 IMPORTS = """
 import mmap, os, time
 from pathlib import Path
+from typing import Any
 
 library = Path(os.environ["ELASTIC_TFJOB_DIR"]) / "libtensorflow_framework.so.2"
 library.write_bytes(bytes(4096))
@@ -417,7 +420,10 @@ def test_importing_tensorflow_is_not_using_it(make_pod: MakePod, uses: bool) -> 
     pod = make_pod((STRANGER if uses else IMPORTS) + "\n(library.parent / 'uses').touch()\ntime.sleep(60)").start()
     until("it has come so far", (pod.shared / "uses").exists)
     (program,) = children(pod)
-    seen = lambda: hook._group(program)[1]  # noqa: E731
+
+    def seen() -> bool:
+        return hook._group(program)[1]
+
     if uses:
         until("its threads are seen", seen)
     assert seen() is uses
@@ -460,7 +466,7 @@ def looks(*seen: tuple[float, float, bool]) -> hook.Hook:
         pytest.param([(3, 1, True), (15, 8, True), (301, 80, True)], True, False, id="imported, never used"),
     ],
 )
-def test_when_no_hook_is_concluded(seen: list, imported: bool, says: bool | None) -> None:
+def test_when_no_hook_is_concluded(seen: list[tuple[float, float, bool]], imported: bool, says: bool | None) -> None:
     assert looks(*seen).says(False, imported) is says
     assert looks(*seen).says(True, imported) is True
 
@@ -495,7 +501,7 @@ def test_server_is_ready_when_its_port_is_open_and_runs_when_told(make_pod: Make
     pod.command("run", 1, tf_config=config)
     until("the old one is gone", lambda: len(children(pod)) == 1)
     assert pod.status["generation"] == 1
-    assert pod.process.poll() is None
+    assert pod.started.poll() is None
 
 
 def test_stubborn_server_is_killed(make_pod: MakePod) -> None:
@@ -560,6 +566,7 @@ def test_a_pod_that_is_ended_while_a_replaced_program_saves_waits_for_it(make_po
 FOLLOWER = """
 import os, time
 from pathlib import Path
+from typing import Any
 from elastic_tfjob.runtime import protocol
 
 generation = int(os.environ["ELASTIC_TFJOB_GENERATION"])
@@ -590,7 +597,7 @@ def test_a_worker_follows_its_chief_while_no_operator_is_there(make_pod: MakePod
     (pod.shared / "chief-has-begun").touch()
     until("it runs", lambda: pod.status["generation"] == 1, 20)
     until("the old one is gone", lambda: len(children(pod)) == 1)
-    assert protocol.read(pod.shared / protocol.COMMITTED)["generation"] == 1
+    assert (protocol.read(pod.shared / protocol.COMMITTED) or {}).get("generation") == 1
 
 
 # -- a container that is restarted ---------------------------------------------------------------------------------
@@ -662,14 +669,14 @@ def test_a_switch_that_cannot_be_kept_is_none(tmp_path: Path, monkeypatch: pytes
     launcher.running, launcher.prepared = Child(0, CHIEF), Child(1, CHIEF, state="ready")
     launcher._keep()
     protocol.generation_directory(tmp_path, 1).mkdir()
-    make = protocol.tempfile.mkstemp
+    make = tempfile.mkstemp
 
     def full(*, dir: Path, prefix: str) -> tuple[int, str]:
         if protocol.COMMITTED in prefix:
             raise OSError(errno.ENOSPC, "No space left on device")
         return make(dir=dir, prefix=prefix)
 
-    monkeypatch.setattr(protocol.tempfile, "mkstemp", full)
+    monkeypatch.setattr(tempfile, "mkstemp", full)
     with pytest.raises(OSError, match="No space"):
         launcher._commit(0.0)
     assert launcher.running.generation == 0

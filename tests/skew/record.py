@@ -1,6 +1,6 @@
 """Record what this version of the operator, launcher and exporter write: tests/skew/recorded/*.json.
 
-    PYTHONPATH=e2e:tests python -m skew.record
+    PYTHONPATH=tests python -m skew.record
 
 To be run when a version is released; `commit` in each file is that version, which tests/skew/test_skew.py runs beside
 the present one. What it wrote is what every later version must go on from.

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from elastic_tfjob.controller.job.decision import Observed, Settings
+from elastic_tfjob.controller.job.decision import Decision, Observed, Settings
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.objects.observed import Job, Pod, PodGroup, Service
 from elastic_tfjob.controller.objects.status import format_time
@@ -122,7 +122,7 @@ def pod_group(**spec: Any) -> PodGroup:
     )
 
 
-def decide(observed_job: Job, *, settings: Settings | None = None, later_s: float = 0.0, **seen: Any):  # type: ignore[no-untyped-def]
+def decide(observed_job: Job, *, settings: Settings | None = None, later_s: float = 0.0, **seen: Any) -> Decision:
     """Reconcile one observation at NOW, or so much later."""
     moment = NOW + timedelta(seconds=later_s)
     return reconcile(Observed(job=observed_job, now=moment, **seen), settings or Settings())

@@ -28,6 +28,21 @@ from elastic_tfjob.controller.objects.reports import CpuUse, MemoryUse, Prepared
 from elastic_tfjob.controller.objects.status import format_time
 from unit.build import NOW, UID, job, pod_group
 
+# What tests/skew/world.py takes from here, because the package has it elsewhere in each version, is named too.
+__all__ = [
+    "COMMAND",
+    "ELASTIC",
+    "WORDS",
+    "Cluster",
+    "Launcher",
+    "Pod",
+    "Report",
+    "Settings",
+    "State",
+    "Target",
+    "started",
+]
+
 COMMAND = ["python", "train.py"]
 ELASTIC = {
     f"{PREFIX}min-workers": "1",
@@ -298,8 +313,8 @@ class Cluster:
                 del self.pods[name], self.launchers[name]
             elif name in self.unschedulable:
                 trouble = Trouble("Unschedulable", f"Error pod {name} condition message: {WORDS}")
-                refused = {"unschedulable_at": pod.unschedulable_at or format_time(self.now), "unschedulable": WORDS}
-                self.pods[name] = replace(pod, troubles=(trouble,), **refused)
+                since = pod.unschedulable_at or format_time(self.now)
+                self.pods[name] = replace(pod, troubles=(trouble,), unschedulable_at=since, unschedulable=WORDS)
             elif pod.phase == "Pending":
                 self.pods[name] = replace(
                     pod, phase="Running", node=pod.pinned or "any", troubles=(), unschedulable_at=""

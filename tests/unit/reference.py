@@ -8,7 +8,7 @@ import ast
 import itertools
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def pages() -> dict[str, str]:
     }
 
 
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = ["| " + " | ".join(cells) + " |" for cells in (head, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
 
@@ -59,11 +59,12 @@ def configuration() -> str:
         "```yaml\nprofile: kips\nscope: annotated\nprofiles: {kips: {cooldown_s: 60}}\n"
         "rescale: {prepare_timeout_s: 300}\nstatus: {interval_s: 5}\n```",
     ]
-    for title, model in (
-        ("Top level", Configuration),
-        ("`rescale`", RescaleLimits),
-        ("`status`", StatusPolling),
-    ):
+    models: dict[str, type[BaseModel]] = {
+        "Top level": Configuration,
+        "`rescale`": RescaleLimits,
+        "`status`": StatusPolling,
+    }
+    for title, model in models.items():
         parts += [f"## {title}", fields(model)]
     parts.append("## Profiles")
     parts.append(
@@ -90,7 +91,7 @@ def allowed(field: FieldInfo) -> str:
     if typing.get_origin(kind) is typing.Literal:
         return ", ".join(f"`{word}`" for word in typing.get_args(kind))
     words = {bool: "true or false", int: "whole number", float: "number", str: "text"}
-    text = words.get(kind, "") if isinstance(kind, type) else ""  # type: ignore[call-overload]
+    text = words.get(kind, "") if isinstance(kind, type) else ""
     if not text:
         text = "list of numbers" if isinstance(field.get_default(call_default_factory=True), tuple) else "mapping"
     return " ".join([text, *filter(None, map(bound, field.metadata))])

@@ -40,7 +40,7 @@ class Script:
         if not self.lists:
             self.finished.set()
             await asyncio.Event().wait()
-        found = self.lists.pop(0)
+        found: dict[str, Any] | Exception = self.lists.pop(0)
         if isinstance(found, Exception):
             raise found
         return found

@@ -200,8 +200,8 @@ async def test_connections_notice_that_the_peer_is_gone() -> None:
     async with client_of(answer) as api:
         assert api._session.connector is not None
         await api.get("/")
-        (connections,) = api._session.connector._conns.values()  # type: ignore[attr-defined]
-        found = [protocol.transport.get_extra_info("socket") for protocol, _ in connections]
+        (connections,) = api._session.connector._conns.values()
+        found = [protocol.transport.get_extra_info("socket") for protocol, _ in connections if protocol.transport]
         for each in found:
             probes_s = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) + each.getsockopt(
                 socket.IPPROTO_TCP, socket.TCP_KEEPINTVL

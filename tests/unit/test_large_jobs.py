@@ -20,6 +20,7 @@ from elastic_tfjob.controller.objects.annotations import (
     STOP_COMMAND,
     TARGET_ANNOTATION,
     Command,
+    Next,
     State,
     Target,
     abridged,
@@ -193,7 +194,7 @@ def test_by_role_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         "Preparing",
         3,
         replicas=COUNTS,
-        next=rescale.Next(4, 1, "overlap", coming.replicas, COUNTS),
+        next=Next(4, 1, "overlap", coming.replicas, COUNTS),
     )
     found.annotations.update({STATE_ANNOTATION: state.to_json(), TARGET_ANNOTATION: coming.to_json()})
     looks = 0

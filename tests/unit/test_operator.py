@@ -11,16 +11,18 @@ import aiohttp
 import pytest
 
 from elastic_tfjob.controller import operator as operator_module
-from elastic_tfjob.controller.job.decision import Create, Decision, Event
+from elastic_tfjob.controller.job.decision import Create, Decision, Event, Observed, Settings
 from elastic_tfjob.controller.job.pods import replica_labels
 from elastic_tfjob.controller.kube import leader, supervise
-from elastic_tfjob.controller.kube.client import Conflict, Unavailable
+from elastic_tfjob.controller.kube.client import ApiError, Conflict, NotFound, Unavailable
 from elastic_tfjob.controller.kube.configuration import LiveConfiguration
 from elastic_tfjob.controller.kube.executor import Caches, Executor
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.leader import LeaderElection
+from elastic_tfjob.controller.kube.supervise import watch_loop
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, Next, State
 from elastic_tfjob.controller.objects.observed import EXPORTER, Job, Pod
+from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.operator import EXIT_LOST_LEADERSHIP, EXIT_OK, Operator, Options
 
 
@@ -55,12 +57,12 @@ class Server:
 
     async def once(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         if self.refused:
-            raise leader.ApiError(method, 403, "Forbidden", "")
+            raise ApiError(method, 403, "Forbidden", "")
         if method != "GET":
             assert body is not None
             self.lease = {**body, "metadata": {"resourceVersion": str(time.monotonic_ns())}}
         if self.lease is None:
-            raise leader.NotFound(method, 404, "NotFound", "")
+            raise NotFound(method, 404, "NotFound", "")
         return self.lease
 
 
@@ -138,7 +140,7 @@ async def test_a_bug_in_any_background_task_ends_nothing(monkeypatch: pytest.Mon
         return Decision(events=(Event("Normal", "Fine", ""),))
 
     monkeypatch.setattr(operator_module, "reconcile", reconcile)
-    monkeypatch.setattr(operator_module, "watch_loop", once("loop", operator_module.watch_loop))
+    monkeypatch.setattr(operator_module, "watch_loop", once("loop", watch_loop))
     server = Server("ns")
     operator = Operator(server, Options(metrics_address="0", health_address="0", image="i", threads=1))  # type: ignore[arg-type]
     for each in (operator._recorder, operator._reports, operator._scheduler, *operator._informers):
@@ -156,7 +158,7 @@ async def test_a_bug_in_any_background_task_ends_nothing(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    "error", [Unavailable("GET", 503, "", ""), leader.ApiError("GET", 403, "Forbidden", ""), KeyError("spec")]
+    "error", [Unavailable("GET", 503, "", ""), ApiError("GET", 403, "Forbidden", ""), KeyError("spec")]
 )
 async def test_its_own_image_is_asked_for_until_it_is_known(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """Jobs do not wait for it. Those that were looked at without it are looked at again."""
@@ -200,13 +202,22 @@ async def test_leadership_that_is_lost_ends_it(monkeypatch: pytest.MonkeyPatch) 
         assert await asyncio.wait_for(task, 30) == EXIT_LOST_LEADERSHIP
 
 
+def passes_seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Namespaces of the jobs that are looked at from now on; nothing is decided."""
+    seen: list[str] = []
+
+    def reconcile(observed: Observed, _: Settings) -> Decision:
+        seen.append(observed.job.namespace)
+        return Decision()
+
+    monkeypatch.setattr(operator_module, "reconcile", reconcile)
+    return seen
+
+
 async def test_a_job_whose_turn_comes_in_doubt_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a pause the lease is not sure for a moment. If it is renewed, no job may have been forgotten."""
     monkeypatch.setattr(operator_module, "_NOT_SURE_S", 0.05)
-    seen: list[str] = []
-    monkeypatch.setattr(
-        operator_module, "reconcile", lambda observed, _: seen.append(observed.job.namespace) or Decision()
-    )
+    seen = passes_seen(monkeypatch)
     server = Server("ns")
     async with running(server) as (operator, _, _):
         await until(lambda: len(seen) == 1)
@@ -221,10 +232,7 @@ async def test_a_job_whose_turn_comes_in_doubt_waits_for_it(monkeypatch: pytest.
 async def test_who_stands_by_remembers_nothing_of_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """And looks at all that there is when it leads."""
     monkeypatch.setattr(leader, "RETRY_S", 0.02)
-    seen: list[str] = []
-    monkeypatch.setattr(
-        operator_module, "reconcile", lambda observed, _: seen.append(observed.job.namespace) or Decision()
-    )
+    seen = passes_seen(monkeypatch)
     server = Server("a", "b")
     server.lease = {"spec": {"holderIdentity": "other"}, "metadata": {"resourceVersion": "1"}}
     async with running(server, leader_elect=True) as (operator, _, _):
@@ -318,10 +326,10 @@ async def failing(monkeypatch: pytest.MonkeyPatch, operator: Operator, state: st
     async def carry_out(job: Job, _: Decision) -> None:
         passes.append(time.monotonic())
         if state:
-            metadata = {"namespace": job.namespace, "name": job.name, "uid": job.uid}
+            metadata: dict[str, Any] = {"namespace": job.namespace, "name": job.name, "uid": job.uid}
             metadata |= {"resourceVersion": f"{len(passes)}00", "annotations": {STATE_ANNOTATION: state}}
             operator._caches.jobs.written({"metadata": metadata, "spec": {"tfReplicaSpecs": {}}})
-        raise leader.ApiError("POST", 403, "Forbidden", "exceeded quota")
+        raise ApiError("POST", 403, "Forbidden", "exceeded quota")
 
     monkeypatch.setattr(operator._executor, "carry_out", carry_out)
     return passes
@@ -394,7 +402,8 @@ def test_a_configuration_that_cannot_be_read_is_refused(text: str) -> None:
 )
 def test_what_no_live_cluster_does_is_refused(profile: str, parameter: str, value: str, said: str) -> None:
     """Also of a profile that is not chosen: it would be refused when it is."""
-    told, taken = Told(), []
+    told = Told()
+    taken: list[Configuration] = []
     live = LiveConfiguration(Server(), "ns/name", told, taken.append)  # type: ignore[arg-type]
     assert live.informer is not None
     metadata = {"namespace": "ns", "name": "name", "uid": "u", "resourceVersion": "1"}
@@ -417,7 +426,7 @@ async def test_a_quota_that_changed_meanwhile_is_not_taken_for_a_name_that_is_ta
             raise Conflict("POST", 409, "Conflict", "Operation cannot be fulfilled on resourcequotas: modified")
 
         async def get(self, path: str, **_: str) -> dict[str, Any]:
-            raise leader.NotFound("GET", 404, "NotFound", "")
+            raise NotFound("GET", 404, "NotFound", "")
 
     pods: Any = Informer(Server(), "/api/v1/pods", Pod.parse, lambda _: None)  # type: ignore[arg-type]
     executor = Executor(Busy(), Caches(pods, pods, pods), Told())  # type: ignore[arg-type]

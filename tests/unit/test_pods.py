@@ -1,5 +1,7 @@
 """What is created for a replica. TF_CONFIG strings are upstream's own test cases."""
 
+from typing import Any
+
 import pytest
 
 from elastic_tfjob.controller.job.pods import render_pod, render_service, tf_config
@@ -74,7 +76,7 @@ DOMAIN = "tf.training.org"
         ),
     ],
 )
-def test_tf_config(types: dict, options: dict, replica: tuple[str, int], expected: str) -> None:
+def test_tf_config(types: dict[str, Any], options: dict[str, Any], replica: tuple[str, int], expected: str) -> None:
     """TF_CONFIG byte for byte."""
     domain = options.pop("domain", "")
     found = job(types, **options)
@@ -91,7 +93,7 @@ def test_tf_config(types: dict, options: dict, replica: tuple[str, int], expecte
         pytest.param({"Worker": 1, "PS": 0}, False, id="no-ps"),
     ],
 )
-def test_only_distributed_jobs_have_tf_config(types: dict, distributed: bool) -> None:
+def test_only_distributed_jobs_have_tf_config(types: dict[str, int], distributed: bool) -> None:
     """A job of one replica in all trains locally."""
     found = job(types)
     name = next(iter(types))
@@ -174,7 +176,7 @@ def test_rendering_leaves_the_template_alone() -> None:
         ({"Worker": 1, "Master": 1}, ["j-master-0"]),
     ],
 )
-def test_master_role(types: dict, masters: list[str]) -> None:
+def test_master_role(types: dict[str, int], masters: list[str]) -> None:
     """The chief is the master; without one, worker 0 is."""
     found = job(types)
     spec = found.spec()

@@ -145,10 +145,10 @@ async def test_namespaces_take_turns() -> None:
         queue.add(key)
     found = []
     for _ in range(6):
-        key = await taken(queue)
-        assert key is not None
-        queue.done(key)
-        found.append(key[0])
+        turn = await taken(queue)
+        assert turn is not None
+        queue.done(turn)
+        found.append(turn[0])
     assert found == ["many", "few"] * 3
 
 

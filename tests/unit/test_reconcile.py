@@ -5,6 +5,7 @@ no API server, the order of things, and what holds for every observation.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -26,10 +27,10 @@ from elastic_tfjob.controller.job.decision import (
     UpdatePodGroup,
 )
 from elastic_tfjob.controller.objects.annotations import COMMAND_ANNOTATION, STOP_COMMAND
-from elastic_tfjob.controller.objects.observed import Job
+from elastic_tfjob.controller.objects.observed import Job, Pod
 from unit.build import NOW, condition, decide, job, pod, pod_group, replicas, service, services, shown
 
-STOPPED = {"annotations": {COMMAND_ANNOTATION: STOP_COMMAND}}
+STOPPED = {COMMAND_ANNOTATION: STOP_COMMAND}
 EARLIER = "2026-01-01T00:00:00Z"
 RUNNING = [condition("Created"), condition("Running")]
 
@@ -40,6 +41,11 @@ def created(decision: Decision) -> list[str]:
         for action in decision.actions
         if isinstance(action, Create)
     ]
+
+
+def bodies(decision: Decision) -> list[dict[str, Any]]:
+    """What is created, in order."""
+    return [action.body for action in decision.actions if isinstance(action, Create)]
 
 
 def test_a_new_job() -> None:
@@ -59,9 +65,9 @@ def test_a_new_job() -> None:
 
 def test_nothing_to_do() -> None:
     """An unchanged world gives an empty decision."""
-    seen = {"pods": (pod("Worker", 0),), "services": services({"Worker": 1})}
-    first = decide(job(), **seen)
-    settled = decide(job(status=first.status), later_s=60, **seen)
+    look = partial(decide, pods=(pod("Worker", 0),), services=services({"Worker": 1}))
+    first = look(job())
+    settled = look(job(status=first.status), later_s=60)
     assert settled == Decision()
 
 
@@ -162,11 +168,11 @@ class TestLimits:
             runPolicy={"activeDeadlineSeconds": 10},
             status={"conditions": RUNNING, "startTime": "2026-01-02T03:04:00Z"},
         )
-        seen = {"pods": (pod("Worker", 0),), "services": services({"Worker": 1})}
-        early = decide(found, **seen)
+        look = partial(decide, found, pods=(pod("Worker", 0),), services=services({"Worker": 1}))
+        early = look()
         assert early.again_at is not None
         assert (early.again_at - NOW).total_seconds() == 5
-        late = decide(found, later_s=5, **seen)
+        late = look(later_s=5)
         assert late.status is not None
         assert shown(late.status)[-1] == ("Failed", "True", "TFJobFailed")
         assert "longer than specified deadline" in late.status["conditions"][-1]["message"]
@@ -238,12 +244,12 @@ class TestRestart:
     def test_dynamic_workers_may_fail(self) -> None:
         """A failed worker does not fail a job with dynamic workers; a failed PS does."""
         found = job({"PS": 1, "Worker": 2}, enableDynamicWorker=True)
-        seen = {"services": services({"PS": 1, "Worker": 2})}
+        look = partial(decide, found, services=services({"PS": 1, "Worker": 2}))
         workers = (pod("Worker", 0), pod("Worker", 1, "Failed", exit_code=1))
-        lives = decide(found, pods=(pod("PS", 0), *workers), **seen)
+        lives = look(pods=(pod("PS", 0), *workers))
         assert lives.status is not None
         assert shown(lives.status)[-1][0] == "Running"
-        dies = decide(found, pods=(pod("PS", 0, "Failed", exit_code=1), *workers), **seen)
+        dies = look(pods=(pod("PS", 0, "Failed", exit_code=1), *workers))
         assert dies.status is not None
         assert shown(dies.status)[-1][0] == "Failed"
 
@@ -260,7 +266,7 @@ class TestTerminating:
 
     def test_by_us(self) -> None:
         """A pod with our note on it has not failed, and its place is not filled before it is gone."""
-        leaving = pod("Worker", 0, terminating=True, **STOPPED)
+        leaving = pod("Worker", 0, terminating=True, annotations=STOPPED)
         decision = decide(job(), pods=(leaving,), services=services({"Worker": 1}))
         assert decision.actions == ()
         assert decision.status is not None
@@ -275,7 +281,7 @@ class TestTerminating:
             DeletePod(extra.name, extra.uid, mark=True),
             DeleteService("j-worker-1", "j-worker-1-svc-uid"),
         )
-        leaving = pod("Worker", 1, terminating=True, **STOPPED)
+        leaving = pod("Worker", 1, terminating=True, annotations=STOPPED)
         after = decide(found, pods=(pod("Worker", 0), leaving), services=services({"Worker": 1}))
         assert after.status is not None
         assert after.status["replicaStatuses"] == {"Worker": {"active": 1}}
@@ -313,7 +319,7 @@ class TestSuspend:
         found = job(
             status={"conditions": [condition("Created"), condition("Suspended")], "startTime": "2026-01-01T00:00:00Z"}
         )
-        leaving = pod("Worker", 0, terminating=True, **STOPPED)
+        leaving = pod("Worker", 0, terminating=True, annotations=STOPPED)
         decision = decide(found, pods=(leaving,))
         assert created(decision) == ["Service/j-worker-0"]
         assert decision.status is not None
@@ -361,7 +367,7 @@ class TestGang:
         """Then the pods are its members."""
         group = pod_group(phase="Inqueue", minMember=1, queue="moved-here", minResources={})
         decision = decide(job(), settings=self.VOLCANO, pod_group=group)
-        body = decision.actions[0].body  # type: ignore[union-attr]
+        (body, *_) = bodies(decision)
         assert body["spec"]["schedulerName"] == "volcano"
         assert body["metadata"]["annotations"] == {
             "scheduling.k8s.io/group-name": "j",
@@ -371,7 +377,7 @@ class TestGang:
     def test_scheduler_plugins(self) -> None:
         """Group and pods are created together; a scheduler that the user named stays, with a warning."""
         decision = decide(job({"Worker": replicas(1, schedulerName="mine")}), settings=self.PLUGINS)
-        group, worker, _ = (action.body for action in decision.actions)  # type: ignore[union-attr]
+        group, worker, _ = bodies(decision)
         assert group["spec"] == {"minMember": 1, "minResources": {}}
         assert worker["spec"]["schedulerName"] == "mine"
         assert worker["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == "j"
@@ -391,7 +397,7 @@ class TestGang:
     def test_min_resources_of_the_first_members(self) -> None:
         """The first `minAvailable` pods by priority; limits stand in for requests that are not given."""
 
-        def with_resources(count: int, resources: dict, priority: str) -> dict:
+        def with_resources(count: int, resources: dict[str, Any], priority: str) -> dict[str, Any]:
             container = {"name": "tensorflow", "image": "t", "resources": resources}
             return replicas(count, containers=[container], priorityClassName=priority)
 
@@ -403,10 +409,7 @@ class TestGang:
             runPolicy={"schedulingPolicy": {"minAvailable": 3}},
         )
         decision = decide(found, settings=self.PLUGINS, priorities={"high": 10, "low": 1})
-        assert decision.actions[0].body["spec"]["minResources"] == {  # type: ignore[union-attr]
-            "cpu": "5",
-            "memory": "2147483648",
-        }
+        assert bodies(decision)[0]["spec"]["minResources"] == {"cpu": "5", "memory": "2147483648"}
 
 
 def test_troubles_are_told() -> None:
@@ -449,14 +452,14 @@ def test_troubles_are_told() -> None:
 
 def test_numbers_beyond_the_calendar() -> None:
     """A deadline or time to live of 30,000 years is as none, and a start time that is none begins anew."""
-    seen = {"pods": (pod("Worker", 0),), "services": services({"Worker": 1})}
+    look = partial(decide, pods=(pod("Worker", 0),), services=services({"Worker": 1}))
     policy = {"activeDeadlineSeconds": 999_999_999_999, "ttlSecondsAfterFinished": 2**31 - 1}
-    running = decide(job(runPolicy=policy, status={"startTime": "9000-01-01T00:00:00Z"}), **seen)
+    running = look(job(runPolicy=policy, status={"startTime": "9000-01-01T00:00:00Z"}))
     assert running.again_at is not None
     status = {"conditions": [condition("Created"), condition("Succeeded")], "completionTime": "9990-01-01T00:00:00Z"}
     assert decide(job(runPolicy=policy, status=status)).actions == ()
     for nonsense in ("then", "2026-01-02", "0000-00-00T00:00:00Z"):
-        found = decide(job(runPolicy={"activeDeadlineSeconds": 10**12}, status={"startTime": nonsense}), **seen)
+        found = look(job(runPolicy={"activeDeadlineSeconds": 10**12}, status={"startTime": nonsense}))
         assert found.status is not None
         assert shown(found.status)[-1][0] == "Running"
 
@@ -467,7 +470,7 @@ class TestMarked:
     @pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
     def test_it_is_deleted_and_made_anew(self, phase: str) -> None:
         """Its end would count for nothing, so it must not stay."""
-        marked = pod("Worker", 0, phase, exit_code=0 if phase == "Succeeded" else 1, **STOPPED)
+        marked = pod("Worker", 0, phase, exit_code=0 if phase == "Succeeded" else 1, annotations=STOPPED)
         found = job({"Worker": 2}, successPolicy="AllWorkers")
         decision = decide(found, pods=(marked, pod("Worker", 1)), services=services({"Worker": 2}))
         assert [action.name for action in decision.actions if isinstance(action, DeletePod)] == ["j-worker-0"]
@@ -527,7 +530,7 @@ def stored(found: Job, decision: Decision) -> Job:
 
 
 @given(JOBS, PODS)
-def test_every_decision(found: Job, pods: list) -> None:
+def test_every_decision(found: Job, pods: list[Pod]) -> None:
     """Each replica is created at most once and only in range; deleted only if there, once; a verdict settles."""
     spec = found.spec()
     decision = decide(found, pods=tuple(pods))
@@ -550,7 +553,7 @@ def test_every_decision(found: Job, pods: list) -> None:
 
 
 @given(JOBS, PODS, PODS)
-def test_a_finished_job_stays_finished(found: Job, before: list, after: list) -> None:
+def test_a_finished_job_stays_finished(found: Job, before: list[Pod], after: list[Pod]) -> None:
     """Whatever its pods do later, no pod is created and the verdict stands."""
     found = stored(found, decide(found, pods=tuple(before)))
     if not found.status().finished:

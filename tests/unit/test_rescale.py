@@ -532,7 +532,8 @@ def test_cpu_that_was_lent_is_given_back_before_the_new_size_runs() -> None:
     grown = Target(1, {"Chief": 1, "PS": 1, "Worker": 3}, {}, {"Chief": (150,), "PS": (300,)}, "grows")
     cluster.annotations[TARGET_ANNOTATION] = grown.to_json()
     cluster.run(5)
-    assert cluster.state.phase == "Preparing"
+    preparing = cluster.state
+    assert preparing.phase == "Preparing"
     assert cluster.pods["j-chief-0"].cpu == (150, 150)
     assert cluster.pods["j-ps-0"].cpu == (100, 100)
     cluster.unschedulable.clear()

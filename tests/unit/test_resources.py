@@ -108,7 +108,7 @@ def test_as_kubernetes_reads_it(written: int | str, value: str) -> None:
     ],
 )
 def test_no_quantity_is_nothing(written: object) -> None:
-    assert (quantity(written), millicores(written), whole(written)) == (0, 0, 0)
+    assert [quantity(written), millicores(written), whole(written)] == [0, 0, 0]
 
 
 @given(st.from_regex(QUANTITY_PATTERN, fullmatch=True) | st.text(max_size=20) | st.integers() | st.binary())

@@ -19,6 +19,7 @@ from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.schedule import loop, targets
 from elastic_tfjob.controller.schedule.isolate import without_offenders
 from elastic_tfjob.controller.schedule.loop import Scheduler
+from elastic_tfjob.controller.schedule.snapshot import ScheduledJob
 
 
 @pytest.fixture(autouse=True)
@@ -249,7 +250,8 @@ async def test_a_watch_of_the_cluster_that_ends_is_begun_anew(monkeypatch: pytes
     monkeypatch.setattr(supervise, "_BACKOFF_S", 0.01)
     world = World([tfjob("good")])
     informer = getattr(world.scheduler, which)
-    run, begun, breaks = informer.run, [], asyncio.Event()
+    run, breaks = informer.run, asyncio.Event()
+    begun: list[None] = []
 
     async def cancelled_once() -> None:
         begun.append(None)
@@ -405,7 +407,7 @@ async def test_a_round_looks_at_what_is_new(monkeypatch: pytest.MonkeyPatch) -> 
     """And not at every job at every interval: those that said how far they are, and those that wait for something. All
     are looked at when a node is another one."""
     monkeypatch.setattr(loop, "_INTERVAL_S", 0.1)
-    monkeypatch.setattr(loop.ScheduledJob, "passing", property(lambda _: False))  # they do wait: for their pods
+    monkeypatch.setattr(ScheduledJob, "passing", property(lambda _: False))  # they do wait: for their pods
     world = World(crowd())
     looks: list[set[str]] = []
     works = loop._describe_all

@@ -107,8 +107,8 @@ def test_injected_containers_are_counted() -> None:
 
 def test_a_limit_without_a_request_is_the_request() -> None:
     limits = {"limits": {"cpu": "500m", "memory": "1Gi", "nvidia.com/gpu": 1}}
-    asks = {"containers": [{"name": "tensorflow", "image": "i", "resources": limits}]}
-    assert described(elastic_job(**asks)).spec.groups[0].request == Resources(500, GI, 1, 1)
+    containers = [{"name": "tensorflow", "image": "i", "resources": limits}]
+    assert described(elastic_job(containers=containers)).spec.groups[0].request == Resources(500, GI, 1, 1)
 
 
 def test_without_checkpoint_dir_it_has_only_its_declared_size() -> None:
@@ -651,9 +651,8 @@ def test_kueues_jobs_stay_within_what_was_admitted() -> None:
     assert fewer.job is not None
     assert fewer.terms is not None
     assert (fewer.job.spec.groups[1].maximum, fewer.terms.problems) == (1, [])
-    labels = {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "q"}, "namespace": "n", "name": "j", "uid": "u"}}
-    labels["metadata"]["resourceVersion"] = "1"  # type: ignore[assignment]
-    assert Job.parse(labels).queue == "q"
+    metadata = {"labels": {"kueue.x-k8s.io/queue-name": "q"}, "namespace": "n", "name": "j", "uid": "u"}
+    assert Job.parse({"metadata": {**metadata, "resourceVersion": "1"}}).queue == "q"
 
 
 def test_a_waiting_job_is_as_old_as_its_wait() -> None:

@@ -21,6 +21,7 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, Node, ReplicaGroup, Snapshot
 from elastic_tfjob.scheduling.stages.place.catalogue import PLACES
 from elastic_tfjob.simulation.worlds.ps import MODELS, PsTruth
+from elastic_tfjob.speed.model import Speed
 from elastic_tfjob.speed.optimus import believe
 
 FILE = Path(__file__).with_name("recorded_plans.json.gz")
@@ -184,7 +185,7 @@ def _built(made: Json) -> Job:
         asked="asked for by a person" if made["asked"] else "",
     )
     said = made["speed"]
-    speed = None
+    speed: Speed | None = None
     if isinstance(said, str) and said:
         speed = PsTruth(spec.total_steps or 1.0, MODELS[said])
     elif said:

@@ -66,11 +66,10 @@ class TestDrf:
 
     def test_cooldown_and_a_rescale_under_way_leave_a_job_alone(self) -> None:
         new = job("new", at=1)
-        for state in ({"rescaled_s": 50.0}, {"phase": "rescaling"}):
-            big = job("big", workers(1, 1, 4), on={"Worker": ("n",) * 4})
-            busy = replace(big, **state)  # type: ignore[arg-type]
+        big = job("big", workers(1, 1, 4), on={"Worker": ("n",) * 4})
+        for busy in (replace(big, rescaled_s=50.0), replace(big, phase="rescaling")):
             decided = plan("drf", [node("n", gpus=4)], [busy, new], now=100, cooldown_s=60)
-            assert sizes(decided) == {"big": 4}, state
+            assert sizes(decided) == {"big": 4}, busy
         assert sizes(
             plan("drf", [node("n", gpus=4)], [job("big", workers(1, 1, 4), on={"Worker": ("n",) * 4}), new])
         ) == {

@@ -20,7 +20,12 @@ from .invariants import violations
 
 def decided(nodes: list[Node], jobs: list[Job], *steps: Callable[[Round], object], **more: Any) -> Plan:
     """What these steps decide, in order of arrival and by best fit."""
-    fifo: Profile = replace(build("fifo", parse_profile("fifo", {})), steps=steps, **more)
+
+    def run(round_: Round) -> None:
+        for step in steps:
+            step(round_)
+
+    fifo: Profile = replace(build("fifo", parse_profile("fifo", {})), steps=(run,), **more)
     plan = schedule(Snapshot(100.0, {n.name: n for n in nodes}, {j.key: j for j in jobs}), fifo)
     assert violations(plan) == []
     return plan

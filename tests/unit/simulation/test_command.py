@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from elastic_tfjob.cli import main
+from elastic_tfjob.simulation import command
+from elastic_tfjob.simulation.runner import run_all
 
 TRACE = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,2,5,1\nc,3,1,1\n"
 SCENARIO = """\
@@ -197,7 +199,6 @@ def test_an_interrupted_run_prints_what_is_known(monkeypatch: pytest.MonkeyPatch
     """Ctrl-C arrives while the progress bar is being drawn, after the first rounds."""
     trace = tmp_path / "long.csv"
     trace.write_text("job_id,submit_s,duration_s,num_gpus\n" + "".join(f"j{k},{k},5,1\n" for k in range(500)))
-    from elastic_tfjob.simulation import command  # noqa: PLC0415
 
     def interrupted(specs: Any, report: Any, processes: Any) -> Any:
         def stop(*_: object) -> None:
@@ -205,7 +206,6 @@ def test_an_interrupted_run_prints_what_is_known(monkeypatch: pytest.MonkeyPatch
 
         return run_all(specs, stop, 1)
 
-    run_all = command.run_all
     monkeypatch.setattr(command, "run_all", interrupted)
     result = simulate(trace, "--nodes", 1, "--profile", "fifo", "--json", tmp_path / "out.json")
     assert result.exit_code == 130

@@ -1,6 +1,6 @@
 """Remove what the harness made: the kind cluster and the images. Built programs stay in the cache.
 
-PYTHONPATH=e2e python3 -m harness.clean
+python3 -m harness.clean
 """
 
 import shutil

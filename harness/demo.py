@@ -2,7 +2,7 @@
 
 It starts with one worker, grows into the idle cluster, gives room back to a second job, and is followed to its end.
 
-PYTHONPATH=e2e python3 -m harness.demo
+python3 -m harness.demo
 """
 
 import json
@@ -135,7 +135,7 @@ def _changes(cluster: Cluster, namespace: str, name: str, seen: Followed) -> Ite
 def _follow_reports(cluster: Cluster, namespace: str, pod: str, reports: list[dict[str, float]]) -> None:
     """Append what the training program prints (a JSON object a line) until its container ends."""
     command = [
-        binaries.path("kube"),
+        str(binaries.path("kube")),
         "kubectl",
         f"--kubeconfig={cluster.kubeconfig}",
         "-n",

@@ -1,6 +1,6 @@
 """The container images: the project's own (operator, trainer), and a kind node where no registry can be reached.
 
-    PYTHONPATH=e2e python3 -m harness.images operator trainer    # builds what is missing or outdated
+    python3 -m harness.images operator trainer    # builds what is missing or outdated
 
 An image's tag is a hash of what it is made from, so an image that exists is current. What a person names in a manifest
 is `localhost/elastic-tfjob/NAME:dev`: `localhost` keeps anybody from looking for it in a public registry.
@@ -18,7 +18,7 @@ from harness.engine import Engine, engine, registry_reachable
 from harness.machine import need
 from harness.progress import Problem, main, run, step
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 NODE_SOURCES = ROOT / "e2e" / "node-image"
 PREFIX = "localhost/elastic-tfjob"
 LOGS = CACHE / "logs"
@@ -62,7 +62,7 @@ def base() -> str:
         if not docker.has(own):
             with step("making a base image of Debian packages", "50 s"):
                 archive = Path(folder) / "base.tar"
-                command = ["mmdebstrap", "--variant=minbase", f"--include={packages}", suite, archive]
+                command: list[str | Path] = ["mmdebstrap", "--variant=minbase", f"--include={packages}", suite, archive]
                 run(command, log=LOGS / "image-base.log")
                 docker.run("import", "--change", "ENV LANG=C.UTF-8", archive, own)
     return own

@@ -1,8 +1,8 @@
 """A kind cluster, made if it does not exist, else used as it is. One at a time: another configuration replaces it.
 
-PYTHONPATH=e2e python3 -m harness.cluster            # ready, with a kubeconfig and kubectl under build/
-PYTHONPATH=e2e python3 -m harness.cluster scarce     # three workers whose CPU adds up to the machine's
-PYTHONPATH=e2e python3 -m harness.cluster --delete
+python3 -m harness.cluster            # ready, with a kubeconfig and kubectl under build/
+python3 -m harness.cluster scarce     # three workers whose CPU adds up to the machine's
+python3 -m harness.cluster --delete
 """
 
 import argparse
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness import audit, binaries, images
 from harness.binaries import digest
@@ -53,8 +54,9 @@ class Cluster:
         """Names of all nodes but the control plane."""
         return [node for node in self._containers() if not node.endswith("control-plane")]
 
-    def nodes(self) -> list[dict]:
-        return json.loads(self.kubectl("get", "nodes", "-o", "json"))["items"]
+    def nodes(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.kubectl("get", "nodes", "-o", "json"))["items"]
+        return found
 
     def load(self, image: str, *, everywhere: bool = False) -> None:
         """Bring `image`, whose tag is a hash of its inputs, and its `:dev` name to the workers; older ones go.
