@@ -7,7 +7,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/elastic-tfjob
 
 # Found or installed when a target first needs it.
 UV = $(eval UV := $$(shell e2e/bootstrap))$(or $(UV),$(error no uv: see above))
-RUN = PYTHONPATH=. $(UV) run --frozen --quiet
+RUN = PYTHONPATH=tests $(UV) run --frozen --quiet
 
 .PHONY: help
 help: ## this list
@@ -44,8 +44,8 @@ bench-scale: .venv ## 10,000 TFJobs on a real control plane: memory, idle CPU, r
 
 .PHONY: bench-capacity
 bench-capacity: .venv ## memory and idle CPU of 10,000 jobs, plain and elastic, with a function as API server
-	PYTHONPATH=e2e:tests $(UV) run --frozen --quiet python tests/benchmarks/bench_capacity.py --jobs 10000
-	PYTHONPATH=e2e:tests $(UV) run --frozen --quiet python tests/benchmarks/bench_capacity.py --jobs 10000 --elastic --profile kips --nodes 1000
+	PYTHONPATH=tests $(UV) run --frozen --quiet python tests/benchmarks/bench_capacity.py --jobs 10000
+	PYTHONPATH=tests $(UV) run --frozen --quiet python tests/benchmarks/bench_capacity.py --jobs 10000 --elastic --profile kips --nodes 1000
 
 .PHONY: bench-rescale
 bench-rescale: .venv ## how long training stops when a job changes its size, beside today's ways: build/bench/rescale.json
@@ -108,7 +108,7 @@ deploy: .venv ## the CRD and the operator on the kind cluster, by kustomize
 
 .PHONY: clean
 clean: ## delete the cluster, the images, build/ and .venv; the cache stays
-	@python=.venv/bin/python; [ -x $$python ] || python=python3; $$python -m harness.clean
+	@python=.venv/bin/python; [ -x $$python ] || python=python3; PYTHONPATH=tests $$python -m harness.clean
 	rm -rf build .venv
 
 .PHONY: distclean

@@ -1,8 +1,8 @@
 """A kind cluster, made if it does not exist, else used as it is. One at a time: another configuration replaces it.
 
-python3 -m harness.cluster            # ready, with a kubeconfig and kubectl under build/
-python3 -m harness.cluster scarce     # three workers whose CPU adds up to the machine's
-python3 -m harness.cluster --delete
+PYTHONPATH=tests python3 -m harness.cluster            # ready, with a kubeconfig and kubectl under build/
+PYTHONPATH=tests python3 -m harness.cluster scarce     # three workers whose CPU adds up to the machine's
+PYTHONPATH=tests python3 -m harness.cluster --delete
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Remove what the harness made: the kind cluster and the images. Built programs stay in the cache.
 
-python3 -m harness.clean
+PYTHONPATH=tests python3 -m harness.clean
 """
 
 import shutil

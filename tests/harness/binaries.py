@@ -1,6 +1,6 @@
 """The programs that tests and the kind cluster need, built from pinned Go modules (e2e/go) and cached by their inputs.
 
-    python3 -m harness.binaries kube kind    # builds what is missing, prints the paths
+    PYTHONPATH=tests python3 -m harness.binaries kube kind    # builds what is missing, prints the paths
 
 Only a package registry is needed: no container registry, no release page. Standard library only, since this runs before
 the project's environment exists.
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from harness.progress import Problem, main, run, say, step
 
-SOURCES = Path(__file__).resolve().parents[1] / "e2e" / "go"
+SOURCES = Path(__file__).resolve().parents[2] / "e2e" / "go"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastic-tfjob"
 
 GO_AT_LEAST = (1, 26)

@@ -199,7 +199,7 @@ def start(
 
 def _sources(name: Name) -> Path:
     if name == "ours":
-        return Path(__file__).resolve().parents[1]
+        return Path(__file__).resolve().parents[2]
     return binaries.module_dir("training-operator", "github.com/kubeflow/training-operator")
 
 

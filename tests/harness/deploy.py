@@ -1,6 +1,6 @@
 """The operator and the trainer's image on the kind cluster, as a user would install them: by kustomize.
 
-python3 -m harness.deploy
+PYTHONPATH=tests python3 -m harness.deploy
 """
 
 import json

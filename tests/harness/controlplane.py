@@ -3,7 +3,7 @@
 It has no kubelet, so no pod runs, but every rule of the API (RBAC, admission, CRD schemas and CEL, watches, status
 subresources) is the real one. Loopback only; ready in a few seconds.
 
-    python3 -m harness.controlplane --scheduler    # keeps one running, for work by hand
+    PYTHONPATH=tests python3 -m harness.controlplane --scheduler    # keeps one running, for work by hand
 """
 
 import argparse

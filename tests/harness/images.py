@@ -1,6 +1,6 @@
 """The container images: the project's own (operator, trainer), and a kind node where no registry can be reached.
 
-    python3 -m harness.images operator trainer    # builds what is missing or outdated
+    PYTHONPATH=tests python3 -m harness.images operator trainer    # builds what is missing or outdated
 
 An image's tag is a hash of what it is made from, so an image that exists is current. What a person names in a manifest
 is `localhost/elastic-tfjob/NAME:dev`: `localhost` keeps anybody from looking for it in a public registry.
@@ -18,7 +18,7 @@ from harness.engine import Engine, engine, registry_reachable
 from harness.machine import need
 from harness.progress import Problem, main, run, step
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 NODE_SOURCES = ROOT / "e2e" / "node-image"
 PREFIX = "localhost/elastic-tfjob"
 LOGS = CACHE / "logs"

@@ -2,7 +2,7 @@
 
 It starts with one worker, grows into the idle cluster, gives room back to a second job, and is followed to its end.
 
-python3 -m harness.demo
+PYTHONPATH=tests python3 -m harness.demo
 """
 
 import json

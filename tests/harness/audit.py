@@ -1,6 +1,6 @@
 """What the operator may do beside what it does: the roles of its manifests, and the API server's audit log.
 
-    python3 -m harness.audit AUDIT.LOG...    # both, for what `kubectl kustomize` makes of the overlay
+    PYTHONPATH=tests python3 -m harness.audit AUDIT.LOG...    # both, for what `kubectl kustomize` makes of the overlay
 
 A verb that is granted and never used is a right that only an attacker needs; one that is used and not granted fails.
 """
@@ -18,7 +18,7 @@ import yaml
 from harness import binaries
 from harness.progress import main, run
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 OVERLAY = ROOT / "manifests" / "overlays" / "standalone"
 ACCOUNT = "elastic-tfjob-operator"
 
