@@ -58,8 +58,9 @@ WORDS = "0/3 nodes are available: 3 Insufficient cpu."
 
 @dataclass
 class Launcher:
-    """What runs in a pod: see the pod contract in docs/elastic.md. `saves` tells how the chief's next save goes,
-    `builds` whether the program of a next generation comes up."""
+    """What runs in a pod: see the pod contract in docs/elastic.md. `saves` tells how the chief's next save goes
+    ("well", "fails" or "never"), `builds` whether the program of a next generation comes up. A table of transitions
+    that the real launcher goes through, too, holds it to that one: tests/pod/test_transitions.py."""
 
     chief: bool
     generation: int | None = None
@@ -69,63 +70,75 @@ class Launcher:
     saves: str = "well"
     builds: bool = True
     why: str = "exit code 1"
+    seen: str = ""
+    """The last command."""
+    kept: Switch | None = None
+    """The decision that was stored with what runs: what a restarted container knows."""
 
     def obey(self, text: str) -> None:
-        """Look at the command once."""
-        if not text:
-            if self.generation is None:
-                self.generation = 0
-            self.first_step = True
-            return
-        command = orjson.loads(text)
-        if command["action"] == "stop":
-            return
-        generation = command["generation"]
-        if command["action"] == "run":
-            self._run(generation)
-        elif command["action"] == "prepare":
-            self._prepare(generation)
-        else:
-            self._prepare(generation)
-            if self.chief:
-                self._switch(generation)
-
-    def _run(self, generation: int) -> None:
-        if self.switch is not None and self.switch.state == "saving":
-            self.switch = replace(self.switch, state="refused", why="cancelled")
-        self.first_step = self.generation == generation
-        self.generation, self.prepared = generation, None
-
-    def _prepare(self, generation: int) -> None:
-        if self.generation == generation:
-            return
-        if self.prepared is None or self.prepared.generation != generation:
-            self.prepared = Prepared(generation, "overlap", "starting")
-        elif self.prepared.state == "starting":
+        """Look at the command once. Since the last look what runs has made a step, and what started has come up."""
+        self.first_step = self.generation is not None
+        if self.prepared is not None and self.prepared.state == "starting":
             built = self.prepared
             self.prepared = (
                 replace(built, state="ready") if self.builds else replace(built, state="failed", why=self.why)
             )
+        command: dict[str, Any] = orjson.loads(text) if text else {"action": "stop"}
+        action, generation = command["action"], command.get("generation", 0)
+        if action == "prepare" and text != self.seen and self.switch and self.switch.generation == generation:
+            self.switch = None  # it may be tried again
+        self.seen = text
+        if action == "stop":
+            if self.generation is None:
+                self._start(0)
+        elif action == "run":
+            self._run(generation)
+        elif self.generation != generation:
+            if self.prepared is None or self.prepared.generation != generation:
+                self._cancel()
+                self.prepared = Prepared(generation, "overlap", "starting")
+            if action == "prepare":
+                self._cancel()
+            else:
+                self._switch(generation, self.prepared)
 
-    def _switch(self, generation: int) -> None:
-        if self.generation == generation or self.prepared is None or self.prepared.state != "ready":
-            self.first_step = self.first_step or self.generation == generation
+    def _run(self, generation: int) -> None:
+        if self.switch is not None and self.switch.generation != generation:
+            self._cancel()
+        if self.generation == generation:
+            self.prepared = None
+        elif self.prepared is None or self.prepared.generation != generation or self.prepared.state == "failed":
+            self._start(generation)
+        elif self.chief and self.generation is not None:
+            self._switch(generation, self.prepared)
+        else:
+            self._start(generation)
+
+    def _switch(self, generation: int, prepared: Prepared) -> None:
+        """The chief alone decides, once for each attempt, and never without a save."""
+        if not self.chief or self.generation is None:
             return
         if self.switch is not None and self.switch.generation == generation and self.switch.state != "saving":
             return
-        if self.saves == "well":
+        self.switch = Switch(generation, "saving")
+        if prepared.state == "failed":
+            self.switch = Switch(generation, "refused", prepared.why)
+        elif prepared.state == "ready" and self.saves == "well":
             self.switch = Switch(generation, "committed")
-            self.generation, self.prepared, self.first_step = generation, None, False
-        elif self.saves == "fails":
+            self._start(generation)
+        elif prepared.state == "ready" and self.saves == "fails":
             self.switch = Switch(generation, "refused", "No space left on device")
-        else:
-            self.switch = Switch(generation, "saving")
+
+    def _cancel(self) -> None:
+        if self.switch is not None and self.switch.state == "saving":
+            self.switch = replace(self.switch, state="refused", why="cancelled")
+
+    def _start(self, generation: int) -> None:
+        self.generation, self.prepared, self.first_step, self.kept = generation, None, False, self.switch
 
     def restart(self) -> None:
-        """The container died: what runs is kept on disk, what was prepared is not."""
-        self.prepared, self.first_step = None, False
-        if self.switch is not None and self.switch.state == "saving":
-            self.switch = None
+        """The container died: what runs is kept on disk, with the decision that led to it; what was prepared is not."""
+        self.prepared, self.first_step, self.switch, self.seen = None, False, self.kept, ""
 
 
 @dataclass
@@ -229,6 +242,10 @@ class Cluster:
             self.settings,
         )
         self.decision = decision
+        self.carry_out(decision, killed_after=killed_after)
+
+    def carry_out(self, decision: Decision, *, killed_after: int | None = None) -> None:
+        """What the executor does, in its order: tests/integration/test_writes.py holds it to that one."""
         creations = [action for action in decision.actions if isinstance(action, Create)]
         states = [action for action in decision.actions if isinstance(action, SaveState)]
         others = [action for action in decision.actions if not isinstance(action, Create | SaveState)]
@@ -273,7 +290,7 @@ class Cluster:
                     self.dropped, self._passed_over[name] = None, command
             case ResizePod(name, _, request, limit):
                 self.resized.append(write)
-                self.pods[name] = replace(self.pods[name], cpu=(request, limit))
+                self.pods[name] = replace(self.pods[name], cpu=(request, limit or self.pods[name].cpu[1]))
 
     def _create(self, body: dict[str, Any]) -> None:
         metadata = body["metadata"]

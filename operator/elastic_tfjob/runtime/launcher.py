@@ -221,6 +221,7 @@ class Launcher:
         # A generation that was refused may be tried again: only a repeated `switch` is the same attempt.
         if command.action == "prepare" and self.switch and self.switch["generation"] == command.generation:
             self.switch = None
+            self._withdraw()  # else what is saved for the attempt before would commit it
         self.command = command
 
     # -- towards the command -------------------------------------------------------------------------------------------

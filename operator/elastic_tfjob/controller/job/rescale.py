@@ -252,7 +252,7 @@ def _preparing(s: RescaleInput) -> Transition:
     # The host names of added pods exist when they run: a program that looked for them before would be told that they do
     # not, and name services remember that for half a minute.
     ready_to_begin = all(role in pods and pods[role].phase == "Running" for role in added)
-    told = _roles(coming.replicas) if ready_to_begin else added
+    told = [role for role in _roles(coming.replicas) if role in added or _runs(s, role)] if ready_to_begin else added
     step = Transition(
         s.state, _most(s.state.replicas, coming.replicas), _commands(s, told, "prepare", coming), again_s=1.0
     )
@@ -474,6 +474,13 @@ def _prepared(s: RescaleInput, role: Role) -> bool:
         return False
     prepared = report.prepared
     return prepared is not None and prepared.generation == generation and prepared.state == "ready"
+
+
+def _runs(s: RescaleInput, role: Role) -> bool:
+    """Whether a replica says that its program runs. A pod that is made anew must have begun: if `prepare` is the first
+    that its launcher hears, it prepares the coming generation and runs none."""
+    report = s.report(role)
+    return report is not None and report.generation is not None
 
 
 def _followed(s: RescaleInput) -> bool:

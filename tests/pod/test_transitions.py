@@ -1,0 +1,338 @@
+"""What a launcher answers to each command: one table, for the real one with real programs and for the one that unit
+tests pretend with (unit.pretend), so that what is shown with that one is true of this one."""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from elastic_tfjob.runtime import protocol
+from harness.controlplane import free_port
+from unit.pretend import Launcher
+
+from .pods import Pod
+from .programs import tf_config
+
+SETTLED_S = 30.0
+"""A busy machine takes long to start a program."""
+STAYS_S = 0.15
+"""Three looks of the launcher, in which nothing more may happen."""
+
+PROGRAM = """
+import os, signal, socket, sys, time
+from pathlib import Path
+from elastic_tfjob.runtime import protocol
+
+generation, shared = int(os.environ["ELASTIC_TFJOB_GENERATION"]), Path(os.environ["ELASTIC_TFJOB_DIR"])
+folder, task = protocol.generation_directory(shared, generation), protocol.Task.of(os.environ["TF_CONFIG"])
+
+def told(what):
+    return (protocol.read(shared / "told.json") or {}).get(what)
+
+if generation and told("builds") == "no":
+    sys.exit(1)
+if task.serves:
+    listener = socket.create_server(("127.0.0.1", task.port))
+    while True:
+        time.sleep(1)
+protocol.write(folder / protocol.HELLO, {})
+if not (folder / protocol.GO).exists():
+    protocol.write(folder / protocol.READY, {})
+    while not (folder / protocol.GO).exists():
+        time.sleep(0.005)
+protocol.write(shared / protocol.PROGRESS, {"generation": generation, "first_step_at": time.time()})
+answered = None
+while True:
+    request = (protocol.read(folder / protocol.SAVE) or {}).get("id")
+    if request and request != answered and told("saves") != "never":
+        answered = request
+        protocol.write(folder / protocol.SAVED, {"id": request, "ok": told("saves") != "fails", "why": ""})
+    time.sleep(0.005)
+"""
+"""A chief that trains and saves, or a server, as the file told.json says."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Generations: what runs (and has made a step, where it is the chief's), what is prepared and the last switch."""
+
+    runs: int | None
+    prepared: tuple[int, str] | None = None
+    switch: tuple[int, str] | None = None
+
+
+Script = list[tuple[str, Answer]]
+
+
+def runs(generation: int | None, prepared: str = "", switch: str = "") -> Answer:
+    """`prepared` and `switch`: "1 ready", "1 committed"."""
+
+    def pair(text: str) -> tuple[int, str] | None:
+        number, _, state = text.partition(" ")
+        return (int(number), state) if text else None
+
+    return Answer(generation, pair(prepared), pair(switch))
+
+
+CHIEF: dict[str, Script] = {
+    "two switches": [
+        ("", runs(0)),
+        ("prepare 1", runs(0, "1 ready")),
+        ("switch 1", runs(1, switch="1 committed")),
+        ("run 1", runs(1, switch="1 committed")),
+        ("prepare 2", runs(1, "2 ready", "1 committed")),
+        ("switch 2", runs(2, switch="2 committed")),
+    ],
+    "a switch that was not prepared": [("", runs(0)), ("switch 1", runs(1, switch="1 committed"))],
+    "another one is prepared": [
+        ("", runs(0)),
+        ("prepare 1", runs(0, "1 ready")),
+        ("prepare 2", runs(0, "2 ready")),
+        ("run 0", runs(0)),
+    ],
+    "a save that fails is tried again when it is prepared again": [
+        ("saves fails", runs(0)),
+        ("prepare 1", runs(0, "1 ready")),
+        ("switch 1", runs(0, "1 ready", "1 refused")),
+        ("saves well", runs(0, "1 ready", "1 refused")),
+        ("run 0", runs(0, switch="1 refused")),
+        ("switch 1", runs(0, "1 ready", "1 refused")),
+        ("prepare 1", runs(0, "1 ready")),
+        ("switch 1", runs(1, switch="1 committed")),
+    ],
+    "a save that does not come is taken back": [
+        ("saves never", runs(0)),
+        ("switch 1", runs(0, "1 ready", "1 saving")),
+        ("run 0", runs(0, switch="1 refused")),
+        ("saves well", runs(0, switch="1 refused")),
+    ],
+    "prepared while it saves": [
+        ("saves never", runs(0)),
+        ("switch 1", runs(0, "1 ready", "1 saving")),
+        ("prepare 1", runs(0, "1 ready")),
+        ("saves well", runs(0, "1 ready")),
+        ("switch 1", runs(1, switch="1 committed")),
+    ],
+    "another one is prepared while it saves": [
+        ("saves never", runs(0)),
+        ("switch 1", runs(0, "1 ready", "1 saving")),
+        ("prepare 2", runs(0, "2 ready", "1 refused")),
+        ("saves well", runs(0, "2 ready", "1 refused")),
+    ],
+    "what is prepared is to run": [
+        ("saves never", runs(0)),
+        ("prepare 1", runs(0, "1 ready")),
+        ("run 1", runs(0, "1 ready", "1 saving")),
+        ("saves well", runs(1, switch="1 committed")),
+    ],
+    "one that does not come up": [
+        ("builds no", runs(0)),
+        ("prepare 1", runs(0, "1 failed")),
+        ("switch 1", runs(0, "1 failed", "1 refused")),
+        ("run 0", runs(0, switch="1 refused")),
+        ("builds yes", runs(0, switch="1 refused")),
+        ("prepare 1", runs(0, "1 ready")),
+    ],
+    "what was not prepared is to run": [
+        ("", runs(0)),
+        ("run 4", runs(4)),
+        ("prepare 5", runs(4, "5 ready")),
+        ("run 6", runs(6)),
+    ],
+    "a pod that stops": [("", runs(0)), ("prepare 1", runs(0, "1 ready")), ("stop", runs(0, "1 ready"))],
+    "a new pod that is to stop": [("stop", runs(0))],
+    "a new pod": [("prepare 3", runs(None, "3 ready")), ("switch 3", runs(None, "3 ready")), ("run 3", runs(3))],
+    "restarts": [
+        ("", runs(0)),
+        ("restart", runs(0)),
+        ("prepare 1", runs(0, "1 ready")),
+        ("restart", runs(0, "1 ready")),
+        ("switch 1", runs(1, switch="1 committed")),
+        ("restart", runs(1, switch="1 committed")),
+        ("saves fails", runs(1, switch="1 committed")),
+        ("switch 2", runs(1, "2 ready", "2 refused")),
+        ("run 1", runs(1, switch="2 refused")),
+        ("restart", runs(1, switch="1 committed")),
+    ],
+    "restarted while it saves": [
+        ("saves never", runs(0)),
+        ("switch 1", runs(0, "1 ready", "1 saving")),
+        ("restart", runs(0, "1 ready", "1 saving")),
+        ("run 0", runs(0, switch="1 refused")),
+        ("restart", runs(0)),
+    ],
+}
+
+SERVER: dict[str, Script] = {
+    "a server": [
+        ("", runs(0)),
+        ("prepare 1", runs(0, "1 ready")),
+        ("switch 1", runs(0, "1 ready")),
+        ("run 1", runs(1)),
+        ("switch 2", runs(1, "2 ready")),
+        ("prepare 3", runs(1, "3 ready")),
+        ("run 1", runs(1)),
+        ("run 4", runs(4)),
+    ],
+    "a server that does not come up": [
+        ("builds no", runs(0)),
+        ("prepare 1", runs(0, "1 failed")),
+        ("switch 1", runs(0, "1 failed")),
+        ("run 0", runs(0)),
+    ],
+    "a new server": [("prepare 3", runs(None, "3 ready")), ("restart", runs(None, "3 ready")), ("run 3", runs(3))],
+    "a server restarts": [
+        ("", runs(0)),
+        ("prepare 1", runs(0, "1 ready")),
+        ("restart", runs(0, "1 ready")),
+        ("run 1", runs(1)),
+        ("restart", runs(1)),
+    ],
+}
+
+
+class Side(Protocol):
+    """A launcher, real or pretended."""
+
+    def begin(self, command: str) -> None: ...
+    def do(self, what: str) -> None: ...
+    def settled(self, expected: Answer) -> Answer:
+        """Its answer when nothing more happens."""
+        ...
+
+
+class Real:
+    """A launcher's process, and programs that it starts."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self._kind = kind
+        self._ports = {0: free_port()}
+        (folder / "program.py").write_text(PROGRAM)
+        environment = {"TF_CONFIG": tf_config(kind, port=self._ports[0])}
+        self.pod = Pod(folder / "pod", [sys.executable, folder / "program.py"], environment)
+        self._told: dict[str, str] = {}
+        self._heard = 0
+
+    def begin(self, command: str) -> None:
+        if command:
+            self._command(command)
+        self.pod.start()
+
+    def do(self, what: str) -> None:
+        word, _, value = what.partition(" ")
+        if word in ("saves", "builds"):
+            self._told[word] = value
+            protocol.write(self.pod.shared / "told.json", dict(self._told))
+        elif what == "restart":
+            self.pod.stop()
+            self._heard += bool(self.pod.command_file.read_text())
+            self.pod.start()
+        else:
+            self._command(what)
+            self.pod.signal(signal.SIGCONT)  # it looks at once
+
+    def _command(self, text: str) -> None:
+        action, _, number = text.partition(" ")
+        self._heard += 1
+        if action == "stop":
+            self.pod.command_file.write_text(json.dumps({"action": "stop"}))
+            return
+        generation = int(number)
+        port = self._ports.setdefault(generation, free_port())
+        self.pod.command(action, generation, mode="overlap", tf_config=tf_config(self._kind, port=port))
+
+    def _answer(self) -> Answer:
+        said = self.pod.status
+        trains = said["first_step_at"] is not None or self._kind != "chief"
+        return Answer(
+            said["generation"] if trains else None,
+            said["prepared"] and (said["prepared"]["generation"], said["prepared"]["state"]),
+            said["switch"] and (said["switch"]["generation"], said["switch"]["state"]),
+        )
+
+    def settled(self, expected: Answer) -> Answer:
+        end = time.monotonic() + SETTLED_S
+        log = self.pod.shared / "launcher.log"
+        while time.monotonic() < end:
+            heard = log.read_text().count(" command: ") if log.exists() else 0
+            if heard >= self._heard and self._answer() == expected:
+                break
+            time.sleep(0.01)
+        time.sleep(STAYS_S)
+        return self._answer()
+
+
+class Pretended:
+    """The one of the unit tests."""
+
+    def __init__(self, kind: str) -> None:
+        self.launcher = Launcher(kind == "chief")
+        self._text = ""
+
+    def begin(self, command: str) -> None:
+        self._command(command)
+
+    def do(self, what: str) -> None:
+        word, _, value = what.partition(" ")
+        if word == "saves":
+            self.launcher.saves = value
+        elif word == "builds":
+            self.launcher.builds = value == "yes"
+        elif what == "restart":
+            self.launcher.restart()
+        else:
+            self._command(what)
+
+    def _command(self, text: str) -> None:
+        action, _, number = text.partition(" ")
+        self._text = json.dumps({"action": action, "generation": int(number or 0)}) if text else ""
+
+    def settled(self, expected: Answer) -> Answer:
+        del expected
+        launcher = self.launcher
+        for _ in range(5):
+            launcher.obey(self._text)
+        prepared, switch = launcher.prepared, launcher.switch
+        return Answer(
+            launcher.generation if launcher.first_step else None,
+            None if prepared is None else (prepared.generation, prepared.state),
+            None if switch is None else (switch.generation, switch.state),
+        )
+
+
+@pytest.fixture(params=["real", "pretended"])
+def side(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Side]]:
+    """`side(kind)`: the launcher of a replica of this kind."""
+    pods: list[Pod] = []
+
+    def make(kind: str) -> Side:
+        if request.param == "pretended":
+            return Pretended(kind)
+        real = Real(tmp_path, kind)
+        pods.append(real.pod)
+        return real
+
+    yield make
+    for pod in pods:
+        pod.stop()
+
+
+@pytest.mark.parametrize(("kind", "name"), [*(("chief", name) for name in CHIEF), *(("ps", name) for name in SERVER)])
+def test_each_answer(side: Callable[[str], Side], kind: str, name: str) -> None:
+    script = {"chief": CHIEF, "ps": SERVER}[kind][name]
+    launcher = side(kind)
+    first, answer = script[0]
+    behaves = first.startswith(("saves", "builds"))
+    if behaves:
+        launcher.do(first)
+    launcher.begin("" if behaves else first)
+    assert launcher.settled(answer) == answer, first
+    for what, answer in script[1:]:
+        launcher.do(what)
+        assert launcher.settled(answer) == answer, what
