@@ -290,7 +290,7 @@ def test_progress_speed_and_cpu_use() -> None:
     assert early.speed is not None
     assert early.speed.steps_per_s({"PS": 1, "Worker": 1}) == 5.0, "it has hardly begun"
     assert (early.steps, early.steps_per_s) == (120, 0.0)
-    assert getattr(made, "cpu_use", {"Worker": 0.25}) == {"Worker": 0.25}
+    assert made.cpu_use == {"Worker": 0.25}
 
 
 def test_nonsense_in_our_annotations_counts_as_nothing() -> None:
