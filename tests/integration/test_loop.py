@@ -95,7 +95,7 @@ async def test_gang_waits_with_reason_and_starts_when_there_is_room(
         await api.create(tfjobs("default"), job("second", PS=1, Worker=2))
         second = await until(api, "second", lambda target: True)
         assert second["replicas"] == {}
-        assert second["reason"]
+        assert second["reason"] == "needs 3 CPU, 2 free"
         assert not [p for p in (await api.items(pods("default")))[0] if p["metadata"]["name"].startswith("second-")]
         async with asyncio.timeout(30):  # each pod where the plan says
             bound: dict[str, str] = {}
