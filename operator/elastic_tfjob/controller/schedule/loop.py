@@ -33,7 +33,8 @@ from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.objects.status import parse_time
 from elastic_tfjob.controller.objects.unfit import Pair, Unfit, active, judge, verdict_due_s
 from elastic_tfjob.controller.schedule.isolate import without_offenders
-from elastic_tfjob.controller.schedule.snapshot import ScheduledJob, assemble, candidate, set_aside
+from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job, set_aside
+from elastic_tfjob.controller.schedule.snapshot import assemble
 from elastic_tfjob.controller.schedule.targets import decide, decide_fixed, released, suspended
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profile import Profile
@@ -521,7 +522,7 @@ def _describe_all(
     for key, each in seen.items():
         try:
             unfit = judge(each.unfit, each.pods, now_s)
-            found = candidate(
+            found = scheduled_job(
                 each.job,
                 each.pods,
                 nodes=nodes,
@@ -535,7 +536,7 @@ def _describe_all(
             described[key] = _Described(found, unfit, verdict_due_s(each.pods, now_s))
         except Exception as error:
             described[key] = _Described(
-                replace(candidate(None, each.pods, nodes=nodes, now=now), source=each.job), {}, None, error
+                replace(scheduled_job(None, each.pods, nodes=nodes, now=now), source=each.job), {}, None, error
             )
     return described
 
