@@ -13,6 +13,7 @@ from typing import Literal, Protocol, TypeVar, cast
 
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Taint
 from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
 from elastic_tfjob.speed.history import History, Past
 from elastic_tfjob.speed.model import Speed
 
@@ -107,8 +108,8 @@ class JobSpec:
     to it.
 
     `sequence` breaks ties of arrival. `total_steps` is the work, in the program's own steps. `duration_s` is the
-    expected run time at the declared size: from an annotation, learned, or in a simulation the truth if a profile
-    asks for the oracle.
+    expected run time at the declared size: from an annotation, or in a simulation the truth if a profile asks for the
+    oracle. `model` is what jobs that teach each other have in common: what they train, else the stem of their name.
     """
 
     key: str
@@ -210,7 +211,7 @@ class Job:
     its dominant resource (accelerators, else replicas) times seconds up to `since_s`, the time of its last placement.
 
     `cpu` is what replicas hold now. `cpu_use` is per type the mean of CPU used / CPU held, over a window in which `cpu`
-    and `placement` did not change; a type that is missing is not known (yet).
+    and `placement` did not change; a type that is missing is not known (yet). `loss` is how the training loss falls.
     """
 
     spec: JobSpec
@@ -225,7 +226,7 @@ class Job:
     rescaled_s: float = float("-inf")
     migrations: int = 0
     speed: Speed | None = None
-    loss_growth: float | None = None
+    loss: Growth = NOT_REPORTED
     cpu: Cpu = field(default_factory=dict)
     cpu_use: Mapping[str, float] = field(default_factory=dict)
 

@@ -32,6 +32,8 @@ from elastic_tfjob.simulation.inference import DAY_S, INFERENCE, Demand, Inferen
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.simulation.worlds.base import Truth, World
 from elastic_tfjob.simulation.worlds.ps_cpu import CpuBound, Pace
+from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
+from elastic_tfjob.speed.history import Lesson, stem
 from elastic_tfjob.speed.model import Speed
 from elastic_tfjob.speed.optimus import believe
 
@@ -165,6 +167,7 @@ class _Live:
     boot: "_Boot | None" = None
     busy: float = 0.0
     """CPUs that it uses."""
+    loss: Growth = NOT_REPORTED
 
 
 @dataclass(slots=True)
@@ -235,7 +238,8 @@ class Simulation:
         self._used_accelerators = 0
         self._used_cpu = 0
         self._running = 0
-        self._accounted_s = start
+        self._accounted_s = self._now = start
+        self._history = self.snapshot.history
         self._round_at = inf
         self._done = 0
         self._open: dict[tuple[str, str], Interval] = {}
@@ -273,7 +277,7 @@ class Simulation:
         interval, on_change, drifts = self.profile.interval_s, self.profile.on_change, self.profile.drifts
         last_report = 0
         while heap:
-            now = heap[0][0]
+            now = self._now = heap[0][0]
             changed: list[Job] = []
             removed: list[str] = []
             round_due = False
@@ -316,7 +320,9 @@ class Simulation:
                 known = {job.key for job in changed}
                 changed += [self._job(job) for key, job in live.items() if job.work.loss and key not in known]
             if news or round_due:
-                self.snapshot = self.snapshot.evolve(now, changed=changed, removed=removed, nodes=nodes, pools=pools)
+                self.snapshot = self.snapshot.evolve(
+                    now, changed=changed, removed=removed, nodes=nodes, pools=pools, history=self._history
+                )
             if round_due or (news and on_change):
                 self._decide(now)
             elif news:
@@ -395,7 +401,7 @@ class Simulation:
             total_steps=total,
             duration_s=duration,
             loanable=work.loanable,
-            model=work.model,
+            model=work.model or stem(work.key.rpartition("/")[2]),
         )
         record = JobRecord(work.key, work.submit_s, work.deadline_s)
         self.outcome.records.append(record)
@@ -438,10 +444,18 @@ class Simulation:
         record = live.record
         record.executed_s += now - live.since_s
         record.finish_s = now
+        self._learn(live)
         self._release(live, now)
         self._hold(live, UNPLACED, now)
         self.outcome.last_s = now
         self._done += 1
+
+    def _learn(self, live: _Live) -> None:
+        """What the job that has just finished teaches about those like it."""
+        size = (len(live.placement.get(PS, ())), len(live.placement.get(WORKER, ())))
+        seen = live.seen or ({size: live.rate} if size[1] else {})
+        lesson = Lesson(live.spec.key, live.truth.total_steps, live.record.executed_s, dict(seen), dict(live.seen_cpu))
+        self._history = self._history.learned(live.spec.scope, live.spec.model, lesson)
 
     def _release(self, ended: _Live, now: float) -> None:
         """Jobs that were to start where `ended` would have left once its rescale was through need not wait for that."""
@@ -536,7 +550,7 @@ class Simulation:
             live.rescaled_s,
             live.record.migrations,
             live.speed,
-            self._loss_growth(live),
+            self._loss(live),
             live.cpu_held,
             live.use,
         )
@@ -546,13 +560,13 @@ class Simulation:
             return "waiting"
         return "rescaling" if live.boot is not None and live.boot.placement else "running"
 
-    def _loss_growth(self, live: _Live) -> float | None:
-        """How fast the loss falls where the job is, per second."""
-        curve, rate = live.work.loss, live.rate
-        if curve is None:
-            return None
-        steps = live.steps + rate * max(0.0, self.snapshot.now - live.observed_s)
-        return curve.at(steps) - curve.at(steps + rate)
+    def _loss(self, live: _Live) -> Growth:
+        """How the loss falls where the job is; nobody hears of it but while the job trains."""
+        curve, now = live.work.loss, self._now
+        if curve is not None and live.placement:
+            steps = live.steps + live.rate * max(0.0, now - live.observed_s)
+            live.loss = live.loss.read(steps, curve.at(steps), now)
+        return live.loss
 
     def _lognormal(self, sigma: float) -> float:
         return self.random.lognormvariate(0.0, sigma) if sigma > 0 else 1.0

@@ -20,7 +20,7 @@ LESSONS: Final = 8
 """Finished jobs of one name that are remembered."""
 NAMES: Final = 32
 """Names of one scope that are remembered."""
-SCOPES_NAMES: Final = 2048
+SCOPES_NAMES: Final = 1024
 """Names of all scopes together that are remembered."""
 SIZES: Final = 16
 """Sizes of one job whose speeds are remembered."""
@@ -116,13 +116,11 @@ class Past:
         return None if found is None else Estimate(found.value, max(found.relative_error, OTHER_CPU))
 
 
+@dataclass(frozen=True, slots=True)
 class History:
     """What finished jobs taught, by scope and name. A value: `learned` gives the next one."""
 
-    __slots__ = ("_pasts",)
-
-    def __init__(self, pasts: Mapping[str, Mapping[str, Past]] | None = None) -> None:
-        self._pasts: Mapping[str, Mapping[str, Past]] = pasts or {}
+    _pasts: Mapping[str, Mapping[str, Past]] = field(default_factory=dict)
 
     def past(self, scope: str, name: str) -> Past | None:
         """What this scope's jobs of this name taught."""
@@ -163,12 +161,6 @@ class History:
 
     def __len__(self) -> int:
         return sum(map(len, self._pasts.values()))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, History) and self._pasts == other._pasts
-
-    def __hash__(self) -> int:
-        return id(self)
 
 
 def _positive(value: float | None) -> float | None:

@@ -6,18 +6,21 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Final
 
+from elastic_tfjob.api.annotations import Elasticity
 from elastic_tfjob.api.limits import MAX_STEPS
 from elastic_tfjob.controller.objects.annotations import State
 from elastic_tfjob.controller.objects.observed import Job, Pod
 from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.service import Record
 from elastic_tfjob.controller.objects.status import parse_time
 from elastic_tfjob.controller.objects.unfit import Pair
 from elastic_tfjob.controller.schedule.request import NAME_FIELD, JobRequest
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Requirement
+from elastic_tfjob.speed.history import Lesson, stem
 from elastic_tfjob.speed.optimus import OnlineSpeed, believe
 
-__all__ = ["Role", "cpu_use", "job_spec", "last_rescale", "progress", "seconds", "speed"]
+__all__ = ["Role", "cpu_use", "job_spec", "last_rescale", "lesson", "model_of", "progress", "seconds", "speed"]
 
 Role = tuple[str, int]
 """Replica type, in the spec's spelling, and index."""
@@ -74,7 +77,13 @@ def job_spec(
         constraints=next(iter(distinct)) if len(distinct) == 1 else ANYWHERE,
         constraints_by_type=where if len(distinct) > 1 else (),
         asked=why,
+        model=model_of(job, elasticity),
     )
+
+
+def model_of(job: Job, elasticity: Elasticity) -> str:
+    """What the job has in common with those that teach it: the annotation `model`, else the stem of its name."""
+    return elasticity.model or stem(job.name)
 
 
 def _elsewhere(name: str, constraints: Constraints, unfit: Mapping[Pair, str]) -> Constraints:
@@ -99,6 +108,14 @@ def progress(state: State | None, report: Report | None, since_s: float) -> tupl
     return 0.0, since_s, 0.0
 
 
+def measured(found: JobRequest, state: State) -> dict[tuple[int, int], tuple[float, int]]:
+    """The steps per second that the state remembers by (PSs, workers), each with the millicores of a worker's pod."""
+    if core.WORKER not in found.requests:
+        return {}
+    request, beside = found.requests[core.WORKER].cpu, found.beside[core.WORKER]
+    return {size: (rate, request if lent is None else lent + beside) for size, (rate, lent) in state.measured.items()}
+
+
 def speed(
     found: JobRequest,
     state: State | None,
@@ -108,13 +125,8 @@ def speed(
 ) -> OnlineSpeed | None:
     if state is None or core.WORKER not in found.requests:
         return None
-    request, beside = found.requests[core.WORKER].cpu, found.beside[core.WORKER]
-    seen: dict[tuple[int, int], tuple[float, int]] = {}
-    for text, rate in state.speeds.items():
-        ps, _, workers = text.partition("/")
-        if ps.isdecimal() and workers.isdecimal() and max(len(ps), len(workers)) < 10 and _SLOWEST < rate < _FASTEST:
-            lent = state.speed_cpu.get(text)
-            seen[int(ps), int(workers)] = rate, request if lent is None else lent + beside
+    request = found.requests[core.WORKER].cpu
+    seen = measured(found, state)
     now = report.speed_of(state.generation) if state.phase == "Stable" and report is not None else None
     if now and _SLOWEST < now < _FASTEST:
         held = cpu.get(core.WORKER) or (request,)
@@ -127,6 +139,23 @@ def speed(
 @lru_cache(maxsize=8192)
 def _believe(seen: tuple[tuple[tuple[int, int], float, int], ...]) -> OnlineSpeed:
     return believe({size: rate for size, rate, _ in seen}, cpu={size: float(cpu) for size, _, cpu in seen})
+
+
+def lesson(job: Job, found: JobRequest, state: State | None, record: Record) -> tuple[str, Lesson] | None:
+    """What a job that has succeeded teaches, and about which name; None before its record is closed, and of one that
+    the operator kept no state of."""
+    if state is None or record.placed or not job.status().is_true("Succeeded"):
+        return None
+    seen = measured(found, state)
+    steps = state.total_steps if state.total_steps is not None else state.step
+    taught = Lesson(
+        job.uid,
+        None if steps is None else float(steps),
+        record.executed_s or None,
+        {size: rate for size, (rate, _) in seen.items()},
+        {size: float(cpu) for size, (_, cpu) in seen.items()},
+    )
+    return model_of(job, found.elasticity), taught
 
 
 def cpu_use(pods: Mapping[Role, Pod], reports: Mapping[str, Report]) -> dict[str, float]:

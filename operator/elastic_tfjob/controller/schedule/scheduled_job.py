@@ -21,7 +21,16 @@ from elastic_tfjob.controller.objects.observed import Job, Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.service import Record
 from elastic_tfjob.controller.objects.unfit import Pair
-from elastic_tfjob.controller.schedule.core_job import Role, cpu_use, job_spec, last_rescale, progress, seconds, speed
+from elastic_tfjob.controller.schedule.core_job import (
+    Role,
+    cpu_use,
+    job_spec,
+    last_rescale,
+    lesson,
+    progress,
+    seconds,
+    speed,
+)
 from elastic_tfjob.controller.schedule.request import (
     JobRequest,
     annotated,
@@ -32,6 +41,8 @@ from elastic_tfjob.controller.schedule.request import (
 )
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.speed.growth import Growth
+from elastic_tfjob.speed.history import Lesson
 
 __all__ = ["REFUSED", "ScheduledJob", "Usage", "scheduled_job", "set_aside"]
 
@@ -58,7 +69,8 @@ class ScheduledJob:
     has been promised, `taken` the part of it that its pods take; `bound` the nodes of its pods, `awaited` the nodes
     promised to replicas that are not bound yet. `cpu` is what each bound replica holds, in millicores. `refused` are
     kube-scheduler's words where it refuses nodes. Since when (Unix time) the same target has replicas that are not
-    bound, and pods that hold more than it says: `awaited_since_s`, `owes_since_s`; None: it has none.
+    bound, and pods that hold more than it says: `awaited_since_s`, `owes_since_s`; None: it has none. `lesson` is the
+    name that a job that has succeeded teaches for, and what.
     """
 
     source: Job | None
@@ -76,6 +88,7 @@ class ScheduledJob:
     refused: str = ""
     awaited_since_s: float | None = None
     owes_since_s: float | None = None
+    lesson: tuple[str, Lesson] | None = None
 
     @property
     def passing(self) -> bool:
@@ -115,7 +128,10 @@ def scheduled_job(
     ours = spec.managed_here() and not job.status().finished
     followed = ours and follows and found.elasticity.placement != "none"
     if not followed or spec.run_policy.suspend:
-        return ScheduledJob(job, None, found if ours else None, target, state, others=everything, followed=followed)
+        taught = lesson(job, found, state, Record.of(job.annotations, job.uid))
+        return ScheduledJob(
+            job, None, found if ours else None, target, state, others=everything, followed=followed, lesson=taught
+        )
 
     spelling = {name.lower(): name for name in spec.tf_replica_specs}
     by_role = {
@@ -195,6 +211,7 @@ def scheduled_job(
             speed=speed(found, state, report, size, cpu),
             cpu=cpu,
             cpu_use=cpu_use(by_role, reports or {}),
+            loss=_loss(before, record, report),
         ),
         found,
         target,
@@ -216,6 +233,14 @@ def scheduled_job(
         # Others need not wait for it: what its pods take counts, and what they may take later does not.
         return set_aside(replace(made, held=made.taken))
     return made
+
+
+def _loss(before: ScheduledJob | None, record: Record, report: Report | None) -> Growth:
+    """How the loss falls: from what is known of it, in memory or in the job's record, and the newest report."""
+    known = record.loss
+    if before is not None and before.job is not None and before.job.loss.at_s > known.at_s:
+        known = before.job.loss
+    return known if report is None else report.growth(known)
 
 
 def _remembered(job: Job) -> bool:

@@ -7,6 +7,7 @@ from elastic_tfjob.controller.schedule.request import NAME_FIELD
 from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.speed.history import History
 
 __all__ = ["assemble"]
 
@@ -17,6 +18,8 @@ def assemble(
     foreign: Iterable[ForeignPod],
     now_s: float,
     previous: core.Snapshot | None = None,
+    *,
+    history: History = core.NOTHING_LEARNED,
 ) -> core.Snapshot:
     """The Snapshot; evolved from the previous one where no node changed."""
     used = {name: [0] * len(NOTHING) for name in nodes}
@@ -34,12 +37,13 @@ def assemble(
         left = capacity.minus(Resources(*used[name])).positive()
         free[name] = core.Node(name, capacity, left, labels={**node.labels, NAME_FIELD: name}, taints=node.taints)
     if previous is None:
-        return core.Snapshot(now_s, free, jobs)
+        return core.Snapshot(now_s, free, jobs, history=history)
     return previous.evolve(
         now_s,
         changed=[job for key, job in jobs.items() if previous.jobs.get(key) != job],
         removed=[key for key in previous.jobs if key not in jobs],
         nodes=None if free == previous.nodes else free,
+        history=history,
     )
 
 
