@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.forecasts import Forecast, forecast
 from elastic_tfjob.scheduling.plan import Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.snapshot import (
@@ -33,7 +34,7 @@ from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.simulation.worlds.base import Truth, World
 from elastic_tfjob.simulation.worlds.ps_cpu import CpuBound, Pace
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
-from elastic_tfjob.speed.history import Lesson, stem
+from elastic_tfjob.speed.history import History, Lesson, stem
 from elastic_tfjob.speed.model import Speed
 from elastic_tfjob.speed.optimus import believe
 
@@ -86,6 +87,8 @@ class JobRecord:
     rescales: int = 0
     migrations: int = 0
     lost_steps: float = 0.0
+    forecast: Forecast | None = None
+    """Under the plan that started it first."""
 
     @property
     def jct_s(self) -> float | None:
@@ -252,6 +255,7 @@ class Simulation:
         self._busy = 0.0
         self._released: dict[str, float] = {}
         self._boots = 0
+        self._starts: list[tuple[JobRecord, Job, Target, float, History]] = []
 
     # ---- the loop
 
@@ -270,6 +274,7 @@ class Simulation:
         finally:
             self.outcome.cpu_s = time.process_time() - begin
             self._close()
+            self._forecast()
         return self.outcome
 
     def _loop(self) -> None:
@@ -366,6 +371,9 @@ class Simulation:
         if plan.changes or nodes is not None:
             # Those that run first: what they give up is free for others only when they have.
             first = sorted(plan.changes.items(), key=lambda change: not self._live[change[0]].placement)
+            for key, target in first:
+                if target.nodes and (record := self._live[key].record).start_s is None:
+                    self._starts.append((record, plan.snapshot.jobs[key], target, now, self._history))
             changed = {key: self._carry_out(self._live[key], target, now) for key, target in first}
             if self.world.contended:
                 held = (self.snapshot.jobs[key].placement for key in plan.changes)
@@ -454,7 +462,7 @@ class Simulation:
         """What the job that has just finished teaches about those like it."""
         size = (len(live.placement.get(PS, ())), len(live.placement.get(WORKER, ())))
         seen = live.seen or ({size: live.rate} if size[1] else {})
-        lesson = Lesson(live.spec.key, live.truth.total_steps, live.record.executed_s, dict(seen), dict(live.seen_cpu))
+        lesson = Lesson(live.spec.key, live.truth.total_steps, live.record.executed_s, seen, live.seen_cpu)
         self._history = self._history.learned(live.spec.scope, live.spec.model, lesson)
 
     def _release(self, ended: _Live, now: float) -> None:
@@ -768,6 +776,13 @@ class Simulation:
                     self.outcome.intervals.append(interval)
             if node in after:
                 self._open[key, node] = Interval(node, key, now, now, after[node])
+
+    def _forecast(self) -> None:
+        """What was forecast of each job when it started: no part of the run, whose CPU time is measured."""
+        for record, job, target, now, history in self._starts:
+            past = history.past(job.spec.scope, job.spec.model)
+            nodes = self.snapshot.nodes
+            record.forecast = forecast(job, now, placement=target.nodes, cpu=target.cpu, past=past, nodes=nodes)
 
     def _close(self) -> None:
         """Account for what still runs when a run ends early."""

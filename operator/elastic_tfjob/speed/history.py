@@ -3,7 +3,7 @@
 Jobs are told apart by a scope (whose jobs: live a namespace) and a name (the model, else the stem of the job's name).
 Nothing that one scope's jobs showed is ever used for another's: else a tenant could slow down its neighbours, or spy on
 them.
-Everything is bounded: lessons of a name, names of a scope, sizes of a lesson, and names in all; the oldest go first.
+Everything is bounded: lessons of a name, names of a scope and names in all, of which the oldest go first, and sizes.
 """
 
 import re
@@ -128,8 +128,7 @@ class History:
         return names.get(name) if names is not None and name else None
 
     def learned(self, scope: str, name: str, lesson: Lesson) -> "History":
-        """With one more lesson; itself where it holds nothing or is known."""
-        lesson = lesson.bounded()
+        """With one more lesson (`bounded` before, if others wrote it); itself where it says nothing or is known."""
         names = self._pasts.get(scope, {})
         known = names[name].lessons if name in names else ()
         says = lesson.steps is not None or lesson.duration_s is not None or lesson.rates

@@ -1,8 +1,11 @@
 """How fast a job will be at any size, with any CPU, and how sure that is. Pure.
 
-What is known best speaks: what was measured at that size, then the fit over what was measured (optimus.py), then the
-law of utilisation from the present size (utilisation.py), then what finished jobs of the same name showed (history.py),
-and last a prior: each doubling of workers makes a job 2^0.8 times as fast.
+What is known best speaks: what was measured at that size; then the fit over what was measured (optimus.py); then the
+surer one of the law of utilisation from the present size (utilisation.py) and of what finished jobs of the same name
+showed (history.py); and last a prior: a job of twice the size, workers and PSs, is 2^0.8 times as fast.
+
+The law takes no account of what workers cost each other, so it is a bound: the speed expected is halfway, in
+proportion, between no change and what it says, and its error reaches both.
 
 The errors of each source are one standard deviation, relative. tests/unit/simulation/test_forecasts.py holds them
 against what the simulator's jobs really do.
@@ -10,7 +13,7 @@ against what the simulator's jobs really do.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import log2
+from math import log, log2
 from typing import Final, Literal
 
 from elastic_tfjob.speed.history import ALIKE, Past, Size
@@ -25,10 +28,11 @@ Source = Literal["measured", "fitted", "told", "utilisation", "history", "estima
 
 PRIOR_EXPONENT: Final = 0.8
 MEASURED_ERROR: Final = 0.05
-UTILISATION_ERROR: Final = 0.15
+UTILISATION_ERROR: Final = 0.25
+"""The least of the law of utilisation."""
 ESTIMATED_ERROR: Final = 0.4
-PRIOR_ERROR: Final = 0.35
-"""Of each doubling or halving of the size, and no less for a part of one."""
+PRIOR_ERROR: Final = 0.5
+"""Of each doubling or halving of workers, or of PSs; no less for a part of one."""
 
 Counts = Mapping[str, int]
 
@@ -90,19 +94,23 @@ class Prediction:
         more_cpu = {t: cpu[t] / held for t, held in self.held.items() if held and cpu.get(t, held) != held}
         if size_of(counts) == size_of(self.counts):
             return now if not more_cpu else now.times(speedup(self.use, more_cpu), UTILISATION_ERROR)
-        if (known := self._own_factor(counts)) is not None:
-            factor, source, error = known
-            if source == "utilisation":
-                factor = speedup(self.use, {t: n * more_cpu.get(t, 1.0) for t, n in self._more(counts).items()})
-            elif more_cpu:
-                factor, error = factor * speedup(self.use, more_cpu), error + UTILISATION_ERROR
-            return Rate(self.steps_per_s * factor, error, source)
+        known = self._own_factor(counts)
+        if known is not None and known[1] != "utilisation":
+            shown = Rate(self.steps_per_s * known[0], known[2], known[1])
+            return shown.times(speedup(self.use, more_cpu), UTILISATION_ERROR) if more_cpu else shown
+        found: list[Rate] = []
+        if known is not None:
+            law = speedup(self.use, {t: n * more_cpu.get(t, 1.0) for t, n in self._more(counts).items()})
+            error = max(UTILISATION_ERROR, abs(log(law)) / 2)
+            found.append(Rate(self.steps_per_s * law**0.5, error, "utilisation"))
         size, worker = size_of(counts), self.held.get("Worker")
         if self.past is not None:
             here, there = self.past.rate(size_of(self.counts), worker), self.past.rate(size, cpu.get("Worker", worker))
             if here is not None and there is not None:
                 error = (here.relative_error**2 + there.relative_error**2) ** 0.5
-                return Rate(self.steps_per_s * there.value / here.value, error, "history")
+                found.append(Rate(self.steps_per_s * there.value / here.value, error, "history"))
+        if found:
+            return min(found, key=lambda rate: rate.relative_error)
         return _scaled(now, size_of(self.counts), size)
 
     def _elsewhere(self, counts: Counts, cpu: Mapping[str, float]) -> Rate | None:
@@ -170,9 +178,10 @@ def _nearest(sizes: Mapping[Size, float], size: Size) -> Size:
 
 
 def _scaled(rate: Rate, known: Size, size: Size) -> Rate:
-    """From one size to another by the prior."""
+    """From one size to another by the prior: by the geometric mean of workers and PSs, where there are PSs."""
     if size == known:
         return rate
-    times = max(1, size[1]) / max(1, known[1])
-    scaled = rate.times(times**PRIOR_EXPONENT, PRIOR_ERROR * max(1.0, abs(log2(times))))
+    workers, servers = max(1, size[1]) / max(1, known[1]), max(1, size[0]) / max(1, known[0])
+    times = (workers * servers) ** 0.5 if known[0] else workers
+    scaled = rate.times(times**PRIOR_EXPONENT, PRIOR_ERROR * max(1.0, abs(log2(workers)) + abs(log2(servers))))
     return Rate(scaled.steps_per_s, scaled.relative_error, "prior")

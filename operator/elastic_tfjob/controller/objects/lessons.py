@@ -63,7 +63,7 @@ def _scope(history: History, scope: str, names: Fields | None) -> History:
                 _by_size(raw.within("rates"), MAX_RATE),
                 _by_size(raw.within("cpu"), float(MAX_MILLICORES)),
             )
-            history = history.learned(scope, name, lesson)
+            history = history.learned(scope, name, lesson.bounded())
     return history
 
 

@@ -155,7 +155,7 @@ def lesson(job: Job, found: JobRequest, state: State | None, record: Record) -> 
         {size: rate for size, (rate, _) in seen.items()},
         {size: float(cpu) for size, (_, cpu) in seen.items()},
     )
-    return model_of(job, found.elasticity), taught
+    return model_of(job, found.elasticity), taught.bounded()
 
 
 def cpu_use(pods: Mapping[Role, Pod], reports: Mapping[str, Report]) -> dict[str, float]:
