@@ -160,7 +160,7 @@ class Prediction:
             now, there = speed.steps_per_s(self.counts) or 0.0, speed.steps_per_s(counts)
             if now > 0 and there is not None:
                 return there / now, "told", MEASURED_ERROR
-        if not any(self.use.values()):
+        if not any(self.use.values()) or any(self.use.get(t) and not n for t, n in counts.items()):
             return None
         return speedup(self.use, self._more(counts)), "utilisation", UTILISATION_ERROR
 

@@ -3,6 +3,7 @@
 Whoever may write the ConfigMap is believed as far as types and bounds go: nonsense is left out, and never raises.
 """
 
+from contextlib import suppress
 from typing import Any, Final
 
 import orjson
@@ -43,28 +44,26 @@ def _lesson(lesson: Lesson) -> dict[str, Any]:
 def read_history(text: str) -> History:
     """What `write_history` wrote; what is not of that kind is left out."""
     history = History()
-    try:
-        scopes = Fields(orjson.loads(text)) if len(text) <= MAX_HISTORY_BYTES else None
-        for scope in scopes.names(SCOPES_NAMES) if scopes is not None else ():
-            history = _scope(history, scope, scopes.within(scope) if scopes is not None else None)
-    except ValueError:
-        return history
+    with suppress(ValueError):
+        scopes = Fields(orjson.loads(text)) if len(text) <= MAX_HISTORY_BYTES else Fields({})
+        for scope in scopes.names(SCOPES_NAMES):
+            with suppress(ValueError):
+                names = scopes.within(scope) or Fields({})
+                for name in names.names(NAMES):
+                    with suppress(ValueError):
+                        for raw in names.objects(name, LESSONS):
+                            history = history.learned(scope, name, _read(raw))
     return history
 
 
-def _scope(history: History, scope: str, names: Fields | None) -> History:
-    for name in names.names(NAMES) if names is not None else ():
-        assert names is not None
-        for raw in names.objects(name, LESSONS):
-            lesson = Lesson(
-                raw.text("id", MAX_UID),
-                raw.number("steps", float(MAX_STEPS)),
-                raw.number("duration_s", float(MAX_DURATION_S)),
-                _by_size(raw.within("rates"), MAX_RATE),
-                _by_size(raw.within("cpu"), float(MAX_MILLICORES)),
-            )
-            history = history.learned(scope, name, lesson.bounded())
-    return history
+def _read(raw: Fields) -> Lesson:
+    return Lesson(
+        raw.text("id", MAX_UID),
+        raw.number("steps", float(MAX_STEPS)),
+        raw.number("duration_s", float(MAX_DURATION_S)),
+        _by_size(raw.within("rates"), MAX_RATE),
+        _by_size(raw.within("cpu"), float(MAX_MILLICORES)),
+    ).bounded()
 
 
 def _by_size(raw: Fields | None, most: float) -> dict[Size, float]:
