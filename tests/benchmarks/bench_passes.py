@@ -33,7 +33,8 @@ from elastic_tfjob.controller.objects.cluster import Node
 from elastic_tfjob.controller.objects.observed import Job, Pod, Service
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.settings import Configuration, StatusPolling
-from elastic_tfjob.controller.schedule.snapshot import assemble, candidate
+from elastic_tfjob.controller.schedule.scheduled_job import scheduled_job
+from elastic_tfjob.controller.schedule.snapshot import assemble
 from elastic_tfjob.controller.schedule.targets import decide
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import build
@@ -176,7 +177,7 @@ def scheduling(workers: int) -> None:
         for names in nodes_of({"PS": 1, "Worker": workers}).values()
         for name in names
     }
-    describe = partial(candidate, found, pods, nodes=nodes, now=NOW, reports=reports)
+    describe = partial(scheduled_job, found, pods, nodes=nodes, now=NOW, reports=reports)
     took, first = timed(describe)
     show(workers, "thread", "its description", took)
     took, described = timed(partial(describe, before=first))

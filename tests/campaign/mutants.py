@@ -352,7 +352,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "finished-jobs-keep-their-room",
-            "controller.schedule.snapshot",
+            "controller.schedule.scheduled_job",
             "ours = spec.managed_here() and not job.status().finished",
             "ours = spec.managed_here()",
             "what a finished job had is never given to those that wait",

@@ -14,7 +14,8 @@ from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import Settings
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.observed import Pod
-from elastic_tfjob.controller.schedule.snapshot import ScheduledJob, assemble, candidate
+from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job
+from elastic_tfjob.controller.schedule.snapshot import assemble
 from elastic_tfjob.controller.schedule.targets import decide
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profile import Profile
@@ -123,7 +124,7 @@ def live() -> dict[float, Snapshot]:
     found: dict[float, Snapshot] = {}
     known: ScheduledJob | None = None
     for second in range(int(MOMENTS[-1]) + 1):
-        known = candidate(
+        known = scheduled_job(
             replace(cluster.job(), created=_time(0)),
             _bound(cluster),
             nodes=nodes,

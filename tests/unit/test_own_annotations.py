@@ -10,7 +10,7 @@ import pytest
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES, MAX_ENTRIES, MAX_REPLICAS, MAX_STEPS, MAX_TEXT
 from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION, Next, Refused, Rescaled, State, Target, claim
-from elastic_tfjob.controller.schedule.snapshot import candidate
+from elastic_tfjob.controller.schedule.scheduled_job import scheduled_job
 
 from .build import NOW, UID, job
 from .pretend import started
@@ -266,7 +266,7 @@ def test_a_job_runs_on_and_says_what_is_wrong(name: str, text: str) -> None:
     ],
 )
 def test_scheduling_takes_a_wrong_state_for_none(state: str) -> None:
-    found = candidate(
+    found = scheduled_job(
         job(annotations={f"{PREFIX}max-workers": "4", f"{PREFIX}state": state}), (), nodes={}, now=NOW, all_jobs=True
     )
     assert found.job is not None

@@ -23,7 +23,7 @@ from elastic_tfjob.controller.objects.quantities import (
     requests_of,
     whole,
 )
-from elastic_tfjob.controller.schedule.snapshot import terms
+from elastic_tfjob.controller.schedule.request import terms
 from elastic_tfjob.scheduling.resources import Resources
 
 from .build import decide, job

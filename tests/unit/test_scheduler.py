@@ -161,7 +161,7 @@ def break_for_bad(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, is_bad
 
 
 STAGES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
-    "describing": (loop, "candidate", lambda job, *_, **__: job is not None and job.name == "bad"),
+    "describing": (loop, "scheduled_job", lambda job, *_, **__: job is not None and job.name == "bad"),
     "refusals": (Scheduler, "_note_refusal", lambda _, key, __: key[1] == "bad"),
     "core": (loop, "schedule", lambda snapshot, _: "ns/bad" in snapshot.jobs),
     "needs": (targets, "_needed", lambda found, _: found.source.name == "bad"),

@@ -13,7 +13,8 @@ from elastic_tfjob.controller.objects.observed import Job, Pod
 from elastic_tfjob.controller.objects.reports import CpuUse, Report
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.unfit import active, judge
-from elastic_tfjob.controller.schedule.snapshot import ScheduledJob, assemble, candidate
+from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job
+from elastic_tfjob.controller.schedule.snapshot import assemble
 from elastic_tfjob.controller.schedule.targets import decide, decide_fixed, released, suspended
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import build, parse_profile
@@ -108,7 +109,7 @@ def described(
     job: Job, pods: tuple[Pod, ...], reports: dict[str, Report], before: ScheduledJob | None = None
 ) -> ScheduledJob:
     unfit = active(judge({}, pods, NOW.timestamp()), NOW.timestamp())
-    return candidate(job, pods, nodes=NODES, now=NOW, reports=reports, before=before, unfit=unfit)
+    return scheduled_job(job, pods, nodes=NODES, now=NOW, reports=reports, before=before, unfit=unfit)
 
 
 def used_on(found: ScheduledJob, target: Target | None) -> dict[str, Resources]:

@@ -14,7 +14,8 @@ from elastic_tfjob.controller.objects.reports import CpuUse, Report
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.unfit import Unfit, active, judge, verdict_due_s
-from elastic_tfjob.controller.schedule.snapshot import ScheduledJob, assemble, candidate
+from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job
+from elastic_tfjob.controller.schedule.snapshot import assemble
 from elastic_tfjob.controller.schedule.targets import decide, decide_fixed, released
 from elastic_tfjob.scheduling import plan as core
 from elastic_tfjob.scheduling.constraints import Taint
@@ -79,7 +80,7 @@ PODS = (bound("ps", 0), bound("worker", 0))
 
 
 def look(found: Job | None, pods: tuple[Pod, ...] = (), **fields: Any) -> ScheduledJob:
-    return candidate(found, pods, nodes=fields.pop("nodes", NODES), now=NOW, **fields)
+    return scheduled_job(found, pods, nodes=fields.pop("nodes", NODES), now=NOW, **fields)
 
 
 def described(found: Job, pods: tuple[Pod, ...] = (), **fields: Any) -> CoreJob:
@@ -517,10 +518,10 @@ def test_room_that_nobody_moves_into_is_given_to_others() -> None:
     before = None
     for after_s, reserved in ((0, 2000), (299, 2000), (300, 1000), (400, 1000)):
         now = when + timedelta(seconds=after_s)
-        before = candidate(found, (bound("ps", 0),), nodes=NODES, now=now, before=before)
+        before = scheduled_job(found, (bound("ps", 0),), nodes=NODES, now=now, before=before)
         together = before.others.get("n1", Resources()).plus(before.held.get("n1", Resources()))
         assert together == Resources(reserved, pods=reserved // 1000), after_s
-    there = candidate(found, PODS, nodes=NODES, now=when + timedelta(seconds=401), before=before)
+    there = scheduled_job(found, PODS, nodes=NODES, now=when + timedelta(seconds=401), before=before)
     assert there.job is not None, "it came after all"
     assert there.job.phase == "running"
 
@@ -532,18 +533,18 @@ def test_a_person_may_ask_for_fewer_where_pods_do_not_come(profile: str) -> None
     before = None
     for after_s in (0, 301):
         found = elastic_job(target=target(workers=3), state=state(workers=3))
-        before = candidate(found, pods, nodes=NODES, now=NOW + timedelta(seconds=after_s), before=before)
+        before = scheduled_job(found, pods, nodes=NODES, now=NOW + timedelta(seconds=after_s), before=before)
     assert before is not None
     assert before.job is None
     asks = elastic_job(target=target(workers=3), state=state(workers=3), said={"target-workers": "1"})
-    made = candidate(asks, pods, nodes=NODES, now=NOW + timedelta(seconds=302), before=before)
+    made = scheduled_job(asks, pods, nodes=NODES, now=NOW + timedelta(seconds=302), before=before)
     plan = schedule(
         assemble([made], NODES, [], NOW.timestamp()),
         replace(build(profile, parse_profile(profile, {})), repack=False),
     )
     assert decide(plan, {"ns/j": made})["ns/j"].replicas == {"PS": 1, "Worker": 1}
     more = elastic_job(target=target(workers=3), state=state(workers=3), said={"target-workers": "4"})
-    made = candidate(more, pods, nodes=NODES, now=NOW + timedelta(seconds=302), before=before)
+    made = scheduled_job(more, pods, nodes=NODES, now=NOW + timedelta(seconds=302), before=before)
     assert made.job is None, "more needs room, of which it has had enough"
 
 
@@ -555,10 +556,10 @@ def test_cpu_that_is_not_given_back_is_not_waited_for() -> None:
         None,
     )
     for after_s, others in ((0, 0), (59, 0), (60, 1000)):
-        before = candidate(found, pods, nodes=NODES, now=NOW + timedelta(seconds=after_s), before=before)
+        before = scheduled_job(found, pods, nodes=NODES, now=NOW + timedelta(seconds=after_s), before=before)
         assert before.others.get("n1", Resources()) == Resources(others), after_s
         assert before.others.get("n1", Resources()).plus(before.held["n1"]) == Resources(3000, pods=2)
-    given = candidate(found, PODS, nodes=NODES, now=NOW + timedelta(seconds=61), before=before)
+    given = scheduled_job(found, PODS, nodes=NODES, now=NOW + timedelta(seconds=61), before=before)
     assert (given.others, given.owes_since_s) == ({}, None)
 
 
@@ -616,7 +617,7 @@ def test_a_job_that_is_only_placed_follows_edits() -> None:
 def test_room_that_is_promised_to_a_job_is_no_reason_to_refuse_it_less(profile: str) -> None:
     """Its two last workers never came; it is asked to do without them, and kips lends what they leave."""
     asks = elastic_job(target=target(workers=3), state=state(workers=3), said={"target-workers": "1"})
-    made = candidate(asks, PODS, nodes=NODES, now=NOW + timedelta(seconds=302))
+    made = scheduled_job(asks, PODS, nodes=NODES, now=NOW + timedelta(seconds=302))
     core_profile = replace(build(profile, parse_profile(profile, {})), repack=False)
     plan = schedule(assemble([made], NODES, [], NOW.timestamp()), core_profile)
     assert decide(plan, {"ns/j": made})["ns/j"].replicas == {"PS": 1, "Worker": 1}

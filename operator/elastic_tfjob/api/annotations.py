@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from elastic_tfjob.api.fields import describe, few, moment
-from elastic_tfjob.api.limits import MAX_DURATION_S, MAX_REPLICAS, MAX_STEPS, MAX_VALUE
+from elastic_tfjob.api.limits import MAX_DURATION_S, MAX_REPLICAS, MAX_STEPS, MAX_VALUE, MAX_WORD
 from elastic_tfjob.api.tfjob import TFJobSpec
 
 __all__ = ["ANNOTATIONS", "OPERATOR_ANNOTATIONS", "PREFIX", "Elasticity", "duration"]
@@ -56,6 +56,15 @@ def _path(text: str) -> str:
     return text
 
 
+_MODEL: Final = re.compile(rf"[A-Za-z0-9](?:[-A-Za-z0-9_.]{{0,{MAX_WORD - 2}}}[A-Za-z0-9])?")
+
+
+def _model(text: str) -> str:
+    if not _MODEL.fullmatch(text):
+        raise ValueError(text)
+    return text
+
+
 def _one_of(*words: str) -> tuple[Callable[[str], str], str]:
     def parse(text: str) -> str:
         if text not in words:
@@ -84,6 +93,10 @@ ANNOTATIONS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
     "checkpoint-dir": (_path, "a path or URL that tf.io.gfile can open"),
     "rescale": _one_of("overlap", "spare", "recreate", "never"),
     "placement": _one_of("auto", "none"),
+    "model": (
+        _model,
+        f"a name of up to {MAX_WORD} letters, digits, - _ . that begins and ends with one of the first two",
+    ),
     "loanable": (_BOOLEAN.__getitem__, "true or false"),
     "estimated-duration": (duration, f"a duration (1d12h, 90m, 30s), {_LONGEST}"),
     "inject": _one_of("launcher", "sidecar", "both", "none"),
@@ -115,6 +128,7 @@ class Elasticity:
     rescale: str | None = None
     placement: str = "auto"
     estimated_duration: timedelta | None = None
+    model: str | None = None
     inject: str | None = None
     problems: tuple[str, ...] = field(default=(), compare=False)
 

@@ -42,6 +42,7 @@ from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.executor import Caches, Executor, jobs_path
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.leader import LeaderElection
+from elastic_tfjob.controller.kube.memory import Memory
 from elastic_tfjob.controller.kube.polling import Reports, ask_directly, ask_through_proxy, open_session
 from elastic_tfjob.controller.kube.queue import KeyQueue
 from elastic_tfjob.controller.kube.rivals import find_rivals
@@ -179,6 +180,7 @@ class Operator:
             # Of a job that makes progress the figures are stored now and then; of others there is nothing to look at.
             progressed=partial(self._look_at, after_s=NUMBERS_S),
         )
+        self._memory = Memory(fenced if options.config_map else None, options.config_map.rpartition("/")[0])
         self._scheduler = Scheduler(
             fenced,
             self._caches.jobs,
@@ -188,6 +190,7 @@ class Operator:
             configuration=lambda: self._live.current,
             namespace=options.namespace,
             priorities=lambda: self._priorities,
+            memory=self._memory,
         )
         self._executor = Executor(fenced, self._caches, self._recorder, gang_scheduler=options.gang_scheduler)
 
@@ -288,6 +291,7 @@ class Operator:
         self._look_at_all()
         workers = [self._keep(f"worker-{i}", self._work) for i in range(2 * self._options.threads)]
         workers.append(self._keep("reports", self._reports.run))
+        workers.append(self._keep("memory", self._memory.keep))
         workers.append(
             self._keep("scheduler", lambda: self._scheduler.run(lambda: self._holds() and not self._stopping))
         )

@@ -105,6 +105,7 @@ def status(directory: Path) -> dict[str, Any]:
         "steps_per_s": current.number("steps_per_s"),
         "examples_per_s": current.number("examples_per_s"),
         "loss": progress.number("loss"),
+        "loss_problem": problem if (problem := progress.text("loss_problem")) in ("nan", "inf") else None,
         "first_step_at": current.number("first_step_at"),
         "last_step_at": progress.number("last_step_at"),
         "downtime_s": current.number("downtime_s"),

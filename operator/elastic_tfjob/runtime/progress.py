@@ -127,6 +127,7 @@ class Progress:
         self._rate = (steps_now - steps) / seconds if seconds > 0 else 0.0
         if self.path is None:
             return
+        loss = _number(self.loss)
         content = {
             "at": time.time(),
             "generation": self.generation,
@@ -136,7 +137,8 @@ class Progress:
             "examples": self._examples,
             "steps_per_s": self._rate if seconds > 0 else None,
             "examples_per_s": (examples_now - examples) / seconds if seconds > 0 else None,
-            "loss": _number(self.loss),
+            "loss": loss if loss is None or math.isfinite(loss) else None,
+            "loss_problem": None if loss is None or math.isfinite(loss) else "nan" if math.isnan(loss) else "inf",
             "first_step_at": self._first_step_at,
             "last_step_at": self.last_step_at or self._before.get("last_step_at"),
             "downtime_s": self._downtime,
@@ -188,10 +190,9 @@ class Progress:
 
 
 def _number(value: Any) -> float | None:
-    """A loss as JSON can hold it; a tensor is only now copied from its device."""
+    """A loss as a float; a tensor is only now copied from its device."""
     try:
         value = value.numpy() if hasattr(value, "numpy") else value
-        number = float(value.item() if hasattr(value, "item") else value)
+        return float(value.item() if hasattr(value, "item") else value)
     except Exception:
         return None
-    return number if math.isfinite(number) else None

@@ -25,6 +25,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "jobs": Both("TFJobs that the profile decides for", "jobs that have come and not ended"),
         "seed": Both("", "the run's seed"),
         "pools": Both("", "the inference pool's demand"),
+        "history": Both("states of TFJobs that succeeded, and a ConfigMap of those that are gone", "finished jobs"),
     },
     "Node": {
         "name": Both("metadata.name", "the cluster of the scenario"),
@@ -52,7 +53,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "fixed_cpu": Both("jobs that Kueue admitted, and those that cannot be rescaled", "never"),
         "constraints": Both("nodeSelector, required node affinity, tolerations; nodes it was refused", "none"),
         "constraints_by_type": Both("the same, where replica types differ", "none"),
-        "model": Both("", "the workload"),
+        "model": Both("annotation model, else the stem of the name", "the workload, else the stem of the name"),
         "asked": Both("annotations target-workers and target-ps, edits of the spec", "nobody asks"),
     },
     "Job": {
@@ -68,7 +69,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "executed_s": Both("annotation record", "as carried out"),
         "migrations": Both("", "as carried out"),
         "speed": Both("the speeds in annotation state, fitted", "measured, or with `oracle` the truth"),
-        "loss_growth": Both("", "the workload's loss curve"),
+        "loss": Both("what the chief's exporter reports, and annotation record", "the workload's loss curve"),
         "cpu": Both("CPU granted by the target", "as carried out"),
         "cpu_use": Both("what exporters report, over what pods hold", "the world ps-cpu"),
     },

@@ -1,9 +1,11 @@
 """What the core decided: a target per job with its reason, loans of nodes, and why the others wait."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
+from elastic_tfjob.scheduling.forecasts import Forecasts
 from elastic_tfjob.scheduling.snapshot import Cpu, Placement, Snapshot, counts_of
 
 
@@ -34,10 +36,11 @@ class Loan:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """`changes` has every job whose target differs from what it holds. `refusals` says why a job that was looked at
-    waits, `held_back` why those behind them were not looked at.
+    waits, `held_back` why those behind them were not looked at. `queue` gives the jobs that waited when the round
+    began, first to serve first.
     """
 
     snapshot: Snapshot = field(compare=False, repr=False)
@@ -45,6 +48,17 @@ class Plan:
     loans: tuple[Loan, ...] = ()
     refusals: Mapping[str, str] = field(default_factory=dict)
     held_back: str = "does not fit beside the jobs before it"
+    queue: Callable[[], Iterable[str]] = field(default=tuple, compare=False, repr=False)
+
+    @cached_property
+    def forecasts(self) -> Forecasts:
+        """When each job of the Snapshot is expected to finish under this plan, and to start if it waits. Lazy: what
+        nobody asks for is not computed."""
+        return Forecasts(self.snapshot, self._given, self.queue)
+
+    def _given(self, key: str) -> tuple[Placement, Cpu] | None:
+        target = self.changes.get(key)
+        return None if target is None else (target.nodes, target.cpu)
 
     @property
     def targets(self) -> dict[str, Target]:

@@ -289,4 +289,22 @@ class Round:
         self.room.rollback(0)
         at = {name: i for i, name in enumerate(self.nodes)} if self.loans else {}
         loans = sorted(self.loans, key=lambda loan: at[loan.node])
-        return Plan(self.snapshot, self.changes, tuple(loans), self.refusals, self.held_back)
+        return Plan(
+            self.snapshot,
+            self.changes,
+            tuple(loans),
+            self.refusals,
+            self.held_back,
+            _queue(self.snapshot, self.profile),
+        )
+
+
+def _queue(snapshot: Snapshot, profile: Profile) -> Callable[[], Iterator[str]]:
+    """The waiting jobs in the profile's order. Read off the Snapshot: the round's views go on to the next."""
+    order = profile.order
+
+    def queue() -> Iterator[str]:
+        view: JobQueue = snapshot.view(("waiting", order), queue_view(order, False)).at(snapshot.now)
+        return (entry_[4] for entry_ in WaitingJobs(view, order.drift * snapshot.now))
+
+    return queue

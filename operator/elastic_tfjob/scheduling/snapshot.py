@@ -13,6 +13,8 @@ from typing import Literal, Protocol, TypeVar, cast
 
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Taint
 from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
+from elastic_tfjob.speed.history import History, Past
 from elastic_tfjob.speed.model import Speed
 
 PS = "PS"
@@ -28,6 +30,8 @@ UNPLACED: Placement = {}
 Cpu = Mapping[str, tuple[int, ...]]
 """Millicores of each replica, for the types where any differs from the template's request."""
 AS_REQUESTED: Cpu = {}
+
+NOTHING_LEARNED = History()
 
 Phase = Literal["waiting", "running", "rescaling"]
 """`rescaling`: between two targets; a plan leaves such a job alone."""
@@ -104,8 +108,8 @@ class JobSpec:
     to it.
 
     `sequence` breaks ties of arrival. `total_steps` is the work, in the program's own steps. `duration_s` is the
-    expected run time at the declared size: from an annotation, learned, or in a simulation the truth if a profile
-    asks for the oracle.
+    expected run time at the declared size: from an annotation, or in a simulation the truth if a profile asks for the
+    oracle. `model` is what jobs that teach each other have in common: what they train, else the stem of their name.
     """
 
     key: str
@@ -131,6 +135,11 @@ class JobSpec:
         """What the user declared, or the nearest that its bounds allow."""
         return {g.type: min(max(g.count, g.minimum), g.maximum) for g in self.groups}
 
+    @property
+    def scope(self) -> str:
+        """Whose job it is: the namespace, or nobody's in particular. What one scope's jobs teach stays there."""
+        return self.key.rpartition("/")[0]
+
     @cached_property
     def minimum(self) -> Counts:
         """The least it may start with: a job that is never rescaled has only its declared size."""
@@ -148,6 +157,11 @@ class JobSpec:
 
     def group(self, type_: str) -> ReplicaGroup | None:
         return self._by_type.get(type_)
+
+    def requested_cpu(self, type_: str) -> int:
+        """Millicores that one replica of the type requests."""
+        group = self.group(type_)
+        return group.request.cpu if group is not None else 0
 
     def demand(self, counts: Counts) -> Resources:
         """The sum over replicas."""
@@ -197,7 +211,7 @@ class Job:
     its dominant resource (accelerators, else replicas) times seconds up to `since_s`, the time of its last placement.
 
     `cpu` is what replicas hold now. `cpu_use` is per type the mean of CPU used / CPU held, over a window in which `cpu`
-    and `placement` did not change; a type that is missing is not known (yet).
+    and `placement` did not change; a type that is missing is not known (yet). `loss` is how the training loss falls.
     """
 
     spec: JobSpec
@@ -212,7 +226,7 @@ class Job:
     rescaled_s: float = float("-inf")
     migrations: int = 0
     speed: Speed | None = None
-    loss_growth: float | None = None
+    loss: Growth = NOT_REPORTED
     cpu: Cpu = field(default_factory=dict)
     cpu_use: Mapping[str, float] = field(default_factory=dict)
 
@@ -233,6 +247,11 @@ class Job:
         """All that its replicas hold."""
         demand = self.spec.demand(self.counts)
         return demand.plus(Resources(self.spec.extra_cpu(self.cpu))) if self.cpu else demand
+
+    def held_cpu(self, type_: str) -> int:
+        """Millicores that a type's replicas hold together while their use is measured."""
+        names = self.placement.get(type_, ())
+        return sum(self.cpu.get(type_, ())) or self.spec.requested_cpu(type_) * len(names)
 
     @property
     def held(self) -> int:
@@ -281,9 +300,11 @@ class Snapshot:
     """The cluster at `now`. `seed` is the only randomness a policy may use.
 
     `pools` has the demand of other pools by their names; where none is given, they want and offer what their nodes say.
+    `history` is what finished jobs taught. It changes without the jobs: a view that keeps what follows from it keeps
+    the `Past` beside that, and compares.
     """
 
-    __slots__ = ("_views", "jobs", "nodes", "now", "pools", "seed")
+    __slots__ = ("_views", "history", "jobs", "nodes", "now", "pools", "seed")
 
     def __init__(
         self,
@@ -292,12 +313,15 @@ class Snapshot:
         jobs: Mapping[str, Job],
         seed: int = 0,
         pools: Mapping[str, Pool] | None = None,
+        *,
+        history: History = NOTHING_LEARNED,
     ) -> None:
         self.now = now
         self.nodes = nodes
         self.jobs = jobs
         self.seed = seed
         self.pools: Mapping[str, Pool] = demand_of(nodes) if pools is None else pools
+        self.history = history
         self._views: dict[Hashable, View] = {}
 
     def evolve(
@@ -308,9 +332,10 @@ class Snapshot:
         removed: Iterable[str] = (),
         nodes: Mapping[str, Node] | None = None,
         pools: Mapping[str, Pool] | None = None,
+        history: History | None = None,
     ) -> "Snapshot":
         """The Snapshot after these jobs came or changed, those went, and (if given) the nodes became `nodes`, with the
-        demand `pools`, or what the nodes say.
+        demand `pools`, or what the nodes say, and more was learned.
         """
         jobs = dict(self.jobs)
         deltas: list[tuple[Job | None, Job | None]] = []
@@ -320,10 +345,11 @@ class Snapshot:
             key = job.spec.key
             deltas.append((jobs.get(key), job))
             jobs[key] = job
+        learned = self.history if history is None else history
         if nodes is None:
-            after = Snapshot(now, self.nodes, jobs, self.seed, self.pools if pools is None else pools)
+            after = Snapshot(now, self.nodes, jobs, self.seed, self.pools if pools is None else pools, history=learned)
         else:
-            after = Snapshot(now, nodes, jobs, self.seed, pools)
+            after = Snapshot(now, nodes, jobs, self.seed, pools, history=learned)
         views, self._views = self._views, {}
         for key_, view in views.items():
             for before, job_after in deltas:
@@ -331,6 +357,10 @@ class Snapshot:
             if nodes is None or view.change_nodes(nodes):
                 after._views[key_] = view
         return after
+
+    def past(self, spec: JobSpec) -> Past | None:
+        """What finished jobs of this one's name taught."""
+        return self.history.past(spec.scope, spec.model)
 
     def view(self, key: Hashable, build: Callable[["Snapshot"], V]) -> V:
         """The view under `key`, built on first use. The same key must always mean the same `build`."""

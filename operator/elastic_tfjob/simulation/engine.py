@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.forecasts import Forecast, forecast
 from elastic_tfjob.scheduling.plan import Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.snapshot import (
@@ -32,6 +33,8 @@ from elastic_tfjob.simulation.inference import DAY_S, INFERENCE, Demand, Inferen
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.simulation.worlds.base import Truth, World
 from elastic_tfjob.simulation.worlds.ps_cpu import CpuBound, Pace
+from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
+from elastic_tfjob.speed.history import History, Lesson, stem
 from elastic_tfjob.speed.model import Speed
 from elastic_tfjob.speed.optimus import believe
 
@@ -84,6 +87,8 @@ class JobRecord:
     rescales: int = 0
     migrations: int = 0
     lost_steps: float = 0.0
+    forecast: Forecast | None = None
+    """Under the plan that started it first."""
 
     @property
     def jct_s(self) -> float | None:
@@ -165,6 +170,7 @@ class _Live:
     boot: "_Boot | None" = None
     busy: float = 0.0
     """CPUs that it uses."""
+    loss: Growth = NOT_REPORTED
 
 
 @dataclass(slots=True)
@@ -235,7 +241,8 @@ class Simulation:
         self._used_accelerators = 0
         self._used_cpu = 0
         self._running = 0
-        self._accounted_s = start
+        self._accounted_s = self._now = start
+        self._history = self.snapshot.history
         self._round_at = inf
         self._done = 0
         self._open: dict[tuple[str, str], Interval] = {}
@@ -248,6 +255,7 @@ class Simulation:
         self._busy = 0.0
         self._released: dict[str, float] = {}
         self._boots = 0
+        self._starts: list[tuple[JobRecord, Job, Target, float, History]] = []
 
     # ---- the loop
 
@@ -266,6 +274,7 @@ class Simulation:
         finally:
             self.outcome.cpu_s = time.process_time() - begin
             self._close()
+            self._forecast()
         return self.outcome
 
     def _loop(self) -> None:
@@ -273,7 +282,7 @@ class Simulation:
         interval, on_change, drifts = self.profile.interval_s, self.profile.on_change, self.profile.drifts
         last_report = 0
         while heap:
-            now = heap[0][0]
+            now = self._now = heap[0][0]
             changed: list[Job] = []
             removed: list[str] = []
             round_due = False
@@ -316,7 +325,9 @@ class Simulation:
                 known = {job.key for job in changed}
                 changed += [self._job(job) for key, job in live.items() if job.work.loss and key not in known]
             if news or round_due:
-                self.snapshot = self.snapshot.evolve(now, changed=changed, removed=removed, nodes=nodes, pools=pools)
+                self.snapshot = self.snapshot.evolve(
+                    now, changed=changed, removed=removed, nodes=nodes, pools=pools, history=self._history
+                )
             if round_due or (news and on_change):
                 self._decide(now)
             elif news:
@@ -360,6 +371,9 @@ class Simulation:
         if plan.changes or nodes is not None:
             # Those that run first: what they give up is free for others only when they have.
             first = sorted(plan.changes.items(), key=lambda change: not self._live[change[0]].placement)
+            for key, target in first:
+                if target.nodes and (record := self._live[key].record).start_s is None:
+                    self._starts.append((record, plan.snapshot.jobs[key], target, now, self._history))
             changed = {key: self._carry_out(self._live[key], target, now) for key, target in first}
             if self.world.contended:
                 held = (self.snapshot.jobs[key].placement for key in plan.changes)
@@ -395,7 +409,7 @@ class Simulation:
             total_steps=total,
             duration_s=duration,
             loanable=work.loanable,
-            model=work.model,
+            model=work.model or stem(work.key.rpartition("/")[2]),
         )
         record = JobRecord(work.key, work.submit_s, work.deadline_s)
         self.outcome.records.append(record)
@@ -438,10 +452,18 @@ class Simulation:
         record = live.record
         record.executed_s += now - live.since_s
         record.finish_s = now
+        self._learn(live)
         self._release(live, now)
         self._hold(live, UNPLACED, now)
         self.outcome.last_s = now
         self._done += 1
+
+    def _learn(self, live: _Live) -> None:
+        """What the job that has just finished teaches about those like it."""
+        size = (len(live.placement.get(PS, ())), len(live.placement.get(WORKER, ())))
+        seen = live.seen or ({size: live.rate} if size[1] else {})
+        lesson = Lesson(live.spec.key, live.truth.total_steps, live.record.executed_s, seen, live.seen_cpu)
+        self._history = self._history.learned(live.spec.scope, live.spec.model, lesson)
 
     def _release(self, ended: _Live, now: float) -> None:
         """Jobs that were to start where `ended` would have left once its rescale was through need not wait for that."""
@@ -536,7 +558,7 @@ class Simulation:
             live.rescaled_s,
             live.record.migrations,
             live.speed,
-            self._loss_growth(live),
+            self._loss(live),
             live.cpu_held,
             live.use,
         )
@@ -546,13 +568,13 @@ class Simulation:
             return "waiting"
         return "rescaling" if live.boot is not None and live.boot.placement else "running"
 
-    def _loss_growth(self, live: _Live) -> float | None:
-        """How fast the loss falls where the job is, per second."""
-        curve, rate = live.work.loss, live.rate
-        if curve is None:
-            return None
-        steps = live.steps + rate * max(0.0, self.snapshot.now - live.observed_s)
-        return curve.at(steps) - curve.at(steps + rate)
+    def _loss(self, live: _Live) -> Growth:
+        """How the loss falls where the job is; nobody hears of it but while the job trains."""
+        curve, now = live.work.loss, self._now
+        if curve is not None and live.placement:
+            steps = live.steps + live.rate * max(0.0, now - live.observed_s)
+            live.loss = live.loss.read(steps, curve.at(steps), now)
+        return live.loss
 
     def _lognormal(self, sigma: float) -> float:
         return self.random.lognormvariate(0.0, sigma) if sigma > 0 else 1.0
@@ -754,6 +776,13 @@ class Simulation:
                     self.outcome.intervals.append(interval)
             if node in after:
                 self._open[key, node] = Interval(node, key, now, now, after[node])
+
+    def _forecast(self) -> None:
+        """What was forecast of each job when it started: no part of the run, whose CPU time is measured."""
+        for record, job, target, now, history in self._starts:
+            past = history.past(job.spec.scope, job.spec.model)
+            nodes = self.snapshot.nodes
+            record.forecast = forecast(job, now, placement=target.nodes, cpu=target.cpu, past=past, nodes=nodes)
 
     def _close(self) -> None:
         """Account for what still runs when a run ends early."""

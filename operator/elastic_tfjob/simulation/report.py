@@ -106,7 +106,12 @@ def table(summaries: Sequence[Summary], names: Sequence[object]) -> str:
         cells = (
             *(f"{s.finished:,} of {s.jobs:,}", seconds(s.avg_jct_s), seconds(s.median_jct_s), seconds(s.p99_jct_s)),
             *(seconds(s.avg_queue_s), seconds(s.makespan_s)),
-            *(percent(s.gpu_utilisation), percent(s.cpu_utilisation), percent(s.deadline_met)),
+            *(
+                percent(s.gpu_utilisation),
+                percent(s.cpu_utilisation),
+                percent(s.deadline_met),
+                percent(s.forecast_error),
+            ),
             *(f"{s.rescales:,}", f"{s.preemptions:,}", f"{s.migrations:,}", f"{s.rounds:,}"),
         )
         rows.append(

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import inf
 
 import numpy as np
 
 from elastic_tfjob.simulation.engine import JobRecord, Outcome
+from elastic_tfjob.speed.finish import FinishTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +16,10 @@ class Summary:
 
     JCTs are over finished jobs. Queueing is all the time a job held nothing, of finished jobs. Utilisation is what
     jobs held of the cluster from the first submission to the last finish, `cpu_used` what they used of its CPU (where
-    the world knows that). `deadline_met` is of all jobs with a deadline. `cpu_s` is process CPU time of the run, the
-    one number that differs from run to run.
+    the world knows that). `deadline_met` is of all jobs with a deadline. `forecast_error` is the median, over jobs
+    whose finish was forecast when they started, of |forecast - finish| / (finish - start); `forecast_within` how many
+    of them finished between the ends of the forecast's 90 % interval. `cpu_s` is process CPU time of the run, the one
+    number that differs from run to run.
     """
 
     profile: str
@@ -31,6 +35,8 @@ class Summary:
     cpu_utilisation: float | None
     cpu_used: float | None
     deadline_met: float | None
+    forecast_error: float | None
+    forecast_within: float | None
     rescales: int
     preemptions: int
     migrations: int
@@ -49,6 +55,11 @@ def summarise(outcome: Outcome, jobs: int) -> Summary:
     done = [r for r in records if r.jct_s is not None]
     jcts = np.array([r.jct_s for r in done])
     makespan = outcome.last_s - outcome.first_s
+    errors, within = [], []
+    for r in done:
+        if r.finish_s is not None and r.start_s is not None and (f := forecast_of(r)) is not None:
+            errors.append(abs(f.expected_s - r.finish_s) / max(r.finish_s - r.start_s, 1e-9))
+            within.append(f.earliest_s - 1e-6 <= r.finish_s <= f.latest_s + 1e-6)
     with_deadline = [r for r in records if r.deadline_s is not None]
     return Summary(
         profile=outcome.profile,
@@ -63,6 +74,8 @@ def summarise(outcome: Outcome, jobs: int) -> Summary:
         gpu_utilisation=_share(outcome.accelerator_area, outcome.accelerator_capacity * makespan),
         cpu_utilisation=_share(outcome.cpu_area, outcome.cpu_capacity * makespan),
         cpu_used=_share(outcome.cpu_used_area or 0.0, outcome.cpu_capacity * makespan),
+        forecast_error=float(np.median(errors)) if errors else None,
+        forecast_within=sum(within) / len(within) if within else None,
         deadline_met=sum(map(met, with_deadline)) / len(with_deadline) if with_deadline else None,
         rescales=sum(r.rescales for r in records),
         preemptions=sum(r.preemptions for r in records),
@@ -72,6 +85,12 @@ def summarise(outcome: Outcome, jobs: int) -> Summary:
         oracle=outcome.oracle,
         partial=outcome.partial,
     )
+
+
+def forecast_of(record: JobRecord) -> FinishTime | None:
+    """The finish that was forecast when the job started; None where nothing told one."""
+    found = record.forecast.finish if record.forecast is not None else None
+    return found if found is not None and found.expected_s < inf else None
 
 
 def met(record: JobRecord) -> bool:
@@ -86,7 +105,7 @@ def _share(used: float, all_: float) -> float | None:
 
 COLUMNS = (
     *("profile", "seed", "job_id", "submit_s", "start_s", "finish_s", "jct_s", "queue_s", "executed_s"),
-    *("preemptions", "rescales", "migrations", "deadline_s", "deadline_met"),
+    *("preemptions", "rescales", "migrations", "deadline_s", "deadline_met", "forecast_s"),
 )
 
 
@@ -106,6 +125,7 @@ def job_rows(outcome: Outcome) -> Sequence[tuple[object, ...]]:
                 r.executed_s,
             ),
             *(r.preemptions, r.rescales, r.migrations, r.deadline_s, None if r.deadline_s is None else met(r)),
+            None if (f := forecast_of(r)) is None else f.expected_s,
         )
         for r in outcome.records
     ]

@@ -12,7 +12,9 @@ def test_every_field_is_in_the_table() -> None:
     for name, known in contract.FIELDS.items():
         kind = getattr(snapshot, name)
         there = (
-            [each.name for each in fields(kind)] if name != "Snapshot" else ["now", "nodes", "jobs", "seed", "pools"]
+            [each.name for each in fields(kind)]
+            if name != "Snapshot"
+            else ["now", "nodes", "jobs", "seed", "pools", "history"]
         )
         assert sorted(known) == sorted(there), name
 

@@ -420,6 +420,9 @@ class _Pass:
                 count * requests_of(replica.template.get("spec") or {}).accelerators if replica is not None else 0
             )
         record = Record.of(self.job.annotations, self.job.uid)
+        report = self.reports.get(general_name(self.job.name, *chief_of(self.declared)))
+        if report is not None and (self.stored is None or state.numbers_at != self.stored.numbers_at):
+            record = replace(record, loss=report.growth(record.loss))
         return continued(record, before, after, accelerators or held, self.time, ended=self.status.finished).to_json()
 
     def _own(self, read: Callable[[Mapping[str, str], str, Collection[str]], T | None]) -> T | None:

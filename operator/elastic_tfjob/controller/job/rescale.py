@@ -28,9 +28,9 @@ from typing import Final, Literal
 
 import orjson
 
-from elastic_tfjob.api.limits import after
 from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.decision import Event, Timeouts
+from elastic_tfjob.controller.job.eta import eta
 from elastic_tfjob.controller.job.pods import Sizes, TFConfigs, general_name
 from elastic_tfjob.controller.objects.annotations import (
     STOP_COMMAND,
@@ -640,9 +640,6 @@ def with_numbers(before: State, state: State, report: Report | None, total_steps
         return state
     total = total_steps or report.total_steps
     speed = report.steps_per_s
-    eta = None
-    if total is not None and speed:
-        eta = format_time(after(now, max(0.0, total - report.step) / speed))
     of_size = report.speed_of(state.generation) if before.phase == "Stable" else None
     speeds, speed_cpu = dict(state.speeds), dict(state.speed_cpu)
     if of_size:
@@ -656,7 +653,7 @@ def with_numbers(before: State, state: State, report: Report | None, total_steps
         step=report.step,
         total_steps=total,
         steps_per_s=speed,
-        eta=eta,
+        eta=eta(state, report, total, now),
         speeds=speeds,
         speed_cpu=speed_cpu,
         numbers_at=format_time(now),

@@ -81,6 +81,8 @@ _KEPT: Final = 1024
 _DIGEST: Final = "blake2b:"
 
 _HISTORY: Final = 10
+# Steps per second between which a measurement can be believed.
+_SLOWEST, _FASTEST = 1e-9, 1e9
 _NODE_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _SIZE: Final = re.compile(r"[0-9]{1,9}/[0-9]{1,9}")
 
@@ -240,6 +242,22 @@ class State:
     def rescaling(self) -> bool:
         """On its way from one size to another."""
         return self.phase not in ("Waiting", "Stable")
+
+    @property
+    def measured(self) -> dict[tuple[int, int], tuple[float, int | None]]:
+        """`speeds` by (PSs, workers), each with the CPU that a worker had then; None: what it requests. What cannot be
+        a size or a speed is left out."""
+        found: dict[tuple[int, int], tuple[float, int | None]] = {}
+        for text, rate in self.speeds.items():
+            ps, _, workers = text.partition("/")
+            if (
+                ps.isdecimal()
+                and workers.isdecimal()
+                and max(len(ps), len(workers)) < 10
+                and _SLOWEST < rate < _FASTEST
+            ):
+                found[int(ps), int(workers)] = rate, self.speed_cpu.get(text)
+        return found
 
     def remember(self, done: Rescaled) -> tuple[Rescaled, ...]:
         """The history with one more, of which the last ones are kept."""

@@ -22,6 +22,7 @@ from elastic_tfjob.api.limits import (
     MAX_VALUE,
     MAX_WORD,
 )
+from elastic_tfjob.speed.growth import Growth, LossState
 
 __all__ = ["Checkpoint", "CpuUse", "MemoryUse", "Prepared", "Report", "Switch"]
 
@@ -95,7 +96,8 @@ class Report:
 
     `at`, `first_step_at`, `last_step_at` are Unix times on the pod's clock, which may be wrong; `received_at` is ours.
     `first_step_at` is of this generation's first step. `downtime_s` and `lost_steps` are of the last switch or restart.
-    `hook` tells whether the program that trains in this pod has constructed ElasticCheckpoint.
+    `hook` tells whether the program that trains in this pod has constructed ElasticCheckpoint. `loss_problem` is "nan"
+    or "inf" where the loss is no number: then `loss` is None, as it is where none was reported.
     """
 
     at: float
@@ -109,6 +111,7 @@ class Report:
     steps_per_s: float | None = None
     examples_per_s: float | None = None
     loss: float | None = None
+    loss_problem: str = ""
     first_step_at: float | None = None
     last_step_at: float | None = None
     downtime_s: float | None = None
@@ -143,6 +146,7 @@ class Report:
             steps_per_s=raw.number("steps_per_s", MAX_RATE),
             examples_per_s=raw.number("examples_per_s", _MAX_FLOAT, least=None),
             loss=raw.number("loss", _MAX_FLOAT, least=None),
+            loss_problem=raw.text("loss_problem", MAX_WORD),
             first_step_at=raw.number("first_step_at", _MAX_TIME),
             last_step_at=raw.number("last_step_at", _MAX_TIME),
             downtime_s=raw.number("downtime_s", MAX_DURATION_S),
@@ -169,6 +173,19 @@ class Report:
             self.downtime_s,
             self.lost_steps,
         )
+
+    @property
+    def loss_state(self) -> LossState:
+        """What the last loss is."""
+        if self.loss is None and self.loss_problem in ("nan", "inf"):
+            return cast("LossState", self.loss_problem)
+        return "absent" if self.loss is None else "finite"
+
+    def growth(self, before: Growth) -> Growth:
+        """How the loss falls, after this report."""
+        if self.step is None:
+            return before
+        return before.read(float(self.step), self.loss, self.received_at, self.loss_state)
 
     def speed_of(self, generation: int | None) -> float | None:
         """Steps per second of this generation, once it has trained for so long that they tell how fast its size is."""

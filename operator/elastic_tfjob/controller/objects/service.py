@@ -4,17 +4,26 @@ It is kept in an annotation of its own, which the reconcile loop writes together
 refuse a state with a key that they do not know, and would begin a running job anew after a downgrade.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, cast, get_args
 
 import orjson
 
 from elastic_tfjob.api.fields import Fields
-from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES, MAX_DURATION_S, MAX_GENERATION, MAX_REPLICAS
+from elastic_tfjob.api.limits import (
+    LATEST,
+    MAX_ANNOTATION_BYTES,
+    MAX_DURATION_S,
+    MAX_GENERATION,
+    MAX_REPLICAS,
+    MAX_STEPS,
+)
 from elastic_tfjob.controller.objects.annotations import Counts, mine
 from elastic_tfjob.controller.objects.status import format_time, moment_of
+from elastic_tfjob.speed.growth import NOT_REPORTED, Growth, LossState
 
 __all__ = ["RECORD_ANNOTATION", "Record", "continued"]
 
@@ -22,6 +31,7 @@ RECORD_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/record"
 
 _MOST_SERVICE: Final = float(MAX_DURATION_S) * MAX_REPLICAS * 64
 """Every replica with many accelerators, for as long as a time is believed."""
+_MOST_LOSS: Final = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,8 @@ class Record:
     """Up to `placed`, since when (RFC 3339) the job has what it holds now: `executed_s`, seconds in which it held
     anything, and `service`, its accelerators (replicas, of a job that uses none) times seconds. `placed` is empty while
     it holds nothing. `held` is what service grows by each second since then. `stops`: how often all was taken from it
-    while it ran, and `stopped`, when that was last."""
+    while it ran, and `stopped`, when that was last. `loss`: how the training loss falls, of which the last reading is
+    kept."""
 
     placed: str = ""
     held: int = 0
@@ -37,6 +48,7 @@ class Record:
     service: float = 0.0
     stops: int = 0
     stopped: str = ""
+    loss: Growth = NOT_REPORTED
 
     @classmethod
     def of(cls, annotations: Mapping[str, str], uid: str) -> "Record":
@@ -53,13 +65,36 @@ class Record:
                 service=raw.number("service", _MOST_SERVICE) or 0.0,
                 stops=raw.whole("stops", MAX_GENERATION, default=0),
                 stopped=raw.time("stopped", empty=True) or "",
+                loss=_loss(raw.within("loss")),
             )
         except ValueError:
             return cls()
 
     def to_json(self) -> str:
         """The annotation's text."""
-        return orjson.dumps(asdict(self)).decode()
+        fields = asdict(self)
+        del fields["loss"]
+        if self.loss != NOT_REPORTED:
+            step, loss = self.loss.recent[-1] if self.loss.recent else (None, None)
+            kept = {"state": self.loss.state, "step": step, "loss": loss, "at_s": self.loss.at_s}
+            rest = {"per_step": self.loss.per_step, "peak": self.loss.peak, "readings": self.loss.readings}
+            fields["loss"] = {**kept, **rest}
+        return orjson.dumps(fields).decode()
+
+
+def _loss(raw: Fields | None) -> Growth:
+    if raw is None:
+        return NOT_REPORTED
+    step, loss = raw.number("step", float(MAX_STEPS)), raw.number("loss", _MOST_LOSS, least=None)
+    at_s = raw.number("at_s", LATEST.timestamp())
+    return Growth(
+        state=cast("LossState", raw.word("state", get_args(LossState))),
+        recent=((step, loss),) if step is not None and loss is not None and at_s is not None else (),
+        per_step=raw.number("per_step", _MOST_LOSS, least=None) or 0.0,
+        peak=raw.number("peak", _MOST_LOSS, least=None) or 0.0,
+        readings=raw.whole("readings", MAX_GENERATION, default=0),
+        at_s=float("-inf") if at_s is None else at_s,
+    )
 
 
 def continued(

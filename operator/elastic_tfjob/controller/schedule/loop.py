@@ -23,6 +23,7 @@ from elastic_tfjob.controller.kube.client import ApiClient, ApiError, Conflict, 
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.executor import jobs_path
 from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.kube.memory import Memory
 from elastic_tfjob.controller.kube.polling import Reports
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, unending
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, Target, claim
@@ -33,13 +34,15 @@ from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.objects.status import parse_time
 from elastic_tfjob.controller.objects.unfit import Pair, Unfit, active, judge, verdict_due_s
 from elastic_tfjob.controller.schedule.isolate import without_offenders
-from elastic_tfjob.controller.schedule.snapshot import ScheduledJob, assemble, candidate, set_aside
+from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job, set_aside
+from elastic_tfjob.controller.schedule.snapshot import assemble
 from elastic_tfjob.controller.schedule.targets import decide, decide_fixed, released, suspended
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import build
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Snapshot
+from elastic_tfjob.speed.history import History
 
 __all__ = ["FIXED", "Scheduler"]
 
@@ -127,6 +130,7 @@ class Scheduler:
         configuration: Callable[[], Configuration],
         namespace: str = "",
         priorities: Callable[[], Mapping[str, int]] = dict,
+        memory: Memory | None = None,
     ) -> None:
         self._api = api
         self._jobs = jobs
@@ -135,6 +139,7 @@ class Scheduler:
         self._recorder = recorder
         self._configuration = configuration
         self._priorities = priorities
+        self._memory = memory if memory is not None else Memory()
         self._nodes = Informer(api, "/api/v1/nodes", Node.parse, lambda _: None, touched=self._cluster_touched)
         # An operator that keeps to one namespace sees the TFJobs of others as anybody's pods.
         self._by_uid = bool(namespace)
@@ -344,6 +349,8 @@ class Scheduler:
             self._unfit[key] = described.unfit
         else:
             self._unfit.pop(key, None)
+        if found.lesson is not None:
+            self._memory.learn(key[0], *found.lesson)
         (self._managed.add if found.job is not None else self._managed.discard)(key)
         (self._passing.add if described.unfit or found.passing else self._passing.discard)(key)
         if described.error is not None:
@@ -402,7 +409,10 @@ class Scheduler:
         async def attempt(keys: Iterable[Key], previous: Snapshot | None = None) -> _Planned:
             chosen = set(keys)
             considered = {name: f if key in chosen else set_aside(f) for name, (key, f) in all_jobs.items()}
-            return await asyncio.to_thread(_plan, considered, nodes, foreign, previous, profile)
+            history = self._memory.history
+            return await asyncio.to_thread(
+                _plan, considered, nodes, foreign, profile, previous=previous, history=history
+            )
 
         self._snapshot, previous = None, self._snapshot
         failed: dict[Key, Exception] = {}
@@ -521,7 +531,7 @@ def _describe_all(
     for key, each in seen.items():
         try:
             unfit = judge(each.unfit, each.pods, now_s)
-            found = candidate(
+            found = scheduled_job(
                 each.job,
                 each.pods,
                 nodes=nodes,
@@ -535,7 +545,7 @@ def _describe_all(
             described[key] = _Described(found, unfit, verdict_due_s(each.pods, now_s))
         except Exception as error:
             described[key] = _Described(
-                replace(candidate(None, each.pods, nodes=nodes, now=now), source=each.job), {}, None, error
+                replace(scheduled_job(None, each.pods, nodes=nodes, now=now), source=each.job), {}, None, error
             )
     return described
 
@@ -544,11 +554,13 @@ def _plan(
     candidates: Mapping[str, ScheduledJob],
     nodes: Mapping[str, Node],
     foreign: Iterable[ForeignPod],
-    previous: Snapshot | None,
     profile: Profile,
+    *,
+    previous: Snapshot | None,
+    history: History,
 ) -> _Planned:
     """What the profile decides for these jobs, by their keys in the Snapshot, and for which that failed."""
-    snapshot = assemble(candidates.values(), nodes, foreign, time.time(), previous)
+    snapshot = assemble(candidates.values(), nodes, foreign, time.time(), previous, history=history)
     plan = schedule(snapshot, profile)
     failed: dict[str, Exception] = {}
     decided = {name: found for name, found in candidates.items() if found.job is not None}

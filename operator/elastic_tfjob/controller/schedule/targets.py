@@ -10,7 +10,9 @@ from dataclasses import replace
 from typing import cast
 
 from elastic_tfjob.controller.objects.annotations import Target
-from elastic_tfjob.controller.schedule.snapshot import REFUSED, Role, ScheduledJob, asked_for, promised
+from elastic_tfjob.controller.schedule.core_job import Role
+from elastic_tfjob.controller.schedule.request import asked_for, promised
+from elastic_tfjob.controller.schedule.scheduled_job import REFUSED, ScheduledJob
 from elastic_tfjob.scheduling import plan as core
 from elastic_tfjob.scheduling.free_capacity import ANY_NODE
 from elastic_tfjob.scheduling.plan import Plan

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from elastic_tfjob.scheduling.profile import Step
 from elastic_tfjob.scheduling.profiles.kips.busy import busy_view
-from elastic_tfjob.scheduling.profiles.kips.cost import IdleFirst, worth
+from elastic_tfjob.scheduling.profiles.kips.donors import IdleFirst
 from elastic_tfjob.scheduling.profiles.kips.settings import Settings
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job, counts_of
@@ -21,6 +21,7 @@ class Adjustment:
     def __init__(self, round_: Round, settings: Settings) -> None:
         self.round = round_
         self.settings = settings
+        self.costs = settings.costs
         self.grants = Grants(round_)
         self.taking = Taking(round_, IdleFirst(round_, settings))
         snapshot = round_.snapshot
@@ -33,7 +34,7 @@ class Adjustment:
 
     def worth(self, job: Job, saved: float) -> bool:
         """Whether a rescale costs less than the part `saved` of the time that the job has left."""
-        return worth(job, saved, self.settings, self.round.now)
+        return self.costs.worth(job, saved, self.round.now)
 
     def resized(self) -> list[Job]:
         """Jobs that this round starts, or gives another size."""

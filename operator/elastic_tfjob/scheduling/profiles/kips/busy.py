@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from elastic_tfjob.scheduling.profiles.kips.settings import Settings
-from elastic_tfjob.scheduling.snapshot import EVALUATOR, Job, JobSpec, Node, Snapshot
+from elastic_tfjob.scheduling.snapshot import EVALUATOR, Job, Node, Snapshot
 
 Use = Mapping[str, float]
 """How busy replica types are: the part of their CPU that they use."""
@@ -38,8 +38,8 @@ class BusyJobs:
         use = {t: u for t, u in after.cpu_use.items() if t != EVALUATOR and after.placement.get(t)}
         if sum(use.values()) < self.busy:
             for type_, u in use.items():
-                requested = requested_cpu(after.spec, type_) * len(after.placement[type_])
-                use[type_] = min(1.0, u * held_cpu(after, type_) / requested) if requested else u
+                requested = after.spec.requested_cpu(type_) * len(after.placement[type_])
+                use[type_] = min(1.0, u * after.held_cpu(type_) / requested) if requested else u
             if sum(use.values()) < self.busy:
                 return
         self.uses[after.spec.key] = use
@@ -50,14 +50,3 @@ class BusyJobs:
 
 def busy_view(settings: Settings) -> Callable[[Snapshot], BusyJobs]:
     return lambda snapshot: BusyJobs(settings, snapshot.jobs.values())
-
-
-def requested_cpu(spec: JobSpec, type_: str) -> int:
-    """Millicores that one replica of the type requests."""
-    group = spec.group(type_)
-    return group.request.cpu if group is not None else 0
-
-
-def held_cpu(job: Job, type_: str) -> int:
-    """Millicores that a type's replicas hold together while their use is measured."""
-    return sum(job.cpu.get(type_, ())) or requested_cpu(job.spec, type_) * len(job.placement.get(type_, ()))

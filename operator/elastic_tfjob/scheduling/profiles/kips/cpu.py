@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from math import isfinite, sqrt
 
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
-from elastic_tfjob.scheduling.profiles.kips.busy import held_cpu, requested_cpu
 from elastic_tfjob.scheduling.snapshot import Cpu, Job
 from elastic_tfjob.scheduling.toolkit.cpu_grants import Claim
 
@@ -30,7 +29,7 @@ def keep_for_leaving(adjustment: Adjustment) -> None:
             for name in names[len(now.get(type_, ())) :]:
                 i = room.index.get(name)
                 if i is not None:
-                    room.take_cpu(i, min(room.cpu[i], requested_cpu(job.spec, type_)))
+                    room.take_cpu(i, min(room.cpu[i], job.spec.requested_cpu(type_)))
 
 
 def give_back_used(adjustment: Adjustment) -> None:
@@ -114,12 +113,12 @@ def _wants_more(adjustment: Adjustment, job: Job) -> Iterator[Claim]:
     if limits or sum(job.cpu_use.values()) < settings.busy:
         return
     replicas = {type_: n for type_, n in job.counts.items() if n and type_ in job.cpu_use}
-    work = {type_: job.cpu_use[type_] * held_cpu(job, type_) / n for type_, n in replicas.items()}
+    work = {type_: job.cpu_use[type_] * job.held_cpu(type_) / n for type_, n in replicas.items()}
     most = max(work.values(), default=0.0) or 1.0  # replicas without CPU of their own have no work, and want none
     for type_, n in replicas.items():
         part = work[type_] / most
         root = sqrt(part) if part > 0 else 0.0
-        want = millicores(requested_cpu(job.spec, type_) * settings.cpu_growth * root)
+        want = millicores(job.spec.requested_cpu(type_) * settings.cpu_growth * root)
         for k in range(n):
             yield Claim(job, type_, k, want)
 
@@ -133,7 +132,7 @@ def _starting(adjustment: Adjustment, resized: Iterable[Job]) -> Iterator[Claim]
         if not job.spec.resizable or job.spec.fixed_cpu or job.phase == "rescaling":
             continue
         for type_, names in round_.placement(job).items():
-            want = millicores(requested_cpu(job.spec, type_) * adjustment.settings.cpu_growth)
+            want = millicores(job.spec.requested_cpu(type_) * adjustment.settings.cpu_growth)
             for k in range(len(names)):
                 yield Claim(job, type_, k, want)
 
@@ -141,7 +140,7 @@ def _starting(adjustment: Adjustment, resized: Iterable[Job]) -> Iterator[Claim]
 def _reason(adjustment: Adjustment, job: Job, cpu: Cpu) -> str:
     parts = []
     for type_, names in adjustment.round.placement(job).items():
-        asked = (requested_cpu(job.spec, type_),) * len(names)
+        asked = (job.spec.requested_cpu(type_),) * len(names)
         before, after = sum(job.cpu.get(type_, asked)), sum(cpu.get(type_, asked))
         if before != after:
             use = job.cpu_use.get(type_)

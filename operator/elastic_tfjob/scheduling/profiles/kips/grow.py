@@ -4,12 +4,12 @@ from collections.abc import Hashable
 from heapq import heapify, heappop
 
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
-from elastic_tfjob.scheduling.profiles.kips.busy import held_cpu
-from elastic_tfjob.scheduling.profiles.kips.speeds import ALIKE, Growth
 from elastic_tfjob.scheduling.reasons import describe_change
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
 from elastic_tfjob.scheduling.toolkit.sizes import movable
+from elastic_tfjob.speed.history import ALIKE
 from elastic_tfjob.speed.optimus import OnlineSpeed
+from elastic_tfjob.speed.prediction import Prediction
 from elastic_tfjob.speed.utilisation import speedup
 
 Unit = tuple[float, str, str, Counts, float]
@@ -27,7 +27,7 @@ def go_back(adjustment: Adjustment) -> None:
         if round_.placement(job) != job.placement:
             continue
         size = (len(job.placement.get(PS, ())), len(job.placement.get(WORKER, ())))
-        held, cpu = held_cpu(job, WORKER), job.speed.cpu
+        held, cpu = job.held_cpu(WORKER), job.speed.cpu
         rate, (ps, workers) = max(
             (
                 (rate, seen)
@@ -52,7 +52,7 @@ def grow(adjustment: Adjustment) -> None:
     round_ = adjustment.round
     idle: dict[str, int] = {}
     units: list[Unit] = []
-    speeds: dict[str, Growth] = {}
+    speeds: dict[str, Prediction] = {}
     for job in adjustment.short:
         if job.spec.elastic and movable(job, round_):
             speeds[job.key] = _growth(adjustment, job)
@@ -82,7 +82,7 @@ def grow(adjustment: Adjustment) -> None:
             round_.assign(job, job.placement, "keeps what it has")
 
 
-def _units(adjustment: Adjustment, job: Job, held: Counts, factor: float, speed: Growth) -> list[Unit]:
+def _units(adjustment: Adjustment, job: Job, held: Counts, factor: float, speed: Prediction) -> list[Unit]:
     units: list[Unit] = []
     for type_ in (WORKER, PS):
         group, n = job.spec.group(type_), held.get(type_, 0)
@@ -98,11 +98,11 @@ def _units(adjustment: Adjustment, job: Job, held: Counts, factor: float, speed:
     return units
 
 
-def _growth(adjustment: Adjustment, job: Job) -> Growth:
+def _growth(adjustment: Adjustment, job: Job) -> Prediction:
     """What is known about the job's speed at other sizes, after the CPU that this round grants it."""
     grants, more = adjustment.grants, {}
     for type_, names in job.placement.items():
-        before = held_cpu(job, type_)
+        before = job.held_cpu(type_)
         after = sum(grants.held(job, type_, k) for k in range(len(names)))
         if before:
             more[type_] = after / before
@@ -111,7 +111,14 @@ def _growth(adjustment: Adjustment, job: Job) -> Growth:
     use = {type_: min(1.0, u / more.get(type_, 1.0) * faster) for type_, u in use.items()}
     workers = max(1, len(job.placement.get(WORKER, ())))
     cpu = sum(grants.held(job, WORKER, k) for k in range(workers)) / workers
-    return Growth(job, use, job.steps_per_s * faster, cpu, adjustment.settings.min_gain)
+    return Prediction(
+        job.counts,
+        job.steps_per_s * faster,
+        use,
+        {WORKER: cpu},
+        job.speed,
+        min_gain=adjustment.settings.min_gain,
+    )
 
 
 def _use_words(job: Job, counts: Counts) -> str:

@@ -5,6 +5,7 @@ from pydantic import Field, model_validator
 from elastic_tfjob.api.limits import MAX_ENTRIES
 from elastic_tfjob.scheduling.parameters import ElasticParameters, Seconds
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
+from elastic_tfjob.scheduling.toolkit.cost import ChangeCosts
 
 
 class Settings(ElasticParameters):
@@ -29,6 +30,11 @@ class Settings(ElasticParameters):
     )
     rescale_pause_s: Seconds = Field(1.0, description="what a rescale stops training for")
     prepare_cpu_s: Seconds = Field(12.0, description="CPU time of starting one process of the new size")
+
+    @property
+    def costs(self) -> ChangeCosts:
+        """What a rescale costs."""
+        return ChangeCosts(self.rescale_pause_s, self.prepare_cpu_s)
 
     @model_validator(mode="after")
     def apart(self) -> "Settings":

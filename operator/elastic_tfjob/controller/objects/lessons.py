@@ -1,0 +1,79 @@
+"""What finished jobs taught, as the text of a ConfigMap. Pure.
+
+Whoever may write the ConfigMap is believed as far as types and bounds go: nonsense is left out, and never raises.
+"""
+
+from contextlib import suppress
+from typing import Any, Final
+
+import orjson
+
+from elastic_tfjob.api.fields import Fields
+from elastic_tfjob.api.limits import MAX_DURATION_S, MAX_MILLICORES, MAX_RATE, MAX_REPLICAS, MAX_STEPS, MAX_UID
+from elastic_tfjob.speed.history import LESSONS, NAMES, SCOPES_NAMES, SIZES, History, Lesson, Size
+
+__all__ = ["MAX_HISTORY_BYTES", "read_history", "write_history"]
+
+MAX_HISTORY_BYTES: Final = 768 * 1024
+"""Bytes of the text: a ConfigMap has 1 MiB at most."""
+
+
+def write_history(history: History) -> str:
+    """The text. Where all would be too long, of each name the last lessons only."""
+    text = "{}"
+    for kept in (LESSONS, 4, 2, 1):
+        found: dict[str, dict[str, list[Any]]] = {}
+        for scope, name, past in history.items():
+            found.setdefault(scope, {})[name] = [_lesson(lesson) for lesson in past.lessons[-kept:]]
+        text = orjson.dumps(found).decode()
+        if len(text) <= MAX_HISTORY_BYTES:
+            return text
+    return "{}"
+
+
+def _lesson(lesson: Lesson) -> dict[str, Any]:
+    return {
+        "id": lesson.id,
+        "steps": lesson.steps,
+        "duration_s": lesson.duration_s,
+        "rates": {f"{ps}/{workers}": float(f"{rate:.4g}") for (ps, workers), rate in lesson.rates.items()},
+        "cpu": {f"{ps}/{workers}": round(cpu) for (ps, workers), cpu in lesson.cpu.items()},
+    }
+
+
+def read_history(text: str) -> History:
+    """What `write_history` wrote; what is not of that kind is left out."""
+    history = History()
+    with suppress(ValueError):
+        scopes = Fields(orjson.loads(text)) if len(text) <= MAX_HISTORY_BYTES else Fields({})
+        for scope in scopes.names(SCOPES_NAMES):
+            with suppress(ValueError):
+                names = scopes.within(scope) or Fields({})
+                for name in names.names(NAMES):
+                    with suppress(ValueError):
+                        for raw in names.objects(name, LESSONS):
+                            history = history.learned(scope, name, _read(raw))
+    return history
+
+
+def _read(raw: Fields) -> Lesson:
+    return Lesson(
+        raw.text("id", MAX_UID),
+        raw.number("steps", float(MAX_STEPS)),
+        raw.number("duration_s", float(MAX_DURATION_S)),
+        _by_size(raw.within("rates"), MAX_RATE),
+        _by_size(raw.within("cpu"), float(MAX_MILLICORES)),
+    ).bounded()
+
+
+def _by_size(raw: Fields | None, most: float) -> dict[Size, float]:
+    found: dict[Size, float] = {}
+    for text in raw.names(SIZES) if raw is not None else ():
+        ps, _, workers = text.partition("/")
+        if not (ps.isdecimal() and workers.isdecimal() and max(len(ps), len(workers)) < 5):
+            continue
+        assert raw is not None
+        value = raw.number(text, most)
+        if value is not None and int(ps) + int(workers) <= MAX_REPLICAS:
+            found[int(ps), int(workers)] = value
+    return found

@@ -1,0 +1,185 @@
+"""What the core knows of one job: its spec, progress and speed, from what the user says and its pods report. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from functools import lru_cache
+from typing import Final
+
+from elastic_tfjob.api.annotations import Elasticity
+from elastic_tfjob.api.limits import MAX_STEPS
+from elastic_tfjob.controller.objects.annotations import State
+from elastic_tfjob.controller.objects.observed import Job, Pod
+from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.service import Record
+from elastic_tfjob.controller.objects.status import parse_time
+from elastic_tfjob.controller.objects.unfit import Pair
+from elastic_tfjob.controller.schedule.request import NAME_FIELD, JobRequest
+from elastic_tfjob.scheduling import snapshot as core
+from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Requirement
+from elastic_tfjob.speed.history import Lesson, stem
+from elastic_tfjob.speed.optimus import OnlineSpeed, believe
+
+__all__ = ["Role", "cpu_use", "job_spec", "last_rescale", "lesson", "model_of", "progress", "seconds", "speed"]
+
+Role = tuple[str, int]
+"""Replica type, in the spec's spelling, and index."""
+
+# Replicas that use more than so many times the CPU they request are busy, however many times it is.
+_MOST_USE: Final = 100.0
+# Steps per second between which a measurement can be believed.
+_SLOWEST, _FASTEST = 1e-9, 1e9
+
+
+def job_spec(
+    job: Job,
+    found: JobRequest,
+    *,
+    asked: Mapping[str, int],
+    why: str,
+    report: Report | None,
+    state: State | None,
+    priorities: Mapping[str, int],
+    unfit: Mapping[Pair, str],
+) -> core.JobSpec:
+    elasticity, created = found.elasticity, seconds(job.created) or 0.0
+    groups = []
+    for name, replica in found.spec.tf_replica_specs.items():
+        least, most = found.bounds(name)
+        if name in asked:
+            least = most = asked[name]
+        count = min(max(replica.count, least), most)
+        groups.append(core.ReplicaGroup(name, found.requests[name], count, least, most))
+    deadline = elasticity.deadline
+    deadline_s = None
+    if deadline is not None:
+        deadline_s = deadline.timestamp() if isinstance(deadline, datetime) else created + deadline.total_seconds()
+    where = tuple((name, _elsewhere(name, constraints, unfit)) for name, constraints in found.constraints)
+    distinct = {constraints for _, constraints in where}
+    steps = (
+        elasticity.total_steps
+        or (report.total_steps if report is not None else None)
+        or (state.total_steps if state is not None else None)
+    )
+    expected = elasticity.estimated_duration
+    return core.JobSpec(
+        key=f"{job.namespace}/{job.name}",
+        arrival_s=created,
+        groups=tuple(groups),
+        priority=max((priorities.get(name, 0) for name in found.classes), default=0),
+        deadline_s=deadline_s,
+        total_steps=None if steps is None else float(min(steps, MAX_STEPS)),
+        duration_s=expected.total_seconds() if expected is not None else None,
+        resizable=found.elastic or bool(asked),
+        stoppable=found.stoppable,
+        reports=elasticity.reports(found.spec),
+        fixed_cpu=bool(found.queue) or not found.elastic,
+        constraints=next(iter(distinct)) if len(distinct) == 1 else ANYWHERE,
+        constraints_by_type=where if len(distinct) > 1 else (),
+        asked=why,
+        model=model_of(job, elasticity),
+    )
+
+
+def model_of(job: Job, elasticity: Elasticity) -> str:
+    """What the job has in common with those that teach it: the annotation `model`, else the stem of its name."""
+    return elasticity.model or stem(job.name)
+
+
+def _elsewhere(name: str, constraints: Constraints, unfit: Mapping[Pair, str]) -> Constraints:
+    """The constraints of a type, less the nodes that it cannot have."""
+    nodes = tuple(sorted(node for type_, node in unfit if type_ == name.lower()))
+    if not nodes:
+        return constraints
+    not_there = Requirement(NAME_FIELD, "NotIn", nodes)
+    # A term without requirements matches nothing, and stays such a one.
+    terms_ = tuple((*term, not_there) if term else term for term in constraints.affinity) or ((not_there,),)
+    return replace(constraints, affinity=terms_)
+
+
+def progress(state: State | None, report: Report | None, since_s: float) -> tuple[float, float, float]:
+    """Steps done, when that was known (Unix seconds), and steps a second: the newest of what the program reports and
+    what the state remembers; else none since the start. A program's first seconds tell no speed: what is taken from a
+    job that seems to have long to go would be taken from one that is nearly done."""
+    if report is not None and report.step is not None:
+        return float(report.step), report.received_at, report.speed_of(report.generation) or 0.0
+    if state is not None and state.step is not None:
+        return float(state.step), seconds(state.numbers_at) or since_s, state.steps_per_s or 0.0
+    return 0.0, since_s, 0.0
+
+
+def measured(found: JobRequest, state: State) -> dict[tuple[int, int], tuple[float, int]]:
+    """The steps per second that the state remembers by (PSs, workers), each with the millicores of a worker's pod."""
+    if core.WORKER not in found.requests:
+        return {}
+    request, beside = found.requests[core.WORKER].cpu, found.beside[core.WORKER]
+    return {size: (rate, request if lent is None else lent + beside) for size, (rate, lent) in state.measured.items()}
+
+
+def speed(
+    found: JobRequest,
+    state: State | None,
+    report: Report | None,
+    size: Mapping[str, int],
+    cpu: Mapping[str, tuple[int, ...]],
+) -> OnlineSpeed | None:
+    if state is None or core.WORKER not in found.requests:
+        return None
+    request = found.requests[core.WORKER].cpu
+    seen = measured(found, state)
+    now = report.speed_of(state.generation) if state.phase == "Stable" and report is not None else None
+    if now and _SLOWEST < now < _FASTEST:
+        held = cpu.get(core.WORKER) or (request,)
+        seen[size.get(core.PS, 0), size.get(core.WORKER, 0)] = now, sum(held) // len(held)
+    # Two digits of a speed are what can be measured; so most rounds need no new fit.
+    told = tuple((each, float(f"{rate:.2g}"), held) for each, (rate, held) in sorted(seen.items()))
+    return _believe(told) if told else None
+
+
+@lru_cache(maxsize=8192)
+def _believe(seen: tuple[tuple[tuple[int, int], float, int], ...]) -> OnlineSpeed:
+    return believe({size: rate for size, rate, _ in seen}, cpu={size: float(cpu) for size, _, cpu in seen})
+
+
+def lesson(job: Job, found: JobRequest, state: State | None, record: Record) -> tuple[str, Lesson] | None:
+    """What a job that has succeeded teaches, and about which name; None before its record is closed, and of one that
+    the operator kept no state of."""
+    if state is None or record.placed or not job.status().is_true("Succeeded"):
+        return None
+    seen = measured(found, state)
+    steps = state.total_steps if state.total_steps is not None else state.step
+    taught = Lesson(
+        job.uid,
+        None if steps is None else float(steps),
+        record.executed_s or None,
+        {size: rate for size, (rate, _) in seen.items()},
+        {size: float(cpu) for size, (_, cpu) in seen.items()},
+    )
+    return model_of(job, found.elasticity), taught.bounded()
+
+
+def cpu_use(pods: Mapping[Role, Pod], reports: Mapping[str, Report]) -> dict[str, float]:
+    """Per type, CPU used over CPU held, of the containers that train and have said."""
+    sums: dict[str, list[float]] = {}
+    for (name, _), pod in pods.items():
+        report = reports.get(pod.name)
+        held = pod.cpu[0] or pod.cpu[1]
+        if report is not None and report.cpu.use_cores is not None and held:
+            total = sums.setdefault(name, [0.0, 0.0])
+            total[0] += report.cpu.use_cores
+            total[1] += held / 1000
+    return {name: min(max(used / held, 0.0), _MOST_USE) for name, (used, held) in sums.items()}
+
+
+def last_rescale(state: State | None) -> float:
+    """When the size last changed, or was last tried to be."""
+    if state is None:
+        return float("-inf")
+    times = [state.history[-1].at] if state.history else []
+    if state.refused is not None:
+        times.append(state.refused.at)
+    return max((seconds(time) or 0.0 for time in times), default=float("-inf"))
+
+
+def seconds(time: str | None) -> float | None:
+    return parse_time(time).timestamp() if time else None

@@ -1,0 +1,182 @@
+"""What a job's spec and its user's annotations ask of scheduling. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final
+
+from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX, Elasticity
+from elastic_tfjob.api.limits import MAX_REPLICAS
+from elastic_tfjob.api.tfjob import TFJobSpec
+from elastic_tfjob.controller.job.inject import sidecar_request
+from elastic_tfjob.controller.objects.annotations import State, Target
+from elastic_tfjob.controller.objects.observed import Job, required_terms
+from elastic_tfjob.controller.objects.quantities import cpu_of, requests_of
+from elastic_tfjob.scheduling import snapshot as core
+from elastic_tfjob.scheduling.constraints import Constraints, Requirement, Toleration
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
+
+__all__ = ["NAME_FIELD", "JobRequest", "annotated", "asked_for", "promised", "refused_target", "terms"]
+
+# The one field that required node affinity may name beside labels; given to the core as one more label.
+NAME_FIELD: Final = "metadata.name"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What a job's spec and its user's annotations ask for. `beside` is the CPU in millicores, per type, of all in the
+    pod but the container that trains. `queue`: of a job that Kueue admits, which then has its declared size at most.
+
+    It is kept for each job, so `spec` is without the templates: what they say is in other fields. `digest` is of the
+    whole spec."""
+
+    digest: bytes
+    said: Mapping[str, str]
+    spec: TFJobSpec
+    elasticity: Elasticity
+    elastic: bool
+    stoppable: bool
+    requests: Mapping[str, Resources]
+    beside: Mapping[str, int]
+    constraints: tuple[tuple[str, Constraints], ...]
+    classes: tuple[str, ...] = ()
+    queue: str = ""
+
+    @property
+    def declared(self) -> dict[str, int]:
+        """Replicas per type as the spec says."""
+        return {name: replica.count for name, replica in self.spec.tf_replica_specs.items()}
+
+    def bounds(self, name: str) -> tuple[int, int]:
+        """The least and the most replicas of a type that the job may have."""
+        count = self.spec.tf_replica_specs[name].count
+        if not self.elastic:
+            return count, count
+        least, most = self.elasticity.bounds(name, count)
+        most = min(most, count if self.queue else MAX_REPLICAS)
+        return min(least, most), most
+
+    @property
+    def problems(self) -> list[str]:
+        """What a person asks for and cannot have."""
+        declared = self.declared
+        return [
+            f"{PREFIX}{annotation}: {wanted} is ignored: Kueue admitted {declared[name]} {name} (queue {self.queue}), "
+            "and more would be beyond its quota; suspend the job, change its replicas and resume it instead"
+            for name, annotation in ((core.PS, "target-ps"), (core.WORKER, "target-workers"))
+            if self.queue and name in declared and (wanted := self.elasticity.asked(name) or 0) > self.bounds(name)[1]
+        ]
+
+
+def annotated(job: Job) -> bool:
+    """Whether the user wrote any of our annotations."""
+    return any(
+        name.startswith(PREFIX) and name.removeprefix(PREFIX) not in OPERATOR_ANNOTATIONS for name in job.annotations
+    )
+
+
+def terms(job: Job, before: JobRequest | None = None) -> JobRequest:
+    """Read spec and annotations; `before` is reused where they are the same. Raises InvalidTFJob."""
+    said = {
+        name: text
+        for name, text in job.annotations.items()
+        if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in OPERATOR_ANNOTATIONS
+    }
+    digest = blake2b(job.raw_spec, digest_size=16).digest()
+    if before is not None and (before.digest, before.said, before.queue) == (digest, said, job.queue):
+        return before
+    spec = job.spec()
+    if spec.total_replicas > MAX_REPLICAS:
+        raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas, of which {MAX_REPLICAS} can be placed")
+    elasticity = Elasticity.parse(job.annotations, spec)
+    added = sidecar_request() if elasticity.reports(spec) else NOTHING
+    requests, beside, constraints, classes = {}, {}, [], []
+    for name, replica in spec.tf_replica_specs.items():
+        pod = replica.template.get("spec") or {}
+        requests[name] = requests_of(pod).plus(added)
+        beside[name] = requests[name].cpu - cpu_of(pod)[0]
+        constraints.append((name, _constraints(pod)))
+        classes.append(pod.get("priorityClassName", ""))
+    return JobRequest(
+        digest,
+        said,
+        _without_templates(spec),
+        elasticity,
+        elasticity.elastic(spec),
+        elasticity.stoppable(spec),
+        requests,
+        beside,
+        tuple(constraints),
+        tuple(classes),
+        job.queue,
+    )
+
+
+def _without_templates(spec: TFJobSpec) -> TFJobSpec:
+    bare = {name: replica.model_copy(update={"template": {}}) for name, replica in spec.tf_replica_specs.items()}
+    return spec.model_copy(update={"tf_replica_specs": bare})
+
+
+def _constraints(pod: Mapping[str, Any]) -> Constraints:
+    affinity = tuple(
+        tuple(
+            Requirement(each["key"], each["operator"], tuple(each.get("values") or ()))
+            for part in ("matchExpressions", "matchFields")
+            for each in term.get(part) or ()
+        )
+        for term in required_terms(pod)
+    )
+    selector = dict(pod.get("nodeSelector") or {})
+    if pod.get("nodeName"):
+        selector[NAME_FIELD] = pod["nodeName"]
+    tolerations = tuple(
+        Toleration(each.get("key", ""), each.get("operator") or "Equal", each.get("value", ""), each.get("effect", ""))
+        for each in pod.get("tolerations") or ()
+    )
+    return Constraints(tuple(sorted(selector.items())), affinity, tolerations)
+
+
+def promised(
+    found: JobRequest, target: Target | None, state: State | None, *, started: bool
+) -> tuple[Mapping[str, int], bool]:
+    """The replicas that a job has or shall get, and whether it is on its way there."""
+    if target is None:
+        if state is not None and state.replicas:
+            return state.replicas, state.rescaling
+        return (found.declared if started else {}), False
+    if state is None:
+        return target.replicas, False
+    if refused_target(target, state):
+        return state.replicas, state.rescaling
+    may = found.elastic or (found.stoppable and not target.replicas)
+    coming = may and target.generation > state.generation and state.phase != "Waiting"
+    return target.replicas, state.rescaling or coming
+
+
+def refused_target(target: Target, state: State) -> bool:
+    return state.refused is not None and state.refused.generation >= target.generation > state.generation
+
+
+def asked_for(
+    found: JobRequest, target: Target | None, state: State | None, size: Mapping[str, int]
+) -> tuple[dict[str, int], str]:
+    """The replicas per type that a person asks for, and in which words: by annotation, or by an edit of the spec of a
+    job that has a size already (which holds until a target has followed it)."""
+    declared = found.declared
+    decided = target.declared if target is not None else (state.replicas if state is not None else {})
+    annotations = {core.PS: "target-ps", core.WORKER: "target-workers"}
+    asked: dict[str, int] = {}
+    said = []
+    # A job that is only placed is scaled by edits of its spec as upstream does it, whatever their type.
+    for name in annotations if found.elastic else declared:
+        if name not in declared:
+            continue
+        least, most = found.bounds(name)
+        wanted = found.elasticity.asked(name) if found.elastic else None
+        if wanted is not None and wanted <= most:
+            asked[name] = max(wanted, least)
+            said.append(f"{annotations[name]}={wanted}")
+        elif size and decided.get(name, declared[name]) != declared[name]:
+            asked[name] = min(max(declared[name], least), most)
+            said.append(f"spec has {declared[name]} {name}")
+    return asked, f"asked for by a person: {', '.join(said)}" if said else ""

@@ -1,0 +1,233 @@
+"""When each job is expected to finish, under the plan, and whether that meets its deadline. Pure.
+
+This is the one source of expected finish times: the operator shows them (annotation `eta`), the simulator compares them
+with what came true, and profiles decide by them. Nothing is computed until somebody asks for it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import inf
+
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.scheduling.snapshot import Counts, Cpu, Job, Node, Placement, Snapshot, counts_of
+from elastic_tfjob.speed.finish import FinishTime, predict
+from elastic_tfjob.speed.history import Past
+from elastic_tfjob.speed.prediction import Prediction, Rate, Source
+
+__all__ = ["UNKNOWN", "Forecast", "Forecasts", "expected", "forecast", "prediction_of", "work_left"]
+
+DURATION_ERROR = 0.4
+"""Relative error (one standard deviation) of a duration that a user expects."""
+
+Changed = Callable[[str], "tuple[Placement, Cpu] | None"]
+"""Nodes and CPU that a plan gives a job; None: it stays as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What is expected of one job. Points in seconds on the Snapshot's clock. `finish`, `start_s` (of one that waits)
+    None: nothing is known that tells them. `source`: what the speed is known from."""
+
+    finish: FinishTime | None = None
+    deadline_s: float | None = None
+    start_s: float | None = None
+    source: Source | None = None
+
+    @property
+    def slack_s(self) -> float | None:
+        """Seconds between the expected finish and the deadline; below 0 where it comes after it. None: no deadline, or
+        no finish is known."""
+        if self.deadline_s is None or self.finish is None:
+            return None
+        return self.deadline_s - self.finish.expected_s
+
+    @property
+    def meets(self) -> bool | None:
+        """Whether the expected finish is by the deadline; None as for `slack_s`."""
+        slack = self.slack_s
+        return None if slack is None else slack >= 0
+
+    @property
+    def at_risk(self) -> bool:
+        """Whether it is expected to meet its deadline, but the end of the interval lies beyond that."""
+        return bool(self.meets) and self.finish is not None and self.finish.latest_s > (self.deadline_s or inf)
+
+
+UNKNOWN = Forecast()
+
+
+def prediction_of(job: Job, past: Past | None = None, nodes: Mapping[str, Node] | None = None) -> Prediction:
+    """What is known of the job's speed at any size. `past`: what jobs of its name taught; `nodes`: for the speed of
+    their accelerators."""
+    spec, counts = job.spec, job.counts
+    held: dict[str, float] = {}
+    for group in spec.groups:
+        n = counts.get(group.type, 0)
+        held[group.type] = job.held_cpu(group.type) / n if n else float(group.request.cpu)
+    estimate = None
+    if spec.duration_s and spec.total_steps:
+        estimate = (spec.declared, spec.total_steps / spec.duration_s)
+    trains = job.steps_per_s if job.placement else 0.0
+    pace = accelerator_speed(job.placement, nodes or {})
+    return Prediction(counts, trains, job.cpu_use, held, job.speed, past, estimate, pace)
+
+
+def accelerator_speed(placement: Placement, nodes: Mapping[str, Node]) -> float:
+    """That of the slowest node: replicas wait for each other."""
+    return min(
+        (nodes[name].accelerator_speed for names in placement.values() for name in names if name in nodes), default=1.0
+    )
+
+
+def work_left(job: Job, now: float, past: Past | None = None) -> tuple[float, float] | None:
+    """Steps that are left, and the relative error of their number: known where the whole is, else as jobs of the same
+    name had it. None: nothing is known."""
+    done = job.steps_at(now)
+    if job.spec.total_steps is not None:
+        return max(0.0, job.spec.total_steps - done), 0.0
+    whole = past.steps if past is not None else None
+    if whole is None:
+        return None
+    left = max(0.0, whole.value - done)
+    # The whole's error is all on what is left.
+    return left, (whole.relative_error * whole.value / left if left else 0.0)
+
+
+def expected(now: float, left: tuple[float, float], rate: Rate) -> FinishTime:
+    """The finish of so much work (steps and the relative error of their number) from `now` on."""
+    return predict(now, left[0], rate.steps_per_s, (rate.relative_error**2 + left[1] ** 2) ** 0.5)
+
+
+def forecast(
+    job: Job,
+    now: float,
+    *,
+    placement: Placement | None = None,
+    cpu: Cpu | None = None,
+    counts: Counts | None = None,
+    past: Past | None = None,
+    nodes: Mapping[str, Node] | None = None,
+    begins_s: float | None = None,
+) -> Forecast:
+    """Of a job that goes on as it is, or with the `placement` and `cpu` that it is given, or at the size `counts` from
+    `begins_s` on. Its own pause (a start or rescale that is under way) is in `job.observed_s`."""
+    spec = job.spec
+    then_on = job.placement if placement is None else placement
+    size = counts or counts_of(then_on)
+    begins = max(now, job.observed_s if job.placement else now, begins_s if begins_s is not None else now)
+    start_s = None if job.placement else begins
+    known = prediction_of(job, past, nodes)
+    held = {t: sum(each) / len(each) for t, each in (cpu or {}).items() if each}
+    if cpu is not None:  # a type that is given nothing beyond its request
+        held = {t: held.get(t, float(spec.requested_cpu(t))) for t in size}
+    rate = known.at(size, held, accelerator_speed(then_on, nodes or {}) if placement is not None else None)
+    left = work_left(job, now, past)
+    if rate is not None and rate.steps_per_s > 0 and left is not None:
+        return Forecast(expected(begins, left, rate), spec.deadline_s, start_s, rate.source)
+    lasts = _duration_left(job, now, past)
+    finish = None if lasts is None else predict(begins, lasts[0], 1.0, lasts[1])
+    return Forecast(finish, spec.deadline_s, start_s, None if lasts is None else lasts[2])
+
+
+def _duration_left(job: Job, now: float, past: Past | None) -> tuple[float, float, Source] | None:
+    """Seconds left, where no speed or no work is known: of what the user expects, else of what others took."""
+    ran = job.executed_s + (max(0.0, now - job.since_s) if job.placement else 0.0)
+    if job.spec.duration_s is not None:
+        return max(0.0, job.spec.duration_s - ran), DURATION_ERROR, "estimated"
+    took = past.duration_s if past is not None else None
+    return None if took is None else (max(0.0, took.value - ran), took.relative_error, "history")
+
+
+class Forecasts(Mapping[str, Forecast]):
+    """Of every job of a Snapshot under a plan, each computed when it is asked for.
+
+    `changed` says what the plan gives a job; `order` who waits, first to serve first. When a waiting job starts is read
+    off the totals: in order, each at the first moment when what is free and what running jobs leave by then holds its
+    minimum (list scheduling without backfill, as Graham, 1969, on totals only). So it is late rather than early where
+    jobs behind may pass by, and early where room is scattered.
+    """
+
+    def __init__(self, snapshot: Snapshot, changed: Changed, order: Callable[[], Iterable[str]]) -> None:
+        self._snapshot = snapshot
+        self._changed = changed
+        self._order = order
+        self._known: dict[str, Forecast] = {}
+        self._waiting: dict[str, Forecast] | None = None
+
+    def __getitem__(self, key: str) -> Forecast:
+        known = self._known.get(key)
+        if known is None:
+            job = self._snapshot.jobs[key]
+            given = self._changed(key)
+            holds = job.placement if given is None else given[0]
+            known = self._known[key] = self._of_holder(job, given) if holds else self._of_waiting(key)
+        return known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._snapshot.jobs)
+
+    def __len__(self) -> int:
+        return len(self._snapshot.jobs)
+
+    def _past(self, job: Job) -> Past | None:
+        return self._snapshot.past(job.spec)
+
+    def _of_holder(self, job: Job, given: tuple[Placement, Cpu] | None) -> Forecast:
+        now, nodes = self._snapshot.now, self._snapshot.nodes
+        if given is None:
+            return forecast(job, now, past=self._past(job), nodes=nodes)
+        return forecast(job, now, placement=given[0], cpu=given[1], past=self._past(job), nodes=nodes)
+
+    def _of_waiting(self, key: str) -> Forecast:
+        if self._waiting is None:
+            self._waiting = dict(self._starts())
+        return self._waiting.get(key, UNKNOWN)
+
+    def _starts(self) -> Iterator[tuple[str, Forecast]]:
+        """Every job that waits, with its start."""
+        snapshot = self._snapshot
+        own = [node for node in snapshot.nodes.values() if node.loan in ("own", "loaned")]
+        free, capacity = NOTHING, NOTHING
+        for node in own:
+            free, capacity = free.plus(node.free), capacity.plus(node.free)
+        ends: list[tuple[float, str, Resources]] = []
+        stopped = []
+        for key, job in snapshot.jobs.items():
+            given = self._changed(key)
+            placement, cpu = (job.placement, job.cpu) if given is None else given
+            if not placement:
+                if job.placement:
+                    stopped.append(key)
+                continue
+            demand = job.spec.demand(counts_of(placement))
+            if cpu:
+                demand = demand.plus(Resources(job.spec.extra_cpu(cpu)))
+            free = free.minus(demand)
+            finish = self[key].finish
+            if finish is not None and finish.expected_s < inf:
+                ends.append((finish.expected_s, key, demand))
+        heapify(ends)
+        at = snapshot.now
+        for key in (*self._order(), *stopped):
+            job = snapshot.jobs[key]
+            if (given := self._changed(key)) is not None and given[0]:
+                continue
+            least = job.spec.demand(job.spec.minimum)
+            if not least.within(capacity):
+                yield key, Forecast(deadline_s=job.spec.deadline_s)
+                continue
+            while not least.within(free) and ends:
+                at, _, left = heappop(ends)
+                at, free = max(at, snapshot.now), free.plus(left)
+            if not least.within(free):
+                yield key, Forecast(deadline_s=job.spec.deadline_s)
+                continue
+            declared = job.spec.declared
+            counts = declared if job.spec.demand(declared).within(free) else job.spec.minimum
+            found = forecast(job, snapshot.now, counts=counts, past=self._past(job), begins_s=at)
+            demand = job.spec.demand(counts)
+            free = free.minus(demand)
+            if found.finish is not None and found.finish.expected_s < inf:
+                heappush(ends, (found.finish.expected_s, key, demand))
+            yield key, Forecast(found.finish, found.deadline_s, at, found.source)

@@ -1,0 +1,54 @@
+"""What a change costs a job, in seconds of training lost, and whether it is worth that. Every profile's to use."""
+
+from dataclasses import dataclass
+
+from elastic_tfjob.scheduling.snapshot import Job
+
+__all__ = ["ChangeCosts", "time_left_s"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCosts:
+    """`pause_s`: what a change of size or nodes stops training for. `start_cpu_s`: CPU time of starting one process of
+    the training program. `lost_s`: training since the newest checkpoint that a stop loses, 0 where it is confirmed."""
+
+    pause_s: float = 1.0
+    start_cpu_s: float = 12.0
+    lost_s: float = 0.0
+
+    def starting_s(self, job: Job) -> float:
+        """Seconds until the slowest replica's program has started, with the CPU that it holds or requests."""
+        spec = job.spec
+        types = job.placement or spec.minimum
+        slowest = min((min(job.cpu.get(t, ()), default=0) or spec.requested_cpu(t) for t in types), default=0)
+        return 1000 * self.start_cpu_s / slowest if slowest else 0.0
+
+    def rescale_s(self, job: Job, saved: float = 0.0) -> float:
+        """The pause, and the new program's start beside the running one, which takes its CPU time at the pace of the
+        slowest replica: half of what is trained meanwhile, and of the other half the part `saved` that the new size
+        would have saved. One that has yet to make a step trains nothing meanwhile: its start was in vain."""
+        return self.pause_s + self.starting_s(job) * ((1 + saved) / 2 if job.steps_per_s > 0 else 1.0)
+
+    def move_s(self, job: Job) -> float:
+        """Of replicas to other nodes: as a rescale that saves nothing by itself."""
+        return self.rescale_s(job)
+
+    def stop_s(self, job: Job) -> float:
+        """Of stopping the job and starting it again later, without the time that it waits: nothing is trained while its
+        programs start, and what no checkpoint has is trained again."""
+        return self.pause_s + self.starting_s(job) + self.lost_s
+
+    def worth(self, job: Job, saved: float, now: float) -> bool:
+        """Whether a rescale costs less than it saves of the time left; with 0 saved: than the time left itself."""
+        return time_left_s(job, now) * (saved or 1.0) > self.rescale_s(job, saved)
+
+
+def time_left_s(job: Job, now: float) -> float:
+    """Seconds that the job has left; one of unknown length is expected to run as long again as it has run."""
+    ran = job.executed_s + max(0.0, now - job.since_s)
+    left: float | None = None
+    if job.spec.total_steps is not None:
+        left = job.remaining_s(now)
+    elif job.spec.duration_s is not None:
+        left = max(0.0, job.spec.duration_s - ran)
+    return ran if left is None else left

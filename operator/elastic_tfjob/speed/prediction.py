@@ -1,0 +1,187 @@
+"""How fast a job will be at any size, with any CPU, and how sure that is. Pure.
+
+What is known best speaks: what was measured at that size; then the fit over what was measured (optimus.py); then the
+surer one of the law of utilisation from the present size (utilisation.py) and of what finished jobs of the same name
+showed (history.py); and last a prior: a job of twice the size, workers and PSs, is 2^0.8 times as fast.
+
+The law takes no account of what workers cost each other, so it is a bound: the speed expected is halfway, in
+proportion, between no change and what it says, and its error reaches both.
+
+The errors of each source are one standard deviation, relative. tests/unit/simulation/test_forecasts.py holds them
+against what the simulator's jobs really do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import log, log2
+from typing import Final, Literal
+
+from elastic_tfjob.speed.history import ALIKE, Past, Size
+from elastic_tfjob.speed.model import Speed
+from elastic_tfjob.speed.optimus import OnlineSpeed
+from elastic_tfjob.speed.utilisation import speedup
+
+__all__ = ["PRIOR_EXPONENT", "Prediction", "Rate", "Source"]
+
+Source = Literal["measured", "fitted", "told", "utilisation", "history", "estimated", "prior"]
+"""Where a speed is from. `told`: by the simulator's oracle; `estimated`: from the duration that a user expects."""
+
+PRIOR_EXPONENT: Final = 0.8
+MEASURED_ERROR: Final = 0.05
+UTILISATION_ERROR: Final = 0.25
+"""The least of the law of utilisation."""
+ESTIMATED_ERROR: Final = 0.4
+PRIOR_ERROR: Final = 0.5
+"""Of each doubling or halving of workers, or of PSs; no less for a part of one."""
+
+Counts = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Steps per second; the relative error is one standard deviation."""
+
+    steps_per_s: float
+    relative_error: float
+    source: Source
+
+    def times(self, factor: float, error: float = 0.0) -> "Rate":
+        """So many times as fast, with the error of that factor beside its own."""
+        return Rate(self.steps_per_s * factor, (self.relative_error**2 + error**2) ** 0.5, self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What is known of one job's speed.
+
+    `counts`: replicas per type that it has now, and `steps_per_s` there (0: none yet). `use`: the part of their CPU
+    that the types use. `held`: millicores of a replica by type, in the mean, now; for a job that holds nothing, what it
+    requests. `speed`: what it showed at other sizes, or the truth where a policy is told. `past`: what jobs of the same
+    name showed. `estimate`: a size, and the speed that the user's words come to there. `accelerator`: speed of the
+    slowest accelerator that it runs on, 1 is the usual one. A size that was measured with other CPU tells only that it
+    is not better, or not worse, than by `min_gain`.
+    """
+
+    counts: Counts
+    steps_per_s: float = 0.0
+    use: Mapping[str, float] = field(default_factory=dict)
+    held: Mapping[str, float] = field(default_factory=dict)
+    speed: Speed | None = None
+    past: Past | None = None
+    estimate: tuple[Counts, float] | None = None
+    accelerator: float = 1.0
+    min_gain: float = 0.0
+
+    def factor(self, counts: Counts) -> float:
+        """Steps per second at `counts` relative to those now, from the job itself alone; 1 where it shows nothing."""
+        known = self._own_factor(counts)
+        return known[0] if known is not None else 1.0
+
+    def at(
+        self, counts: Counts, cpu: Mapping[str, float] | None = None, accelerator: float | None = None
+    ) -> Rate | None:
+        """The speed with these replicas, each with `cpu` millicores by type (missing: what it holds now), on
+        accelerators of this speed (None: as now). None: nothing is known."""
+        then = accelerator if accelerator is not None else self.accelerator
+        rate = self._running(counts, cpu or {}) if self.steps_per_s > 0 else self._elsewhere(counts, cpu or {})
+        if rate is None or then == self.accelerator or not self.accelerator:
+            return rate
+        return rate.times(then / self.accelerator)
+
+    def _running(self, counts: Counts, cpu: Mapping[str, float]) -> Rate:
+        """From the speed at the present size."""
+        now = Rate(self.steps_per_s, MEASURED_ERROR, "measured")
+        more_cpu = {t: cpu[t] / held for t, held in self.held.items() if held and cpu.get(t, held) != held}
+        if size_of(counts) == size_of(self.counts):
+            return now if not more_cpu else now.times(speedup(self.use, more_cpu), UTILISATION_ERROR)
+        known = self._own_factor(counts)
+        if known is not None and known[1] != "utilisation":
+            shown = Rate(self.steps_per_s * known[0], known[2], known[1])
+            return shown.times(speedup(self.use, more_cpu), UTILISATION_ERROR) if more_cpu else shown
+        found: list[Rate] = []
+        if known is not None:
+            law = speedup(self.use, {t: n * more_cpu.get(t, 1.0) for t, n in self._more(counts).items()})
+            error = max(UTILISATION_ERROR, abs(log(law)) / 2)
+            found.append(Rate(self.steps_per_s * law**0.5, error, "utilisation"))
+        size, worker = size_of(counts), self.held.get("Worker")
+        if self.past is not None:
+            here, there = self.past.rate(size_of(self.counts), worker), self.past.rate(size, cpu.get("Worker", worker))
+            if here is not None and there is not None:
+                error = (here.relative_error**2 + there.relative_error**2) ** 0.5
+                found.append(Rate(self.steps_per_s * there.value / here.value, error, "history"))
+        if found:
+            return min(found, key=lambda rate: rate.relative_error)
+        return _scaled(now, size_of(self.counts), size)
+
+    def _elsewhere(self, counts: Counts, cpu: Mapping[str, float]) -> Rate | None:
+        """Of a job that does not train now."""
+        size, speed, worker = size_of(counts), self.speed, cpu.get("Worker", self.held.get("Worker"))
+        measured: Mapping[Size, float] = {}
+        if isinstance(speed, OnlineSpeed):
+            measured = speed.measured
+            if size in measured:
+                return Rate(measured[size], MEASURED_ERROR, "measured")
+            if speed.fit is not None and speed.fit.confident and (rate := speed.fit.predict(*size)) > 0:
+                return Rate(rate, max(speed.fit.residual, MEASURED_ERROR), "fitted")
+        elif speed is not None and (told := speed.steps_per_s(counts)):
+            return Rate(told, 0.0, "told")
+        if self.past is not None and (shown := self.past.rate(size, worker)) is not None:
+            return Rate(shown.value, shown.relative_error, "history")
+        if measured:
+            near = _nearest(measured, size)
+            return _scaled(Rate(measured[near], MEASURED_ERROR, "measured"), near, size)
+        if self.past is not None and (sizes := dict.fromkeys(sorted(self.past.sizes), 0.0)):
+            near = _nearest(sizes, size)
+            shown = self.past.rate(near, worker)
+            assert shown is not None
+            return _scaled(Rate(shown.value, shown.relative_error, "history"), near, size)
+        if self.estimate is not None and self.estimate[1] > 0:
+            rate_then = Rate(self.estimate[1], ESTIMATED_ERROR, "estimated")
+            return _scaled(rate_then, size_of(self.estimate[0]), size)
+        return None
+
+    def _own_factor(self, counts: Counts) -> tuple[float, Source, float] | None:
+        """The factor, where it is from and its error; None where CPU use is not known and nothing else either."""
+        size, speed = size_of(counts), self.speed
+        if isinstance(speed, OnlineSpeed):
+            seen = speed.measured.get(size)
+            if seen is not None:
+                here = self.held.get("Worker", 0.0)
+                ratio, cpu = seen / self.steps_per_s, speed.cpu.get(size, here)
+                # With less CPU than it would have now, a poor speed says nothing about that size; nor a good one with
+                # more.
+                if cpu <= here / ALIKE if ratio >= 1 + self.min_gain else cpu >= here * ALIKE:
+                    return ratio, "measured", MEASURED_ERROR
+            if speed.fit is not None and speed.fit.confident:
+                fitted = speed.fit.predict(*size_of(self.counts))
+                if fitted > 0:
+                    return speed.fit.predict(*size) / fitted, "fitted", max(speed.fit.residual, MEASURED_ERROR)
+        elif speed is not None:
+            now, there = speed.steps_per_s(self.counts) or 0.0, speed.steps_per_s(counts)
+            if now > 0 and there is not None:
+                return there / now, "told", MEASURED_ERROR
+        if not any(self.use.values()) or any(self.use.get(t) and not n for t, n in counts.items()):
+            return None
+        return speedup(self.use, self._more(counts)), "utilisation", UTILISATION_ERROR
+
+    def _more(self, counts: Counts) -> dict[str, float]:
+        return {t: n / self.counts[t] for t, n in counts.items() if self.counts.get(t)}
+
+
+def size_of(counts: Counts) -> Size:
+    """(PSs, workers)."""
+    return counts.get("PS", 0), counts.get("Worker", 0)
+
+
+def _nearest(sizes: Mapping[Size, float], size: Size) -> Size:
+    return min(sizes, key=lambda s: (abs(s[0] - size[0]) + abs(s[1] - size[1]), s))
+
+
+def _scaled(rate: Rate, known: Size, size: Size) -> Rate:
+    """From one size to another by the prior: by the geometric mean of workers and PSs, where there are PSs."""
+    if size == known:
+        return rate
+    workers, servers = max(1, size[1]) / max(1, known[1]), max(1, size[0]) / max(1, known[0])
+    times = (workers * servers) ** 0.5 if known[0] else workers
+    scaled = rate.times(times**PRIOR_EXPONENT, PRIOR_ERROR * max(1.0, abs(log2(workers)) + abs(log2(servers))))
+    return Rate(scaled.steps_per_s, scaled.relative_error, "prior")

@@ -1,0 +1,178 @@
+"""What finished jobs teach: by whom, about whom, and how much of it is kept."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_tfjob.controller.objects.lessons import MAX_HISTORY_BYTES, read_history, write_history
+from elastic_tfjob.speed.history import (
+    LESSONS,
+    NAMES,
+    ONE_SEEN,
+    OTHER_CPU,
+    SCOPES_NAMES,
+    SIZES,
+    SPREAD,
+    History,
+    Lesson,
+    Past,
+    stem,
+)
+
+
+def lesson(id_: str, steps: float | None = 100.0, **more: object) -> Lesson:
+    return Lesson(id_, steps, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("digits-7", "digits"),
+        ("digits-2026-11-23", "digits"),
+        ("digits-x4f2k", "digits"),
+        ("digits-a1b2c3d-3", "digits"),
+        ("resnet-50", "resnet"),
+        ("resnet_v2", "resnet_v"),
+        ("train-large", "train-large"),
+        ("job", "job"),
+        ("7", "7"),
+        ("", ""),
+    ],
+)
+def test_a_stem_is_without_numbers_and_hashes(name: str, expected: str) -> None:
+    assert stem(name) == expected
+
+
+def test_one_scope_learns_nothing_of_another() -> None:
+    known = History().learned("mine", "digits", lesson("a"))
+    assert known.past("mine", "digits") is not None
+    assert known.past("yours", "digits") is None
+    assert known.past("", "digits") is None
+
+
+def test_a_lesson_is_learned_once() -> None:
+    known = History().learned("ns", "digits", lesson("a"))
+    assert known.learned("ns", "digits", lesson("a", 900.0)) is known
+    assert known.knows("ns", "digits", "a")
+    assert not known.knows("ns", "digits", "b")
+
+
+def test_what_says_nothing_is_not_kept() -> None:
+    assert len(History().learned("ns", "digits", Lesson("a"))) == 0
+    assert len(History().learned("ns", "", lesson("a"))) == 0
+
+
+def test_all_is_bounded_and_the_oldest_go_first() -> None:
+    known = History()
+    for k in range(LESSONS + 3):
+        known = known.learned("ns", "digits", lesson(str(k)))
+    past = known.past("ns", "digits")
+    assert past is not None
+    assert [each.id for each in past.lessons] == [str(k) for k in range(3, LESSONS + 3)]
+    for k in range(NAMES):
+        known = known.learned("ns", f"name{k}x", lesson(str(k)))
+    assert known.past("ns", "digits") is None
+    assert len(known) == NAMES
+
+
+def test_a_tenant_with_many_names_pushes_out_its_own() -> None:
+    known = History()
+    scopes = SCOPES_NAMES - NAMES
+    for k in range(scopes):
+        known = known.learned(f"small{k}", "only", lesson("a"))
+    for k in range(2 * NAMES):
+        known = known.learned("greedy", f"n{k}x", lesson("a"))
+    for k in range(NAMES // 2):
+        known = known.learned(f"late{k}", "only", lesson("a"))
+    assert len(known) <= SCOPES_NAMES
+    assert all(known.past(f"small{k}", "only") is not None for k in range(scopes))
+
+
+def test_no_more_sizes_than_are_remembered_and_none_that_cannot_be() -> None:
+    rates = {(1, w): float(w) for w in range(1, SIZES + 5)}
+    bounded = Lesson("a", float("nan"), -1.0, {**rates, (1, 0): 3.0, (2, 1): float("inf")}).bounded()
+    assert len(bounded.rates) == SIZES
+    assert (bounded.steps, bounded.duration_s) == (None, None)
+    assert (1, SIZES + 4) in bounded.rates
+    assert (2, 1) not in bounded.rates
+
+
+def test_the_median_and_how_far_they_lie_apart() -> None:
+    past = Past(tuple(lesson(str(k), steps) for k, steps in enumerate((90.0, 100.0, 400.0))))
+    assert past.steps is not None
+    assert past.steps.value == 100.0
+    assert past.steps.relative_error > 0.5
+    alike = Past((lesson("a"), lesson("b")))
+    assert alike.steps is not None
+    assert alike.steps.relative_error == SPREAD
+    once = Past((lesson("a"),))
+    assert once.steps is not None
+    assert once.steps.relative_error == ONE_SEEN
+
+
+def test_speeds_of_other_cpu_are_less_sure() -> None:
+    past = Past(
+        (lesson("a", rates={(1, 2): 3.0}, cpu={(1, 2): 500.0}), lesson("b", rates={(1, 2): 5.0}, cpu={(1, 2): 1000.0}))
+    )
+    alike, other = past.rate((1, 2), 1050.0), past.rate((1, 2), 4000.0)
+    assert alike is not None
+    assert other is not None
+    assert alike.value == 5.0
+    assert (other.value, other.relative_error) == (4.0, OTHER_CPU)
+
+
+LESSON = st.builds(
+    Lesson,
+    st.text("abc123", min_size=1, max_size=8),
+    st.none() | st.floats(1, 1e9),
+    st.none() | st.floats(1, 1e6),
+    st.dictionaries(st.tuples(st.integers(0, 9), st.integers(1, 9)), st.sampled_from([0.5, 2.25, 1234.0]), max_size=5),
+)
+LESSONS_OF = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["x", "y"]), LESSON), max_size=20)
+
+
+@given(LESSONS_OF)
+def test_what_is_kept_is_what_is_read(taught: list[tuple[str, str, Lesson]]) -> None:
+    known = History()
+    for scope, name, each in taught:
+        known = known.learned(scope, name, each.bounded())
+    assert read_history(write_history(known)) == known
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        "null",
+        '{"ns": 3}',
+        '{"ns": {"x": [{"id": 3}]}}',
+        '{"ns": {"x": [{"id": "a", "steps": -1}]}}',
+        '{"ns": {"x": [{"id": "a", "rates": {"1/2": "fast"}}]}}',
+        "[" * 100_000,
+        " " * (MAX_HISTORY_BYTES + 1),
+    ],
+)
+def test_nonsense_teaches_nothing(text: str) -> None:
+    assert len(read_history(text)) == 0
+
+
+def test_what_comes_before_nonsense_is_kept() -> None:
+    good = '"x": [{"id": "a", "steps": 5, "rates": {"1/2": 3, "1/99999": 3, "9999/9999": 1, "a/b": 2}}]'
+    known = read_history('{"ns": {' + good + ', "y": 3}}')
+    past = known.past("ns", "x")
+    assert past is not None
+    assert past.lessons == (Lesson("a", 5.0, None, {(1, 2): 3.0}),)
+
+
+def test_the_text_fits_a_config_map_however_much_is_known() -> None:
+    known = History()
+    rates = {(k, k + 1): 1234.5678 for k in range(SIZES)}
+    for k in range(SCOPES_NAMES):
+        for each in range(LESSONS):
+            taught = Lesson(f"{k:018}{each:018}", 1e9, 1e6, rates, dict.fromkeys(rates, 12345.0))
+            known = known.learned("n" * 55 + str(k), "m" * 60 + str(k), taught)
+    text = write_history(known)
+    assert len(text) <= MAX_HISTORY_BYTES
+    assert len(read_history(text)) == SCOPES_NAMES

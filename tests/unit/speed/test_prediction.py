@@ -1,0 +1,139 @@
+"""How fast a job will be: which source speaks when, and how sure it is."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_tfjob.speed.history import Lesson, Past
+from elastic_tfjob.speed.optimus import believe
+from elastic_tfjob.speed.prediction import PRIOR_ERROR, UTILISATION_ERROR, Prediction
+from elastic_tfjob.speed.table import Table
+
+ONE, TWO, FOUR = ({"PS": 1, "Worker": n} for n in (1, 2, 4))
+FITTED = {(p, w): 1 / (0.4 / w + 0.02 + 0.01 * w / p) for p, w in ((1, 1), (1, 2), (2, 2), (1, 3), (2, 4), (3, 3))}
+
+
+def past(*rates: dict[tuple[int, int], float], **more: Any) -> Past:
+    return Past(tuple(Lesson(str(k), rates=each, **more) for k, each in enumerate(rates)))
+
+
+def source(prediction: Prediction, counts: dict[str, int], **more: Any) -> str | None:
+    found = prediction.at(counts, **more)
+    return None if found is None else found.source
+
+
+def test_what_is_known_best_speaks() -> None:
+    use = {"Worker": 0.9, "PS": 0.05}
+    seen = believe({(1, 1): 2.0, (1, 2): 3.0})
+    assert source(Prediction(ONE, 2.0, use, speed=seen), TWO) == "measured"
+    assert source(Prediction(ONE, 2.0, use, speed=believe(FITTED)), FOUR) == "fitted"
+    assert source(Prediction(ONE, 2.0, use, speed=seen), FOUR) == "utilisation"
+    assert source(Prediction(ONE, 2.0, past=past({(1, 1): 2.0, (1, 4): 5.0})), FOUR) == "history"
+    assert source(Prediction(ONE, 2.0), FOUR) == "prior"
+    assert source(Prediction({}), FOUR) is None
+    assert source(Prediction({}, speed=Table({(1, 4): 5.0})), FOUR) == "told"
+
+
+def test_of_the_law_and_the_past_the_surer_one_speaks() -> None:
+    use = {"Worker": 0.9, "PS": 0.05}
+    once = past({(1, 1): 2.0, (1, 2): 3.0})
+    often = past(*[{(1, 1): 2.0, (1, 2): 3.0}] * 3)
+    assert source(Prediction(ONE, 2.0, use, past=once), TWO) == "utilisation"
+    assert source(Prediction(ONE, 2.0, use, past=often), TWO) == "history"
+
+
+def test_the_law_is_a_bound_and_half_of_it_is_expected() -> None:
+    """Workers 80 % busy in turn with the PS: with four times as many 1 / (0.2 + 0.8/4) = 2.5 times as fast at best."""
+    known = Prediction(ONE, 2.0, {"Worker": 0.8})
+    assert known.factor(FOUR) == pytest.approx(2.5)
+    found = known.at(FOUR)
+    assert found is not None
+    assert found.steps_per_s == pytest.approx(2.0 * math.sqrt(2.5))
+    assert found.relative_error == pytest.approx(max(UTILISATION_ERROR, math.log(2.5) / 2))
+
+
+def test_a_past_of_the_same_name_tells_the_ratio_and_of_a_job_that_waits_the_speed() -> None:
+    seen = past({(1, 1): 4.0, (1, 4): 12.0})
+    running, waiting = Prediction(ONE, 2.0, past=seen).at(FOUR), Prediction({}, past=seen).at(FOUR)
+    assert running is not None
+    assert waiting is not None
+    assert (running.steps_per_s, waiting.steps_per_s) == (pytest.approx(6.0), 12.0)
+
+
+def test_the_prior_doubles_by_the_whole_size() -> None:
+    alone, beside_ps = Prediction({"Worker": 1}, 2.0), Prediction(ONE, 2.0)
+    found = [alone.at({"Worker": 2}), beside_ps.at({"PS": 2, "Worker": 2}), beside_ps.at(TWO)]
+    assert [each and each.steps_per_s for each in found] == [
+        pytest.approx(2.0 * 2**0.8),
+        pytest.approx(2.0 * 2**0.8),
+        pytest.approx(2.0 * 2**0.4),
+    ]
+    far = beside_ps.at({"PS": 1, "Worker": 8})
+    assert far is not None
+    assert far.relative_error > 3 * PRIOR_ERROR > PRIOR_ERROR
+
+
+def test_more_cpu_at_the_same_size_makes_it_as_fast_as_the_law_says() -> None:
+    """Workers at their limit get twice the CPU: 1 / (1 - 0.8 + 0.8/2)."""
+    known = Prediction(ONE, 2.0, {"Worker": 0.8}, {"Worker": 500.0, "PS": 500.0})
+    same, more = known.at(ONE), known.at(ONE, {"Worker": 1000.0})
+    assert same is not None
+    assert more is not None
+    assert (same.steps_per_s, same.source) == (2.0, "measured")
+    assert more.steps_per_s == pytest.approx(2.0 / 0.6)
+    assert more.relative_error > same.relative_error
+
+
+def test_slower_accelerators_slow_the_job() -> None:
+    known = Prediction(ONE, 2.0, accelerator=1.0)
+    found = known.at(ONE, accelerator=0.5)
+    assert found is not None
+    assert found.steps_per_s == 1.0
+
+
+def test_what_the_user_expects_is_the_speed_at_the_declared_size() -> None:
+    known = Prediction({}, estimate=(TWO, 10.0))
+    found = known.at(TWO)
+    assert found is not None
+    assert (found.steps_per_s, found.source) == (10.0, "estimated")
+    assert source(known, FOUR) == "prior"
+
+
+def test_a_poor_speed_with_less_cpu_says_nothing() -> None:
+    """As kips has it: what was measured with less CPU than the job would have now is no reason not to grow."""
+    poor = believe({(1, 1): 2.0, (1, 2): 1.5}, cpu={(1, 1): 1000.0, (1, 2): 300.0})
+    known = Prediction(ONE, 2.0, {"Worker": 1.0}, {"Worker": 1000.0}, poor, min_gain=0.1)
+    assert known.factor(TWO) == 2.0
+    alike = believe({(1, 1): 2.0, (1, 2): 1.5}, cpu={(1, 1): 1000.0, (1, 2): 1000.0})
+    assert Prediction(ONE, 2.0, {"Worker": 1.0}, {"Worker": 1000.0}, alike, min_gain=0.1).factor(TWO) == 0.75
+
+
+SIZES = st.tuples(st.integers(0, 3), st.integers(1, 8))
+RATES = st.dictionaries(SIZES, st.floats(1e-6, 1e6), max_size=8)
+
+
+USE = st.fixed_dictionaries({"Worker": st.floats(0, 1), "PS": st.floats(0, 1)})
+
+
+@given(st.tuples(SIZES, SIZES), RATES, RATES, st.sampled_from([0.0, 1e-6, 3.0, 1e6]), USE)
+def test_a_speed_is_a_number(
+    sizes: tuple[tuple[int, int], tuple[int, int]],
+    seen: dict[tuple[int, int], float],
+    taught: dict[tuple[int, int], float],
+    rate: float,
+    use: dict[str, float],
+) -> None:
+    """Whatever is known, what comes of it is no speed, or one that can be reckoned with."""
+    now, then = sizes
+    counts = {"PS": now[0], "Worker": now[1]}
+    held = {"Worker": 500.0, "PS": 100.0}
+    known = Prediction(counts, rate, use, held, believe(seen), past(taught) if taught else None)
+    found = known.at({"PS": then[0], "Worker": then[1]}, {"Worker": 1000.0})
+    if found is not None:
+        assert 0 <= found.steps_per_s < math.inf
+        assert 0 <= found.relative_error < math.inf
+    else:
+        assert (rate, seen, taught) == (0.0, {}, {})
