@@ -19,7 +19,7 @@ from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.schedule import loop, targets
 from elastic_tfjob.controller.schedule.isolate import without_offenders
 from elastic_tfjob.controller.schedule.loop import Scheduler
-from elastic_tfjob.controller.schedule.snapshot import ScheduledJob
+from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
 
 
 @pytest.fixture(autouse=True)

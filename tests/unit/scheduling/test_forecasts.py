@@ -167,10 +167,16 @@ def test_time_alone_moves_no_finish(wanted: list[tuple[int, float | None, bool]]
 
 
 def test_nothing_is_computed_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr("elastic_tfjob.scheduling.forecasts.predict", lambda *a, **k: asked.append(a) or math.inf)
+    asked: list[object] = []
+
+    def predicted(*arguments: object, **_: object) -> float:
+        asked.append(arguments)
+        return math.inf
+
+    monkeypatch.setattr("elastic_tfjob.scheduling.forecasts.predict", predicted)
     made = plan("fifo", [node("n0", gpus=1)], [running()])
     assert made.forecasts is not None
     assert asked == []
-    assert made.forecasts["a"].finish == math.inf
+    finish: object = made.forecasts["a"].finish
+    assert finish == math.inf
     assert len(asked) == 1

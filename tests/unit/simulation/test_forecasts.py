@@ -88,7 +88,7 @@ def within(pairs: list[tuple[float, float]]) -> float:
     return sum(abs(error) <= 1.645 * said for error, said in pairs) / len(pairs)
 
 
-CASES = (
+CASES: tuple[tuple[World, str, dict[str, Any]], ...] = (
     (PsWorld(), "kips", {}),
     (PsWorld(), "optimus", {"sample_points": 8, "cooldown_s": 60.0}),
     (PsCpuWorld(), "kips", {}),
