@@ -5,6 +5,7 @@ PYTHONPATH=tests python -m unit.reference --check    ends with 1 where one is ol
 """
 
 import ast
+import dataclasses
 import itertools
 import sys
 import typing
@@ -19,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from elastic_tfjob.api.annotations import ANNOTATIONS, OPERATOR_ANNOTATIONS, PREFIX
 from elastic_tfjob.controller.kube import metrics
-from elastic_tfjob.controller.objects import catalogue
+from elastic_tfjob.controller.objects import catalogue, reports
 from elastic_tfjob.controller.objects.settings import Configuration, RescaleLimits, StatusPolling
 from elastic_tfjob.scheduling.contract import as_markdown
 from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
@@ -38,6 +39,7 @@ def pages() -> dict[str, str]:
         "reference/annotations.md": annotations(),
         "reference/events.md": events(),
         "reference/metrics.md": operator_metrics(),
+        "reference/status.md": status(),
     }
 
 
@@ -218,6 +220,69 @@ def known_metrics() -> Iterator[Any]:
             for m in (each.values() if isinstance(each, dict) else (each,))
             if isinstance(m, Counter | Gauge | Histogram)
         )
+
+
+# /status
+
+NOT_READ = {"save_error": ("text", "why the last save failed, or `null`; the operator does not read it")}
+"""Keys of the answer that a Report does not keep."""
+OWN = {"received_at"}
+"""Fields of a Report that are no key of the answer."""
+
+
+def status() -> str:
+    return (
+        "\n\n".join(
+            (
+                "# A pod's `/status`",
+                WRITTEN,
+                "The exporter of each pod answers at port 9465 with one JSON object. A key whose value is not known is "
+                "`null`; so is what launcher or program wrote in a wrong type. Readers pass over keys that they do not "
+                "know. What the operator makes of it, and how to ask: [elastic.md](../elastic.md).",
+                table(("Key", "Value", "Meaning"), sorted(status_rows(), key=lambda row: row[0].strip("`"))),
+            )
+        )
+        + "\n"
+    )
+
+
+def status_rows() -> Iterator[tuple[str, str, str]]:
+    """Of each key, with a dot before those of an object within."""
+    meanings = field_docs(Path(reports.__file__))
+
+    def rows(model: type, prefix: str) -> Iterator[tuple[str, str, str]]:
+        hints = typing.get_type_hints(model)
+        for each in dataclasses.fields(model):
+            if each.name in OWN:
+                continue
+            kind = next(k for k in (*typing.get_args(hints[each.name]), hints[each.name]) if k is not type(None))
+            yield f"`{prefix}{each.name}`", value_words(hints[each.name]), meanings[model.__name__, each.name]
+            if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+                yield from rows(kind, f"{prefix}{each.name}.")
+
+    yield from rows(reports.Report, "")
+    yield from ((f"`{key}`", *words) for key, words in NOT_READ.items())
+
+
+def value_words(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Literal:
+        return ", ".join(f"`{word}`" for word in typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        return "list of texts"
+    (kind, *_) = [k for k in (*typing.get_args(hint), hint) if k is not type(None)]
+    words = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+    return words.get(kind, "object")
+
+
+def field_docs(path: Path) -> dict[tuple[str, str], str]:
+    """What stands below each field of a class, by class and field."""
+    found: dict[tuple[str, str], str] = {}
+    for made in (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)):
+        for field, text in itertools.pairwise(made.body):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                    found[made.name, name] = " ".join(words.split())
+    return found
 
 
 def old() -> list[str]:

@@ -1,6 +1,11 @@
 """The reference pages say what the code does."""
 
+import json
+from pathlib import Path
+
 from elastic_tfjob.controller.objects.catalogue import EVENTS
+from elastic_tfjob.exporter.files import status
+from elastic_tfjob.runtime import protocol
 
 from . import reference
 
@@ -20,3 +25,11 @@ def test_each_event_of_the_catalogue_is_in_the_code() -> None:
     found = reference.reasons_in_code()
     found |= {reason.removesuffix("Pod") + kind for reason in found if reason.endswith("Pod") for kind in kinds}
     assert EVENTS.keys() <= found
+
+
+def test_status_has_the_keys_that_an_exporter_answers_with(tmp_path: Path) -> None:
+    (tmp_path / protocol.LAUNCHER).write_text(json.dumps({"prepared": {"generation": 1}, "switch": {"generation": 1}}))
+    (tmp_path / protocol.PROGRESS).write_text(json.dumps({"checkpoint": {"step": 1}}))
+    answer = status(tmp_path)
+    within = {f"{key}.{each}" for key, value in answer.items() if isinstance(value, dict) for each in value}
+    assert {row[0].strip("`") for row in reference.status_rows()} == answer.keys() | within

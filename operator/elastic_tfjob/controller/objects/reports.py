@@ -40,46 +40,62 @@ _MODES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The program of a coming generation, started beside the one that runs. `why` tells what failed."""
+    """The program of a coming generation, started beside the one that runs."""
 
     generation: int
+    """number of the change of size that it is for"""
     mode: str
+    """how it was started, one of `modes`"""
     state: PreparedState
+    """how far it is"""
     why: str = ""
+    """what failed"""
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """How far the chief's launcher is with handing over to a generation. `at` is Unix time on the pod's clock."""
+    """How far the chief's launcher is with handing over to a generation."""
 
     generation: int
+    """number of the change of size"""
     state: SwitchState
+    """what it does, or decided"""
     why: str = ""
+    """why it refused"""
     at: float | None = None
+    """Unix time of that, on the pod's clock"""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The newest complete checkpoint. `at`: Unix time; `seconds`: how long saving took; `bytes`: its size."""
+    """The newest complete checkpoint."""
 
     step: int | None = None
+    """steps done in it"""
     at: float | None = None
+    """Unix time when it was complete, on the pod's clock"""
     seconds: float | None = None
+    """how long saving took"""
     bytes: int | None = None
+    """its size"""
     path: str = ""
+    """where it is, as TensorFlow names it"""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuUse:
-    """CPU of the training container: seconds used and throttled since it started; cores it may use, and uses: from
-    Reports, that is a mean over up to half a minute in which it ran the same with the same limit, None before. `at` is
-    the Unix time of these figures on the pod's clock."""
+    """CPU of the training container."""
 
     at: float | None = None
+    """Unix time of these figures, on the pod's clock"""
     usage_s: float | None = None
+    """CPU-seconds used since the container started"""
     throttled_s: float | None = None
+    """seconds throttled since the container started"""
     limit_cores: float | None = None
+    """cores that it may use"""
     use_cores: float | None = None
+    """cores that it uses"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,40 +103,60 @@ class MemoryUse:
     """Memory of the training container."""
 
     used_bytes: int | None = None
+    """in use"""
     limit_bytes: int | None = None
+    """what it may use"""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """One pod's `/status`. None stands for what the pod does not know.
 
-    `at`, `first_step_at`, `last_step_at` are Unix times on the pod's clock, which may be wrong; `received_at` is ours.
-    `first_step_at` is of this generation's first step. `downtime_s` and `lost_steps` are of the last switch or restart.
-    `hook` tells whether the program that trains in this pod has constructed ElasticCheckpoint. `loss_problem` is "nan"
-    or "inf" where the loss is no number: then `loss` is None, as it is where none was reported.
+    Times are on the pod's clock, which may be wrong; `received_at` is on ours. In what Reports keep, the use of CPU is
+    a mean over up to half a minute in which the pod ran the same with the same limit, and None before.
     """
 
     at: float
+    """Unix time of the answer, on the pod's clock"""
     generation: int | None = None
+    """number of the change of size whose program runs; `null` while a new pod only prepares"""
     launcher: bool = False
+    """whether the pod has a launcher"""
     modes: tuple[str, ...] = ()
+    """how the pod can be rescaled now: `overlap`, `spare`; empty where only `recreate` is possible"""
     prepared: Prepared | None = None
+    """the program of a coming generation, started beside the one that runs"""
     switch: Switch | None = None
+    """the chief's last hand-over to another generation"""
     step: int | None = None
+    """steps done, as last reported, also by the generation before"""
     total_steps: int | None = None
+    """steps to do, as last reported, also by the generation before"""
     steps_per_s: float | None = None
+    """speed of the generation that runs"""
     examples_per_s: float | None = None
+    """speed in examples of the generation that runs"""
     loss: float | None = None
+    """as last reported, also by the generation before; `null` where it is no number"""
     loss_problem: str = ""
+    """`nan` or `inf` where the loss is no number, else `null`"""
     first_step_at: float | None = None
+    """Unix time of the first step of the generation that runs"""
     last_step_at: float | None = None
+    """Unix time of the last step, also of the generation before"""
     downtime_s: float | None = None
+    """seconds without a step at the last switch or restart"""
     lost_steps: int | None = None
+    """steps made twice after the last switch or restart"""
     checkpoint: Checkpoint | None = None
+    """the newest complete one"""
     cpu: CpuUse = CpuUse()
+    """CPU of the training container"""
     memory: MemoryUse = MemoryUse()
+    """memory of the training container"""
     received_at: float = 0.0
     hook: bool | None = None
+    """whether the program that trains in this pod has constructed `ElasticCheckpoint`"""
 
     @classmethod
     def parse(cls, text: bytes | str, received_at: float = 0.0) -> "Report":
