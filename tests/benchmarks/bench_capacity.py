@@ -27,7 +27,7 @@ from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.inject import inject
 from elastic_tfjob.controller.job.pods import TFConfigs, render_pod, render_service
-from elastic_tfjob.controller.kube.client import NotFound, TooLarge
+from elastic_tfjob.controller.kube.errors import NotFound, TooLarge
 from elastic_tfjob.controller.objects.annotations import (
     COMMAND_ANNOTATION,
     STATE_ANNOTATION,

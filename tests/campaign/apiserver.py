@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from campaign.clock import format_now
-from elastic_tfjob.controller.kube.client import ApiError, Conflict, Expired, Invalid, NotFound
+from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Expired, Invalid, NotFound, Unavailable
 
 __all__ = ["ApiServer", "Change", "Object", "Place", "place_of"]
 
@@ -305,7 +305,5 @@ class ApiServer:
 
 def error_of(status: int, request: str) -> ApiError:
     """What the client makes of an answer that says no for no reason of the object's."""
-    from elastic_tfjob.controller.kube.client import Unavailable  # noqa: PLC0415
-
     kind: type[ApiError] = Conflict if status == 409 else Unavailable
     return kind(request, status, "Injected", "a fault of the campaign", 1.0 if status == 429 else 0.0)

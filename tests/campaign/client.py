@@ -10,7 +10,8 @@ from typing import Any, Final
 from campaign.apiserver import ApiServer, Object, error_of, place_of
 from campaign.cluster import STATUS_SUFFIX, Cluster
 from campaign.faults import Faults, Request
-from elastic_tfjob.controller.kube.client import ApiClient, ApiError, Expired, Fenced, Unavailable
+from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.errors import ApiError, Expired, Fenced, Unavailable
 
 __all__ = ["Api", "Wire"]
 

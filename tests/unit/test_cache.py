@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from elastic_tfjob.controller.kube.client import Expired, TooLarge, Unavailable
+from elastic_tfjob.controller.kube.errors import Expired, TooLarge, Unavailable
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.objects.observed import Key, Pod
 

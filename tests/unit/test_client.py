@@ -12,7 +12,8 @@ from aiohttp import web
 from kubernetes.aio.client.configuration import Configuration
 
 from elastic_tfjob.controller.kube import client as client_module
-from elastic_tfjob.controller.kube.client import ApiClient, ApiError, Fenced, Invalid, TooLarge, Unavailable
+from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.errors import ApiError, Fenced, Invalid, TooLarge, Unavailable
 from elastic_tfjob.controller.kube.fair import Shares
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -10,7 +10,8 @@ import pytest
 
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube import events, supervise
-from elastic_tfjob.controller.kube.client import ApiClient, Unavailable
+from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.errors import Unavailable
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.objects.observed import Job
 

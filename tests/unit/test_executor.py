@@ -9,7 +9,8 @@ import pytest
 
 from elastic_tfjob.controller.job.decision import Create, Decision, DeletePod, Event, ResizePod, SaveState
 from elastic_tfjob.controller.job.pods import render_pod
-from elastic_tfjob.controller.kube.client import ApiClient, Conflict, Invalid, NotFound
+from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.errors import Conflict, Invalid, NotFound
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.executor import Caches, Executor
 from unit.build import job

@@ -14,8 +14,8 @@ from elastic_tfjob.controller import operator as operator_module
 from elastic_tfjob.controller.job.decision import Create, Decision, Event, Observed, Settings
 from elastic_tfjob.controller.job.pods import replica_labels
 from elastic_tfjob.controller.kube import leader, supervise
-from elastic_tfjob.controller.kube.client import ApiError, Conflict, NotFound, Unavailable
 from elastic_tfjob.controller.kube.configuration import LiveConfiguration
+from elastic_tfjob.controller.kube.errors import ApiError, Conflict, NotFound, Unavailable
 from elastic_tfjob.controller.kube.executor import Caches, Executor
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.leader import LeaderElection

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube import supervise
-from elastic_tfjob.controller.kube.client import Invalid, Unavailable
+from elastic_tfjob.controller.kube.errors import Invalid, Unavailable
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, Target
 from elastic_tfjob.controller.objects.observed import Job, Key, Pod

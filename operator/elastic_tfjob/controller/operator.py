@@ -7,8 +7,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -16,8 +15,6 @@ from typing import Any, Final, Literal
 
 import aiohttp
 import structlog
-from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
 from elastic_tfjob.controller.job.decision import Event, Observed, Settings, Timeouts
@@ -26,24 +23,16 @@ from elastic_tfjob.controller.job.inject import STATUS_PORT
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.job.rescale import NUMBERS_S
 from elastic_tfjob.controller.kube import metrics
-from elastic_tfjob.controller.kube.client import (
-    METADATA_ONLY,
-    ApiClient,
-    ApiError,
-    Conflict,
-    Fenced,
-    NotFound,
-    Unavailable,
-    in_cluster,
-    load_configuration,
-)
+from elastic_tfjob.controller.kube.client import METADATA_ONLY, ApiClient, in_cluster, load_configuration
 from elastic_tfjob.controller.kube.configuration import LiveConfiguration
+from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Fenced, NotFound, Unavailable
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.executor import Caches, Executor, jobs_path
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.leader import LeaderElection
 from elastic_tfjob.controller.kube.memory import Memory
 from elastic_tfjob.controller.kube.polling import Reports, ask_directly, ask_through_proxy, open_session
+from elastic_tfjob.controller.kube.probes import serve_probes
 from elastic_tfjob.controller.kube.queue import KeyQueue
 from elastic_tfjob.controller.kube.rivals import find_rivals
 from elastic_tfjob.controller.kube.supervise import Supervisor, cancels, excerpt, trace, watch_loop
@@ -258,7 +247,9 @@ class Operator:
 
     async def run(self, stop: asyncio.Event) -> int:
         """Serve until `stop` is set (0) or leadership is lost (1)."""
-        async with self._servers(), open_session() as self._session:
+        options = self._options
+        serving = serve_probes(options.metrics_address, options.health_address, alive=self._alive, ready=self._ready)
+        async with serving, open_session() as self._session:
             background = [self._keep(informer.resource, informer.run) for informer in self._informers]
             background.append(self._keep("events", self._recorder.run))
             background.append(self._keep("loop", watch_loop))
@@ -277,6 +268,14 @@ class Operator:
                         each.cancel()
                     await asyncio.gather(*running, return_exceptions=True)
                 log.info("stopped")
+
+    def _alive(self) -> str:
+        stuck = self._supervisor.stuck
+        return f"failing again and again: {', '.join(stuck)}" if stuck else ""
+
+    def _ready(self) -> str:
+        missing = [informer.resource for informer in self._informers if not informer.synced.is_set()]
+        return f"not yet read: {', '.join(missing)}" if missing else ""
 
     async def _lead(self) -> int:
         """Act as long as this replica leads. Cancellation is the graceful stop."""
@@ -435,46 +434,6 @@ class Operator:
             except ApiError as error:
                 log.warning("priority classes not read", error=str(error))
             await asyncio.sleep(_PRIORITIES_S)
-
-    @asynccontextmanager
-    async def _servers(self) -> AsyncIterator[None]:
-        async def show_metrics(_: web.Request) -> web.Response:
-            # In a thread: with many namespaces it takes longer than others should wait for.
-            text = await asyncio.to_thread(generate_latest)
-            return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-        async def alive(_: web.Request) -> web.Response:
-            if stuck := self._supervisor.stuck:
-                return web.Response(status=503, text=f"failing again and again: {', '.join(stuck)}")
-            return web.Response(text="ok")
-
-        async def ready(_: web.Request) -> web.Response:
-            missing = [informer.resource for informer in self._informers if not informer.synced.is_set()]
-            if missing:
-                return web.Response(status=503, text=f"not yet read: {', '.join(missing)}")
-            return web.Response(text="ok")
-
-        metrics_routes = [web.get("/metrics", show_metrics)]
-        health_routes = [web.get("/healthz", alive), web.get("/readyz", ready)]
-        runners = []
-        for address, routes in (
-            (self._options.metrics_address, metrics_routes),
-            (self._options.health_address, health_routes),
-        ):
-            host, _, port = address.rpartition(":")
-            if int(port):
-                app = web.Application()
-                app.add_routes(routes)
-                runner = web.AppRunner(app, access_log=None)
-                await runner.setup()
-                runners.append(runner)
-                # Without a host asyncio listens on all addresses of both families, or of the one that there is.
-                await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
-        try:
-            yield
-        finally:
-            for runner in runners:
-                await runner.cleanup()
 
 
 def _collect_less() -> None:

@@ -1,19 +1,9 @@
-"""The one seam to the API server: raw JSON over HTTP, with retries and errors of our own.
-
-    ApiError                what was asked and what the server said
-    ├── NotFound            404
-    ├── Conflict            409: somebody wrote first, or the name is taken (`already_exists`)
-    ├── Expired             410: the resource version is too old to go on from
-    ├── TooLarge            an answer of more bytes than the caller wants
-    ├── Invalid             3xx, 400, 403, 422: asking again will not help
-    └── Unavailable         429, 5xx, or no answer: retried here, raised when that lasted too long
-        └── Fenced          not sent: this replica must not write (any more)
+"""The one seam to the API server: raw JSON over HTTP, with retries and errors of our own (errors.py).
 
 Configuration and credentials are read by the `kubernetes` package (kubeconfig, exec plugins, OIDC, service accounts);
 typed models are left out of the hot path, where they would cost ten times the CPU of the JSON they wrap.
 """
 
-import contextlib
 import copy
 import os
 import socket
@@ -30,18 +20,17 @@ from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import load_incluster_config, load_kube_config
 
 from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.errors import (
+    ApiError,
+    Fenced,
+    TooLarge,
+    Unavailable,
+    error_of,
+)
 from elastic_tfjob.controller.kube.fair import FairSlots
 
 __all__ = [
     "ApiClient",
-    "ApiError",
-    "Conflict",
-    "Expired",
-    "Fenced",
-    "Invalid",
-    "NotFound",
-    "TooLarge",
-    "Unavailable",
     "in_cluster",
     "load_configuration",
     "read_whole",
@@ -68,52 +57,7 @@ _PROBES: Final = 3
 _UNCONFIRMED_MS: Final = 30_000
 _ATTEMPTS: Final = 6
 _MAX_WAIT_S: Final = 10.0
-_EXCERPT: Final = 400
 _READS: Final = ("GET", "HEAD")
-
-
-class ApiError(Exception):
-    """A request that failed: `status` is the HTTP status (0 for no answer), `reason` Kubernetes' CamelCase word."""
-
-    def __init__(self, request: str, status: int, reason: str, message: str, retry_after_s: float = 0.0) -> None:
-        super().__init__(f"{request}: {status} {reason}: {message}"[:_EXCERPT])
-        self.status = status
-        self.reason = reason
-        self.message = message
-        self.retry_after_s = retry_after_s
-
-
-class NotFound(ApiError):
-    """The object or the resource does not exist."""
-
-
-class Conflict(ApiError):
-    """The write was refused because of what is there already."""
-
-    @property
-    def already_exists(self) -> bool:
-        """True when an object of that name exists; False when the object changed since it was read."""
-        return self.reason == "AlreadyExists"
-
-
-class Expired(ApiError):
-    """The resource version or continue token is too old."""
-
-
-class TooLarge(ApiError):
-    """The answer has more bytes than the caller wants to read."""
-
-
-class Invalid(ApiError):
-    """The server will refuse this request however often it is sent."""
-
-
-class Unavailable(ApiError):
-    """The server is overloaded, failing or away."""
-
-
-class Fenced(Unavailable):
-    """This replica must not write now, so the request was not sent."""
 
 
 def in_cluster(kubeconfig: str | None) -> bool:
@@ -232,7 +176,7 @@ class ApiClient:
                 **self._transport(),
             ) as response:
                 if response.status >= 300:
-                    raise _error(name, response.status, await response.read(), response.headers)
+                    raise error_of(name, response.status, await response.read(), response.headers)
                 # Whole chunks instead of lines: one event may be larger than aiohttp's limit for a line.
                 rest = b""
                 async for chunk in response.content.iter_any():
@@ -241,7 +185,7 @@ class ApiClient:
                         event = orjson.loads(line)
                         if event["type"] == "ERROR":
                             status = event["object"]
-                            raise _error(name, status.get("code", 500), orjson.dumps(status), {})
+                            raise error_of(name, status.get("code", 500), orjson.dumps(status), {})
                         yield event
         except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
             raise Unavailable(name, 0, type(error).__name__, str(error)) from error
@@ -305,7 +249,7 @@ class ApiClient:
                 answer = await (response.read() if limit is None else read_whole(response, limit))
                 metrics.API_REQUESTS.labels(method, str(response.status)).inc()
                 if response.status >= 300:
-                    raise _error(name, response.status, answer, response.headers)
+                    raise error_of(name, response.status, answer, response.headers)
                 return answer
         except _OverLimit as error:
             metrics.API_REQUESTS.labels(method, "TooLarge").inc()
@@ -379,26 +323,3 @@ def _wait(state: tenacity.RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome else None
     asked = error.retry_after_s if isinstance(error, ApiError) else 0.0
     return max(asked, tenacity.wait_random_exponential(multiplier=0.1, max=_MAX_WAIT_S)(state))
-
-
-def _error(request: str, status: int, answer: bytes, headers: Mapping[str, str]) -> ApiError:
-    reason, message = "", answer[:_EXCERPT].decode(errors="replace")
-    with contextlib.suppress(orjson.JSONDecodeError, AttributeError):
-        found = orjson.loads(answer)
-        reason, message = found.get("reason") or "", found.get("message") or message
-    kind: type[ApiError]
-    if status == 404:
-        kind = NotFound
-    elif status == 409:
-        kind = Conflict
-    elif status == 410 or reason == "Expired":
-        kind = Expired
-    elif status == 429 or status >= 500:
-        kind = Unavailable
-    else:
-        kind = Invalid
-    try:
-        retry_after_s = min(float(headers.get("Retry-After", 0)), 30.0)
-    except ValueError:  # an HTTP date; nobody in Kubernetes sends one
-        retry_after_s = 1.0
-    return kind(request, status, reason, message, retry_after_s)

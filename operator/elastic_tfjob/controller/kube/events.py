@@ -20,7 +20,8 @@ from aiolimiter import AsyncLimiter
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, GROUP, KIND, VERSION
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube import metrics
-from elastic_tfjob.controller.kube.client import ApiClient, ApiError, NotFound
+from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.errors import ApiError, NotFound
 from elastic_tfjob.controller.kube.fair import FairQueue, Shares
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, unending
 from elastic_tfjob.controller.objects.cluster import ConfigMap

@@ -37,15 +37,8 @@ from elastic_tfjob.controller.job.decision import (
 from elastic_tfjob.controller.job.gang import group_version
 from elastic_tfjob.controller.job.pods import owner_reference
 from elastic_tfjob.controller.kube import metrics
-from elastic_tfjob.controller.kube.client import (
-    STRATEGIC_MERGE_PATCH,
-    ApiClient,
-    ApiError,
-    Conflict,
-    Invalid,
-    NotFound,
-    Unavailable,
-)
+from elastic_tfjob.controller.kube.client import STRATEGIC_MERGE_PATCH, ApiClient
+from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, NotFound, Unavailable
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.objects.annotations import COMMAND_ANNOTATION, STOP_COMMAND

@@ -15,7 +15,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import structlog
 
 from elastic_tfjob.controller.kube import metrics
-from elastic_tfjob.controller.kube.client import JSON, ApiClient, ApiError, Expired, NotFound, TooLarge
+from elastic_tfjob.controller.kube.client import JSON, ApiClient
+from elastic_tfjob.controller.kube.errors import ApiError, Expired, NotFound, TooLarge
 from elastic_tfjob.controller.kube.supervise import excerpt, trace
 from elastic_tfjob.controller.objects.observed import Key
 

@@ -13,7 +13,8 @@ from typing import Any, Final
 import structlog
 
 from elastic_tfjob.controller.kube import metrics
-from elastic_tfjob.controller.kube.client import ApiClient, ApiError, Conflict, NotFound
+from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.errors import ApiError, Conflict, NotFound
 from elastic_tfjob.controller.kube.supervise import excerpt, trace
 
 __all__ = ["LeaderElection"]

@@ -9,7 +9,8 @@ from typing import Final
 
 import structlog
 
-from elastic_tfjob.controller.kube.client import ApiClient, ApiError, NotFound
+from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.errors import ApiError, NotFound
 from elastic_tfjob.controller.kube.supervise import excerpt
 from elastic_tfjob.controller.objects.lessons import read_history, write_history
 from elastic_tfjob.speed.history import History, Lesson

@@ -20,7 +20,8 @@ from aiolimiter import AsyncLimiter
 
 from elastic_tfjob.api.limits import MAX_STATUS_BYTES
 from elastic_tfjob.controller.kube import metrics
-from elastic_tfjob.controller.kube.client import ApiClient, ApiError, read_whole
+from elastic_tfjob.controller.kube.client import ApiClient, read_whole
+from elastic_tfjob.controller.kube.errors import ApiError
 from elastic_tfjob.controller.kube.fair import FairQueue
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, trace, unending
 from elastic_tfjob.controller.objects.observed import Key, Pod

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from elastic_tfjob.api.tfjob import GROUP, PLURAL
-from elastic_tfjob.controller.kube.client import ApiClient, Invalid
+from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.errors import Invalid
 
 __all__ = ["find_rivals"]
 

@@ -19,7 +19,8 @@ import structlog
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube import metrics
-from elastic_tfjob.controller.kube.client import ApiClient, ApiError, Conflict, Invalid, NotFound
+from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, NotFound
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.executor import jobs_path
 from elastic_tfjob.controller.kube.informer import Informer
