@@ -1,6 +1,6 @@
 """The simulated world: events in, a round of the decision core where something changed, its plan carried out.
 
-There is no ticking. Truth (the world's rates, the real durations) stays here; a policy sees the Snapshot only.
+There is no ticking. The truth (speed models' rates, real durations) stays here; a policy sees the Snapshot only.
 """
 
 import random
@@ -30,9 +30,9 @@ from elastic_tfjob.scheduling.snapshot import (
     counts_of,
 )
 from elastic_tfjob.simulation.inference import DAY_S, INFERENCE, Demand, InferencePool
+from elastic_tfjob.simulation.speed_models.base import SpeedModel, TrueSpeed
+from elastic_tfjob.simulation.speed_models.ps_cpu import CpuBound, Pace
 from elastic_tfjob.simulation.workload import WorkloadJob
-from elastic_tfjob.simulation.worlds.base import Truth, World
-from elastic_tfjob.simulation.worlds.ps_cpu import CpuBound, Pace
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
 from elastic_tfjob.speed.history import History, Lesson, stem
 from elastic_tfjob.speed.model import Speed
@@ -119,7 +119,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Outcome:
-    """What one run gave. Areas are resource times seconds: held, and (where the world knows it) of CPU also used."""
+    """What one run gave. Areas are resource times seconds: held, and of CPU also used where the speed model knows."""
 
     profile: str
     seed: int
@@ -145,7 +145,7 @@ class _Live:
 
     work: WorkloadJob
     spec: JobSpec
-    truth: Truth
+    true_speed: TrueSpeed
     record: JobRecord
     factor: float
     speed: Speed | None
@@ -199,7 +199,7 @@ class Simulation:
         self,
         jobs: Sequence[WorkloadJob],
         nodes: Iterable[Node],
-        world: World,
+        speed_model: SpeedModel,
         profile: Profile,
         *,
         costs: Costs | None = None,
@@ -210,7 +210,7 @@ class Simulation:
         check: Callable[[Plan], None] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.world = world
+        self.speed_model = speed_model
         self.profile = profile
         self.costs = costs or Costs()
         self.noise = noise or Noise()
@@ -319,7 +319,7 @@ class Simulation:
             if nodes is not None and nodes == self.snapshot.nodes and pools == self.snapshot.pools:
                 nodes = None
             news = bool(changed or removed) or nodes is not None
-            if self.world.contended and touched:
+            if self.speed_model.contended and touched:
                 changed += self._share(touched, now)
             if round_due and self._losses:
                 known = {job.key for job in changed}
@@ -375,7 +375,7 @@ class Simulation:
                 if target.nodes and (record := self._live[key].record).start_s is None:
                     self._starts.append((record, plan.snapshot.jobs[key], target, now, self._history))
             changed = {key: self._carry_out(self._live[key], target, now) for key, target in first}
-            if self.world.contended:
+            if self.speed_model.contended:
                 held = (self.snapshot.jobs[key].placement for key in plan.changes)
                 touched = {
                     name
@@ -392,12 +392,12 @@ class Simulation:
 
     def _arrive(self, work: WorkloadJob, k: int, now: float) -> Job:
         self._arrived += 1
-        truth = self.world.truth(work)
-        total, oracle = truth.total_steps, self.profile.oracle
+        true_speed = self.speed_model.true_speed(work)
+        total, oracle = true_speed.total_steps, self.profile.oracle
         error = self._lognormal(self.noise.estimate)
         duration = work.estimated_s
         if oracle:
-            rate = truth.steps_per_s({group.type: group.count for group in work.groups})
+            rate = true_speed.steps_per_s({group.type: group.count for group in work.groups})
             duration = total / rate * error if rate else None
         spec = JobSpec(
             key=work.key,
@@ -413,9 +413,9 @@ class Simulation:
         )
         record = JobRecord(work.key, work.submit_s, work.deadline_s)
         self.outcome.records.append(record)
-        live = _Live(work, spec, truth, record, self._lognormal(self.noise.speed), truth if oracle else None)
-        if hasattr(truth, "pace") and isinstance(truth, CpuBound):  # the first is quick to say no
-            live.bound = truth
+        live = _Live(work, spec, true_speed, record, self._lognormal(self.noise.speed), true_speed if oracle else None)
+        if hasattr(true_speed, "pace") and isinstance(true_speed, CpuBound):  # the first is quick to say no
+            live.bound = true_speed
             self.outcome.cpu_used_area = self.outcome.cpu_used_area or 0.0
         if not oracle and self.profile.sample_points and spec.elastic:
             self._measure(live)
@@ -433,7 +433,7 @@ class Simulation:
             sizes[tuple(size.items())] = None
         for items in sizes:
             counts = dict(items)
-            rate = live.truth.steps_per_s(counts)
+            rate = live.true_speed.steps_per_s(counts)
             if rate:
                 live.seen[counts.get(PS, 0), counts.get(WORKER, 0)] = rate * live.factor
         live.speed = believe(live.seen)
@@ -462,7 +462,7 @@ class Simulation:
         """What the job that has just finished teaches about those like it."""
         size = (len(live.placement.get(PS, ())), len(live.placement.get(WORKER, ())))
         seen = live.seen or ({size: live.rate} if size[1] else {})
-        lesson = Lesson(live.spec.key, live.truth.total_steps, live.record.executed_s, seen, live.seen_cpu)
+        lesson = Lesson(live.spec.key, live.true_speed.total_steps, live.record.executed_s, seen, live.seen_cpu)
         self._history = self._history.learned(live.spec.scope, live.spec.model, lesson)
 
     def _release(self, ended: _Live, now: float) -> None:
@@ -536,7 +536,7 @@ class Simulation:
     def _plan_finish(self, live: _Live) -> None:
         live.version += 1
         if live.rate > 0:
-            at = live.observed_s + max(0.0, live.truth.total_steps - live.steps) / live.rate
+            at = live.observed_s + max(0.0, live.true_speed.total_steps - live.steps) / live.rate
             heappush(self._heap, (at, FINISH, 0, live.version, live.spec.key))
 
     def _push_jump(self, live: _Live, now: float) -> None:
@@ -697,13 +697,13 @@ class Simulation:
         placement = live.placement
         if not placement:
             return 0.0
-        rate = live.truth.rate(placement) * live.factor
+        rate = live.true_speed.rate(placement) * live.factor
         nodes = self.snapshot.nodes
         if self._uneven:
             rate *= min(
                 nodes[name].accelerator_speed for names in placement.values() for name in names if name in nodes
             )
-        if self.world.contended:
+        if self.speed_model.contended:
             rate *= min(
                 cpu_share(nodes[name].capacity.cpu / 1000, self._cpu_wanted[name])
                 for names in placement.values()
@@ -731,7 +731,7 @@ class Simulation:
         self._used_cpu -= live.cpu
         if self.trace:
             self._gantt(live, new, now)
-        if self.world.contended:
+        if self.speed_model.contended:
             self._crowd(live, -1)
             live.placement = new
             self._crowd(live, 1)
