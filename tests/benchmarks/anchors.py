@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.simulation.engine import Costs, Simulation
+from elastic_tfjob.simulation.costs import Costs
+from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.formats import DL2_SLOT_S, parse_csv, read_csv
 from elastic_tfjob.simulation.inference import InferencePool
 from elastic_tfjob.simulation.runner import uniform_cluster

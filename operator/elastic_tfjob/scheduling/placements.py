@@ -34,3 +34,18 @@ def lacking(placement: Placement, counts: Counts) -> dict[str, int]:
 def shrunk(placement: Placement, counts: Counts) -> dict[str, tuple[str, ...]]:
     """The placement with only the first replicas of each type, as TFJobs remove the highest indices first."""
     return {type_: names[: counts.get(type_, 0)] for type_, names in placement.items() if counts.get(type_, 0)}
+
+
+def replicas_on_nodes(placement: Placement) -> dict[str, int]:
+    """How many replicas of any type each node has."""
+    counts: dict[str, int] = {}
+    for names in placement.values():
+        for name in names:
+            counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def more_replicas(one: Placement, other: Placement) -> list[str]:
+    """The nodes where `one` has more replicas than `other`."""
+    has, had = replicas_on_nodes(one), replicas_on_nodes(other)
+    return [name for name, n in has.items() if n > had.get(name, 0)]

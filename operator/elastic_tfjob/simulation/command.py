@@ -17,8 +17,9 @@ from rich.table import Table
 from elastic_tfjob.api.scenario import Scenario
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse_profile
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
-from elastic_tfjob.simulation.engine import Costs, Noise, Outcome
+from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.formats import FORMATS, BadRow, WorkloadError, read_csv
+from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.report import write_report
 from elastic_tfjob.simulation.runner import RunSpec, run_all, uniform_cluster
 from elastic_tfjob.simulation.scenario import generate, inference_pool, read_scenario
@@ -201,6 +202,14 @@ def simulate(
         named = speed_model or world or (scenario.speed_model if scenario else None) or DEFAULT_SPEED_MODEL[kind]
         model = speed_model_named(named)
         cluster = uniform_cluster(nodes, gpus_per_node, cpus_per_node, memory_per_node)
+        costs = Costs(
+            start_s=start_pause,
+            restart_s=restart_pause,
+            rescale_s=rescale_pause,
+            migrate_s=migrate_pause,
+            checkpoint_interval_s=checkpoint_interval,
+            boot_cpu_s=boot_cpu,
+        )
         specs = []
         for k in range(replications):
             jobs = generate(scenario, seed + k) if scenario else trace
@@ -214,8 +223,8 @@ def simulate(
                     jobs,
                     cluster,
                     model,
-                    Costs(start_pause, restart_pause, rescale_pause, migrate_pause, checkpoint_interval, boot_cpu),
-                    Noise(speed_noise, estimate_noise),
+                    costs,
+                    Noise(speed=speed_noise, estimate=estimate_noise),
                     inference_pool(scenario) if scenario else None,
                     trace=html_file is not None,
                 )

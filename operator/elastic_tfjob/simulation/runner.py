@@ -13,8 +13,10 @@ from queue import Empty, Queue
 from elastic_tfjob.scheduling.profiles import ProfileParameters, build
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Node
-from elastic_tfjob.simulation.engine import Costs, Noise, Outcome, Simulation
+from elastic_tfjob.simulation.costs import Costs, Noise
+from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.inference import InferencePool
+from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
 

@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 
-from elastic_tfjob.simulation.engine import JobRecord, Outcome
+from elastic_tfjob.simulation.outcome import JobRecord, Outcome
 from elastic_tfjob.speed.finish import FinishTime
 
 

@@ -6,7 +6,8 @@ from typing import Any
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, ReplicaGroup
-from elastic_tfjob.simulation.engine import Outcome, Simulation
+from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
 from elastic_tfjob.simulation.speed_models.fixed import FixedSpeedModel

@@ -6,7 +6,7 @@ import pytest
 
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.simulation.engine import Costs, Noise
+from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.inference import HOUR_S, InferencePool
 from elastic_tfjob.simulation.speed_models.cpu_share import CpuShareSpeedModel
 from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel

@@ -6,7 +6,7 @@ import pytest
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
-from elastic_tfjob.simulation.engine import Costs
+from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.speed_models.ps import MODELS
 from elastic_tfjob.simulation.speed_models.ps_cpu import PsCpuSpeedModel, PsCpuTrueSpeed
 from elastic_tfjob.simulation.summary import summarise

@@ -24,7 +24,7 @@ class TrueSpeed(Protocol):
 
 
 class SpeedModel(Protocol):
-    """`contended`: a job's rate depends on what else runs on its nodes (see `share`)."""
+    """`contended`: a job's rate depends on what else runs on its nodes (see `on_nodes`)."""
 
     @property
     def name(self) -> str: ...

@@ -12,7 +12,7 @@ class CpuShareSpeedModel:
     """SpeCon's setting (arXiv 2010.11307): short CPU-bound jobs whose requests do not bound what they use.
 
     One step is one second undisturbed. A container that wants d CPUs of a node with K gets d min(1, K / sum d), and
-    works in proportion; a job is as slow as its slowest container. The engine keeps the sums.
+    works in proportion; a job is as slow as its slowest container. NodeSpeeds keeps the sums.
     """
 
     name: str = "cpu-share"

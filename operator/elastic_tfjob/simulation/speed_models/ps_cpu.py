@@ -6,32 +6,13 @@ workers; what PSs do for each of them (c) with that of PSs; the network (d, e) d
     1/f = (a/w + b)/k_w + c w/(p k_p) + d w + e p        k: CPU held / CPU with which the rest was measured
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Placement, ReplicaGroup, counts_of
 from elastic_tfjob.simulation.speed_models.base import TrueSpeed
+from elastic_tfjob.simulation.speed_models.cpu import Cores, Pace
 from elastic_tfjob.simulation.speed_models.ps import MEASURED_TASKS, MODELS, PsModel
 from elastic_tfjob.simulation.workload import WorkloadJob
-
-Cores = Mapping[str, Sequence[float]]
-"""CPUs that each replica holds, by type."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Steps per second, and by type the mean part of the CPU they hold that its replicas use."""
-
-    steps_per_s: float
-    use: Mapping[str, float]
-
-
-@runtime_checkable
-class CpuBound(Protocol):
-    """A TrueSpeed whose rate depends on the CPU that replicas hold."""
-
-    def pace(self, cores: Cores) -> Pace: ...
 
 
 @dataclass(frozen=True, slots=True)
