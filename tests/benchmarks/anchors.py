@@ -20,14 +20,15 @@ from rich.console import Console
 from rich.table import Table
 
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.simulation.engine import Costs, Simulation
+from elastic_tfjob.simulation.costs import Costs
+from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.formats import DL2_SLOT_S, parse_csv, read_csv
 from elastic_tfjob.simulation.inference import InferencePool
 from elastic_tfjob.simulation.runner import uniform_cluster
+from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
+from elastic_tfjob.simulation.speed_models.ps import MODELS
 from elastic_tfjob.simulation.summary import Summary, summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
-from elastic_tfjob.simulation.worlds.catalogue import world_named
-from elastic_tfjob.simulation.worlds.ps import MODELS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PHILLY = "anchors/philly_w1009_12751jobs.csv.gz"
@@ -59,7 +60,7 @@ def run(
     jobs: Sequence[WorkloadJob],
     nodes: int,
     gpus: int,
-    world: str,
+    speed_model: str,
     profile: str,
     *,
     costs: Costs | None = None,
@@ -69,7 +70,7 @@ def run(
 ) -> Summary:
     chosen = build(profile, parse_profile(profile, settings))
     cluster = uniform_cluster(nodes, gpus, cpus, 0)
-    simulation = Simulation(jobs, cluster, world_named(world), chosen, costs=costs, inference=inference)
+    simulation = Simulation(jobs, cluster, speed_model_named(speed_model), chosen, costs=costs, inference=inference)
     return summarise(simulation.run(), len(jobs))
 
 
@@ -160,7 +161,7 @@ DL2 = (
     Dl2(6, 10, 5, 1_000, 300, 5.07, 3.95, 10),
 )
 SURROGATE_GAP = (-54.5, -15.5)
-"""Optimus against DRF in %: -16 to -31 with the measured speeds, -24 to -54 with the fitted ones that our world has."""
+"""Optimus against DRF in %: -16 to -31 with the measured speeds, -24 to -54 with the fitted ones of our speed model."""
 
 
 def dl2_jobs(config: Dl2, seed: int) -> Sequence[WorkloadJob]:

@@ -1,6 +1,6 @@
 """Benchmark: the `kips` profile in simulation beside fixed, DRF and Optimus (make bench-kips-simulation).
 
-Two sets of workloads in the world `ps-cpu`, where a replica is as fast as the CPU it holds and a request is a limit:
+Two sets of workloads with the speed model `ps-cpu`: the CPU that a replica holds sets its speed; a request is a limit:
 
 - large: 1,000 jobs of docs/scenarios/kips.yaml on 100 nodes of 16 CPUs, at three loads, the same jobs for each profile
   (`--nodes 10`: a tenth of both, in a minute);
@@ -28,12 +28,13 @@ from elastic_tfjob.api.scenario import Arrivals
 from elastic_tfjob.scheduling.profiles import parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, ReplicaGroup, fixed_group
-from elastic_tfjob.simulation.engine import Costs, Outcome
+from elastic_tfjob.simulation.costs import Costs
+from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import RunSpec, run_all, uniform_cluster
 from elastic_tfjob.simulation.scenario import generate, read_scenario
+from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
 from elastic_tfjob.simulation.summary import summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
-from elastic_tfjob.simulation.worlds.catalogue import world_named
 
 SCENARIO = Path(__file__).resolve().parents[2] / "docs/scenarios/kips.yaml"
 LOADS = {
@@ -87,10 +88,10 @@ def run(
     profiles: dict[str, dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """One row per profile."""
-    world = world_named("ps-cpu")
+    model = speed_model_named("ps-cpu")
     specs = [
         RunSpec(
-            name.partition(",")[0], parse_profile(name.partition(",")[0], settings), seed, jobs, nodes, world, COSTS
+            name.partition(",")[0], parse_profile(name.partition(",")[0], settings), seed, jobs, nodes, model, COSTS
         )
         for name, settings in profiles.items()
     ]

@@ -26,7 +26,7 @@ from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, Node, ReplicaGroup, Snapshot
-from elastic_tfjob.simulation.worlds.ps import MODELS, PsTruth
+from elastic_tfjob.simulation.speed_models.ps import MODELS, PsTrueSpeed
 
 GIB = 1024**3
 FULL_S, ONE_S, GROWTH = 1.0, 0.05, 1.3
@@ -46,7 +46,7 @@ def job(k: int, rng: random.Random) -> Job:
         ReplicaGroup(WORKER, Resources(4000, 8 * GIB), 2, 1, 8),
     )
     spec = JobSpec(f"ps-{k}", float(k), groups, k, 0, k + rng.uniform(1e3, 1e5), steps, steps)
-    return Job(spec, speed=PsTruth(steps, model))
+    return Job(spec, speed=PsTrueSpeed(steps, model))
 
 
 def snapshot(jobs: int, seed: int = 0) -> Snapshot:

@@ -26,8 +26,8 @@ from elastic_tfjob.scheduling.stages.lend.none import NoLoans
 from elastic_tfjob.scheduling.stages.order.fifo import Fifo
 from elastic_tfjob.scheduling.stages.place.best_fit import BestFit
 from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
-from elastic_tfjob.simulation.worlds.linear import LinearWorld
 
 from .build import NOW
 from .pretend import Cluster
@@ -174,7 +174,7 @@ def simulated() -> dict[float, Snapshot]:
             super()._decide(now)
 
     with pytest.raises(KeyboardInterrupt):
-        Watched([work, later], nodes, LinearWorld(), PROFILE).run()
+        Watched([work, later], nodes, LinearSpeedModel(), PROFILE).run()
     return found
 
 

@@ -116,8 +116,16 @@ class Scenario(_Model):
     jobs: int = Field(ge=1)
     arrivals: Arrivals = Arrivals()
     mix: tuple[JobClass, ...] = Field(min_length=1)
-    world: str | None = None
+    speed_model: str | None = None
     inference: Inference | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def renamed(cls, content: object) -> object:
+        """`world` is what `speed_model` was called: read for one more release."""
+        if isinstance(content, dict) and content.get("speed_model") is None and "world" in content:
+            return {**{k: v for k, v in content.items() if k != "world"}, "speed_model": content["world"]}
+        return content
 
 
 def parse_scenario(content: object) -> Scenario:

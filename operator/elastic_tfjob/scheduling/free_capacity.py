@@ -5,15 +5,16 @@ from it and gives back to it freely and rolls everything back at its end.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints
-from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.scheduling.nodes import admitting, mean_allocated, merged, usable_nodes
+from elastic_tfjob.scheduling.placements import replicas_per_node
+from elastic_tfjob.scheduling.resources import NOTHING, Resources, maximal
 from elastic_tfjob.scheduling.snapshot import (
     AS_REQUESTED,
     PS,
-    Counts,
     Cpu,
     Job,
     JobSpec,
@@ -22,9 +23,6 @@ from elastic_tfjob.scheduling.snapshot import (
     ReplicaGroup,
     Snapshot,
 )
-
-ANY_NODE = "*"
-"""The one node of a FreeCapacity that looks at totals only."""
 
 Rank = Literal["least-free", "least-allocated", "fewest-ps"]
 """How the index orders nodes: by free accelerators, CPU, memory; by mean allocated share, which is kube-scheduler's
@@ -129,7 +127,7 @@ class FreeCapacity:
         self._book(spec, placement, cpu, -1)
 
     def _book(self, spec: JobSpec, placement: Placement, cpu: Cpu, sign: int) -> None:
-        for type_, name, n in self._per_node(placement):
+        for type_, name, n in replicas_per_node(placement):
             group = spec.group(type_)
             assert group is not None
             self.take_replicas(self.index.get(name, name), group, sign * n)
@@ -146,21 +144,6 @@ class FreeCapacity:
                 per_node[at] = per_node.get(at, 0) + sign * (held - group.request.cpu)
         for at, millicores in per_node.items():
             self.take_cpu(at, millicores)
-
-    def _per_node(self, placement: Placement) -> Iterator[tuple[str, str, int]]:
-        """(type, node, replicas there)."""
-        for type_, names in placement.items():
-            if not names:
-                continue
-            first = names[0]
-            if names[-1] == first and names.count(first) == len(names):
-                yield type_, first, len(names)
-            else:
-                per_node: dict[str, int] = {}
-                for name in names:
-                    per_node[name] = per_node.get(name, 0) + 1
-                for name, n in per_node.items():
-                    yield type_, name, n
 
     def take_replicas(self, i: int | str, group: ReplicaGroup, n: int) -> None:
         """Take what `n` replicas ask for from node `i` (or that of this name, which is not here); a negative `n` gives
@@ -242,17 +225,7 @@ class FreeCapacity:
             return (self.accelerators[i], self.cpu[i], self.memory[i], i)
         if self.rank == "fewest-ps":
             return (self.ps[i], -self.accelerators[i], -self.cpu[i], i)
-        capacity = self.capacity[i]
-        shares = [
-            1 - free / all_
-            for free, all_ in (
-                (self.cpu[i], capacity.cpu),
-                (self.memory[i], capacity.memory),
-                (self.accelerators[i], capacity.accelerators),
-            )
-            if all_ > 0
-        ]
-        return (round(sum(shares) / len(shares), 9) if shares else 0.0, 0, 0, i)
+        return (mean_allocated(self.capacity[i], (self.cpu[i], self.memory[i], self.accelerators[i])), 0, 0, i)
 
     @property
     def free_total(self) -> Resources:
@@ -320,12 +293,7 @@ class FreeCapacity:
             return None
         key = (constraints, spec.loanable)
         if key not in self._allowed:
-            chosen = frozenset(
-                i
-                for i, node in enumerate(self.nodes)
-                if (node.loan == "own" or (node.loan == "loaned" and spec.loanable))
-                and constraints.admit(node.labels, node.taints)
-            )
+            chosen = admitting(self.nodes, constraints, spec.loanable)
             self._allowed[key] = None if len(chosen) == len(self.nodes) else chosen
         return self._allowed[key]
 
@@ -421,37 +389,3 @@ def room_view(rank: Rank, totals_only: bool) -> Callable[[Snapshot], FreeCapacit
         return room
 
     return build
-
-
-def usable_nodes(nodes: Mapping[str, Node]) -> list[Node]:
-    """Ours and those lent to us, by name order of the Snapshot."""
-    return [node for node in nodes.values() if node.loan in ("own", "loaned")]
-
-
-def maximal(vectors: Sequence[Resources]) -> list[Resources]:
-    """Those that no other dominates: what fits any fits one of these."""
-    distinct = sorted(set(vectors), reverse=True)
-    return [v for v in distinct if not any(v != w and v.within(w) for w in distinct)]
-
-
-def merged(nodes: Sequence[Node]) -> Node:
-    """All nodes as one, for placements that look at totals only."""
-    capacity = free = NOTHING
-    for node in nodes:
-        capacity, free = capacity.plus(node.capacity), free.plus(node.free)
-    return Node(ANY_NODE, capacity, free)
-
-
-def grown(placement: Placement, added: Placement) -> dict[str, tuple[str, ...]]:
-    """The placement with the added replicas after those it has."""
-    return {**placement, **{type_: placement.get(type_, ()) + names for type_, names in added.items() if names}}
-
-
-def lacking(placement: Placement, counts: Counts) -> dict[str, int]:
-    """How many replicas of each type the placement has too few."""
-    return {t: n - len(placement.get(t, ())) for t, n in counts.items() if n > len(placement.get(t, ()))}
-
-
-def shrunk(placement: Placement, counts: Counts) -> dict[str, tuple[str, ...]]:
-    """The placement with only the first replicas of each type, as TFJobs remove the highest indices first."""
-    return {type_: names[: counts.get(type_, 0)] for type_, names in placement.items() if counts.get(type_, 0)}

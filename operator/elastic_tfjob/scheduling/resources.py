@@ -1,5 +1,6 @@
 """Resource vectors: what a node has and what a replica asks for."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -59,3 +60,9 @@ class Resources(NamedTuple):
 
 
 NOTHING = Resources()
+
+
+def maximal(vectors: Sequence[Resources]) -> list[Resources]:
+    """Those that no other dominates: what fits any fits one of these."""
+    distinct = sorted(set(vectors), reverse=True)
+    return [v for v in distinct if not any(v != w and v.within(w) for w in distinct)]

@@ -4,7 +4,8 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from elastic_tfjob.scheduling.free_capacity import grown, lacking, room_view, shrunk
+from elastic_tfjob.scheduling.free_capacity import room_view
+from elastic_tfjob.scheduling.placements import grown, lacking, shrunk
 from elastic_tfjob.scheduling.plan import Loan, Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.queue import Entry, JobQueue, WaitingJobs, entry, queue_view

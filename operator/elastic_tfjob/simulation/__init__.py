@@ -1,1 +1,1 @@
-"""The simulated world: event engine, workloads, worlds and reports."""
+"""The simulated world: event engine, workloads, speed models and reports."""

@@ -17,14 +17,15 @@ from rich.table import Table
 from elastic_tfjob.api.scenario import Scenario
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse_profile
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
-from elastic_tfjob.simulation.engine import Costs, Noise, Outcome
+from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.formats import FORMATS, BadRow, WorkloadError, read_csv
+from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.report import write_report
 from elastic_tfjob.simulation.runner import RunSpec, run_all, uniform_cluster
 from elastic_tfjob.simulation.scenario import generate, inference_pool, read_scenario
+from elastic_tfjob.simulation.speed_models.catalogue import DEFAULT_SPEED_MODEL, SPEED_MODELS, speed_model_named
 from elastic_tfjob.simulation.summary import COLUMNS, Summary, job_rows, summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
-from elastic_tfjob.simulation.worlds.catalogue import DEFAULT_WORLD, WORLDS, world_named
 
 INTERRUPTED = 130
 """The shell's exit status for a program that SIGINT ended."""
@@ -51,7 +52,7 @@ def _list_profiles(ctx: click.Context, param: click.Parameter, value: bool) -> N
             if parameter not in common or info.default != common[parameter].default:
                 table.add_row("", parameter, _default(info.default), info.description)
     console.print(table)
-    console.print(f"Worlds: {', '.join(WORLDS)}.  Placements: {', '.join(get_args(PlaceName))}.")
+    console.print(f"Speed models: {', '.join(SPEED_MODELS)}.  Placements: {', '.join(get_args(PlaceName))}.")
     for format_ in FORMATS.values():
         optional = f"; optional {', '.join(format_.optional)}" if format_.optional else ""
         console.print(f"Format {format_.name}: {', '.join(format_.required)}{optional}", soft_wrap=True)
@@ -99,7 +100,13 @@ def _restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tu
 @click.option("--cpus-per-node", type=click.FloatRange(0), default=64, show_default=True)
 @click.option("--memory-per-node", type=click.FloatRange(0), default=512, show_default=True, help="GiB.")
 @click.option(
-    "--world", "world_name", type=click.Choice(list(WORLDS)), help="How fast jobs really are; default by format."
+    "--speed-model", type=click.Choice(list(SPEED_MODELS)), help="How fast jobs really are; default by format."
+)
+@click.option(
+    "--world",
+    type=click.Choice(list(SPEED_MODELS)),
+    hidden=True,
+    deprecated="It is called --speed-model, and goes with the next release.",
 )
 @click.option(
     "--profile",
@@ -134,7 +141,7 @@ def _restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tu
     "--boot-cpu",
     type=click.FloatRange(0),
     default=0,
-    help="CPU seconds of starting one process of the training program (world ps-cpu).",
+    help="CPU seconds of starting one process of the training program (speed model ps-cpu).",
 )
 @click.option(
     "--speed-noise", type=click.FloatRange(0), default=0, help="Sigma of the lognormal factor on real speeds."
@@ -151,7 +158,7 @@ def _restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tu
     is_eager=True,
     expose_value=False,
     callback=_list_profiles,
-    help="Print profiles, their parameters, worlds and formats.",
+    help="Print profiles, their parameters, speed models and formats.",
 )
 def simulate(
     *,
@@ -161,7 +168,8 @@ def simulate(
     gpus_per_node: int,
     cpus_per_node: float,
     memory_per_node: float,
-    world_name: str | None,
+    speed_model: str | None,
+    world: str | None,
     profiles: tuple[str, ...],
     settings: tuple[str, ...],
     place: PlaceName | None,
@@ -191,13 +199,22 @@ def simulate(
     _known_profiles(settings, parameters)
     try:
         scenario, trace, bad, kind = _load(workload, format_, skip_bad)
-        world = world_named(world_name or (scenario.world if scenario else None) or DEFAULT_WORLD[kind])
+        named = speed_model or world or (scenario.speed_model if scenario else None) or DEFAULT_SPEED_MODEL[kind]
+        model = speed_model_named(named)
         cluster = uniform_cluster(nodes, gpus_per_node, cpus_per_node, memory_per_node)
+        costs = Costs(
+            start_s=start_pause,
+            restart_s=restart_pause,
+            rescale_s=rescale_pause,
+            migrate_s=migrate_pause,
+            checkpoint_interval_s=checkpoint_interval,
+            boot_cpu_s=boot_cpu,
+        )
         specs = []
         for k in range(replications):
             jobs = generate(scenario, seed + k) if scenario else trace
             for job in jobs:
-                world.truth(job)  # so that what this world cannot run is said before the first run
+                model.true_speed(job)  # so that what this model cannot run is said before the first run
             specs += [
                 RunSpec(
                     name,
@@ -205,9 +222,9 @@ def simulate(
                     seed + k,
                     jobs,
                     cluster,
-                    world,
-                    Costs(start_pause, restart_pause, rescale_pause, migrate_pause, checkpoint_interval, boot_cpu),
-                    Noise(speed_noise, estimate_noise),
+                    model,
+                    costs,
+                    Noise(speed=speed_noise, estimate=estimate_noise),
                     inference_pool(scenario) if scenario else None,
                     trace=html_file is not None,
                 )

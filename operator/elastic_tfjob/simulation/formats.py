@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup, fixed_group
+from elastic_tfjob.simulation.speed_models.ps import MODELS
 from elastic_tfjob.simulation.workload import LossCurve, Workload, WorkloadJob
-from elastic_tfjob.simulation.worlds.ps import MODELS
 
 GIB = 1024**3
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from elastic_tfjob.scheduling.free_capacity import ANY_NODE
-from elastic_tfjob.simulation.engine import Outcome, Sample
+from elastic_tfjob.scheduling.nodes import ANY_NODE
+from elastic_tfjob.simulation.outcome import Outcome, Sample
 from elastic_tfjob.simulation.runner import RunSpec
 from elastic_tfjob.simulation.summary import Summary
 

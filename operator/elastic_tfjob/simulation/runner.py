@@ -13,10 +13,12 @@ from queue import Empty, Queue
 from elastic_tfjob.scheduling.profiles import ProfileParameters, build
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Node
-from elastic_tfjob.simulation.engine import Costs, Noise, Outcome, Simulation
+from elastic_tfjob.simulation.costs import Costs, Noise
+from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.inference import InferencePool
+from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.speed_models.base import SpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
-from elastic_tfjob.simulation.worlds.base import World
 
 POLL_S = 0.2
 
@@ -30,7 +32,7 @@ class RunSpec:
     seed: int
     jobs: Sequence[WorkloadJob]
     nodes: Sequence[Node]
-    world: World
+    speed_model: SpeedModel
     costs: Costs = field(default_factory=Costs)
     noise: Noise = field(default_factory=Noise)
     inference: InferencePool | None = None
@@ -53,7 +55,7 @@ def run_one(spec: RunSpec, progress: Callable[[float, int, int], None] | None = 
     simulation = Simulation(
         spec.jobs,
         spec.nodes,
-        spec.world,
+        spec.speed_model,
         build(spec.profile, spec.parameters),
         costs=spec.costs,
         noise=spec.noise,

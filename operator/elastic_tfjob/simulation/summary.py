@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 
-from elastic_tfjob.simulation.engine import JobRecord, Outcome
+from elastic_tfjob.simulation.outcome import JobRecord, Outcome
 from elastic_tfjob.speed.finish import FinishTime
 
 
@@ -16,7 +16,7 @@ class Summary:
 
     JCTs are over finished jobs. Queueing is all the time a job held nothing, of finished jobs. Utilisation is what
     jobs held of the cluster from the first submission to the last finish, `cpu_used` what they used of its CPU (where
-    the world knows that). `deadline_met` is of all jobs with a deadline. `forecast_error` is the median, over jobs
+    the speed model knows). `deadline_met` is of all jobs with a deadline. `forecast_error` is the median, over jobs
     whose finish was forecast when they started, of |forecast - finish| / (finish - start); `forecast_within` how many
     of them finished between the ends of the forecast's 90 % interval. `cpu_s` is process CPU time of the run, the one
     number that differs from run to run.

@@ -1,4 +1,4 @@
-"""Jobs as a workload file or a scenario describes them, before any world or policy."""
+"""Jobs as a workload file or a scenario describes them, before any speed model or policy."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class LossCurve:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadJob:
-    """`duration_s` is the run time at the declared size, `total_steps` the work; a world needs one of them.
+    """`duration_s` is the run time at the declared size, `total_steps` the work; a speed model needs one of them.
 
     `estimated_s` is what the user says the duration is, if anything. `cpu_demand` is the CPUs that one replica would
     use if it could (None: what it asks for). `line` is where the job stands in its file.

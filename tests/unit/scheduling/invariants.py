@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from elastic_tfjob.scheduling.free_capacity import ANY_NODE, usable_nodes
+from elastic_tfjob.scheduling.nodes import ANY_NODE, usable_nodes
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.resources import Resources
 

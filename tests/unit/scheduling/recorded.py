@@ -20,7 +20,7 @@ from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, Node, ReplicaGroup, Snapshot
 from elastic_tfjob.scheduling.stages.place.catalogue import PLACES
-from elastic_tfjob.simulation.worlds.ps import MODELS, PsTruth
+from elastic_tfjob.simulation.speed_models.ps import MODELS, PsTrueSpeed
 from elastic_tfjob.speed.model import Speed
 from elastic_tfjob.speed.optimus import believe
 
@@ -187,7 +187,7 @@ def _built(made: Json) -> Job:
     said = made["speed"]
     speed: Speed | None = None
     if isinstance(said, str) and said:
-        speed = PsTruth(spec.total_steps or 1.0, MODELS[said])
+        speed = PsTrueSpeed(spec.total_steps or 1.0, MODELS[said])
     elif said:
         speed = believe({(p, w): rate for p, w, rate in said})
     return Job(

@@ -13,7 +13,7 @@ from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, Snapshot
 from elastic_tfjob.scheduling.stages.place.catalogue import PLACES
-from elastic_tfjob.simulation.worlds.ps import MODELS, PsTruth
+from elastic_tfjob.simulation.speed_models.ps import MODELS, PsTrueSpeed
 
 from .build import node, servers, workers
 from .invariants import violations
@@ -74,7 +74,9 @@ def uses(draw: st.DrawFn) -> dict[str, float]:
 def jobs(draw: st.DrawFn, k: int) -> Job:
     spec = draw(specs(k))
     speed = (
-        PsTruth(spec.total_steps or 1.0, MODELS[draw(st.sampled_from(sorted(MODELS)))]) if draw(st.booleans()) else None
+        PsTrueSpeed(spec.total_steps or 1.0, MODELS[draw(st.sampled_from(sorted(MODELS)))])
+        if draw(st.booleans())
+        else None
     )
     return Job(
         spec,

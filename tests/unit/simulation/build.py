@@ -6,11 +6,12 @@ from typing import Any
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, ReplicaGroup
-from elastic_tfjob.simulation.engine import Outcome, Simulation
+from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import uniform_cluster
+from elastic_tfjob.simulation.speed_models.base import SpeedModel
+from elastic_tfjob.simulation.speed_models.fixed import FixedSpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
-from elastic_tfjob.simulation.worlds.base import World
-from elastic_tfjob.simulation.worlds.fixed import FixedWorld
 
 
 def work(
@@ -29,12 +30,14 @@ def simulate(
     nodes: int = 1,
     gpus: int = 1,
     cpus: float = 0,
-    world: World | None = None,
+    speed_model: SpeedModel | None = None,
     parameters: dict[str, Any] | None = None,
     **more: Any,
 ) -> Outcome:
     chosen = build(profile, parse_profile(profile, parameters or {}))
-    return Simulation(jobs, uniform_cluster(nodes, gpus, cpus, 0), world or FixedWorld(), chosen, **more).run()
+    return Simulation(
+        jobs, uniform_cluster(nodes, gpus, cpus, 0), speed_model or FixedSpeedModel(), chosen, **more
+    ).run()
 
 
 def finishes(outcome: Outcome) -> dict[str, float | None]:

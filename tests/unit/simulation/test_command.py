@@ -159,7 +159,7 @@ def test_bad_rows_stop_everything_or_are_listed(trace: Path, tmp_path: Path) -> 
         (("--set", "fifo.interval_s=-1"), "fifo.interval_s: Input should be greater than or equal to 0 (found '-1')"),
         (("--restart-pause", "8:x"), "give seconds, or tiers such as 1:7,8:30,60"),
         (("--restart-pause", "8:1,4:2"), "limits must rise"),
-        (("--world", "ps"), "the ps world knows no model ''"),
+        (("--speed-model", "ps"), "the speed model ps knows no model ''"),
         (("--format", "pollux"), "format pollux needs column(s)"),
     ],
 )
@@ -167,6 +167,14 @@ def test_wrong_arguments_say_what_is_wrong(trace: Path, arguments: tuple[str, ..
     result = simulate(trace, "--nodes", 1, "--profile", "fifo", *arguments)
     assert result.exit_code != 0
     assert said in " ".join(result.output.split())
+
+
+def test_the_old_name_of_the_speed_model_is_still_read(trace: Path) -> None:
+    result = simulate(trace, "--nodes", 1, "--profile", "fifo", "--world", "ps")
+    assert result.exit_code == 1
+    assert "the speed model ps knows no model ''" in result.output
+    assert "--speed-model" in result.output
+    assert "--world" not in simulate("--help").output
 
 
 def test_a_wrong_scenario_names_the_place_and_the_value(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ import pytest
 
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.simulation.engine import Costs, Noise
+from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.inference import HOUR_S, InferencePool
+from elastic_tfjob.simulation.speed_models.cpu_share import CpuShareSpeedModel
+from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
 from elastic_tfjob.simulation.summary import summarise
-from elastic_tfjob.simulation.worlds.cpu_share import CpuShareWorld
-from elastic_tfjob.simulation.worlds.linear import LinearWorld
 
 from ..scheduling.invariants import violations
 from .build import finishes, simulate, work
@@ -71,7 +71,9 @@ def test_an_interval_without_on_change_waits_for_its_multiple() -> None:
 def test_an_elastic_job_grows_when_another_ends_and_pays_for_it() -> None:
     """Linear, 2 GPUs. Both run on 1; b ends at 10, a has 10 of 20 left, pauses 1 and runs at 2/s: 16."""
     jobs = [work("a", 0, 20, high=2), work("b", 0, 10, high=2)]
-    outcome = simulate("drf", jobs, gpus=2, world=LinearWorld(), costs=Costs(rescale_s=1), check=no_violation)
+    outcome = simulate(
+        "drf", jobs, gpus=2, speed_model=LinearSpeedModel(), costs=Costs(rescale_s=1), check=no_violation
+    )
     assert finishes(outcome) == {"a": 16, "b": 10}
     assert sum(r.rescales for r in outcome.records) == 1
 
@@ -84,7 +86,7 @@ def test_deadlines_are_counted_of_all_jobs_that_have_one() -> None:
 def test_contending_containers_share_the_cpus() -> None:
     """1 CPU; a alone 0-2, then with b at half speed. b wants 2 s: done at 6 (a has then done 4 of 5), a at 7."""
     jobs = [work("a", 0, 5, cpu=100, cpu_demand=1.0), work("b", 2, 2, cpu=100, cpu_demand=1.0)]
-    outcome = simulate("fixed", jobs, gpus=2, cpus=1, world=CpuShareWorld())
+    outcome = simulate("fixed", jobs, gpus=2, cpus=1, speed_model=CpuShareSpeedModel())
     assert finishes(outcome) == {"a": 7, "b": 6}
 
 
@@ -101,7 +103,7 @@ def test_noise_changes_speeds_and_the_seed_repeats_it() -> None:
     assert run(1, 0.3) == run(1, 0.3) != run(2, 0.3)
 
 
-def test_estimate_noise_misleads_the_policy_not_the_world() -> None:
+def test_estimate_noise_misleads_the_policy_not_the_jobs() -> None:
     jobs = [work(f"j{k}", 0, 10 + k) for k in range(20)]
     true, misled = (simulate("sjf", jobs, noise=Noise(estimate=s), seed=3) for s in (0.0, 1.0))
     for outcome in (true, misled):

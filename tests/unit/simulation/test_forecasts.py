@@ -1,4 +1,4 @@
-"""Prediction against the truth of the simulator's worlds, and forecasts against what came true.
+"""Prediction against true speeds, and forecasts against what came true.
 
 The figures of docs/designs/decision-core.md are these:
 
@@ -17,13 +17,15 @@ from elastic_tfjob.scheduling.forecasts import prediction_of
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
-from elastic_tfjob.simulation.engine import Costs, Noise, Outcome, Simulation
+from elastic_tfjob.simulation.costs import Costs, Noise
+from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import uniform_cluster
+from elastic_tfjob.simulation.speed_models.base import SpeedModel
+from elastic_tfjob.simulation.speed_models.ps import MODELS, PsSpeedModel
+from elastic_tfjob.simulation.speed_models.ps_cpu import PsCpuSpeedModel
 from elastic_tfjob.simulation.summary import summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
-from elastic_tfjob.simulation.worlds.base import World
-from elastic_tfjob.simulation.worlds.ps import MODELS, PsWorld
-from elastic_tfjob.simulation.worlds.ps_cpu import PsCpuWorld
 
 from .build import simulate, work
 
@@ -31,7 +33,7 @@ BESIDE = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, -1))
 """PSs and workers more than the job has, or than it has declared."""
 
 Errors = dict[str, list[tuple[float, float]]]
-"""By source: prediction over truth less 1, and the error that the prediction says."""
+"""By source: prediction over true speed less 1, and the error that the prediction says."""
 
 
 def workload(jobs: int, seed: int) -> list[WorkloadJob]:
@@ -45,7 +47,9 @@ def workload(jobs: int, seed: int) -> list[WorkloadJob]:
     return made
 
 
-def errors(world: World, profile: str, parameters: Mapping[str, Any], jobs: int = 60) -> tuple[Errors, Outcome]:
+def errors(
+    speed_model: SpeedModel, profile: str, parameters: Mapping[str, Any], jobs: int = 60
+) -> tuple[Errors, Outcome]:
     """What is predicted of each job in each round, beside what would be true."""
     found: Errors = defaultdict(list)
 
@@ -63,7 +67,7 @@ def errors(world: World, profile: str, parameters: Mapping[str, Any], jobs: int 
                         cores = {t: [known.held[t] / 1000] * n for t, n in counts.items()}
                         true = live.bound.pace(cores).steps_per_s
                     else:
-                        true = live.truth.steps_per_s(counts) or 0.0
+                        true = live.true_speed.steps_per_s(counts) or 0.0
                     if (rate := known.at(counts)) is None:
                         found["nothing known"].append((1.0, 0.0))
                     else:
@@ -72,9 +76,9 @@ def errors(world: World, profile: str, parameters: Mapping[str, Any], jobs: int 
             super()._decide(now)
 
     chosen = build(profile, parse_profile(profile, parameters))
-    costs = Costs(rescale_s=1.0, boot_cpu_s=12.0 if world.name == "ps-cpu" else 0.0)
+    costs = Costs(rescale_s=1.0, boot_cpu_s=12.0 if speed_model.name == "ps-cpu" else 0.0)
     nodes = uniform_cluster(12, 0, 16, 64)
-    outcome = Watched(workload(jobs, 1), nodes, world, chosen, costs=costs, noise=Noise(speed=0.1)).run()
+    outcome = Watched(workload(jobs, 1), nodes, speed_model, chosen, costs=costs, noise=Noise(speed=0.1)).run()
     return found, outcome
 
 
@@ -88,19 +92,19 @@ def within(pairs: list[tuple[float, float]]) -> float:
     return sum(abs(error) <= 1.645 * said for error, said in pairs) / len(pairs)
 
 
-CASES: tuple[tuple[World, str, dict[str, Any]], ...] = (
-    (PsWorld(), "kips", {}),
-    (PsWorld(), "optimus", {"sample_points": 8, "cooldown_s": 60.0}),
-    (PsCpuWorld(), "kips", {}),
-    (PsCpuWorld(), "optimus", {"sample_points": 0, "cooldown_s": 60.0}),
+CASES: tuple[tuple[SpeedModel, str, dict[str, Any]], ...] = (
+    (PsSpeedModel(), "kips", {}),
+    (PsSpeedModel(), "optimus", {"sample_points": 8, "cooldown_s": 60.0}),
+    (PsCpuSpeedModel(), "kips", {}),
+    (PsCpuSpeedModel(), "optimus", {"sample_points": 0, "cooldown_s": 60.0}),
 )
 MOST_OFF = {"measured": 0.01, "fitted": 0.05, "history": 0.12, "utilisation": 0.3, "prior": 1.0}
 """Median errors that are held; measured ones are far below (see docs/designs/decision-core.md)."""
 
 
-@pytest.mark.parametrize(("world", "profile", "parameters"), CASES)
-def test_each_source_is_as_good_as_it_says(world: World, profile: str, parameters: dict[str, Any]) -> None:
-    found, outcome = errors(world, profile, parameters)
+@pytest.mark.parametrize(("speed_model", "profile", "parameters"), CASES)
+def test_each_source_is_as_good_as_it_says(speed_model: SpeedModel, profile: str, parameters: dict[str, Any]) -> None:
+    found, outcome = errors(speed_model, profile, parameters)
     assert {"measured"} < set(found)
     for source, pairs in found.items():
         if source != "nothing known" and len(pairs) >= 30:
@@ -136,11 +140,11 @@ def test_noise_in_what_the_policy_is_told_shows_in_the_forecast() -> None:
 
 
 def main() -> None:
-    for world, profile, parameters in CASES:
-        found, outcome = errors(world, profile, parameters, 120)
+    for speed_model, profile, parameters in CASES:
+        found, outcome = errors(speed_model, profile, parameters, 120)
         summary = summarise(outcome, 120)
         told = "nothing" if summary.forecast_error is None else f"{summary.forecast_error:.1%}"
-        print(f"{world.name}, {profile}: finish when a job starts off by {told} in the median")
+        print(f"{speed_model.name}, {profile}: finish when a job starts off by {told} in the median")
         for source, pairs in sorted(found.items()):
             print(f"  {source:14} {len(pairs):6}  median {off(pairs):6.1%}  in the 90 % interval {within(pairs):.0%}")
 

@@ -8,8 +8,8 @@ import pytest
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
 from elastic_tfjob.simulation.formats import GIB, WorkloadError, gavel_throughputs, parse_csv, read_csv
+from elastic_tfjob.simulation.speed_models.ps import MODELS
 from elastic_tfjob.simulation.workload import LossCurve
-from elastic_tfjob.simulation.worlds.ps import MODELS
 
 JOBS = "job_id,submit_s,duration_s,num_gpus\n"
 

@@ -1,4 +1,4 @@
-"""Speed that follows CPU: the world against its formula, and the engine's timelines worked out by hand."""
+"""Speed that follows CPU: the speed model against its formula, and the engine's timelines worked out by hand."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import pytest
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
-from elastic_tfjob.simulation.engine import Costs
+from elastic_tfjob.simulation.costs import Costs
+from elastic_tfjob.simulation.speed_models.ps import MODELS
+from elastic_tfjob.simulation.speed_models.ps_cpu import PsCpuSpeedModel, PsCpuTrueSpeed
 from elastic_tfjob.simulation.summary import summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
-from elastic_tfjob.simulation.worlds.ps import MODELS
-from elastic_tfjob.simulation.worlds.ps_cpu import PsCpuTruth, PsCpuWorld
 
 from ..scheduling.invariants import violations
 from .build import finishes, simulate
@@ -26,9 +26,9 @@ def job(
     return WorkloadJob(key, at, groups, total_steps=steps, model=model, **more)
 
 
-def truth(**more: Any) -> PsCpuTruth:
-    made = PsCpuWorld().truth(job(**more))
-    assert isinstance(made, PsCpuTruth)
+def true_speed(**more: Any) -> PsCpuTrueSpeed:
+    made = PsCpuSpeedModel().true_speed(job(**more))
+    assert isinstance(made, PsCpuTrueSpeed)
     return made
 
 
@@ -36,40 +36,40 @@ def no_violation(plan: object) -> None:
     assert violations(plan) == []  # type: ignore[arg-type]
 
 
-def test_with_the_cpu_of_the_measurement_it_is_the_ps_world() -> None:
-    made = truth(model="resnet-50", cpu=2000)
+def test_with_the_cpu_of_the_measurement_it_is_the_speed_model_ps() -> None:
+    made = true_speed(model="resnet-50", cpu=2000)
     assert made.steps_per_s({PS: 1, WORKER: 1}) == pytest.approx(MODELS["resnet-50"].samples_per_s(1, 1))
 
 
 def test_half_the_cpu_takes_twice_as_long_for_what_is_computed_and_not_for_the_network() -> None:
     form = MODELS["vgg-16"]
-    whole, half = truth(model="vgg-16", cpu=2000), truth(model="vgg-16", cpu=1000)
+    whole, half = true_speed(model="vgg-16", cpu=2000), true_speed(model="vgg-16", cpu=1000)
     added = 1 / half.steps_per_s({PS: 1, WORKER: 2}) - 1 / whole.steps_per_s({PS: 1, WORKER: 2})
     assert added == pytest.approx(form.a / 2 + form.b + form.c * 2)
 
 
 def test_synchronous_workers_go_at_the_pace_of_the_slowest_others_each_at_its_own() -> None:
-    sync, own = truth(model="resnet-50", cpu=2000, cpu_demand=4.0), truth(cpu_demand=1.0)
+    sync, own = true_speed(model="resnet-50", cpu=2000, cpu_demand=4.0), true_speed(cpu_demand=1.0)
     assert sync.pace({PS: [2], WORKER: [2, 4]}).steps_per_s == sync.pace({PS: [2], WORKER: [2, 2]}).steps_per_s
     assert own.pace({PS: [1], WORKER: [0.2, 0.6]}).steps_per_s == own.pace({PS: [1], WORKER: [0.4, 0.4]}).steps_per_s
 
 
 def test_use_is_the_cpu_time_of_a_step_over_what_is_held() -> None:
     """digits: a step takes 0.08 CPU-seconds of a worker and 0.008 of the PS; with 0.5 CPUs each 0.16 s + 0.016 s."""
-    pace = truth().pace({PS: [0.5], WORKER: [0.5]})
+    pace = true_speed().pace({PS: [0.5], WORKER: [0.5]})
     assert pace.steps_per_s == pytest.approx(1 / 0.176)
     assert pace.use == {WORKER: pytest.approx(0.16 / 0.176), PS: pytest.approx(0.016 / 0.176)}
 
 
 def test_no_replica_uses_more_cpu_than_its_demand() -> None:
-    made = truth(cpu_demand=0.5)
+    made = true_speed(cpu_demand=0.5)
     assert made.pace({PS: [2], WORKER: [2]}).steps_per_s == made.pace({PS: [0.5], WORKER: [0.5]}).steps_per_s
     assert made.pace({PS: [2], WORKER: [2]}).use[WORKER] == pytest.approx(0.16 / 0.176 / 4)
 
 
 def test_a_start_takes_the_cpu_time_of_a_process() -> None:
     """5 CPU-seconds at 0.5 CPUs are 10 s; then 100 steps of 0.176 s. The CPU of both replicas is used in the start."""
-    outcome = simulate("fixed", [job()], cpus=1, world=PsCpuWorld(), costs=Costs(boot_cpu_s=5))
+    outcome = simulate("fixed", [job()], cpus=1, speed_model=PsCpuSpeedModel(), costs=Costs(boot_cpu_s=5))
     assert finishes(outcome)["j"] == pytest.approx(10 + 17.6)
     assert summarise(outcome, 1).cpu_used == pytest.approx((10 + 100 * 0.088) / 27.6)
 
@@ -77,7 +77,12 @@ def test_a_start_takes_the_cpu_time_of_a_process() -> None:
 def test_kips_lends_idle_cpu_in_place() -> None:
     """2 CPUs: started with 1 each, then (PS 9 % busy) the worker could use 1: 5 + 100 (0.08 + 0.016) s."""
     outcome = simulate(
-        "kips", [job(cpu_demand=1.0)], cpus=2, world=PsCpuWorld(), costs=Costs(boot_cpu_s=5), check=no_violation
+        "kips",
+        [job(cpu_demand=1.0)],
+        cpus=2,
+        speed_model=PsCpuSpeedModel(),
+        costs=Costs(boot_cpu_s=5),
+        check=no_violation,
     )
     end_s = finishes(outcome)["j"]
     assert end_s is not None
@@ -91,7 +96,7 @@ def test_training_goes_on_beside_what_a_rescale_starts() -> None:
     0.08 + 0.032 s a step."""
     jobs = [job("a", high=1), job("b", steps=1000, high=2)]
     outcome = simulate(
-        "drf", jobs, cpus=2, world=PsCpuWorld(), costs=Costs(boot_cpu_s=5, rescale_s=1), check=no_violation
+        "drf", jobs, cpus=2, speed_model=PsCpuSpeedModel(), costs=Costs(boot_cpu_s=5, rescale_s=1), check=no_violation
     )
     assert finishes(outcome)["a"] == pytest.approx(27.6)
     done = 100 + 20 / 0.176 * 0.55
@@ -106,7 +111,7 @@ def test_what_a_shrinking_job_gives_up_is_free_when_its_rescale_is_done() -> Non
         "kips",
         jobs,
         cpus=2.0,
-        world=PsCpuWorld(),
+        speed_model=PsCpuSpeedModel(),
         costs=Costs(boot_cpu_s=5, rescale_s=1),
         parameters={"patience_s": 0, "prepare_cpu_s": 5},
         check=no_violation,
@@ -123,7 +128,7 @@ def test_what_a_shrinking_job_gives_up_is_free_when_it_ends_before_that() -> Non
         "drf",
         [job("a", steps=320, workers=3, high=3), job("b", at=30, steps=100)],
         cpus=2.0,
-        world=PsCpuWorld(),
+        speed_model=PsCpuSpeedModel(),
         costs=Costs(boot_cpu_s=5, rescale_s=1),
         check=no_violation,
     )

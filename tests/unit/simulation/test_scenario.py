@@ -67,3 +67,11 @@ def test_distributions() -> None:
 def test_what_makes_no_sense_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_scenario({"jobs": 1, "mix": [{**KIND, **change}]})
+
+
+def test_the_old_name_of_the_speed_model_is_still_read() -> None:
+    content = {"jobs": 1, "mix": [KIND]}
+    assert parse_scenario({**content, "world": "ps"}).speed_model == "ps"
+    assert parse_scenario({**content, "speed_model": "ps"}).speed_model == "ps"
+    with pytest.raises(ValueError, match="world: Extra inputs"):
+        parse_scenario({**content, "speed_model": "ps", "world": "ps"})

@@ -14,7 +14,7 @@ from elastic_tfjob.controller.schedule.core_job import Role
 from elastic_tfjob.controller.schedule.request import asked_for, promised
 from elastic_tfjob.controller.schedule.scheduled_job import REFUSED, ScheduledJob
 from elastic_tfjob.scheduling import plan as core
-from elastic_tfjob.scheduling.free_capacity import ANY_NODE
+from elastic_tfjob.scheduling.nodes import ANY_NODE
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 

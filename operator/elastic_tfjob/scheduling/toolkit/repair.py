@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from elastic_tfjob.scheduling.free_capacity import ANY_NODE
+from elastic_tfjob.scheduling.nodes import ANY_NODE
 from elastic_tfjob.scheduling.reasons import describe_change
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Snapshot

@@ -1,6 +1,6 @@
 """Room for who must have it, and for who waits."""
 
-from elastic_tfjob.scheduling.free_capacity import lacking
+from elastic_tfjob.scheduling.placements import lacking
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
 from elastic_tfjob.scheduling.reasons import describe_change, describe_size
 from elastic_tfjob.scheduling.resources import NOTHING

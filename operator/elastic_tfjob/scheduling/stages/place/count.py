@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from elastic_tfjob.scheduling.free_capacity import ANY_NODE, FreeCapacity, Rank
+from elastic_tfjob.scheduling.free_capacity import FreeCapacity, Rank
+from elastic_tfjob.scheduling.nodes import ANY_NODE
 from elastic_tfjob.scheduling.snapshot import Counts, JobSpec, Placement
 
 RANK: Rank = "least-free"

@@ -17,8 +17,8 @@ from importlib.resources import files
 import numpy as np
 
 from elastic_tfjob.scheduling.snapshot import WORKER, Placement
+from elastic_tfjob.simulation.speed_models.base import TrueSpeed
 from elastic_tfjob.simulation.workload import WorkloadJob
-from elastic_tfjob.simulation.worlds.base import Truth
 
 APPLICATIONS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
 EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
@@ -69,7 +69,7 @@ class Application:
             try:
                 from scipy.interpolate import LinearNDInterpolator  # noqa: PLC0415
             except ImportError as e:
-                raise RuntimeError("the pollux world needs SciPy: pip install 'elastic-tfjob[simulation]'") from e
+                raise RuntimeError("the speed model pollux needs SciPy: pip install 'elastic-tfjob[simulation]'") from e
             points = np.array(self.points)
             self._interpolator = LinearNDInterpolator(points[:, :3], points[:, 3:])
         nodes = min(len(shape), MAX_NODES)
@@ -159,7 +159,7 @@ def _rows(file: str) -> list[dict[str, str]]:
 
 
 @dataclass(slots=True)
-class PolluxTruth:
+class PolluxTrueSpeed:
     """`batch` is the target batch size; steps are counted at it."""
 
     app: Application
@@ -206,14 +206,15 @@ class PolluxTruth:
 
 
 @dataclass(frozen=True, slots=True)
-class PolluxWorld:
+class PolluxSpeedModel:
     name: str = "pollux"
     contended: bool = False
 
-    def truth(self, job: WorkloadJob) -> Truth:
+    def true_speed(self, job: WorkloadJob) -> TrueSpeed:
         if job.model not in APPLICATIONS:
             raise ValueError(
-                f"job {job.key}: the pollux world knows no application {job.model!r}, only {', '.join(APPLICATIONS)}"
+                f"job {job.key}: the speed model pollux knows no application {job.model!r}, "
+                f"only {', '.join(APPLICATIONS)}"
             )
         app = application(job.model)
         if not app.init_batch <= job.batch_size <= app.max_batch:
@@ -221,4 +222,4 @@ class PolluxWorld:
                 f"job {job.key}: {job.model} was measured at batch sizes "
                 f"{app.init_batch} to {app.max_batch}, not {job.batch_size}"
             )
-        return PolluxTruth(app, job.batch_size, app.steps(job.batch_size))
+        return PolluxTrueSpeed(app, job.batch_size, app.steps(job.batch_size))

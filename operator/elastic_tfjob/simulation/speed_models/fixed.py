@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from elastic_tfjob.scheduling.snapshot import Placement
+from elastic_tfjob.simulation.speed_models.base import TrueSpeed
 from elastic_tfjob.simulation.workload import WorkloadJob
-from elastic_tfjob.simulation.worlds.base import Truth
 
 
 @dataclass(frozen=True, slots=True)
-class FixedTruth:
+class FixedTrueSpeed:
     """One step is one second."""
 
     total_steps: float
@@ -22,11 +22,11 @@ class FixedTruth:
 
 
 @dataclass(frozen=True, slots=True)
-class FixedWorld:
+class FixedSpeedModel:
     name: str = "fixed"
     contended: bool = False
 
-    def truth(self, job: WorkloadJob) -> Truth:
+    def true_speed(self, job: WorkloadJob) -> TrueSpeed:
         if job.duration_s is None:
-            raise ValueError(f"job {job.key}: the fixed world needs a duration")
-        return FixedTruth(job.duration_s)
+            raise ValueError(f"job {job.key}: the speed model fixed needs a duration")
+        return FixedTrueSpeed(job.duration_s)

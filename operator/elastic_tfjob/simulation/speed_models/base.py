@@ -1,4 +1,4 @@
-"""What a world is to the engine."""
+"""What a speed model is to the engine."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -8,7 +8,7 @@ from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.model import Speed
 
 
-class Truth(Protocol):
+class TrueSpeed(Protocol):
     """One job's real behaviour. It is also a Speed, for a policy that is given the oracle."""
 
     @property
@@ -23,8 +23,8 @@ class Truth(Protocol):
         ...
 
 
-class World(Protocol):
-    """`contended`: a job's rate depends on what else runs on its nodes (see `share`)."""
+class SpeedModel(Protocol):
+    """`contended`: a job's rate depends on what else runs on its nodes (see `on_nodes`)."""
 
     @property
     def name(self) -> str: ...
@@ -32,7 +32,7 @@ class World(Protocol):
     @property
     def contended(self) -> bool: ...
 
-    def truth(self, job: WorkloadJob) -> Truth: ...
+    def true_speed(self, job: WorkloadJob) -> TrueSpeed: ...
 
 
-__all__ = ["Speed", "Truth", "World"]
+__all__ = ["Speed", "SpeedModel", "TrueSpeed"]

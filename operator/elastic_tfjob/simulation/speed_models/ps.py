@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Placement
+from elastic_tfjob.simulation.speed_models.base import TrueSpeed
 from elastic_tfjob.simulation.workload import WorkloadJob
-from elastic_tfjob.simulation.worlds.base import Truth
 
 MEASURED_TASKS = 24
 """The most PSs and workers of one job in DL2's measurements."""
@@ -53,7 +53,7 @@ MODELS: dict[str, PsModel] = {
 
 
 @dataclass(frozen=True, slots=True)
-class PsTruth:
+class PsTrueSpeed:
     """A step is one sample."""
 
     total_steps: float
@@ -67,20 +67,24 @@ class PsTruth:
 
 
 @dataclass(frozen=True, slots=True)
-class PsWorld:
+class PsSpeedModel:
     """A job's work is its steps (samples), or what its declared size does in its duration."""
 
     name: str = "ps"
     contended: bool = False
 
-    def truth(self, job: WorkloadJob) -> Truth:
+    def true_speed(self, job: WorkloadJob) -> TrueSpeed:
         model = MODELS.get(job.model)
         if model is None:
-            raise ValueError(f"job {job.key}: the ps world knows no model {job.model!r}, only {', '.join(MODELS)}")
+            raise ValueError(
+                f"job {job.key}: the speed model ps knows no model {job.model!r}, only {', '.join(MODELS)}"
+            )
         if job.total_steps is not None:
-            return PsTruth(job.total_steps, model)
+            return PsTrueSpeed(job.total_steps, model)
         counts = {group.type: group.count for group in job.groups}
         rate = model.samples_per_s(counts.get(PS, 0), counts.get(WORKER, 0))
         if job.duration_s is None or rate <= 0:
-            raise ValueError(f"job {job.key}: the ps world needs steps, or a duration and at least 1 PS and 1 worker")
-        return PsTruth(job.duration_s * rate, model)
+            raise ValueError(
+                f"job {job.key}: the speed model ps needs steps, or a duration and at least 1 PS and 1 worker"
+            )
+        return PsTrueSpeed(job.duration_s * rate, model)

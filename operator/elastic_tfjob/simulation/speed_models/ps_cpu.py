@@ -1,37 +1,18 @@
 """Parameter-server training whose replicas are as fast as the CPU they hold: requests are limits, as under kips live.
 
-The `ps` world's form with CPU in it. What workers do, in parts (a) and each whole (b), goes with the CPU of workers;
-what PSs do for each of them (c) with that of PSs; the network (d, e) does not:
+The form of the speed model `ps` with CPU in it. What workers do, in parts (a) and each whole (b), goes with the CPU of
+workers; what PSs do for each of them (c) with that of PSs; the network (d, e) does not:
 
     1/f = (a/w + b)/k_w + c w/(p k_p) + d w + e p        k: CPU held / CPU with which the rest was measured
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Placement, ReplicaGroup, counts_of
+from elastic_tfjob.simulation.speed_models.base import TrueSpeed
+from elastic_tfjob.simulation.speed_models.cpu import Cores, Pace
+from elastic_tfjob.simulation.speed_models.ps import MEASURED_TASKS, MODELS, PsModel
 from elastic_tfjob.simulation.workload import WorkloadJob
-from elastic_tfjob.simulation.worlds.base import Truth
-from elastic_tfjob.simulation.worlds.ps import MEASURED_TASKS, MODELS, PsModel
-
-Cores = Mapping[str, Sequence[float]]
-"""CPUs that each replica holds, by type."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Steps per second, and by type the mean part of the CPU they hold that its replicas use."""
-
-    steps_per_s: float
-    use: Mapping[str, float]
-
-
-@runtime_checkable
-class CpuBound(Protocol):
-    """A Truth whose rate depends on the CPU that replicas hold."""
-
-    def pace(self, cores: Cores) -> Pace: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +35,7 @@ CPU_MODELS: dict[str, CpuModel] = {
 
 
 @dataclass(frozen=True, slots=True)
-class PsCpuTruth:
+class PsCpuTrueSpeed:
     """`most` is the CPUs that one replica can use, `groups` what replicas ask for, which they hold unless told."""
 
     total_steps: float
@@ -93,22 +74,22 @@ class PsCpuTruth:
 
 
 @dataclass(frozen=True, slots=True)
-class PsCpuWorld:
+class PsCpuSpeedModel:
     """A job's work is its steps, or what its declared size with the CPU it asks for does in its duration."""
 
     name: str = "ps-cpu"
     contended: bool = False
 
-    def truth(self, job: WorkloadJob) -> Truth:
+    def true_speed(self, job: WorkloadJob) -> TrueSpeed:
         model = CPU_MODELS.get(job.model)
         if model is None:
             raise ValueError(
-                f"job {job.key}: the ps-cpu world knows no model {job.model!r}, only {', '.join(CPU_MODELS)}"
+                f"job {job.key}: the speed model ps-cpu knows no model {job.model!r}, only {', '.join(CPU_MODELS)}"
             )
-        truth = PsCpuTruth(job.total_steps or 0.0, model, job.groups, job.cpu_demand)
+        speed = PsCpuTrueSpeed(job.total_steps or 0.0, model, job.groups, job.cpu_demand)
         if job.total_steps is not None:
-            return truth
-        rate = truth.steps_per_s({group.type: group.count for group in job.groups})
+            return speed
+        rate = speed.steps_per_s({group.type: group.count for group in job.groups})
         if job.duration_s is None or rate <= 0:
             raise ValueError(f"job {job.key}: needs steps, or a duration and at least 1 PS and 1 worker with CPU")
-        return PsCpuTruth(job.duration_s * rate, model, job.groups, job.cpu_demand)
+        return PsCpuTrueSpeed(job.duration_s * rate, model, job.groups, job.cpu_demand)

@@ -8,8 +8,8 @@ from functools import cache
 from importlib.resources import files
 
 from elastic_tfjob.scheduling.snapshot import WORKER, Placement
+from elastic_tfjob.simulation.speed_models.base import TrueSpeed
 from elastic_tfjob.simulation.workload import WorkloadJob
-from elastic_tfjob.simulation.worlds.base import Truth
 
 Rates = Mapping[int, float]
 """Iterations per second by number of accelerators."""
@@ -28,7 +28,7 @@ def tables() -> dict[tuple[str, str, int], dict[int, float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class TabledTruth:
+class TabledTrueSpeed:
     """A step is an iteration at the fixed global batch size. Accelerators beyond a measured number stand idle, so a
     job with more of them than is good for it is as slow as it was measured there.
     """
@@ -44,14 +44,14 @@ class TabledTruth:
 
 
 @dataclass(frozen=True, slots=True)
-class ElasticFlowWorld:
+class ElasticFlowSpeedModel:
     """`accelerator` None: for each job the first type, A100 before T4, whose table has its model and batch size."""
 
     accelerator: str | None = None
     name: str = "elasticflow"
     contended: bool = False
 
-    def truth(self, job: WorkloadJob) -> Truth:
+    def true_speed(self, job: WorkloadJob) -> TrueSpeed:
         types = [self.accelerator] if self.accelerator else ["A100", "T4"]
         for type_ in types:
             rates = tables().get((type_, job.model, job.batch_size))
@@ -65,11 +65,11 @@ class ElasticFlowWorld:
             )
         positive = {n: rate for n, rate in rates.items() if rate > 0}
         if job.total_steps is not None:
-            return TabledTruth(job.total_steps, positive)
+            return TabledTrueSpeed(job.total_steps, positive)
         if job.duration_s is None:
-            raise ValueError(f"job {job.key}: the elasticflow world needs iterations or a duration")
+            raise ValueError(f"job {job.key}: the speed model elasticflow needs iterations or a duration")
         held = sum(group.count for group in job.groups if group.type == WORKER)
-        return TabledTruth(job.duration_s * rate_with(positive, max(held, 1)), positive)
+        return TabledTrueSpeed(job.duration_s * rate_with(positive, max(held, 1)), positive)
 
 
 def rate_with(rates: Rates, held: int) -> float:

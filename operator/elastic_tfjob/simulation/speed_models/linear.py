@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from elastic_tfjob.scheduling.snapshot import WORKER, Placement
+from elastic_tfjob.simulation.speed_models.base import TrueSpeed
 from elastic_tfjob.simulation.workload import WorkloadJob
-from elastic_tfjob.simulation.worlds.base import Truth
 
 
 @dataclass(frozen=True, slots=True)
-class LinearTruth:
+class LinearTrueSpeed:
     """One step is one second at the declared size. Aryl's model (arXiv 2202.07896): inside [min, max] throughput is
     linear in workers, less `loss` for each worker beyond the declared ones (its "imperfect scaling" run).
     """
@@ -30,13 +30,13 @@ class LinearTruth:
 
 
 @dataclass(frozen=True, slots=True)
-class LinearWorld:
+class LinearSpeedModel:
     loss: float = 0.0
     name: str = "linear"
     contended: bool = False
 
-    def truth(self, job: WorkloadJob) -> Truth:
+    def true_speed(self, job: WorkloadJob) -> TrueSpeed:
         if job.duration_s is None:
-            raise ValueError(f"job {job.key}: the linear world needs a duration")
+            raise ValueError(f"job {job.key}: the speed model linear needs a duration")
         declared = next((group.count for group in job.groups if group.type == WORKER), 1)
-        return LinearTruth(job.duration_s, max(declared, 1), self.loss)
+        return LinearTrueSpeed(job.duration_s, max(declared, 1), self.loss)

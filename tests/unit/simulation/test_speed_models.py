@@ -1,4 +1,4 @@
-"""Each world against its formula."""
+"""Each speed model against its formula."""
 
 import math
 
@@ -6,12 +6,18 @@ import pytest
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, fixed_group
+from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel, tables
+from elastic_tfjob.simulation.speed_models.fixed import FixedSpeedModel
+from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
+from elastic_tfjob.simulation.speed_models.pollux import (
+    Application,
+    PolluxSpeedModel,
+    PolluxTrueSpeed,
+    application,
+    between,
+)
+from elastic_tfjob.simulation.speed_models.ps import MODELS, PsSpeedModel
 from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
-from elastic_tfjob.simulation.worlds.elasticflow import ElasticFlowWorld, tables
-from elastic_tfjob.simulation.worlds.fixed import FixedWorld
-from elastic_tfjob.simulation.worlds.linear import LinearWorld
-from elastic_tfjob.simulation.worlds.pollux import Application, PolluxTruth, PolluxWorld, application, between
-from elastic_tfjob.simulation.worlds.ps import MODELS, PsWorld
 
 from .build import work
 
@@ -21,14 +27,14 @@ def on(*nodes: str, ps: int = 0) -> dict[str, tuple[str, ...]]:
 
 
 def test_fixed_is_one_step_a_second() -> None:
-    truth = FixedWorld().truth(work("j", 0, 12))
-    assert (truth.total_steps, truth.rate(on("a", "b"))) == (12, 1)
+    true_speed = FixedSpeedModel().true_speed(work("j", 0, 12))
+    assert (true_speed.total_steps, true_speed.rate(on("a", "b"))) == (12, 1)
 
 
 def test_linear_with_a_loss_per_worker_beyond_the_declared() -> None:
     """Declared 2; 4 workers at a loss of 20 %: (2 + 2 * 0.8) / 2 = 1.8."""
-    truth = LinearWorld(loss=0.2).truth(work("j", 0, 12, gpus=2, high=4))
-    assert [truth.steps_per_s({WORKER: n}) for n in (1, 2, 4)] == [0.5, 1.0, pytest.approx(1.8)]
+    true_speed = LinearSpeedModel(loss=0.2).true_speed(work("j", 0, 12, gpus=2, high=4))
+    assert [true_speed.steps_per_s({WORKER: n}) for n in (1, 2, 4)] == [0.5, 1.0, pytest.approx(1.8)]
 
 
 class TestPs:
@@ -47,30 +53,30 @@ class TestPs:
         assert MODELS["vgg-16"].samples_per_s(16, 16) == pytest.approx(MODELS["vgg-16"].samples_per_s(12, 12))
 
     def test_work_from_a_duration_at_the_declared_size(self) -> None:
-        truth = PsWorld().truth(self.ps_job(duration_s=100.0))
-        assert truth.total_steps == pytest.approx(100 * MODELS["vgg-16"].samples_per_s(2, 4))
-        assert truth.rate(on("a", "a", "b", "b", ps=2)) == truth.steps_per_s({PS: 2, WORKER: 4})
+        true_speed = PsSpeedModel().true_speed(self.ps_job(duration_s=100.0))
+        assert true_speed.total_steps == pytest.approx(100 * MODELS["vgg-16"].samples_per_s(2, 4))
+        assert true_speed.rate(on("a", "a", "b", "b", ps=2)) == true_speed.steps_per_s({PS: 2, WORKER: 4})
 
     def test_an_unknown_model_is_named_with_those_there_are(self) -> None:
-        with pytest.raises(ValueError, match="job j: the ps world knows no model '', only resnet-50, vgg-16"):
-            PsWorld().truth(work("j", 0, 1))
+        with pytest.raises(ValueError, match="job j: the speed model ps knows no model '', only resnet-50, vgg-16"):
+            PsSpeedModel().true_speed(work("j", 0, 1))
 
 
 class TestElasticFlow:
     def test_the_table_and_idle_accelerators(self) -> None:
-        truth = ElasticFlowWorld().truth(work("j", 0, model="bert", batch_size=64, total_steps=100.0))
+        true_speed = ElasticFlowSpeedModel().true_speed(work("j", 0, model="bert", batch_size=64, total_steps=100.0))
         rates = tables()["A100", "bert", 64]
-        assert truth.rate(on("a", "b")) == rates[2] == truth.steps_per_s({WORKER: 2})
-        assert truth.rate(on("a", "b", "c")) == rates[2]
-        assert truth.steps_per_s({WORKER: 3}) is None
+        assert true_speed.rate(on("a", "b")) == rates[2] == true_speed.steps_per_s({WORKER: 2})
+        assert true_speed.rate(on("a", "b", "c")) == rates[2]
+        assert true_speed.steps_per_s({WORKER: 3}) is None
 
     def test_more_than_is_good_is_as_slow_as_measured(self) -> None:
-        truth = ElasticFlowWorld().truth(work("j", 0, model="ncf", batch_size=32768, total_steps=1.0))
-        assert truth.rate(on(*"a" * 64)) < truth.rate(on("a"))
+        true_speed = ElasticFlowSpeedModel().true_speed(work("j", 0, model="ncf", batch_size=32768, total_steps=1.0))
+        assert true_speed.rate(on(*"a" * 64)) < true_speed.rate(on("a"))
 
     def test_an_unknown_model_is_named(self) -> None:
         with pytest.raises(ValueError, match="no measured speed of 'lenet' at batch size 8"):
-            ElasticFlowWorld().truth(work("j", 0, model="lenet", batch_size=8, total_steps=1.0))
+            ElasticFlowSpeedModel().true_speed(work("j", 0, model="lenet", batch_size=8, total_steps=1.0))
 
 
 class TestPollux:
@@ -96,11 +102,11 @@ class TestPollux:
 
     def test_one_gpu_accumulates_two_passes_above_the_smallest_batch(self) -> None:
         """Batch 200 on 1 GPU: 2 passes of 100: 2.0 + (2.0 - 0.2). On 2 GPUs: one pass of 100 each."""
-        truth = PolluxTruth(self.app, 200, self.app.steps(200))
-        assert truth.rate(on("a")) == pytest.approx(1 / 3.8)
-        assert truth.rate(on("a", "a")) == pytest.approx(1 / 2.2)
-        assert truth.steps_per_s({WORKER: 2}) == truth.rate(on("a", "a"))
-        assert truth.steps_per_s({WORKER: 5}) is None
+        true_speed = PolluxTrueSpeed(self.app, 200, self.app.steps(200))
+        assert true_speed.rate(on("a")) == pytest.approx(1 / 3.8)
+        assert true_speed.rate(on("a", "a")) == pytest.approx(1 / 2.2)
+        assert true_speed.steps_per_s({WORKER: 2}) == true_speed.rate(on("a", "a"))
+        assert true_speed.steps_per_s({WORKER: 5}) is None
 
     def test_rotations_of_a_placement_are_one(self) -> None:
         app = application("cifar10")
@@ -113,15 +119,15 @@ class TestPollux:
 
     def test_every_shipped_application_has_what_it_needs(self) -> None:
         for name, batch in {"bert": 384, "cifar10": 2048, "deepspeech2": 320, "imagenet": 3200, "ncf": 32768}.items():
-            truth = PolluxWorld().truth(work("j", 0, model=name, batch_size=batch))
-            assert math.isfinite(truth.total_steps)
-            assert truth.rate(on("a")) > 0
+            true_speed = PolluxSpeedModel().true_speed(work("j", 0, model=name, batch_size=batch))
+            assert math.isfinite(true_speed.total_steps)
+            assert true_speed.rate(on("a")) > 0
 
     def test_wrong_applications_and_batches_are_named(self) -> None:
         with pytest.raises(ValueError, match="no application 'gpt'"):
-            PolluxWorld().truth(work("j", 0, model="gpt"))
+            PolluxSpeedModel().true_speed(work("j", 0, model="gpt"))
         with pytest.raises(ValueError, match="bert was measured at batch sizes 12 to 384, not 1"):
-            PolluxWorld().truth(work("j", 0, model="bert", batch_size=1))
+            PolluxSpeedModel().true_speed(work("j", 0, model="bert", batch_size=1))
 
 
 def test_loss_curve() -> None:

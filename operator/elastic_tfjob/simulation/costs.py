@@ -1,0 +1,33 @@
+"""What a change of a job costs in a simulation, and how far speeds and estimates stray."""
+
+from dataclasses import dataclass
+from math import inf
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds that a job stands still, and what it loses. `restart_s` holds (up to so many accelerators, seconds)
+    rising; the last one goes for all larger jobs. `checkpoint_interval_s` 0: a preempted job loses nothing.
+
+    Where speed follows CPU, `boot_cpu_s` is the CPU time of starting one process of the training program. A job that
+    starts waits for it. One that is rescaled trains on meanwhile, with what CPU that leaves, and stands still for
+    `rescale_s` only; what it gives up is free for others after that.
+    """
+
+    start_s: float = 0.0
+    restart_s: tuple[tuple[float, float], ...] = ((inf, 0.0),)
+    rescale_s: float = 0.0
+    migrate_s: float = 0.0
+    checkpoint_interval_s: float = 0.0
+    boot_cpu_s: float = 0.0
+
+    def restart(self, accelerators: int) -> float:
+        return next((seconds for limit, seconds in self.restart_s if accelerators <= limit), self.restart_s[-1][1])
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Standard deviations of the logarithm: of a job's real speed, and of the durations a policy is told."""
+
+    speed: float = 0.0
+    estimate: float = 0.0

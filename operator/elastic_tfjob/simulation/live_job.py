@@ -1,0 +1,173 @@
+"""A job in the simulation: how fast it really is, where it stands, and what a policy sees of that."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from random import Random
+
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Cpu, Job, JobSpec, Phase, Placement, counts_of
+from elastic_tfjob.simulation.costs import Costs
+from elastic_tfjob.simulation.outcome import JobRecord
+from elastic_tfjob.simulation.speed_models.base import TrueSpeed
+from elastic_tfjob.simulation.speed_models.boot import Boot
+from elastic_tfjob.simulation.speed_models.cpu import CpuBound, cores_held
+from elastic_tfjob.simulation.workload import WorkloadJob
+from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
+from elastic_tfjob.speed.history import Lesson
+from elastic_tfjob.speed.model import Speed
+from elastic_tfjob.speed.optimus import believe
+
+
+@dataclass(slots=True)
+class LiveJob:
+    """`factor` is its real speed over `true_speed`. `steps` were done at `observed_s`, `rate` per second come after.
+    `version` tells the finish foreseen last from those before."""
+
+    work: WorkloadJob
+    spec: JobSpec
+    true_speed: TrueSpeed
+    record: JobRecord
+    factor: float
+    speed: Speed | None
+    """What the policy knows of it."""
+    placement: Placement = field(default_factory=dict)
+    steps: float = 0.0
+    observed_s: float = 0.0
+    rate: float = 0.0
+    since_s: float = 0.0
+    service: float = 0.0
+    rescaled_s: float = -inf
+    version: int = 0
+    held: int = 0
+    """What its service grows by each second: accelerators, or replicas of a job that uses none."""
+    accelerators: int = 0
+    cpu: int = 0
+    seen: dict[tuple[int, int], float] = field(default_factory=dict)
+    """Measured steps per second by (PSs, workers), where the policy has to learn them."""
+    seen_cpu: dict[tuple[int, int], float] = field(default_factory=dict)
+    bound: CpuBound | None = None
+    """Set where speed follows the CPU that replicas hold."""
+    cpu_held: Cpu = field(default_factory=dict)
+    use: Mapping[str, float] = field(default_factory=dict)
+    boot: Boot | None = None
+    busy: float = 0.0
+    """CPUs that it uses."""
+    loss: Growth = NOT_REPORTED
+
+    @property
+    def phase(self) -> Phase:
+        if not self.placement:
+            return "waiting"
+        return "rescaling" if self.boot is not None and self.boot.placement else "running"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """PSs and workers."""
+        return len(self.placement.get(PS, ())), len(self.placement.get(WORKER, ()))
+
+    def seen_at(self, now: float) -> Job:
+        """The job as a policy sees it."""
+        return Job(
+            spec=self.spec,
+            placement=self.placement,
+            phase=self.phase,
+            steps=self.steps,
+            observed_s=self.observed_s,
+            steps_per_s=self.rate,
+            since_s=self.since_s,
+            service=self.service,
+            executed_s=self.record.executed_s,
+            rescaled_s=self.rescaled_s,
+            migrations=self.record.migrations,
+            speed=self.speed,
+            loss=self._loss_at(now),
+            cpu=self.cpu_held,
+            cpu_use=self.use,
+        )
+
+    def _loss_at(self, now: float) -> Growth:
+        """How the loss falls where the job is; nobody hears of it but while the job trains."""
+        curve = self.work.loss
+        if curve is not None and self.placement:
+            steps = self.steps + self.rate * max(0.0, now - self.observed_s)
+            self.loss = self.loss.read(steps, curve.at(steps), now)
+        return self.loss
+
+    def train_until(self, now: float) -> None:
+        """Count the steps done since `observed_s`, which the caller sets anew."""
+        self.steps += self.rate * max(0.0, now - self.observed_s)
+
+    def back_to_checkpoint(self, interval_s: float) -> None:
+        """Lose the steps since the last checkpoint, of which there is one every `interval_s`; 0: nothing is lost."""
+        if interval_s > 0:
+            kept = interval_s * self.rate
+            lost = self.steps % kept if kept > 0 else 0.0
+            self.steps -= lost
+            self.record.lost_steps += lost
+
+    def change_to(self, new: Placement, costs: Costs, now: float) -> float:
+        """Count a change to `new`, which the caller carries out. Gives the seconds that the job then stands still."""
+        record, old = self.record, self.placement
+        if old:
+            self.train_until(now)
+        if new != old:
+            if old:
+                self.service += self.held * (now - self.since_s)
+                record.executed_s += now - self.since_s
+            else:
+                record.queue_s += now - self.since_s
+            self.since_s = now
+        if old and new == old:
+            return 0.0  # CPU alone, in place
+        if not new:
+            record.preemptions += 1
+            self.back_to_checkpoint(costs.checkpoint_interval_s)
+            return 0.0
+        if not old:
+            if record.start_s is None:
+                record.start_s = now
+                return costs.start_s
+            return costs.restart(self.spec.demand(counts_of(new)).accelerators)
+        self.rescaled_s = now
+        if _counts(old) != _counts(new):
+            record.rescales += 1
+            return costs.rescale_s
+        record.migrations += 1
+        return costs.migrate_s
+
+    # ---- what the policy learns
+
+    def measure(self, points: int, random: Random) -> None:
+        """Run the job briefly at a few sizes, smallest first, as Optimus does before it schedules a job."""
+        spec, sizes = self.spec, {tuple(self.spec.minimum.items()): None}
+        for _ in range(4 * points):
+            if len(sizes) >= points:
+                break
+            size = {g.type: random.randint(g.minimum, g.maximum) for g in spec.groups}
+            sizes[tuple(size.items())] = None
+        for items in sizes:
+            counts = dict(items)
+            rate = self.true_speed.steps_per_s(counts)
+            if rate:
+                self.seen[counts.get(PS, 0), counts.get(WORKER, 0)] = rate * self.factor
+        self.speed = believe(self.seen)
+
+    def observe(self) -> None:
+        """What running at its present size tells about the job's speed."""
+        size = self.size
+        if self.seen.get(size) != self.rate:
+            self.seen[size] = self.rate
+            if self.bound is not None:
+                workers = cores_held(self.spec.groups, self.placement, self.cpu_held).get(WORKER, [0.0])
+                self.seen_cpu[size] = 1000 * sum(workers) / len(workers)
+            self.speed = believe(self.seen, cpu=self.seen_cpu)
+
+    def lesson(self) -> Lesson:
+        """What the job, which has just finished, teaches about those like it."""
+        size = self.size
+        seen = self.seen or ({size: self.rate} if size[1] else {})
+        return Lesson(self.spec.key, self.true_speed.total_steps, self.record.executed_s, seen, self.seen_cpu)
+
+
+def _counts(placement: Placement) -> dict[str, int]:
+    return {type_: len(names) for type_, names in placement.items() if names}

@@ -1,0 +1,1 @@
+"""Speed models: how fast jobs really train. The policy sees only what the engine tells it."""

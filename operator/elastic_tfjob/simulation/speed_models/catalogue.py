@@ -1,0 +1,36 @@
+"""Speed models by name."""
+
+from elastic_tfjob.simulation.speed_models.base import SpeedModel
+from elastic_tfjob.simulation.speed_models.cpu_share import CpuShareSpeedModel
+from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
+from elastic_tfjob.simulation.speed_models.fixed import FixedSpeedModel
+from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
+from elastic_tfjob.simulation.speed_models.pollux import PolluxSpeedModel
+from elastic_tfjob.simulation.speed_models.ps import PsSpeedModel
+from elastic_tfjob.simulation.speed_models.ps_cpu import PsCpuSpeedModel
+
+SPEED_MODELS: dict[str, SpeedModel] = {
+    "fixed": FixedSpeedModel(),
+    "linear": LinearSpeedModel(),
+    "ps": PsSpeedModel(),
+    "ps-cpu": PsCpuSpeedModel(),
+    "pollux": PolluxSpeedModel(),
+    "elasticflow": ElasticFlowSpeedModel(),
+    "cpu-share": CpuShareSpeedModel(),
+}
+
+DEFAULT_SPEED_MODEL = {
+    "jobs": "fixed",
+    "gavel": "fixed",
+    "elasticflow": "elasticflow",
+    "pollux": "pollux",
+    "dl2": "ps",
+    "scenario": "linear",
+}
+"""By the workload's format."""
+
+
+def speed_model_named(name: str) -> SpeedModel:
+    if name not in SPEED_MODELS:
+        raise ValueError(f"no speed model {name!r}, only {', '.join(SPEED_MODELS)}")
+    return SPEED_MODELS[name]

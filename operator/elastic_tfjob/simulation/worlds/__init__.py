@@ -1,1 +1,0 @@
-"""Worlds: how fast jobs really train. The policy sees only what the engine tells it."""
