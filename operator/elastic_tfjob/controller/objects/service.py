@@ -39,8 +39,8 @@ class Record:
     """Up to `placed`, since when (RFC 3339) the job has what it holds now: `executed_s`, seconds in which it held
     anything, and `service`, its accelerators (replicas, of a job that uses none) times seconds. `placed` is empty while
     it holds nothing. `held` is what service grows by each second since then. `stops`: how often all was taken from it
-    while it ran, and `stopped`, when that was last. `loss`: how the training loss falls, of which the last reading is
-    kept."""
+    while it ran, and `stopped`, when that was last. `moves`: how often replicas went to other nodes while it ran.
+    `loss`: how the training loss falls, of which the last reading is kept."""
 
     placed: str = ""
     held: int = 0
@@ -48,6 +48,7 @@ class Record:
     service: float = 0.0
     stops: int = 0
     stopped: str = ""
+    moves: int = 0
     loss: Growth = NOT_REPORTED
 
     @classmethod
@@ -65,10 +66,15 @@ class Record:
                 service=raw.number("service", _MOST_SERVICE) or 0.0,
                 stops=raw.whole("stops", MAX_GENERATION, default=0),
                 stopped=raw.time("stopped", empty=True) or "",
+                moves=raw.whole("moves", MAX_GENERATION, default=0),
                 loss=_loss(raw.within("loss")),
             )
         except ValueError:
             return cls()
+
+    def moved(self, replicas: int) -> "Record":
+        """Once so many replicas went to other nodes together."""
+        return replace(self, moves=min(self.moves + 1, MAX_GENERATION)) if replicas else self
 
     def to_json(self) -> str:
         """The annotation's text."""
