@@ -15,7 +15,7 @@ from elastic_tfjob.controller.objects.annotations import Counts, Next, State, Ta
 from elastic_tfjob.controller.objects.indexes import simplest, spans
 from elastic_tfjob.controller.objects.observed import Pod
 
-__all__ = ["Move", "coming_indexes", "described", "moves", "replicas_moved"]
+__all__ = ["Move", "coming_indexes", "described", "moves", "replicas_moved", "switched_with_moves"]
 
 Role = tuple[str, int]
 """Replica type and index of the pod."""
@@ -82,6 +82,14 @@ def replicas_moved(before: State, coming: Next) -> int:
             known = task < len(there) and task < len(then)
             moved += (there[task] != then[task]) if known else old != new and coming.mode != "recreate"
     return moved
+
+
+def switched_with_moves(before: State, after: State) -> bool:
+    """Whether the job has switched, between these two states, to a generation with replicas on other nodes."""
+    coming = before.next
+    if coming is None or not before.generation < coming.generation == after.generation:
+        return False
+    return replicas_moved(before, coming) > 0
 
 
 def described(moving: Collection[Move]) -> str:

@@ -42,7 +42,7 @@ from elastic_tfjob.controller.job.decision import (
     Settings,
     UpdatePodGroup,
 )
-from elastic_tfjob.controller.job.moves import replicas_moved
+from elastic_tfjob.controller.job.moves import switched_with_moves
 from elastic_tfjob.controller.job.pods import Sizes, general_name, render_pod, render_service
 from elastic_tfjob.controller.job.rescale import (
     NUMBERS_S,
@@ -433,9 +433,9 @@ class _Pass:
         report = self.reports.get(general_name(self.job.name, *chief_of(self.declared)))
         if report is not None and (self.stored is None or state.numbers_at != self.stored.numbers_at):
             record = replace(record, loss=report.growth(record.loss))
-        if self.stored is not None and self.stored.next is not None and state.generation > self.stored.generation:
-            record = record.moved(replicas_moved(self.stored, self.stored.next))
-        return continued(record, before, after, accelerators or held, self.time, ended=self.status.finished).to_json()
+        moved = self.stored is not None and switched_with_moves(self.stored, state)
+        ended = self.status.finished
+        return continued(record, before, after, accelerators or held, self.time, ended=ended, moved=moved).to_json()
 
     def _own(self, read: Callable[[Mapping[str, str], str, Collection[str]], T | None]) -> T | None:
         """One of the operator's own annotations; nonsense is reported, and is as none."""

@@ -72,10 +72,6 @@ class Record:
         except ValueError:
             return cls()
 
-    def moved(self, replicas: int) -> "Record":
-        """Once so many replicas went to other nodes together."""
-        return replace(self, moves=min(self.moves + 1, MAX_GENERATION)) if replicas else self
-
     def to_json(self) -> str:
         """The annotation's text."""
         fields = asdict(self)
@@ -104,12 +100,20 @@ def _loss(raw: Fields | None) -> Growth:
 
 
 def continued(
-    record: Record, before: Counts, after: Counts, held: int, now: datetime, *, ended: bool = False
+    record: Record,
+    before: Counts,
+    after: Counts,
+    held: int,
+    now: datetime,
+    *,
+    ended: bool = False,
+    moved: bool = False,
 ) -> Record:
     """The record once a job goes from one size to another; the same where it keeps what it has. `held` is what it holds
-    with the new size. `ended`: that it holds nothing any more is its own doing, and no stop."""
-    holds = any(after.values())
-    if not (holds or record.placed) or (holds and record.placed and _same(before, after)):
+    with the new size. `ended`: that it holds nothing any more is its own doing, and no stop. `moved`: replicas have
+    gone to other nodes, which counts where the size stays."""
+    holds, same = any(after.values()), _same(before, after)
+    if not (holds or record.placed) or (holds and record.placed and same and not moved):
         return record
     placed = moment_of(record.placed)
     passed_s = max(0.0, (now - placed).total_seconds()) if placed is not None else 0.0
@@ -119,7 +123,8 @@ def continued(
         service=min(record.service + passed_s * record.held, _MOST_SERVICE),
     )
     if holds:
-        return replace(added, placed=format_time(now), held=held)
+        moves = min(record.moves + (moved and same), MAX_GENERATION)
+        return replace(added, placed=format_time(now), held=held, moves=moves)
     added = replace(added, placed="", held=0)
     return added if ended else replace(added, stops=record.stops + 1, stopped=format_time(now))
 
