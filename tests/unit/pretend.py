@@ -21,7 +21,7 @@ from elastic_tfjob.controller.job.decision import (
     UpdatePodGroup,
 )
 from elastic_tfjob.controller.job.reconcile import reconcile
-from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION, State, Target
+from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, State, Target
 from elastic_tfjob.controller.objects.observed import Job, Pod, Trouble, pinned_to
 from elastic_tfjob.controller.objects.quantities import cpu_of
 from elastic_tfjob.controller.objects.reports import CpuUse, MemoryUse, Prepared, Report, Switch
@@ -369,7 +369,7 @@ class Cluster:
 
     @property
     def state(self) -> State:
-        found = State.parse(self.annotations.get(STATE_ANNOTATION))
+        found = State.of(self.annotations, UID, self.types)
         assert found is not None
         return found
 

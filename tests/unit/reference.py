@@ -136,8 +136,8 @@ def annotations() -> str:
                 f"Each has the prefix `{PREFIX}`. What they do, with their defaults: [elastic.md](../elastic.md). An "
                 "invalid value raises the event `InvalidAnnotation` and is ignored.",
                 table(("Annotation", "Allowed"), rows),
-                f"The operator's own, which nobody else may write: {own}, `elastic-tfjob.kubeflow.org/uid` and "
-                "`elastic-tfjob.kubeflow.org/record`.",
+                f"The operator's own, which nobody else may write: {own}, `elastic-tfjob.kubeflow.org/uid`, "
+                "`elastic-tfjob.kubeflow.org/record` and `elastic-tfjob.kubeflow.org/indexes`.",
             )
         )
         + "\n"

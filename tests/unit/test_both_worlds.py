@@ -35,7 +35,7 @@ from .test_snapshot import node
 
 CHIEF = "Chief"
 ONE = Resources(100, pods=1)
-NODES = ("n1", "n2", "n3")
+NODES = ("n1", "n2", "n3", "n4", "n5")
 SETTLES_S = 20.0
 """After so long pods run, launchers have answered and the state is stored."""
 
@@ -47,6 +47,8 @@ class Entry:
     at_s: float
     counts: Counts = field(default_factory=dict)
     cpu: Cpu = field(default_factory=dict)
+    moves: int = 0
+    """How often the first worker has gone to another node by then."""
 
 
 def size(ps: int, workers: int) -> Counts:
@@ -62,6 +64,9 @@ HISTORY = (
     Entry(400.0),  # stop
     Entry(500.0, size(1, 2)),  # resume
     Entry(600.0, size(1, 1)),  # shrink
+    Entry(700.0, size(1, 1), moves=1),  # move
+    Entry(800.0, size(1, 3), moves=1),  # grow, with a worker that has moved
+    Entry(900.0, size(1, 3), moves=2),
 )
 MOMENTS = (*(entry.at_s - 1.0 for entry in HISTORY[1:]), HISTORY[-1].at_s + 60.0)
 """Just before the next entry, when things have settled."""
@@ -92,6 +97,9 @@ class Script:
             assert round_.start(job, entry.counts, "script")
         elif dict(job.counts) != dict(entry.counts):
             assert round_.resize(job, entry.counts, "script")
+        elif entry.moves > job.migrations:
+            elsewhere = next(name for name in sorted(round_.nodes) if name not in job.placement[WORKER])
+            assert round_.move(job, (WORKER, 0), elsewhere, "script")
         elif entry.cpu != job.cpu:
             for type_, names in job.placement.items():
                 for index, name in enumerate(names):
@@ -195,12 +203,13 @@ def test_both_see_the_same(worlds: tuple[dict[float, Snapshot], dict[float, Snap
     assert one.counts == other.counts
     assert one.placement == other.placement
     assert one.cpu == other.cpu
+    assert one.migrations == other.migrations
     assert since(one, one.since_s) == pytest.approx(since(other, other.since_s), abs=SETTLES_S)
     assert one.executed_s == pytest.approx(other.executed_s, abs=SETTLES_S)
     assert one.service == pytest.approx(other.service, abs=SETTLES_S * 6)
     if other.rescaled_s > float("-inf"):
         assert since(one, one.rescaled_s) == pytest.approx(since(other, other.rescaled_s), abs=SETTLES_S)
-    for name in ("resizable", "stoppable", "reports", "asked"):
+    for name in ("resizable", "stoppable", "movable", "reports", "asked"):
         assert getattr(one.spec, name) == getattr(other.spec, name), name
 
 
@@ -210,3 +219,4 @@ def test_the_history_says_something(worlds: tuple[dict[float, Snapshot], dict[fl
         job = worlds[0][moment].jobs["ns/j"]
         assert job.counts == {type_: count for type_, count in entry.counts.items() if count}, entry
         assert job.cpu == entry.cpu
+        assert job.migrations == entry.moves

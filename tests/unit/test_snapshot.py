@@ -9,6 +9,7 @@ import pytest
 
 from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION, Target
 from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
+from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
 from elastic_tfjob.controller.objects.observed import Job, Pod
 from elastic_tfjob.controller.objects.reports import CpuUse, Report
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record
@@ -49,7 +50,13 @@ NODES = {name: node(name) for name in ("n1", "n2")}
 
 
 def elastic_job(
-    *, target: Any = None, state: Any = None, said: dict[str, str] | None = None, workers: int = 1, **pod_spec: Any
+    *,
+    target: Any = None,
+    state: Any = None,
+    indexes: Any = None,
+    said: dict[str, str] | None = None,
+    workers: int = 1,
+    **pod_spec: Any,
 ) -> Job:
     """1 PS and workers between 1 and 4, of one core each."""
     asks = {"containers": [{"name": "tensorflow", "image": "i", "resources": {"requests": {"cpu": "1"}}}], **pod_spec}
@@ -58,6 +65,8 @@ def elastic_job(
     for name, value in (("target", target), ("state", state)):
         if value is not None:
             annotations[PREFIX + name] = value if isinstance(value, str) else json.dumps(value)
+    if indexes is not None:
+        annotations[INDEXES_ANNOTATION] = json.dumps(indexes)
     types = {"PS": {"replicas": 1}, "Worker": {"replicas": workers}}
     return job({name: {**each, "template": {"spec": asks}} for name, each in types.items()}, annotations=annotations)
 
@@ -347,11 +356,54 @@ def test_first_start_is_generation_0_however_long_it_waited() -> None:
         assert Target.parse(made.to_json()) == made
 
 
-def test_another_size_is_one_generation_more_and_other_nodes_are_not() -> None:
+MOVED = core.Target({"PS": ("n1",), "Worker": ("n2",)}, "moved: n1 is gone")
+
+
+def test_another_size_or_a_replica_on_another_node_is_one_generation_more() -> None:
     found = look(elastic_job(target=target(), state=state()), PODS)
     assert planned(found, START)["ns/j"].generation == 1
-    moved = core.Target({"PS": ("n1",), "Worker": ("n2",)}, "moved")
-    assert planned(found, moved)["ns/j"].generation == 0
+    assert planned(found, MOVED)["ns/j"].generation == 1
+
+
+def test_what_is_lost_or_cannot_be_moved_is_made_anew_in_the_same_generation() -> None:
+    known = {"target": target(), "state": state()}
+    lost = look(elastic_job(**known), PODS, nodes={"n2": NODES["n2"]})
+    assert planned(lost, MOVED)["ns/j"].generation == 0
+    stays = look(elastic_job(**known, said={"rescale": "never"}), PODS)
+    assert planned(stays, MOVED)["ns/j"].generation == 0
+
+
+def test_a_replica_leaves_a_cordoned_node() -> None:
+    """Its pod runs there, so that it is moved and not made anew."""
+    found = look(elastic_job(target=target(), state=state()), PODS, nodes={"n2": NODES["n2"]}, cordoned={"n1"})
+    made = planned(found, core.Target({"PS": ("n2",), "Worker": ("n2",)}, "stays: n1 is gone"))["ns/j"]
+    assert (made.generation, made.reason) == (1, "stays: n1 is cordoned")
+
+
+def test_a_moving_job_holds_both_places_and_is_left_alone() -> None:
+    nodes = {"PS": ["n1"], "Worker": ["n2"]}
+    known = {"target": target(1, nodes=nodes), "state": state(nodes={"PS": ["n1"], "Worker": ["n1"]})}
+    found = look(elastic_job(**known), PODS)
+    assert found.job is not None
+    assert found.job.phase == "rescaling"
+    assert {name: taken.cpu for name, taken in found.held.items()} == {"n1": 2000, "n2": 1000}
+    there = look(
+        elastic_job(
+            target=target(1, nodes=nodes),
+            state=state(replicas={"PS": 1, "Worker": 2}, nodes=nodes, generation=1),
+            indexes={"1": {"Worker": [1]}},
+        ),
+        (bound("ps", 0), bound("worker", 1, "n2")),
+    )
+    assert there.job is not None
+    assert (there.job.phase, there.job.placement["Worker"]) == ("running", ("n2",))
+
+
+def test_room_for_a_move_is_looked_for() -> None:
+    full = node("n2", cpu="500m")
+    found = look(elastic_job(target=target(), state=state()), PODS, nodes={**NODES, "n2": full})
+    made = assemble([found], {**NODES, "n2": full}, [], NOW.timestamp())
+    assert decide(core.Plan(made, {"ns/j": MOVED}), {"ns/j": found}) == {}
 
 
 def test_a_waiting_job_is_told_why_and_only_once() -> None:

@@ -140,8 +140,11 @@ class Round:
 
     def move(self, job: Job, role: tuple[str, int], node: str, reason: str) -> bool:
         """Move one replica, by its type and index, to another node if that may run it and has room. It holds there what
-        it requests; the others stay as they are."""
+        it requests; the others stay as they are. False, with `refuse`, for a job that runs and cannot be moved."""
         type_, k = role
+        if job.placement and not job.spec.movable:
+            self.refuse(job, f"{type_} {k} stays on its node: without a checkpoint the job cannot be moved")
+            return False
         group, i, placement = job.spec.group(type_), self.room.index.get(node), self.placement(job)
         names = placement.get(type_, ())
         if group is None or i is None or k >= len(names) or names[k] == node:

@@ -104,7 +104,8 @@ class JobSpec:
     `asked` says who asked for the present bounds, where somebody did: it becomes the reason of a change to reach them.
 
     What may be done to it: `resizable`, its size may change within the bounds; `stoppable`, all may be taken from it
-    while it runs, and it goes on later from a checkpoint; `reports`, its progress is told. `fixed_cpu`: no CPU is lent
+    while it runs, and it goes on later from a checkpoint; `movable`, a replica that runs may go to another node;
+    `reports`, its progress is told. `fixed_cpu`: no CPU is lent
     to it.
 
     `sequence` breaks ties of arrival. `total_steps` is the work, in the program's own steps. `duration_s` is the
@@ -123,6 +124,7 @@ class JobSpec:
     loanable: bool = False
     resizable: bool = True
     stoppable: bool = True
+    movable: bool = True
     reports: bool = True
     fixed_cpu: bool = False
     constraints: Constraints = ANYWHERE

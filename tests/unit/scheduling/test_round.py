@@ -54,6 +54,12 @@ class TestMove:
     def test_nothing_moves_to_where_it_is_or_has_no_room(self, role: tuple[str, int], to: str) -> None:
         assert self.moved(role, to).changes == {}
 
+    def test_a_job_that_cannot_be_moved_stays_and_says_why(self) -> None:
+        stays = replace(self.runs, spec=replace(self.runs.spec, movable=False))
+        plan = decided(self.nodes, [stays], lambda r: r.move(r.job("j"), ("Worker", 0), "b", "closer"), needs={"cpu"})
+        assert plan.changes == {}
+        assert "without a checkpoint the job cannot be moved" in plan.refusals["j"]
+
     @pytest.mark.parametrize("role", [("Worker", 2), ("PS", 0)])
     def test_what_there_is_not_does_not_move(self, role: tuple[str, int]) -> None:
         assert self.moved(role, "b").changes == {}

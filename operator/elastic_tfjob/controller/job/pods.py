@@ -27,6 +27,7 @@ from elastic_tfjob.api.tfjob import (
     ReplicaSpec,
     TFJobSpec,
 )
+from elastic_tfjob.controller.objects.indexes import Indexes
 from elastic_tfjob.controller.objects.observed import Job
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "tf_config",
 ]
 
+_AS_COUNTED: Final[Indexes] = {}
 _OWN_ANNOTATIONS: Final = frozenset(PREFIX + name for name in OPERATOR_ANNOTATIONS)
 
 
@@ -146,14 +148,18 @@ class TFConfigs:
     alone and a worker knows itself and all PS; other types know nobody, as upstream has it).
 
     `domain` is the cluster domain to append to host names; empty for none. `slot` is added to the ports: the programs
-    of two generations run side by side in a pod.
+    of two generations run side by side in a pod. `indexes` are of the pods that carry the tasks 0 to n-1.
     """
 
-    def __init__(self, job: Job, spec: TFJobSpec, *, domain: str = "", slot: int = 0) -> None:
+    def __init__(
+        self, job: Job, spec: TFJobSpec, *, domain: str = "", slot: int = 0, indexes: Indexes = _AS_COUNTED
+    ) -> None:
         suffix = f".{domain}" if domain else ""
+        self._tasks = {name.lower(): {index: task for task, index in enumerate(indexes[name])} for name in indexes}
         self._cluster = {
             name.lower(): [
-                f"{general_name(job.name, name, i)}.{job.namespace}.svc{suffix}:{port}" for i in range(replica.count)
+                f"{general_name(job.name, name, i)}.{job.namespace}.svc{suffix}:{port}"
+                for i in indexes.get(name, range(replica.count))
             ]
             for name, replica in sorted(spec.tf_replica_specs.items(), key=lambda item: item[0].lower())
             for port in (_port(replica) + slot,)
@@ -165,8 +171,9 @@ class TFConfigs:
         self._head = f'{{"cluster":{self._shared},"task":'
 
     def parts(self, replica_type: str, index: int) -> tuple[str, str]:
-        """A replica's text in two: what all replicas begin with, and the rest."""
+        """The text of the pod with this index in two: what all replicas begin with, and the rest."""
         kind = replica_type.lower()
+        index = self._tasks[kind][index] if kind in self._tasks else index
         task = orjson.dumps({"type": kind, "index": index}).decode()
         if not self._sparse:
             return self._head, f'{task},"environment":"cloud"}}'
@@ -187,7 +194,7 @@ class Sizes:
         self._declared = declared
         self._domain = domain
         self._specs: dict[tuple[tuple[str, int], ...], TFJobSpec] = {}
-        self._configs: dict[tuple[tuple[tuple[str, int], ...], int], TFConfigs] = {}
+        self._configs: dict[tuple[object, ...], TFConfigs] = {}
 
     def spec(self, counts: Mapping[str, int]) -> TFJobSpec:
         """The spec with so many replicas."""
@@ -196,11 +203,12 @@ class Sizes:
             self._specs[key] = sized(self._declared, counts)
         return self._specs[key]
 
-    def tf_configs(self, counts: Mapping[str, int], slot: int) -> TFConfigs:
-        """TF_CONFIG of the replicas of that size."""
-        key = tuple(sorted(counts.items())), slot
+    def tf_configs(self, counts: Mapping[str, int], slot: int, indexes: Indexes = _AS_COUNTED) -> TFConfigs:
+        """TF_CONFIG of the replicas of that size, whose pods have these indexes."""
+        key = tuple(sorted(counts.items())), slot, tuple(sorted(indexes.items()))
         if key not in self._configs:
-            self._configs[key] = TFConfigs(self._job, self.spec(counts), domain=self._domain, slot=slot)
+            spec = self.spec(counts)
+            self._configs[key] = TFConfigs(self._job, spec, domain=self._domain, slot=slot, indexes=indexes)
         return self._configs[key]
 
 

@@ -8,7 +8,7 @@ The rules are upstream's (tfjob v1: common/job.go, common/pod.go, tensorflow/tfj
 training-operator), deviations are listed in docs/compatibility.md.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -42,6 +42,7 @@ from elastic_tfjob.controller.job.decision import (
     Settings,
     UpdatePodGroup,
 )
+from elastic_tfjob.controller.job.moves import switched_with_moves
 from elastic_tfjob.controller.job.pods import Sizes, general_name, render_pod, render_service
 from elastic_tfjob.controller.job.rescale import (
     NUMBERS_S,
@@ -68,6 +69,7 @@ from elastic_tfjob.controller.objects.annotations import (
     Target,
     claim,
 )
+from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION, position
 from elastic_tfjob.controller.objects.observed import Pod, Service
 from elastic_tfjob.controller.objects.quantities import cpu_of, requests_of
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record, continued
@@ -84,7 +86,14 @@ _PAUSED: Final = ("Checkpointing", "Switching", "Recreating")
 _CREATED_AT_ONCE: Final = 200
 
 # What the operator writes into a job's annotations beside its state takes so many bytes at most; and so much it grows.
-_OF_STATE: Final = (STATE_ANNOTATION, STEP_ANNOTATION, ETA_ANNOTATION, UID_ANNOTATION, RECORD_ANNOTATION)
+_OF_STATE: Final = (
+    STATE_ANNOTATION,
+    INDEXES_ANNOTATION,
+    STEP_ANNOTATION,
+    ETA_ANNOTATION,
+    UID_ANNOTATION,
+    RECORD_ANNOTATION,
+)
 _OF_STATE_BYTES: Final = sum(map(len, _OF_STATE)) + 384
 _STATE_GROWS: Final = 4096
 
@@ -252,9 +261,9 @@ class _Pass:
             return
         self._resize_cpu()
         for name, replica in self.spec.tf_replica_specs.items():
-            count = self.step.counts.get(name, 0) if self.step is not None else replica.count
-            self._advance_pods(name, count)
-            self._advance_services(name, count)
+            wanted = self.step.pods.get(name, ()) if self.step is not None else range(replica.count)
+            self._advance_pods(name, wanted)
+            self._advance_services(name, wanted)
         self._update_status()
 
     # Jobs that follow a target
@@ -350,7 +359,7 @@ class _Pass:
             return
         state = replace(self.stored, phase=phase, next=None, eta=None)
         if phase == "Waiting":
-            state = replace(state, replicas={}, nodes={}, cpu={}, slot=0, reason="suspended")
+            state = replace(state, replicas={}, nodes={}, cpu={}, slot=0, reason="suspended", indexes={})
         if (state.phase, state.replicas) != (self.stored.phase, self.stored.replicas):
             state = replace(state, since=self.now)
         report = self.reports.get(general_name(self.job.name, *chief_of(self.declared)))
@@ -380,7 +389,7 @@ class _Pass:
     def _fitting(self, state: State) -> str:
         """The state's text. Where it does not fit beside the job's other annotations, nodes are left out first, so that
         pods run where kube-scheduler finds room for them, then the past."""
-        room, text = self._room(), state.to_json()
+        room, text = self._room() - _size_of(state.indexes_json or ""), state.to_json()
         if _size_of(text) <= room:
             return text
         coming = replace(state.next, nodes={}) if state.next is not None else None
@@ -400,6 +409,7 @@ class _Pass:
         wanted = {
             **claim(self.job.annotations, self.job.uid),
             STATE_ANNOTATION: text,
+            INDEXES_ANNOTATION: state.indexes_json,
             STEP_ANNOTATION: None if state.step is None else str(state.step),
             ETA_ANNOTATION: state.eta,
             RECORD_ANNOTATION: self._record(state),
@@ -423,7 +433,9 @@ class _Pass:
         report = self.reports.get(general_name(self.job.name, *chief_of(self.declared)))
         if report is not None and (self.stored is None or state.numbers_at != self.stored.numbers_at):
             record = replace(record, loss=report.growth(record.loss))
-        return continued(record, before, after, accelerators or held, self.time, ended=self.status.finished).to_json()
+        moved = self.stored is not None and switched_with_moves(self.stored, state)
+        ended = self.status.finished
+        return continued(record, before, after, accelerators or held, self.time, ended=ended, moved=moved).to_json()
 
     def _own(self, read: Callable[[Mapping[str, str], str, Collection[str]], T | None]) -> T | None:
         """One of the operator's own annotations; nonsense is reported, and is as none."""
@@ -443,7 +455,7 @@ class _Pass:
                 continue
             values = list(found.get(name, ()))
             for pod in self._of_type(name):
-                index = pod.index
+                index = self._task(name, pod)
                 if index is None or index >= MAX_REPLICAS or not pod.cpu[0]:
                     continue
                 value = values[index] if index < len(values) else asked
@@ -472,9 +484,9 @@ class _Pass:
         size = state if state.phase == "Stable" else state.next
         if size is None:
             return
-        for name, replica in self.spec.tf_replica_specs.items():
+        for name in self.spec.tf_replica_specs:
             for pod in self._of_type(name):
-                if pod.index is None or pod.index >= replica.count or pod.terminating or pod.phase != "Running":
+                if pod.index is None or self._task(name, pod) is None or pod.terminating or pod.phase != "Running":
                     continue
                 wanted = self._cpu(size, name, pod.index)
                 if wanted is None or wanted == pod.cpu or not (size is state or wanted[0] < pod.cpu[0]):
@@ -489,10 +501,20 @@ class _Pass:
         if not request:
             return None
         granted = size.cpu.get(name, ())
-        if index < len(granted):
-            limit = granted[index] if limit == request else max(limit, granted[index]) if limit else 0
-            request = granted[index]
+        task = position(size.replicas, size.indexes, name, index)
+        if task is not None and task < len(granted):
+            limit = granted[task] if limit == request else max(limit, granted[task]) if limit else 0
+            request = granted[task]
         return request, limit
+
+    def _task(self, name: str, pod: Pod) -> int | None:
+        """The task of a pod in the size that the job runs with; None for one that is not part of it."""
+        if pod.index is None:
+            return None
+        if self.state is None:
+            replica = self.spec.tf_replica_specs[name]
+            return pod.index if pod.index < replica.count else None
+        return position(self.state.replicas, self.state.indexes, name, pod.index)
 
     def _limit_reached(self) -> str | None:
         """Why the job has to fail now, whatever its pods do; None while it may go on."""
@@ -548,13 +570,14 @@ class _Pass:
     def _of_type(self, name: str) -> Iterable[Pod]:
         return self.by_type.get(name.lower(), ())
 
-    def _advance_pods(self, name: str, count: int) -> None:
-        """Have `count` pods of a type. Those beyond the size that the job runs with are being prepared for the next
-        one: what becomes of them says nothing about the job."""
+    def _advance_pods(self, name: str, wanted: Sequence[int]) -> None:
+        """Have the pods of a type with these indexes. Those beyond the size that the job runs with are being prepared
+        for the next one: what becomes of them says nothing about the job."""
         replica = self.spec.tf_replica_specs[name]
         elastic = self.state is not None and self.elasticity.elastic(self.declared)
         counts = self.status.replicas[name] = ReplicaCounts()
         present: set[int] = set()
+        kept = wanted if isinstance(wanted, range) else frozenset(wanted)
         hold = self.step is not None and self.step.hold
         for pod in self._of_type(name):
             if pod.index is None:
@@ -562,10 +585,10 @@ class _Pass:
             present.add(pod.index)
             # What is marked was to be deleted, by an operator that was killed before it came to that.
             unfinished = pod.stopped_by_us and not hold
-            if pod.index >= count or unfinished or self._waits_for_a_node_in_vain(name, pod):
+            if pod.index not in kept or unfinished or self._waits_for_a_node_in_vain(name, pod):
                 self._delete_pods([pod], mark=True)
             # An elastic job survives the loss of a pod, so a drain or a preemption is no failure of it.
-            leaving = pod.index >= replica.count or pod.stopped_by_us or (elastic and pod.terminating)
+            leaving = self._task(name, pod) is None or pod.stopped_by_us or (elastic and pod.terminating)
             if pod.exit_code is not None:
                 self._event(
                     "Normal", "ExitedWithCode", f"Pod: {pod.namespace}.{pod.name} exited with code {pod.exit_code}"
@@ -575,7 +598,7 @@ class _Pass:
             _tally(counts, pod, leaving=leaving)
         if hold:
             return
-        for index in range(count):
+        for index in wanted:
             if index not in present and self._may_create(Pod, general_name(self.job.name, name, index)):
                 self._create_pod(name, index)
 
@@ -596,8 +619,7 @@ class _Pass:
         state = self.state
         if state is None or pod.index is None or pod.node or not pod.pinned or pod.phase != "Pending":
             return False
-        nodes = _size_with(state, name, pod.index).nodes.get(name, ())
-        return pod.pinned != (nodes[pod.index] if pod.index < len(nodes) else "")
+        return pod.pinned != _node(_size_with(state, name, pod.index), name, pod.index)
 
     def _judge_failed(self, name: str, policy: str, pod: Pod) -> None:
         exit_code = _NO_EXIT_CODE if pod.exit_code is None else pod.exit_code
@@ -643,7 +665,7 @@ class _Pass:
             return render_pod(self.job, self.declared, name, index, configs=self.sizes.tf_configs(counts, 0))
         size = _size_with(state, name, index)
         added = size is not state
-        configs = self.sizes.tf_configs(size.replicas, size.slot)
+        configs = self.sizes.tf_configs(size.replicas, size.slot, size.indexes)
         pod = render_pod(self.job, self.sizes.spec(size.replicas), name, index, configs=configs)
         what = self.elasticity.injected(self.declared) if self.settings.image else "none"
         inject.inject(pod, what, self.settings.image, self.elasticity.checkpoint_dir)
@@ -651,15 +673,14 @@ class _Pass:
             head, tail = configs.parts(name, index)
             command = Command(size.generation, "prepare" if added else "run", head + tail)
             pod["metadata"].setdefault("annotations", {})[COMMAND_ANNOTATION] = command.to_json()
-        nodes = size.nodes.get(name, ())
-        if index < len(nodes) and nodes[index]:
-            inject.pin(pod, nodes[index])
+        if node := _node(size, name, index):
+            inject.pin(pod, node)
         cpu = self._cpu(size, name, index)
         if cpu is not None and size.cpu.get(name):
             inject.set_cpu(pod, *cpu)
         return pod
 
-    def _advance_services(self, name: str, count: int) -> None:
+    def _advance_services(self, name: str, wanted: Sequence[int]) -> None:
         present: set[int] = set()
         for service in (*self.services, *self.orphans):
             if service.replica_type != name.lower() or service.index is None:
@@ -667,12 +688,12 @@ class _Pass:
             present.add(service.index)
             if service.terminating:
                 continue
-            if service.index >= count:
+            if service.index not in wanted:
                 if service.owner:
                     self.actions.append(DeleteService(service.name, service.uid))
             elif not service.owner:
                 self.actions.append(AdoptService(service.name, service.uid))
-        for index in range(count):
+        for index in wanted:
             service_name = general_name(self.job.name, name, index)
             if index not in present and self._may_create(Service, service_name):
                 render = partial(render_service, self.job, self.spec, name, index)
@@ -778,7 +799,13 @@ class _Pass:
 
 def _size_with(state: State, name: str, index: int) -> State | Next:
     """The size that a replica belongs to: the one that the job runs with, or if it is added for the next one, that."""
-    return state if state.next is None or index < state.replicas.get(name, 0) else state.next
+    return state if state.next is None or index in state.pods(name) else state.next
+
+
+def _node(size: State | Next, name: str, index: int) -> str:
+    """The node of a pod; empty where kube-scheduler chooses."""
+    nodes, task = size.nodes.get(name, ()), position(size.replicas, size.indexes, name, index)
+    return nodes[task] if task is not None and task < len(nodes) else ""
 
 
 def _relabelled(holder: Pod | Service) -> str:

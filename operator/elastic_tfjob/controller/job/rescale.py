@@ -18,7 +18,7 @@ A phase is stored before anything is done that follows from it: `advance` gives 
 perhaps the next state. So it can be killed anywhere and goes on from the annotation.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -31,6 +31,7 @@ import orjson
 from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.decision import Event, Timeouts
 from elastic_tfjob.controller.job.eta import eta
+from elastic_tfjob.controller.job.moves import Move, coming_indexes, described, moves
 from elastic_tfjob.controller.job.pods import Sizes, TFConfigs, general_name
 from elastic_tfjob.controller.objects.annotations import (
     STOP_COMMAND,
@@ -47,12 +48,15 @@ from elastic_tfjob.controller.objects.annotations import (
     abridged,
     words,
 )
+from elastic_tfjob.controller.objects.indexes import resized, simplest
 from elastic_tfjob.controller.objects.observed import Job, Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.status import format_time, moment_of
 
 Role = tuple[str, int]
-"""Replica type and index."""
+"""Replica type and index of the pod."""
+Pods = Mapping[str, Sequence[int]]
+"""The indexes of pods by replica type."""
 Action = Literal["prepare", "switch", "run"]
 
 # How often the figures in a job's state are refreshed.
@@ -138,13 +142,13 @@ class RescaleInput:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What to do now: which replicas shall exist, the commands that pods lack, pods to delete, and the state to store.
+    """What to do now: which pods shall exist, the commands that pods lack, pods to delete, and the state to store.
 
     `hold`: create nothing. `again_s`: look again after so long, should nothing happen before.
     """
 
     state: State
-    counts: Counts
+    pods: Pods
     commands: Mapping[Role, str] = field(default_factory=dict)
     delete: tuple[Pod, ...] = ()
     hold: bool = False
@@ -195,6 +199,7 @@ def _waiting(s: RescaleInput) -> Transition:
         since=format_time(s.now),
         reason=target.reason,
         next=None,
+        indexes={},
     )
     event = Event("Normal", "Admitted", f"Starts with {words(target.replicas)}: {target.reason}")
     return Transition(begun, {}, hold=True, events=(event,))
@@ -202,20 +207,26 @@ def _waiting(s: RescaleInput) -> Transition:
 
 def _stable(s: RescaleInput) -> Transition:
     state, target = s.state, s.target
-    stay = Transition(state, state.replicas, _run_commands(s))
+    stay = Transition(state, _pods(state), _run_commands(s))
     if target is None:
         return stay
-    if target.replicas == state.replicas:
-        return _adopt(s, stay, target)
-    if not s.elastic and target.replicas == s.declared:
-        return _as_declared(s, stay, target)
     tried = state.refused.generation if state.refused is not None else -1
-    may = s.elastic or (s.stoppable and not target.replicas)
+    newer = target.generation > max(state.generation, tried)
+    moving = moves(state, target, s.by_role) if newer and (s.elastic or s.stoppable) else ()
+    same = target.replicas == state.replicas
+    if same and not moving:
+        # The nodes of a move that was refused are not those of the pods.
+        return stay if state.refused is not None and target.generation == tried else _adopt(s, stay, target)
+    if not same and not s.elastic and target.replicas == s.declared:
+        return _as_declared(s, stay, target)
+    may = s.elastic or (s.stoppable and (same or not target.replicas))
     if not may or target.generation <= max(state.generation, tried):
         return stay
-    mode, why = _mode(s) if target.replicas else ("recreate", "")
+    indexes = coming_indexes(state, target.replicas, moving)
+    mode, why = _mode(s, moving, numbered=indexes is not None) if target.replicas else ("recreate", "")
+    change = _change(state.replicas, target.replicas, moving)
     if mode is None:
-        pending = f"From {words(state.replicas)} to {words(target.replicas)}: {why}"
+        pending = f"{change}: {why}"
         said = (Event("Normal", "RescalePending", pending),) if s.listened_s >= _LISTENED_S else ()
         return replace(stay, again_s=1.0, events=said)
     coming = Next(
@@ -227,11 +238,13 @@ def _stable(s: RescaleInput) -> Transition:
         nodes=target.nodes,
         cpu=target.cpu,
         reason=target.reason,
+        # Where all pods are made anew, they are numbered anew.
+        indexes=indexes or {} if mode != "recreate" else {},
     )
     begun = replace(
         state, phase="Recreating" if mode == "recreate" else "Preparing", since=format_time(s.now), next=coming
     )
-    message = f"From {words(state.replicas)} to {words(target.replicas)} ({mode}): {target.reason}"
+    message = f"{change} ({mode}): {target.reason}"
     if why:
         message = f"{message}; {why}"
     return replace(stay, state=begun, events=(Event("Normal", "Rescaling", message),))
@@ -240,7 +253,8 @@ def _stable(s: RescaleInput) -> Transition:
 def _as_declared(s: RescaleInput, stay: Transition, target: Target) -> Transition:
     """A job that is only placed is scaled by an edit of its spec as upstream does it: pods come and go, and those that
     stay are told nothing."""
-    size = replace(s.state, replicas=target.replicas, nodes=target.nodes, reason=target.reason)
+    indexes = simplest({name: resized(s.state.pods(name), count) for name, count in target.replicas.items()})
+    size = replace(s.state, replicas=target.replicas, nodes=target.nodes, reason=target.reason, indexes=indexes)
     message = f"From {words(s.state.replicas)} to {words(target.replicas)} as the spec says: {target.reason}"
     return replace(stay, state=size, again_s=0.0, events=(Event("Normal", "Scaled", message),))
 
@@ -248,17 +262,16 @@ def _as_declared(s: RescaleInput, stay: Transition, target: Target) -> Transitio
 def _preparing(s: RescaleInput) -> Transition:
     coming = _coming(s)
     pods = s.by_role
-    added = [role for role in _roles(coming.replicas) if role[1] >= s.state.replicas.get(role[0], 0)]
+    running = set(_roles(s.state))
+    added = [role for role in _roles(coming) if role not in running]
     # The host names of added pods exist when they run: a program that looked for them before would be told that they do
     # not, and name services remember that for half a minute.
     ready_to_begin = all(role in pods and pods[role].phase == "Running" for role in added)
-    told = [role for role in _roles(coming.replicas) if role in added or _runs(s, role)] if ready_to_begin else added
-    step = Transition(
-        s.state, _most(s.state.replicas, coming.replicas), _commands(s, told, "prepare", coming), again_s=1.0
-    )
+    told = [role for role in _roles(coming) if role not in running or _runs(s, role)] if ready_to_begin else added
+    step = Transition(s.state, _both(s.state, coming), _commands(s, told, "prepare", coming), again_s=1.0)
     if problem := _withdrawn(s) or _cannot_prepare(s, added):
         return _roll_back(s, step, problem)
-    missing = [role for role in _roles(coming.replicas) if not _prepared(s, role)]
+    missing = [role for role in _roles(coming) if not _prepared(s, role)]
     if missing and s.unheard_s > s.timeouts.prepare_s:
         names = ", ".join(_name(role) for role in missing[:5])
         return _roll_back(s, step, f"not ready after {s.timeouts.prepare_s:.0f} s: {names}")
@@ -270,9 +283,9 @@ def _preparing(s: RescaleInput) -> Transition:
 def _checkpointing(s: RescaleInput) -> Transition:
     coming = _coming(s)
     # Where whole programs wait, only the chief has something to do; of spares, servers start with it.
-    told = _roles(coming.replicas) if coming.mode == "spare" else [s.chief]
+    told = _roles(coming) if coming.mode == "spare" else [s.chief]
     commands = _commands(s, told, "switch", coming)
-    step = Transition(s.state, _most(s.state.replicas, coming.replicas), commands, again_s=1.0)
+    step = Transition(s.state, _both(s.state, coming), commands, again_s=1.0)
     chief, report = s.by_role.get(s.chief), s.report(s.chief)
     if report is not None and report.generation == coming.generation:
         return replace(step, state=_committed(s))
@@ -294,7 +307,7 @@ def _rolling_back(s: RescaleInput) -> Transition:
     coming = _coming(s)
     commands = _commands(s, [s.chief], "run", None)
     # What was added stays until it is certain which way it goes.
-    step = Transition(s.state, _most(s.state.replicas, coming.replicas), commands, again_s=1.0)
+    step = Transition(s.state, _both(s.state, coming), commands, again_s=1.0)
     chief, report = s.by_role.get(s.chief), s.report(s.chief)
     gone = chief is None or chief.phase in ("Succeeded", "Failed")
     if report is not None and report.generation == coming.generation and not gone:
@@ -317,7 +330,7 @@ def _rolling_back(s: RescaleInput) -> Transition:
 
 def _switching(s: RescaleInput) -> Transition:
     coming, state = _coming(s), s.state
-    step = Transition(state, state.replicas, _run_commands(s), again_s=1.0)
+    step = Transition(state, _pods(state), _run_commands(s), again_s=1.0)
     chief, report = s.by_role.get(s.chief), s.report(s.chief)
     heard = report is not None and report.generation == state.generation and report.first_step_at is not None
     silent = _silent(s, report) and chief is not None and chief.phase == "Running"
@@ -343,7 +356,7 @@ def _switching(s: RescaleInput) -> Transition:
         last_downtime_s=downtime_s,
         history=state.remember(done),
     )
-    change = f"From {words(coming.before)} to {words(coming.replicas)} ({coming.mode})"
+    change = f"{_change(coming.before, coming.replicas)} ({coming.mode})"
     if refused and not late:
         event = Event("Warning", "Rescaled", f"{change}, but {refused}")
     elif late and not heard:
@@ -362,7 +375,7 @@ def _silent(s: RescaleInput, report: Report | None) -> bool:
         return True
     if _coming(s).mode != "recreate" or s.state.step is not None or (report is not None and report.hook):
         return False
-    return all(role in s.by_role and s.by_role[role].phase == "Running" for role in _roles(s.state.replicas))
+    return all(role in s.by_role and s.by_role[role].phase == "Running" for role in _roles(s.state))
 
 
 def _recreating(s: RescaleInput) -> Transition:
@@ -370,7 +383,7 @@ def _recreating(s: RescaleInput) -> Transition:
     end because the chief is gone have not failed."""
     coming, pods = _coming(s), s.by_role
     chief = pods.get(s.chief)
-    step = Transition(s.state, _most(s.state.replicas, coming.replicas), hold=True, again_s=5.0)
+    step = Transition(s.state, _both(s.state, coming), hold=True, again_s=5.0)
     unmarked = [
         role
         for role, pod in pods.items()
@@ -384,7 +397,7 @@ def _recreating(s: RescaleInput) -> Transition:
     if coming.replicas:
         return replace(step, state=replace(_committed(s), since=s.state.since))
     waiting = replace(
-        s.state, phase="Waiting", replicas={}, nodes={}, cpu={}, since=format_time(s.now), next=None, slot=0
+        s.state, phase="Waiting", replicas={}, nodes={}, cpu={}, since=format_time(s.now), next=None, slot=0, indexes={}
     )
     return replace(step, state=waiting)
 
@@ -399,7 +412,8 @@ def _enter(s: RescaleInput, phase: Phase) -> State:
 def _roll_back(s: RescaleInput, step: Transition, why: str) -> Transition:
     coming = _coming(s)
     why = _readable(why)
-    message = f"Stays at {words(s.state.replicas)} instead of {words(coming.replicas)}: {why}"
+    instead = words(coming.replicas) if coming.replicas != s.state.replicas else "other nodes"
+    message = f"Stays at {words(s.state.replicas)} instead of {instead}: {why}"
     state = replace(_enter(s, "RollingBack"), reason=why)
     return replace(step, state=state, events=(Event("Warning", "RescaleRolledBack", message),))
 
@@ -413,6 +427,7 @@ def _committed(s: RescaleInput) -> State:
         replicas=coming.replicas,
         nodes=coming.nodes,
         cpu=coming.cpu,
+        indexes=coming.indexes,
     )
 
 
@@ -432,11 +447,14 @@ def _adopt(s: RescaleInput, stay: Transition, target: Target) -> Transition:
 def _withdrawn(s: RescaleInput) -> str:
     """Why the size that the job is on its way to is not wanted any more."""
     coming, target = _coming(s), s.target
-    if not s.elastic:
+    moves_only = coming.replicas == s.state.replicas
+    if not (s.elastic or (s.stoppable and moves_only)):
         return "the job's annotations do not allow rescaling any more"
     if target is None or target.replicas != coming.replicas:
         wanted = words(target.replicas) if target is not None else "no size"
         return f"{wanted} is wanted now"
+    if moves_only and target.generation > coming.generation:
+        return "other nodes are wanted now"
     return ""
 
 
@@ -448,7 +466,7 @@ def _cannot_prepare(s: RescaleInput, added: list[Role]) -> str:
             return f"the new {_name(role)} ended"
     if refused := _refused(s, added):
         return f"the new {refused}"
-    for role in _roles(coming.replicas):
+    for role in _roles(coming):
         report = s.report(role)
         prepared = report.prepared if report is not None else None
         if prepared is not None and prepared.generation == coming.generation and prepared.state == "failed":
@@ -486,14 +504,20 @@ def _runs(s: RescaleInput, role: Role) -> bool:
 def _followed(s: RescaleInput) -> bool:
     """Whether all pods that can be heard know that the new generation runs. One that does not would take the command
     that comes next for the first it hears of, and stop the program that trains for the coming one's sake."""
-    reports = (s.report(role) for role in _roles(s.state.replicas) if role in s.by_role)
+    reports = (s.report(role) for role in _roles(s.state) if role in s.by_role)
     return all(report is None or report.generation in (None, s.state.generation) for report in reports)
 
 
-def _mode(s: RescaleInput) -> tuple[Mode | None, str]:
+def _mode(s: RescaleInput, moving: Sequence[Move] = (), *, numbered: bool = True) -> tuple[Mode | None, str]:
     """The best way of rescaling that is allowed and possible, and why it is no better one where that is no choice of
-    the user's; None: not known yet, and what is waited for."""
+    the user's; None: not known yet, and what is waited for. `moving` replicas get pods beside theirs if those can be
+    `numbered`."""
     chief, report = s.by_role.get(s.chief), s.report(s.chief)
+    if any(each.role == s.chief for each in moving):
+        # It decides the switch, alone: nobody could hand that over to another pod.
+        return "recreate", f"{_name(s.chief)} leads the training, and moves"
+    if not numbered:
+        return "recreate", "there are too many replicas to prepare others beside them"
     if s.mode == "recreate" or not s.launcher or chief is None or chief.phase != "Running":
         return "recreate", ""
     if report is None or report.generation != s.state.generation or report.first_step_at is None:
@@ -508,7 +532,7 @@ def _mode(s: RescaleInput) -> tuple[Mode | None, str]:
         )
     if not report.modes and report.at - report.first_step_at < _MODES_S:
         return None, f"waits until the launcher of {_name(s.chief)} says what it can do"
-    reports = [found for role in _roles(s.state.replicas) if (found := s.report(role)) is not None]
+    reports = [found for role in _roles(s.state) if (found := s.report(role)) is not None]
     offered = set.intersection(*(set(each.modes) for each in reports))
     if s.mode == "overlap" and "overlap" in offered and not s.accelerators and all(map(_room_for_two, reports)):
         return "overlap", ""
@@ -540,7 +564,7 @@ def _room_for_two(report: Report) -> bool:
 def _run_commands(s: RescaleInput) -> dict[Role, str]:
     """Every pod runs the state's generation. One that was never told anything runs generation 0 by itself."""
     state, pods = s.state, s.by_role
-    roles = [role for role in _roles(state.replicas) if state.generation or (role in pods and pods[role].command)]
+    roles = [role for role in _roles(state) if state.generation or (role in pods and pods[role].command)]
     return _commands(s, roles, "run", None)
 
 
@@ -591,7 +615,7 @@ class Order:
         size = coming or s.state
         mode: Mode = coming.mode if coming else "overlap"
         command = Command(size.generation, action, "", mode, s.timeouts.checkpoint_s)
-        return cls(command, s.sizes.tf_configs(size.replicas, size.slot))
+        return cls(command, s.sizes.tf_configs(size.replicas, size.slot, size.indexes))
 
     def text(self, role: Role) -> str:
         """A pod's command."""
@@ -675,12 +699,31 @@ def _coming(s: RescaleInput) -> Next:
     return s.state.next
 
 
-def _roles(counts: Counts) -> list[Role]:
-    return [(name, index) for name, count in counts.items() for index in range(count)]
+def _roles(size: State | Next) -> list[Role]:
+    return [(name, index) for name in size.replicas for index in size.pods(name)]
 
 
-def _most(a: Counts, b: Counts) -> Counts:
-    return {name: max(a.get(name, 0), b.get(name, 0)) for name in {**a, **b}}
+def _pods(size: State | Next) -> Pods:
+    return {name: size.pods(name) for name in size.replicas}
+
+
+def _both(a: State, b: Next) -> Pods:
+    """The pods of both sizes."""
+
+    def pods(name: str) -> Sequence[int]:
+        if name in a.indexes or name in b.indexes:
+            return sorted({*a.pods(name), *b.pods(name)})
+        return range(max(a.replicas.get(name, 0), b.replicas.get(name, 0)))
+
+    return {name: pods(name) for name in {**a.replicas, **b.replicas}}
+
+
+def _change(before: Counts, after: Counts, moving: Sequence[Move] = ()) -> str:
+    """A change of size or nodes, in words."""
+    if before == after:
+        return f"Moves {described(moving)}" if moving else "Moved to other nodes"
+    also = f", and moves {described(moving)}" if moving else ""
+    return f"From {words(before)} to {words(after)}{also}"
 
 
 def _name(role: Role) -> str:

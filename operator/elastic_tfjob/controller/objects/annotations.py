@@ -9,10 +9,10 @@ over: a newer operator may have written them.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
-from typing import Final, Literal, TypeVar, cast, get_args
+from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 import orjson
 
@@ -31,6 +31,7 @@ from elastic_tfjob.api.limits import (
     MAX_STEPS,
     MAX_TEXT,
 )
+from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION, Indexes, as_text, numbered, parse, spans
 
 __all__ = [
     "COMMAND_ANNOTATION",
@@ -98,7 +99,8 @@ def words(counts: Counts) -> str:
 class Target:
     """What a job shall hold. No replicas: it shall wait, and `reason` says why. No nodes: kube-scheduler chooses.
 
-    `generation` grows when `replicas` change. `declared` are the spec's replicas when this was decided.
+    `generation` grows when `replicas` change, or a replica that runs is to go to another node. `declared` are the
+    spec's replicas when this was decided.
     """
 
     generation: int
@@ -137,7 +139,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The size that a job is on its way to, and how. `before` is the size that it comes from."""
+    """The size that a job is on its way to, and how. `before` is the size that it comes from. `indexes` are of pods."""
 
     generation: int
     slot: int
@@ -147,9 +149,14 @@ class Next:
     nodes: Nodes = field(default_factory=dict)
     cpu: Cpu = field(default_factory=dict)
     reason: str = ""
+    indexes: Indexes = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _shorten(self)
+
+    def pods(self, name: str) -> Sequence[int]:
+        """The indexes of a type's pods, in the order of its tasks."""
+        return numbered(self.replicas, self.indexes, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +193,8 @@ class State:
     """Where a job is. `slot` says which of its two ports it uses, `since` when the phase began (RFC 3339).
 
     `speeds` are the steps per second seen at each size, "PS/workers", and `speed_cpu` the millicores that a worker had
-    then in the mean, where that is not what it requests; `numbers_at` is when the figures were refreshed.
+    then in the mean, where that is not what it requests; `numbers_at` is when the figures were refreshed. `indexes` are
+    those of the pods (objects/indexes.py); they are in an annotation of their own, `indexes_json`.
     """
 
     phase: Phase
@@ -209,13 +217,15 @@ class State:
     speeds: Mapping[str, float] = field(default_factory=dict)
     speed_cpu: Mapping[str, int] = field(default_factory=dict)
     numbers_at: str | None = None
+    indexes: Indexes = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _shorten(self)
 
     @classmethod
     def parse(cls, text: str | None) -> "State | None":
-        """Read the annotation; None where there is none. Raises ValueError for nonsense, and nothing else."""
+        """Read the annotation alone, which counts pods up to the highest index; None where there is none. Raises
+        ValueError for nonsense, and nothing else."""
         return None if text is None else _read("state", text, _state)
 
     @classmethod
@@ -232,11 +242,25 @@ class State:
                     f"{STATE_ANNOTATION}: replicas of {describe(min(size))}, which the spec does not have; "
                     f"it has {cut(', '.join(sorted(types)), MAX_PROBLEM_LENGTH)}"
                 )
-        return found
+        text = annotations.get(INDEXES_ANNOTATION)
+        return found if text is None else _with_indexes(found, text)
 
     def to_json(self) -> str:
         """The annotation's text."""
-        return orjson.dumps(self).decode()
+        written = _written(self)
+        if self.next is not None:
+            written["next"] = _written(self.next)
+        return orjson.dumps(written).decode()
+
+    @property
+    def indexes_json(self) -> str | None:
+        """The text of the annotation with the indexes; None where there is nothing to say."""
+        coming = [(self.next.generation, self.next.indexes)] if self.next is not None else []
+        return as_text([(self.generation, self.indexes), *coming])
+
+    def pods(self, name: str) -> Sequence[int]:
+        """The indexes of a type's pods, in the order of its tasks."""
+        return numbered(self.replicas, self.indexes, name)
 
     @property
     def rescaling(self) -> bool:
@@ -312,8 +336,33 @@ def claim(annotations: Mapping[str, str], uid: str) -> dict[str, str | None]:
     refuse a state with a key that they do not know, and would begin a running job anew after a downgrade."""
     if annotations.get(UID_ANNOTATION) == uid:
         return {}
-    copied = () if mine(annotations, uid) else (TARGET_ANNOTATION, STATE_ANNOTATION, STEP_ANNOTATION, ETA_ANNOTATION)
+    own = (TARGET_ANNOTATION, STATE_ANNOTATION, STEP_ANNOTATION, ETA_ANNOTATION, INDEXES_ANNOTATION)
+    copied = () if mine(annotations, uid) else own
     return {UID_ANNOTATION: uid, **{name: None for name in copied if name in annotations}}
+
+
+# Pod indexes
+
+
+def _written(size: State | Next) -> dict[str, Any]:
+    """The fields of a state as they are kept: its replicas are the pods up to the highest index."""
+    found = {each.name: getattr(size, each.name) for each in fields(size) if each.name != "indexes"}
+    if size.indexes:
+        found["replicas"] = spans(size.replicas, size.indexes)
+    return found
+
+
+def _with_indexes(state: State, text: str) -> State:
+    """A state that was read, with the indexes of its pods."""
+    coming = state.next
+    if coming is not None and (pods := parse(text, coming.generation, coming.replicas)):
+        coming = replace(coming, indexes=pods, replicas=_counted(coming.replicas, pods))
+    pods = parse(text, state.generation, state.replicas)
+    return replace(state, next=coming, indexes=pods, replicas=_counted(state.replicas, pods))
+
+
+def _counted(written: Counts, indexes: Indexes) -> Counts:
+    return {name: len(indexes[name]) if name in indexes else count for name, count in written.items()}
 
 
 # Reading

@@ -20,7 +20,7 @@ ACTIVE_AND_BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node. `usable`: Ready, and not cordoned."""
+    """A node. `usable`: Ready, and not cordoned; `cordoned`: Ready, so that its pods run, and gets no more of them."""
 
     name: str
     uid: str
@@ -29,6 +29,7 @@ class Node:
     labels: Mapping[str, str]
     taints: tuple[Taint, ...]
     usable: bool
+    cordoned: bool = False
     namespace: str = ""
 
     @classmethod
@@ -37,6 +38,7 @@ class Node:
         """Keep what decisions read of a node as the API sends it."""
         metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
         ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
+        ready = ready and "deletionTimestamp" not in metadata
         return cls(
             name=sys.intern(metadata["name"]),
             uid=metadata["uid"],
@@ -44,7 +46,8 @@ class Node:
             allocatable=allocatable(status.get("allocatable") or {}),
             labels=dict(metadata.get("labels") or {}),
             taints=tuple(Taint(t["key"], t.get("value", ""), t["effect"]) for t in spec.get("taints") or ()),
-            usable=ready and not spec.get("unschedulable") and "deletionTimestamp" not in metadata,
+            usable=ready and not spec.get("unschedulable"),
+            cordoned=ready and bool(spec.get("unschedulable")),
         )
 
     @property

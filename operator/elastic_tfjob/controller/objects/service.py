@@ -39,8 +39,8 @@ class Record:
     """Up to `placed`, since when (RFC 3339) the job has what it holds now: `executed_s`, seconds in which it held
     anything, and `service`, its accelerators (replicas, of a job that uses none) times seconds. `placed` is empty while
     it holds nothing. `held` is what service grows by each second since then. `stops`: how often all was taken from it
-    while it ran, and `stopped`, when that was last. `loss`: how the training loss falls, of which the last reading is
-    kept."""
+    while it ran, and `stopped`, when that was last. `moves`: how often replicas went to other nodes while it ran.
+    `loss`: how the training loss falls, of which the last reading is kept."""
 
     placed: str = ""
     held: int = 0
@@ -48,6 +48,7 @@ class Record:
     service: float = 0.0
     stops: int = 0
     stopped: str = ""
+    moves: int = 0
     loss: Growth = NOT_REPORTED
 
     @classmethod
@@ -65,6 +66,7 @@ class Record:
                 service=raw.number("service", _MOST_SERVICE) or 0.0,
                 stops=raw.whole("stops", MAX_GENERATION, default=0),
                 stopped=raw.time("stopped", empty=True) or "",
+                moves=raw.whole("moves", MAX_GENERATION, default=0),
                 loss=_loss(raw.within("loss")),
             )
         except ValueError:
@@ -98,12 +100,20 @@ def _loss(raw: Fields | None) -> Growth:
 
 
 def continued(
-    record: Record, before: Counts, after: Counts, held: int, now: datetime, *, ended: bool = False
+    record: Record,
+    before: Counts,
+    after: Counts,
+    held: int,
+    now: datetime,
+    *,
+    ended: bool = False,
+    moved: bool = False,
 ) -> Record:
     """The record once a job goes from one size to another; the same where it keeps what it has. `held` is what it holds
-    with the new size. `ended`: that it holds nothing any more is its own doing, and no stop."""
-    holds = any(after.values())
-    if not (holds or record.placed) or (holds and record.placed and _same(before, after)):
+    with the new size. `ended`: that it holds nothing any more is its own doing, and no stop. `moved`: replicas have
+    gone to other nodes, which counts where the size stays."""
+    holds, same = any(after.values()), _same(before, after)
+    if not (holds or record.placed) or (holds and record.placed and same and not moved):
         return record
     placed = moment_of(record.placed)
     passed_s = max(0.0, (now - placed).total_seconds()) if placed is not None else 0.0
@@ -113,7 +123,8 @@ def continued(
         service=min(record.service + passed_s * record.held, _MOST_SERVICE),
     )
     if holds:
-        return replace(added, placed=format_time(now), held=held)
+        moves = min(record.moves + (moved and same), MAX_GENERATION)
+        return replace(added, placed=format_time(now), held=held, moves=moves)
     added = replace(added, placed="", held=0)
     return added if ended else replace(added, stops=record.stops + 1, stopped=format_time(now))
 

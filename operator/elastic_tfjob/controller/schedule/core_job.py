@@ -20,15 +20,41 @@ from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Requirem
 from elastic_tfjob.speed.history import Lesson, stem
 from elastic_tfjob.speed.optimus import OnlineSpeed, believe
 
-__all__ = ["Role", "cpu_use", "job_spec", "last_rescale", "lesson", "model_of", "progress", "seconds", "speed"]
+__all__ = [
+    "Role",
+    "by_task",
+    "cpu_use",
+    "job_spec",
+    "last_rescale",
+    "lesson",
+    "model_of",
+    "progress",
+    "seconds",
+    "speed",
+]
 
 Role = tuple[str, int]
-"""Replica type, in the spec's spelling, and index."""
+"""Replica type, in the spec's spelling, and task: which pod it has says the state."""
 
 # Replicas that use more than so many times the CPU they request are busy, however many times it is.
 _MOST_USE: Final = 100.0
 # Steps per second between which a measurement can be believed.
 _SLOWEST, _FASTEST = 1e-9, 1e9
+
+
+def by_task(pods: Mapping[Role, Pod], state: State | None) -> dict[Role, Pod]:
+    """The pods, given by type and index, by their tasks. A task that moves has its new pod once that is there."""
+    if state is None or not (state.indexes or (state.next is not None and state.next.indexes)):
+        return dict(pods)
+    found: dict[Role, Pod] = {}
+    for each in (state, state.next):
+        if each is None:
+            continue
+        for name in each.replicas:
+            for task, index in enumerate(each.pods(name)):
+                if (pod := pods.get((name, index))) is not None:
+                    found[name, task] = pod
+    return found
 
 
 def job_spec(
@@ -72,6 +98,7 @@ def job_spec(
         duration_s=expected.total_seconds() if expected is not None else None,
         resizable=found.elastic or bool(asked),
         stoppable=found.stoppable,
+        movable=found.stoppable,
         reports=elasticity.reports(found.spec),
         fixed_cpu=bool(found.queue) or not found.elastic,
         constraints=next(iter(distinct)) if len(distinct) == 1 else ANYWHERE,

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -163,7 +163,7 @@ class Scheduler:
         self._profile: tuple[Configuration, Profile] | None = None
         self._all_at = 0.0
         # What a ScheduledJob is made from beside its job: the nodes' capacities and the priority classes.
-        self._around: tuple[Mapping[str, Resources], Mapping[str, int]] = {}, {}
+        self._around: tuple[Mapping[str, Resources], Mapping[str, int], frozenset[str]] = {}, {}, frozenset()
         # Jobs whose ScheduledJob will be another one without any change: what is promised, owed or refused for a time.
         self._passing: set[Key] = set()
         self._refusals: dict[Key, _Refusal] = {}
@@ -305,7 +305,8 @@ class Scheduler:
         of which something holds for a time only; and all when nodes or priorities are others. Of ten thousand jobs
         that run there are few at a time. Between, progress is as predicted."""
         now = time.monotonic()
-        around = {node.name: node.allocatable for node in self._nodes if node.usable}, dict(self._priorities())
+        usable = {node.name: node.allocatable for node in self._nodes if node.usable}
+        around = usable, dict(self._priorities()), self._cordoned()
         if around != self._around:
             self._around, self._all_at = around, now
             return changed | self._managed
@@ -313,6 +314,9 @@ class Scheduler:
             return changed
         self._all_at = now
         return changed | (self._managed & (self._reports.renewed() | self._passing))
+
+    def _cordoned(self) -> frozenset[str]:
+        return frozenset(node.name for node in self._nodes if node.cordoned)
 
     async def _describe(self, keys: set[Key], configuration: Configuration) -> None:
         """Bring the candidates of these jobs up to date."""
@@ -331,7 +335,13 @@ class Scheduler:
             seen[key] = _Seen(job, pods, self._reports.of_job(key), before, unfit)
         epoch, now = self._epoch, datetime.now(UTC)
         described = await asyncio.to_thread(
-            _describe_all, seen, nodes, now, configuration.scope == "all", self._priorities()
+            _describe_all,
+            seen,
+            nodes,
+            now,
+            configuration.scope == "all",
+            self._priorities(),
+            cordoned=self._cordoned(),
         )
         if epoch != self._epoch:
             return
@@ -525,6 +535,8 @@ def _describe_all(
     now: datetime,
     everything: bool,
     priorities: Mapping[str, int],
+    *,
+    cordoned: Collection[str],
 ) -> dict[Key, _Described]:
     """Each job's ScheduledJob. One that cannot be described is not decided for, and all that its pods take counts."""
     now_s = now.timestamp()
@@ -542,6 +554,7 @@ def _describe_all(
                 priorities=priorities,
                 before=each.before,
                 unfit=active(unfit, now_s),
+                cordoned=cordoned,
             )
             described[key] = _Described(found, unfit, verdict_due_s(each.pods, now_s))
         except Exception as error:

@@ -148,9 +148,18 @@ def promised(
         return target.replicas, False
     if refused_target(target, state):
         return state.replicas, state.rescaling
-    may = found.elastic or (found.stoppable and not target.replicas)
-    coming = may and target.generation > state.generation and state.phase != "Waiting"
-    return target.replicas, state.rescaling or coming
+    return target.replicas, state.rescaling or coming(found, target, state)
+
+
+def coming(found: JobRequest, target: Target, state: State) -> bool:
+    """Whether a job is to go from its state to a target of a newer generation. One with the same replicas and nodes is
+    taken over as it is."""
+    if target.generation <= state.generation or state.phase == "Waiting":
+        return False
+    if target.replicas == state.replicas:
+        moves = bool(state.nodes) and dict(target.nodes) != dict(state.nodes)
+        return moves and (found.elastic or found.stoppable)
+    return found.elastic or (found.stoppable and not target.replicas)
 
 
 def refused_target(target: Target, state: State) -> bool:

@@ -23,6 +23,7 @@ from elastic_tfjob.controller.objects.service import Record
 from elastic_tfjob.controller.objects.unfit import Pair
 from elastic_tfjob.controller.schedule.core_job import (
     Role,
+    by_task,
     cpu_use,
     job_spec,
     last_rescale,
@@ -69,8 +70,9 @@ class ScheduledJob:
     has been promised, `taken` the part of it that its pods take; `bound` the nodes of its pods, `awaited` the nodes
     promised to replicas that are not bound yet. `cpu` is what each bound replica holds, in millicores. `refused` are
     kube-scheduler's words where it refuses nodes. Since when (Unix time) the same target has replicas that are not
-    bound, and pods that hold more than it says: `awaited_since_s`, `owes_since_s`; None: it has none. `lesson` is the
-    name that a job that has succeeded teaches for, and what.
+    bound, and pods that hold more than it says: `awaited_since_s`, `owes_since_s`; None: it has none. `cordoned` are
+    nodes on which it runs and may not stay, `lost` those on which it does not run any more. `lesson` is the name that a
+    job that has succeeded teaches for, and what.
     """
 
     source: Job | None
@@ -88,6 +90,8 @@ class ScheduledJob:
     refused: str = ""
     awaited_since_s: float | None = None
     owes_since_s: float | None = None
+    cordoned: frozenset[str] = frozenset()
+    lost: frozenset[str] = frozenset()
     lesson: tuple[str, Lesson] | None = None
 
     @property
@@ -114,9 +118,11 @@ def scheduled_job(
     priorities: Mapping[str, int] | None = None,
     before: ScheduledJob | None = None,
     unfit: Mapping[Pair, str] | None = None,
+    cordoned: Collection[str] = (),
 ) -> ScheduledJob:
     """What is to be decided for a job; `before` is what it was before, to save work and to know for how long promises
-    stand. `unfit` are nodes that kube-scheduler refuses it. Raises InvalidTFJob and ValueError."""
+    stand. `unfit` are nodes that kube-scheduler refuses it, `cordoned` those that run what is there and get
+    nothing more. Raises InvalidTFJob and ValueError."""
     active = [pod for pod in pods if pod.phase not in _ENDED and pod.node]
     everything = _sum((pod.node, pod.requests) for pod in active)
     follows = job is not None and (all_jobs or annotated(job))
@@ -134,12 +140,13 @@ def scheduled_job(
         )
 
     spelling = {name.lower(): name for name in spec.tf_replica_specs}
-    by_role = {
+    by_index = {
         (spelling[pod.replica_type], pod.index): pod
         for pod in active
         if pod.owner == job.uid and pod.replica_type in spelling and pod.index is not None
     }
-    size, on_its_way = promised(found, target, state, started=bool(by_role))
+    size, on_its_way = promised(found, target, state, started=bool(by_index))
+    by_role = by_task(by_index, state)
     placement: dict[str, tuple[str, ...]] = {}
     awaited: dict[Role, str] = {}
     covered: list[tuple[str, Resources]] = []
@@ -153,6 +160,8 @@ def scheduled_job(
             wanted = target.nodes.get(name, ()) if target is not None else ()
             node = wanted[index] if index < len(wanted) else ""
             if pod is not None and (pod.node in nodes or node not in nodes):
+                if on_its_way and node in nodes and node != pod.node:  # it moves: room is kept for it there, too
+                    covered.append((node, _request(found, cpu, role)))
                 node = pod.node
             elif pod is not None:  # its node is lost: it will be made anew on the other one
                 covered.append((node, _request(found, cpu, role)))
@@ -207,6 +216,7 @@ def scheduled_job(
             since_s=since_s,
             service=record.service,
             executed_s=record.executed_s,
+            migrations=record.moves,
             rescaled_s=last_rescale(state),
             speed=speed(found, state, report, size, cpu),
             cpu=cpu,
@@ -226,6 +236,8 @@ def scheduled_job(
         refused=refused,
         awaited_since_s=awaited_since_s,
         owes_since_s=owes_since_s,
+        cordoned=frozenset(pod.node for pod in by_role.values() if pod.node in cordoned),
+        lost=frozenset(pod.node for pod in by_role.values() if pod.node not in nodes and pod.node not in cordoned),
     )
     # A person who asks for fewer (a quota admits no more) is followed all the same: that needs no room.
     fewer = superseded and all(count <= size.get(name, 0) for name, count in asked.items())

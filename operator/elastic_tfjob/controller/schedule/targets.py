@@ -136,10 +136,10 @@ def _needed(found: ScheduledJob, change: core.Target) -> dict[str, Resources]:
             continue
         values = _millicores(change, name)
         cpu = values[index] if index < len(values) else group.request.cpu
-        if (name, index) in found.bound:
+        if found.bound.get((name, index)) == node:
             # Also less: replicas give CPU back before those that are added start, which else could never be.
             shift(found.bound[name, index], Resources(cpu=cpu - found.cpu[name, index]))
-        elif found.awaited.get((name, index)) != node:
+        elif not (found.awaited.get((name, index)) == node or _promised_there(found, name, index, node)):
             shift(node, group.request._replace(cpu=cpu))
     for role, node in {**found.awaited, **found.bound}.items():
         if role not in wanted and node in needed:
@@ -148,6 +148,13 @@ def _needed(found: ScheduledJob, change: core.Target) -> dict[str, Resources]:
             shift(node, NOTHING.minus(group.request._replace(cpu=found.cpu.get(role, group.request.cpu))))
     # Freeing one resource while taking another is fine; what is freed is not given to others before it is free.
     return {node: amount for node, amount in needed.items() if any(part > 0 for part in amount)}
+
+
+def _promised_there(found: ScheduledJob, name: str, index: int, node: str) -> bool:
+    """Whether a replica of a lost node has room on this one already."""
+    assert found.job is not None
+    names = found.job.placement.get(name, ())
+    return index < len(names) and names[index] == node
 
 
 def _millicores(change: core.Target, name: str) -> tuple[int, ...]:
@@ -164,6 +171,7 @@ def _holds(found: ScheduledJob, change: core.Target) -> Target:
     assert found.job is not None
     assert found.terms is not None
     replicas = {group.type: len(change.nodes.get(group.type, ())) for group in found.job.spec.groups}
+    moving = [role for role, node in _roles(change.nodes) if _moves(found, role, node)]
     anywhere = any(node in (ANY_NODE, "") for _, node in _roles(change.nodes))
     reason = change.reason
     if found.refused:  # a replica that finds no other node keeps the one it cannot have: it may become free
@@ -172,8 +180,10 @@ def _holds(found: ScheduledJob, change: core.Target) -> Target:
         name: tuple(max(1, value - found.terms.beside[name]) for value in _millicores(change, name))
         for name in change.cpu
     }
+    for node in found.cordoned:
+        reason = reason.replace(f"{node} is gone", f"{node} is cordoned")
     return Target(
-        _generation(found, replicas),
+        _generation(found, replicas, moves=bool(moving)),
         replicas,
         {}
         if anywhere
@@ -210,8 +220,16 @@ def _declared(found: ScheduledJob, replicas: Mapping[str, int]) -> Mapping[str, 
     return found.terms.declared if followed or found.target is None else found.target.declared
 
 
-def _generation(found: ScheduledJob, replicas: Mapping[str, int]) -> int:
-    """One more where the size changes; the first start is generation 0 however long the job waited for it."""
+def _moves(found: ScheduledJob, role: Role, node: str) -> bool:
+    """Whether a replica runs on another node, and can go to this one while it does: not from one that is lost."""
+    assert found.job is not None
+    there = found.bound.get(role, node)
+    return there != node and node not in (ANY_NODE, "") and there not in found.lost and found.job.spec.movable
+
+
+def _generation(found: ScheduledJob, replicas: Mapping[str, int], *, moves: bool = False) -> int:
+    """One more where the size changes or replicas that run go to other nodes; the first start is generation 0 however
+    long the job waited for it."""
     target, state = found.target, found.state
     known = [target.generation if target is not None else 0]
     if state is not None:
@@ -223,7 +241,7 @@ def _generation(found: ScheduledJob, replicas: Mapping[str, int]) -> int:
     refused = target is not None and state is not None and state.refused is not None
     refused = refused and state.refused.generation == target.generation  # type: ignore[union-attr]
     size = target.replicas if target is not None else (state.replicas if state is not None else {})
-    return last + 1 if has_run and (refused or dict(size) != dict(replicas)) else last
+    return last + 1 if has_run and (refused or moves or dict(size) != dict(replicas)) else last
 
 
 def _differs(wanted: Target, known: Target | None) -> bool:

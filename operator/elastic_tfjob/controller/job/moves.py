@@ -1,0 +1,99 @@
+"""Replicas that go to other nodes while the job trains: which ones, and the pods that the job then has. Pure.
+
+A move is a rescale to the same replicas. The task that moves gets a pod with another index on the new node, prepared
+beside the running generation as an added replica is; the pod that it had goes after the switch, as one that is taken
+away does. So a move pauses the job for as long as a rescale does, and loses no step.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import count as numbers
+from typing import Final
+
+from elastic_tfjob.api.limits import MAX_REPLICAS
+from elastic_tfjob.controller.objects.annotations import Counts, Next, State, Target
+from elastic_tfjob.controller.objects.indexes import simplest, spans
+from elastic_tfjob.controller.objects.observed import Pod
+
+__all__ = ["Move", "coming_indexes", "described", "moves", "replicas_moved", "switched_with_moves"]
+
+Role = tuple[str, int]
+"""Replica type and index of the pod."""
+
+_NAMED: Final = 5
+_ENDED: Final = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A replica that is to leave a node: its type, its task, the index of the pod that it has, and both nodes."""
+
+    name: str
+    task: int
+    index: int
+    before: str
+    after: str
+
+    @property
+    def role(self) -> Role:
+        """The pod that it has."""
+        return self.name, self.index
+
+
+def moves(state: State, target: Target, pods: Mapping[Role, Pod]) -> tuple[Move, ...]:
+    """The replicas whose pod runs on another node than the target has for them. A pod that is not bound, or ends, gets
+    the node when it is made anew."""
+    found = []
+    for name, nodes in target.nodes.items():
+        for task, (index, node) in enumerate(zip(state.pods(name), nodes, strict=False)):
+            pod = pods.get((name, index))
+            if pod is None or pod.terminating or pod.stopped_by_us or pod.phase in _ENDED:
+                continue
+            if task < target.replicas.get(name, 0) and pod.node and pod.node != node:
+                found.append(Move(name, task, index, pod.node, node))
+    return tuple(found)
+
+
+def coming_indexes(state: State, replicas: Counts, moving: Collection[Move]) -> dict[str, tuple[int, ...]] | None:
+    """The pods of a size that is prepared beside the running one: each added or moving task has the lowest index that
+    no pod has now. None where their numbers are beyond what an annotation may say."""
+    tasks = {(each.name, each.task) for each in moving}
+    found: dict[str, tuple[int, ...]] = {}
+    for name, count in replicas.items():
+        before = state.pods(name)
+        if name not in state.indexes and not any(kind == name for kind, _ in tasks):
+            continue
+        used = set(before)
+        free = (index for index in numbers() if index not in used)
+        found[name] = tuple(
+            before[task] if task < len(before) and (name, task) not in tasks else next(free) for task in range(count)
+        )
+    found = simplest(found)
+    return found if sum(spans(replicas, found).values()) <= MAX_REPLICAS else None
+
+
+def replicas_moved(before: State, coming: Next) -> int:
+    """How many replicas have another pod, or in their pod's place one on another node, in the coming size."""
+    moved = 0
+    for name in coming.replicas:
+        pods = zip(before.pods(name), coming.pods(name), strict=False)
+        there, then = before.nodes.get(name, ()), coming.nodes.get(name, ())
+        for task, (old, new) in enumerate(pods):
+            known = task < len(there) and task < len(then)
+            moved += (there[task] != then[task]) if known else old != new and coming.mode != "recreate"
+    return moved
+
+
+def switched_with_moves(before: State, after: State) -> bool:
+    """Whether the job has switched, between these two states, to a generation with replicas on other nodes."""
+    coming = before.next
+    if coming is None or not before.generation < coming.generation == after.generation:
+        return False
+    return replicas_moved(before, coming) > 0
+
+
+def described(moving: Collection[Move]) -> str:
+    """`worker-1 from node-a to node-b`, of the first few."""
+    told = [f"{each.name.lower()}-{each.index} from {each.before} to {each.after}" for each in moving][:_NAMED]
+    more = f" and {len(moving) - _NAMED} more" if len(moving) > _NAMED else ""
+    return ", ".join(told) + more

@@ -1,0 +1,284 @@
+"""A replica that runs goes to another node: which pods the job has on the way and then, and that nothing is lost."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.api.limits import MAX_REPLICAS
+from elastic_tfjob.controller.job.decision import Settings
+from elastic_tfjob.controller.job.moves import Move, coming_indexes, described, moves, replicas_moved
+from elastic_tfjob.controller.objects.annotations import (
+    STATE_ANNOTATION,
+    TARGET_ANNOTATION,
+    UID_ANNOTATION,
+    Next,
+    State,
+    Target,
+)
+from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION, parse, position, resized
+from elastic_tfjob.controller.objects.service import Record
+from unit.build import UID
+from unit.pretend import Cluster
+
+SIZE = {"Chief": 1, "PS": 1, "Worker": 2}
+NODES = {"Chief": ("a",), "PS": ("a",), "Worker": ("a", "b")}
+FIXED_SIZE = {f"{PREFIX}checkpoint-dir": "/checkpoints"}
+
+
+def aim(cluster: Cluster, generation: int, **nodes: tuple[str, ...]) -> None:
+    """Write a target with these nodes; the other types stay where they are."""
+    where = {**NODES, **nodes}
+    size = {name: len(names) for name, names in where.items()}
+    target = Target(generation, size, where, {}, "wanted", dict(cluster.types))
+    cluster.annotations[TARGET_ANNOTATION] = target.to_json()
+
+
+def placed(**options: Any) -> Cluster:
+    """A job that trains on the nodes of a profile's plan."""
+    cluster = Cluster(settings=Settings(image="operator:1", wait_for_target=True), **options)
+    aim(cluster, 0)
+    cluster.run(6)
+    assert {name: pod.node for name, pod in cluster.pods.items()} == {
+        "j-chief-0": "a",
+        "j-ps-0": "a",
+        "j-worker-0": "a",
+        "j-worker-1": "b",
+    }
+    cluster.events.clear()
+    return cluster
+
+
+def tasks(cluster: Cluster, pod: str) -> tuple[dict[str, list[str]], int]:
+    """The pods that a pod was told to train with, without the rest of their names, and its task."""
+    config = orjson.loads(orjson.loads(cluster.pods[pod].command)["tf_config"])
+    pods = {kind: [name.split(".")[0] for name in names] for kind, names in config["cluster"].items()}
+    return pods, config["task"]["index"]
+
+
+@pytest.mark.parametrize("annotations", [None, FIXED_SIZE])
+@pytest.mark.parametrize(
+    ("nodes", "gone", "new"),
+    [
+        ({"Worker": ("a", "c")}, "worker-1", "worker-2"),
+        ({"Worker": ("c", "b")}, "worker-0", "worker-2"),
+        ({"PS": ("c",)}, "ps-0", "ps-1"),
+    ],
+)
+def test_a_replica_moves(
+    nodes: dict[str, tuple[str, ...]], gone: str, new: str, annotations: dict[str, str] | None
+) -> None:
+    """By overlap, with equal bounds too: the pods that stay are the same, and the one that goes stays till the end."""
+    cluster = placed(**({"annotations": dict(annotations)} if annotations else {}))
+    kept = {name: pod.uid for name, pod in cluster.pods.items() if name != f"j-{gone}"}
+    aim(cluster, 1, **nodes)
+    cluster.until("Switching")
+    assert f"j-{gone}" in cluster.pods
+    cluster.run(20)
+    state = cluster.state
+    assert (state.phase, state.generation, dict(state.replicas)) == ("Stable", 1, SIZE)
+    assert {name: pod.uid for name, pod in cluster.pods.items() if name in kept} == kept
+    assert cluster.running == dict.fromkeys([*(name.removeprefix("j-") for name in kept), new], 1)
+    assert cluster.pods[f"j-{new}"].node == "c"
+    assert [each.mode for each in state.history] == ["overlap"]
+    assert (state.last_downtime_s, state.history[0].lost_steps) == (0.5, 0)
+    assert cluster.reasons == ["Rescaling", "Rescaled"]
+    message = cluster.events[0][1]
+    assert message.startswith(f"Moves {gone} from {'b' if gone == 'worker-1' else 'a'} to c (overlap): wanted")
+    assert Record.of(cluster.annotations, UID).moves == 1
+
+
+def test_tasks_keep_their_numbers() -> None:
+    cluster = placed()
+    aim(cluster, 1, Worker=("c", "b"))
+    cluster.run(25)
+    assert tasks(cluster, "j-worker-2")[1] == 0
+    pods, task = tasks(cluster, "j-worker-1")
+    assert (pods["worker"], task) == (["j-worker-2", "j-worker-1"], 1)
+
+
+def test_it_moves_on_grows_and_shrinks() -> None:
+    """Each pod that is added gets the lowest index that is free."""
+    cluster = placed()
+    for generation, workers, pods in (
+        (1, ("a", "c"), ["worker-0", "worker-2"]),
+        (2, ("a", "d"), ["worker-0", "worker-1"]),
+        (3, ("e", "d"), ["worker-1", "worker-2"]),
+        (4, ("e", "d", "a"), ["worker-0", "worker-1", "worker-2"]),
+        (5, ("e",), ["worker-2"]),
+    ):
+        aim(cluster, generation, Worker=workers)
+        cluster.run(25)
+        assert [name for name in cluster.running if name.startswith("worker")] == pods
+        assert set(cluster.running.values()) == {generation}
+        where = {pod.index: pod.node for pod in cluster.pods.values() if pod.replica_type == "worker"}
+        assert tuple(where[index] for index in cluster.state.pods("Worker")) == workers
+    assert cluster.made.count("j-chief-0") == 1
+
+
+def test_with_the_chief_all_pods_are_made_anew() -> None:
+    cluster = placed()
+    aim(cluster, 1, Worker=("a", "c"))
+    cluster.run(25)
+    aim(cluster, 2, Chief=("b",), Worker=("a", "c"))
+    cluster.run(40)
+    assert [each.mode for each in cluster.state.history] == ["overlap", "recreate"]
+    assert "chief-0 leads the training, and moves" in str(cluster.events)
+    assert {name: pod.node for name, pod in cluster.pods.items()} == {
+        "j-chief-0": "b",
+        "j-ps-0": "a",
+        "j-worker-0": "a",
+        "j-worker-1": "c",
+    }
+    assert cluster.state.indexes == {}
+    assert INDEXES_ANNOTATION not in cluster.annotations
+
+
+def test_a_move_that_is_refused_leaves_all_as_it_was() -> None:
+    cluster = placed()
+    cluster.launchers["j-chief-0"].saves = "fails"
+    aim(cluster, 1, Worker=("a", "c"))
+    cluster.run(30)
+    assert (cluster.state.phase, cluster.state.generation, dict(cluster.state.nodes)) == ("Stable", 0, NODES)
+    assert cluster.running == {"chief-0": 0, "ps-0": 0, "worker-0": 0, "worker-1": 0}
+    assert cluster.reasons == ["Rescaling", "RescaleRolledBack"]
+    assert "Stays at 1 Chief + 1 PS + 2 Worker instead of other nodes" in str(cluster.events)
+    cluster.launchers["j-chief-0"].saves = "well"
+    aim(cluster, 2, Worker=("a", "c"))
+    cluster.run(30)
+    assert set(cluster.running.values()) == {2}
+
+
+def test_other_nodes_are_wanted_meanwhile() -> None:
+    cluster = placed()
+    aim(cluster, 1, Worker=("a", "c"))
+    cluster.until("Preparing")
+    aim(cluster, 2, Worker=("a", "d"))
+    cluster.run(60)
+    assert cluster.pods["j-worker-2"].node == "d"
+    assert "other nodes are wanted now" in str(cluster.events)
+
+
+def test_the_same_generation_is_no_move() -> None:
+    """Where a pod is to be made anew: on the node of a lost one's successor."""
+    cluster = placed()
+    aim(cluster, 0, Worker=("a", "c"))
+    cluster.run(5)
+    assert cluster.pods["j-worker-1"].node == "b"
+    cluster.kill("j-worker-1")
+    cluster.run(5)
+    assert cluster.pods["j-worker-1"].node == "c"
+    assert cluster.reasons == []
+
+
+@pytest.mark.parametrize("writes", range(6))
+@pytest.mark.parametrize("phase", ["Stable", "Preparing", "Checkpointing", "Switching"])
+def test_the_operator_is_killed_while_a_replica_moves(phase: str, writes: int) -> None:
+    cluster = placed()
+    aim(cluster, 1, Worker=("a", "c"))
+    cluster.until(phase)
+    cluster.reconcile(killed_after=writes)
+    cluster.tick()
+    cluster.run(40)
+    assert cluster.running == {"chief-0": 1, "ps-0": 1, "worker-0": 1, "worker-2": 1}
+    assert Record.of(cluster.annotations, UID).moves == 1
+
+
+@pytest.mark.parametrize("victim", ["j-worker-1", "j-worker-2", "j-ps-0"])
+@pytest.mark.parametrize("phase", ["Preparing", "Checkpointing", "Switching"])
+def test_a_pod_is_lost_while_a_replica_moves(phase: str, victim: str) -> None:
+    cluster = placed()
+    aim(cluster, 1, Worker=("a", "c"))
+    cluster.until(phase)
+    cluster.run(1)
+    if victim in cluster.pods:
+        cluster.kill(victim)
+    cluster.run(60)
+    state = cluster.state
+    assert state.phase == "Stable"
+    pods = {f"{name.lower()}-{index}" for name in state.replicas for index in state.pods(name)}
+    assert cluster.running == dict.fromkeys(pods, state.generation)
+
+
+class TestPure:
+    """moves.py and indexes.py."""
+
+    STATE = State("Stable", replicas={"PS": 1, "Worker": 3}, nodes={"PS": ("a",), "Worker": ("a", "b", "c")})
+
+    def test_no_pod_no_move(self) -> None:
+        target = Target(1, {"PS": 1, "Worker": 3}, {"Worker": ("a", "b", "d")})
+        assert moves(self.STATE, target, {}) == ()
+
+    def test_moving_pods_never_take_an_index_that_is_in_use(self) -> None:
+        """Not even one that the same change takes away."""
+        moving = [Move("Worker", 0, 0, "a", "d")]
+        assert coming_indexes(self.STATE, {"PS": 1, "Worker": 2}, moving) == {"Worker": (3, 1)}
+
+    def test_no_number_beyond_what_can_be_written(self) -> None:
+        state = State("Stable", replicas={"Worker": MAX_REPLICAS})
+        moving = [Move("Worker", 1, 1, "a", "b")]
+        assert coming_indexes(state, {"Worker": MAX_REPLICAS}, moving) is None
+
+    def test_words(self) -> None:
+        many = [Move("Worker", i, i, "a", "b") for i in range(7)]
+        assert described(many[:1]) == "worker-0 from a to b"
+        assert described(many).endswith("worker-4 from a to b and 2 more")
+
+    def test_replicas_moved(self) -> None:
+        size = {"PS": 1, "Worker": 3}
+        coming = Next(1, 1, "overlap", size, size, {"PS": ("b",), "Worker": ("a", "b", "d")})
+        assert replicas_moved(self.STATE, coming) == 2
+
+    def test_resized(self) -> None:
+        assert resized((2, 1), 4) == (2, 1, 0, 3)
+        assert resized((2, 1), 1) == (2,)
+        assert position({"Worker": 2}, {"Worker": (2, 1)}, "Worker", 1) == 1
+        assert position({"Worker": 2}, {}, "Worker", 2) is None
+
+
+class TestAnnotation:
+    STATE = State(
+        "Preparing",
+        generation=3,
+        replicas={"Worker": 2},
+        indexes={"Worker": (0, 2)},
+        next=Next(4, 1, "overlap", {"Worker": 2}, {"Worker": 2}, indexes={"Worker": (3, 2)}),
+    )
+
+    def notes(self) -> dict[str, str]:
+        text = self.STATE.indexes_json
+        assert text is not None
+        return {UID_ANNOTATION: UID, STATE_ANNOTATION: self.STATE.to_json(), INDEXES_ANNOTATION: text}
+
+    def test_round_trip(self) -> None:
+        assert State.of(self.notes(), UID, ["Worker"]) == self.STATE
+
+    def test_an_operator_that_does_not_know_it_keeps_all_pods(self) -> None:
+        alone = State.parse(self.STATE.to_json())
+        assert alone is not None
+        assert alone.next is not None
+        assert (alone.replicas, alone.next.replicas) == ({"Worker": 3}, {"Worker": 4})
+        assert "indexes" not in orjson.loads(self.STATE.to_json())
+
+    def test_a_state_that_needs_none_has_none(self) -> None:
+        assert State("Stable", replicas={"Worker": 2}).indexes_json is None
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "nonsense",
+            "[]",
+            '{"3":[]}',
+            '{"3":{"Worker":[0,0,2]}}',
+            '{"3":{"Worker":[0,-1]}}',
+            '{"3":{"Worker":[0,7]}}',
+            '{"3":{"Worker":[0,true]}}',
+            '{"3":{"Worker":"02"}}',
+            '{"3":{"Boss":[0,2]}}',
+            '{"2":{"Worker":[0,2]}}',
+        ],
+    )
+    def test_nonsense_counts_as_nothing(self, text: str) -> None:
+        """An older operator has changed the size, or somebody wrote there."""
+        assert parse(text, 3, {"Worker": 3}) == {}
