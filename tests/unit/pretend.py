@@ -151,6 +151,8 @@ class Cluster:
     command: list[str] | None = field(default_factory=lambda: list(COMMAND))
     spec: dict[str, Any] = field(default_factory=dict)
     restart: str = "OnFailure"
+    pod_spec: dict[str, Any] = field(default_factory=dict)
+    """What the templates say beside their container."""
 
     def __post_init__(self) -> None:
         self.now: datetime = NOW
@@ -196,7 +198,9 @@ class Cluster:
             name: {
                 "replicas": count,
                 "restartPolicy": self.restart,
-                "template": {"spec": {"containers": [{k: v for k, v in container.items() if v is not None}]}},
+                "template": {
+                    "spec": {"containers": [{k: v for k, v in container.items() if v is not None}], **self.pod_spec}
+                },
             }
             for name, count in self.types.items()
         }

@@ -5,6 +5,7 @@ no API server, the order of things, and what holds for every observation.
 """
 
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,8 @@ from elastic_tfjob.controller.job.decision import (
     UpdatePodGroup,
 )
 from elastic_tfjob.controller.objects.annotations import COMMAND_ANNOTATION, STOP_COMMAND
-from elastic_tfjob.controller.objects.observed import Job, Pod
+from elastic_tfjob.controller.objects.observed import INSTALL, Job, Pod
+from elastic_tfjob.controller.objects.status import format_time
 from unit.build import NOW, condition, decide, job, pod, pod_group, replicas, service, services, shown
 
 STOPPED = {COMMAND_ANNOTATION: STOP_COMMAND}
@@ -202,6 +204,44 @@ class TestLimits:
         decision = decide(found, pods=(pod("Worker", 0, phase, restarts=restarts),), services=services({"Worker": 1}))
         assert decision.status is not None
         assert (("Failed", "True", "TFJobFailed") in shown(decision.status)) == failed
+
+    @pytest.mark.parametrize(("stop", "failed"), [({COMMAND_ANNOTATION: STOP_COMMAND}, False), ({}, True)])
+    def test_a_pod_that_we_ended_is_no_retry(self, stop: dict[str, str], failed: bool) -> None:
+        """Removed by an edit, or by a suspension that was short."""
+        found = job({"Worker": replicas(1, "Never")}, runPolicy={"backoffLimit": 0})
+        ended = pod("Worker", 0, "Failed", exit_code=143, terminating=True, annotations=stop)
+        status = decide(found, pods=(ended,), services=services({"Worker": 1})).status
+        assert status is not None
+        assert (("Failed", "True", "TFJobFailed") in shown(status)) == failed
+
+
+class TestLauncherThatCannotBeInstalled:
+    """The container that installs it is ours, so its end is no failure of the job."""
+
+    @staticmethod
+    def failed(ended_s: float) -> Pod:
+        finished = {"exitCode": 1, "finishedAt": format_time(NOW - timedelta(seconds=ended_s))}
+        inits = [{"name": INSTALL, "restartCount": 0, "state": {"terminated": finished}}]
+        return pod("Worker", 0, "Failed", status={"initContainerStatuses": inits})
+
+    @pytest.mark.parametrize("policy", ["Never", "ExitCode", "OnFailure"])
+    def test_its_pod_is_made_anew_after_a_while(self, policy: str) -> None:
+        found = job({"Worker": replicas(1, policy)}, runPolicy={"backoffLimit": 0})
+        for ended_s, deleted in ((3.0, []), (10.0, ["j-worker-0"])):
+            decision = decide(found, pods=(self.failed(ended_s),), services=services({"Worker": 1}))
+            assert [each.name for each in decision.actions if isinstance(each, DeletePod)] == deleted
+            assert decision.status is not None
+            assert "Failed" not in [type_ for type_, *_ in shown(decision.status)]
+            assert [event.reason for event in decision.events] == ["LauncherNotInstalled"] * len(deleted)
+            assert (decision.again_at is None) == bool(deleted)
+
+    def test_an_init_container_of_the_users_is_the_users(self) -> None:
+        inits = [{"name": "own", "restartCount": 0, "state": {"terminated": {"exitCode": 1}}}]
+        own = pod("Worker", 0, "Failed", status={"initContainerStatuses": inits})
+        found = job({"Worker": replicas(1, "Never")})
+        status = decide(found, pods=(own,), services=services({"Worker": 1})).status
+        assert status is not None
+        assert ("Failed", "True", "TFJobFailed") in shown(status)
 
 
 class TestRestart:

@@ -625,9 +625,10 @@ class TestVerdict:
 
 
 @pytest.mark.parametrize("policy", ["Never", "ExitCode"])
-def test_pods_that_end_while_they_are_made_anew_have_not_failed(policy: str) -> None:
+@pytest.mark.parametrize("spec", [{}, {"runPolicy": {"backoffLimit": 0}}])
+def test_pods_that_end_while_they_are_made_anew_have_not_failed(policy: str, spec: dict[str, Any]) -> None:
     """The chief is gone, so its peers' programs fail."""
-    cluster = started(annotations={**ELASTIC, f"{PREFIX}rescale": "recreate"}, restart=policy)
+    cluster = started(annotations={**ELASTIC, f"{PREFIX}rescale": "recreate"}, restart=policy, spec=spec)
     cluster.target(1, Worker=3)
     cluster.until("Recreating")
     for _ in range(10):
@@ -641,6 +642,33 @@ def test_pods_that_end_while_they_are_made_anew_have_not_failed(policy: str) -> 
     cluster.run(30)
     assert "Failed" not in conditions(cluster)
     assert set(cluster.running.values()) == {1}
+
+
+def test_a_drained_pod_of_an_elastic_job_is_no_retry() -> None:
+    cluster = started(restart="Never", spec={"runPolicy": {"backoffLimit": 0}})
+    drained = replace(cluster.pods["j-worker-1"], phase="Failed", exit_code=143, terminating=True)
+    cluster.pods["j-worker-1"] = drained
+    cluster.reconcile()
+    assert "Failed" not in conditions(cluster)
+    cluster.pods["j-worker-1"] = replace(drained, terminating=False)
+    cluster.reconcile()
+    assert conditions(cluster)[-1] == "Failed"
+
+
+def test_a_node_that_the_template_asks_for_is_no_node_of_ours() -> None:
+    """A state without nodes, and a pod that waits for the one node that its user wants: it is not made anew."""
+    cluster = started()
+    fields = [{"key": "metadata.name", "operator": "In", "values": ["theirs"]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": fields}]}}
+    cluster.pod_spec = {"affinity": {"nodeAffinity": required}}
+    waiting = replace(cluster.pods["j-worker-1"], phase="Pending", node="", pinned="theirs")
+    cluster.pods["j-worker-1"] = waiting
+    cluster.unschedulable.add("j-worker-1")
+    cluster.run(3)
+    assert cluster.pods["j-worker-1"].uid == waiting.uid
+    cluster.pods["j-worker-1"] = replace(waiting, pinned="lost")
+    cluster.run(3)
+    assert cluster.pods["j-worker-1"].uid != waiting.uid
 
 
 def test_a_pod_that_failed_before_they_are_made_anew_has_failed() -> None:

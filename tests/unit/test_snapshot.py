@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION, Target
 from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
@@ -647,6 +648,42 @@ def test_a_job_that_no_profile_decides_for_any_more_starts(waits: Any, said: dic
     }
     running.pop(PREFIX + "target", None)
     assert released(look(job({"Worker": 2}, annotations=running)), "kips") is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"placement": "none"},
+        {"placement": "none", "max-workers": "4", "checkpoint-dir": "/c"},
+    ],
+)
+@pytest.mark.parametrize("has_target", [True, False])
+def test_a_job_that_no_profile_decides_for_any_more_follows_edits(said: dict[str, str], has_target: bool) -> None:
+    annotations = {PREFIX + name: text for name, text in said.items()}
+    annotations[PREFIX + "state"] = json.dumps({"phase": "Stable", "generation": 0, "replicas": {"Worker": 2}})
+    if has_target:
+        seen = {"replicas": {"Worker": 2}, "declared": {"Worker": 2}}
+        annotations[PREFIX + "target"] = json.dumps({"generation": 0, **seen})
+    assert released(look(job({"Worker": 2}, annotations=annotations)), "kips") is None
+    edited = look(job({"Worker": 3}, annotations=annotations))
+    assert (edited.job, edited.followed) == (None, False)
+    for made in (released(edited, "kips"), decide_fixed(edited)):
+        assert made is not None
+        assert (made.generation, made.replicas, made.declared) == (1, {"Worker": 3}, {"Worker": 3})
+
+
+def test_a_target_that_is_too_large_goes_without_nodes() -> None:
+    """Beside what its user wrote; and not another one in each round."""
+    large = elastic_job(said={"note": "x" * (MAX_ANNOTATION_BYTES - 450)})
+    made, _ = replanned(large, ())
+    wanted = made["ns/j"]
+    assert (wanted.replicas, wanted.nodes) == ({"PS": 1, "Worker": 1}, {})
+    assert "no room for their names" in wanted.reason
+    again = elastic_job(said={"note": "x" * (MAX_ANNOTATION_BYTES - 450)}, target=json.loads(wanted.to_json()))
+    assert replanned(again, ())[0] == {}
+    small, _ = replanned(elastic_job(said={"note": "x"}), ())
+    assert set(small["ns/j"].nodes) == {"PS", "Worker"}
 
 
 def test_a_job_that_is_only_placed_follows_edits() -> None:

@@ -70,7 +70,7 @@ from elastic_tfjob.controller.objects.annotations import (
     claim,
 )
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION, position
-from elastic_tfjob.controller.objects.observed import Pod, Service
+from elastic_tfjob.controller.objects.observed import Pod, Service, template_pin
 from elastic_tfjob.controller.objects.quantities import cpu_of, requests_of
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record, continued
 from elastic_tfjob.controller.objects.status import ReplicaCounts, format_time, moment_of
@@ -84,6 +84,7 @@ _PAUSED: Final = ("Checkpointing", "Switching", "Recreating")
 # Objects that one pass creates. Those of a job of a thousand replicas take the API server half a minute: meanwhile the
 # job may have been suspended, deleted or scaled.
 _CREATED_AT_ONCE: Final = 200
+_INSTALL_AGAIN_S: Final = 10.0
 
 # What the operator writes into a job's annotations beside its state takes so many bytes at most; and so much it grows.
 _OF_STATE: Final = (
@@ -245,10 +246,10 @@ class _Pass:
             self._condition("Suspended", "TFJobResumed", message, status="False")
             self.status.start_time = self.now
             self.events.append(Event("Normal", "TFJobResumed", message))
+        self.state = self._followed()
         if failure := self._limit_reached():
             self._fail("TFJobFailed", failure)
             return
-        self.state = self._followed()
         if not self._gang_may_start():
             return
         self._report_troubles()
@@ -538,10 +539,12 @@ class _Pass:
         if restarts >= max(limit, 1):
             return True
         # A failure that the stored status does not show yet counts as one retry; upstream forgets earlier ones.
-        failed = sum(pod.phase == "Failed" for pod in self.pods)
-        active = sum(pod.phase not in ("Succeeded", "Failed") and not pod.terminating for pod in self.pods)
+        own = [pod for name in self.spec.tf_replica_specs for pod in self._of_type(name) if not self._leaves(name, pod)]
+        failed = sum(pod.phase == "Failed" for pod in own)
+        active = sum(pod.phase not in ("Succeeded", "Failed") and not pod.terminating for pod in own)
         known = sum(counts.failed for counts in self.status.replicas.values())
-        return failed > known and active != self.spec.total_replicas and limit < 1
+        size = self.spec.total_replicas if self.state is None else sum(self.state.replicas.values())
+        return failed > known and active != size and limit < 1
 
     def _gang_may_start(self) -> bool:
         scheduler = self.settings.gang_scheduler
@@ -574,7 +577,6 @@ class _Pass:
         """Have the pods of a type with these indexes. Those beyond the size that the job runs with are being prepared
         for the next one: what becomes of them says nothing about the job."""
         replica = self.spec.tf_replica_specs[name]
-        elastic = self.state is not None and self.elasticity.elastic(self.declared)
         counts = self.status.replicas[name] = ReplicaCounts()
         present: set[int] = set()
         kept = wanted if isinstance(wanted, range) else frozenset(wanted)
@@ -587,8 +589,9 @@ class _Pass:
             unfinished = pod.stopped_by_us and not hold
             if pod.index not in kept or unfinished or self._waits_for_a_node_in_vain(name, pod):
                 self._delete_pods([pod], mark=True)
-            # An elastic job survives the loss of a pod, so a drain or a preemption is no failure of it.
-            leaving = self._task(name, pod) is None or pod.stopped_by_us or (elastic and pod.terminating)
+            elif pod.not_installed:
+                self._install_again(pod)
+            leaving = self._leaves(name, pod)
             if pod.exit_code is not None:
                 self._event(
                     "Normal", "ExitedWithCode", f"Pod: {pod.namespace}.{pod.name} exited with code {pod.exit_code}"
@@ -601,6 +604,24 @@ class _Pass:
         for index in wanted:
             if index not in present and self._may_create(Pod, general_name(self.job.name, name, index)):
                 self._create_pod(name, index)
+
+    def _leaves(self, name: str, pod: Pod) -> bool:
+        """Whether what becomes of a pod says nothing about the job: it is not part of the size, the operator ended it,
+        or what the operator put into it did. An elastic job survives the loss of a pod, so a drain or a preemption is
+        no failure of it."""
+        elastic = self.state is not None and self.elasticity.elastic(self.declared)
+        ended_for_us = pod.stopped_by_us or bool(pod.not_installed) or (elastic and pod.terminating)
+        return ended_for_us or self._task(name, pod) is None
+
+    def _install_again(self, pod: Pod) -> None:
+        """A pod whose launcher could not be installed is made anew, but not at once: a node's disk may be full."""
+        since = moment_of(pod.not_installed)
+        due = after(since, _INSTALL_AGAIN_S) if since is not None else self.time
+        if self.time < due:
+            self.again_at = min(self.again_at or due, due)
+            return
+        self._event("Warning", "LauncherNotInstalled", f"{pod.name} ended before it began, and is made anew")
+        self._delete_pods([pod])
 
     def _may_create(self, kind: type[Pod | Service], name: str) -> bool:
         """Whether a name is free, and this pass may create more."""
@@ -615,11 +636,13 @@ class _Pass:
         return True
 
     def _waits_for_a_node_in_vain(self, name: str, pod: Pod) -> bool:
-        """Whether a pod that is not bound yet is pinned to another node than it shall have by now: one that is lost."""
+        """Whether a pod that is not bound yet is pinned to another node than it shall have by now: one that is lost.
+        Where it shall have none from us, it may have one from its template."""
         state = self.state
         if state is None or pod.index is None or pod.node or not pod.pinned or pod.phase != "Pending":
             return False
-        return pod.pinned != _node(_size_with(state, name, pod.index), name, pod.index)
+        node = _node(_size_with(state, name, pod.index), name, pod.index)
+        return pod.pinned != (node or template_pin(self.declared.tf_replica_specs[name].template))
 
     def _judge_failed(self, name: str, policy: str, pod: Pod) -> None:
         exit_code = _NO_EXIT_CODE if pod.exit_code is None else pod.exit_code

@@ -59,6 +59,9 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "ResizeUnsupported": Meaning("Warning", "TFJob", "The cluster cannot change CPU in place (Kubernetes < 1.33)."),
     "InvalidAnnotation": Meaning("Warning", "TFJob", "An annotation is invalid and ignored. Allowed values follow."),
     "LauncherNotInjected": Meaning("Warning", "TFJob", "The job's pods have no launcher: a rescale recreates them."),
+    "LauncherNotInstalled": Meaning(
+        "Warning", "TFJob", "The container that installs the launcher failed; the pod is made anew after 10 s."
+    ),
     "StateNotStored": Meaning("Warning", "TFJob", "The job's annotations leave too little room for the state."),
     "KueueQuota": Meaning("Warning", "TFJob", "More replicas are asked for than Kueue admitted."),
     "NotScheduled": Meaning("Warning", "TFJob", "The profile leaves the job out for a while. The message says why."),

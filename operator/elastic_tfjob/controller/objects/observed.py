@@ -147,7 +147,8 @@ class Pod:
     that trains has terminated. `cpu` are request and limit of that container in millicores, `command` is what the
     operator told its launcher; `exporter` tells that it can be asked for its status; `pinned` is the one node that it
     may be bound to; `running_since` is when the container that trains was started (RFC 3339), while it runs.
-    `unschedulable_at` is since when kube-scheduler finds no node for it, `unschedulable` are its words."""
+    `unschedulable_at` is since when kube-scheduler finds no node for it, `unschedulable` are its words. `not_installed`
+    is when it failed because the launcher could not be installed in it (RFC 3339, or "unknown")."""
 
     namespace: str
     name: str
@@ -172,6 +173,7 @@ class Pod:
     running_since: str = ""
     unschedulable_at: str = ""
     unschedulable: str = ""
+    not_installed: str = ""
 
     @classmethod
     @readable
@@ -213,6 +215,7 @@ class Pod:
                 "",
             ),
             exporter=any(container.get("name") == EXPORTER for container in spec.get("initContainers") or ()),
+            not_installed=_not_installed(inits) if status.get("phase") == "Failed" else "",
         )
 
     @property
@@ -306,6 +309,24 @@ def pinned_to(spec: Raw) -> str:
         for field in reversed(term.get("matchFields") or ()):
             if field["key"] == "metadata.name" and field["operator"] == "In" and field.get("values"):
                 return cut(field["values"][0], MAX_NODE_NAME)
+    return ""
+
+
+def template_pin(template: Raw) -> str:
+    """The node that a user's template pins its pods to, if any. Nobody has checked a template but for what the API
+    server says when a pod is made of it."""
+    try:
+        return pinned_to(template.get("spec") or {})
+    except (AttributeError, KeyError, TypeError, IndexError, ValueError):
+        return ""
+
+
+def _not_installed(inits: Iterable[Raw]) -> str:
+    """When the init container that installs the launcher ended for good without having done so; empty: it did not."""
+    for container in inits:
+        ended = (container.get("state") or {}).get("terminated") if container["name"] == INSTALL else None
+        if ended and ended["exitCode"]:
+            return str(ended.get("finishedAt") or "") or "unknown"
     return ""
 
 

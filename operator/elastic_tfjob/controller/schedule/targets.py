@@ -7,9 +7,10 @@ promised.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Final, cast
 
-from elastic_tfjob.controller.objects.annotations import Target
+from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES
+from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, Target
 from elastic_tfjob.controller.schedule.core_job import Role
 from elastic_tfjob.controller.schedule.request import asked_for, promised
 from elastic_tfjob.controller.schedule.scheduled_job import REFUSED, ScheduledJob
@@ -19,6 +20,9 @@ from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
 __all__ = ["decide", "decide_fixed", "released", "suspended"]
+
+# The annotation's name, and that of the job's uid with it.
+_BESIDE_BYTES: Final = 256
 
 
 def _raise(_: str, error: Exception) -> None:
@@ -69,11 +73,8 @@ def decide(
                 targets[key] = _kept(found)
         except Exception as error:
             left_out(key, error)
-    return {
-        key: target
-        for key, target in targets.items()
-        if target is not None and _differs(target, candidates[key].target)
-    }
+    fitting = {key: _fitting(target, candidates[key]) for key, target in targets.items() if target is not None}
+    return {key: target for key, target in fitting.items() if _differs(target, candidates[key].target)}
 
 
 def _stoppable(found: ScheduledJob) -> bool:
@@ -89,8 +90,10 @@ def decide_fixed(found: ScheduledJob) -> Target | None:
         return None
     if (start := released(found, "fixed")) is not None:
         return start
-    if terms.elasticity.placement == "none" or (target is None and state is None):
+    if target is None and state is None:
         return None
+    if terms.elasticity.placement == "none":
+        return _edited(found, "fixed")
     size, _ = promised(terms, target, state, started=True)
     asked, why = asked_for(terms, target, state, size)
     wanted = {**size, **asked}
@@ -101,16 +104,33 @@ def decide_fixed(found: ScheduledJob) -> Target | None:
 
 
 def released(found: ScheduledJob, profile: str) -> Target | None:
-    """The declared size, for a job that waits although no profile decides for it (any more); None for others."""
+    """The declared size, for a job that no profile decides for (any more), where it waits, or has another size and its
+    spec was edited since; None for others."""
     terms, target, state = found.terms, found.target, found.state
     if terms is None or terms.spec.run_policy.suspend:
         return None
     waits = not target.replicas if target is not None else state is not None and state.phase == "Waiting"
-    if not waits:
-        return None
-    declared = terms.declared
+    if waits:
+        return _as_declared(found, profile)
+    return None if profile == "fixed" else _edited(found, profile)
+
+
+def _edited(found: ScheduledJob, profile: str) -> Target | None:
+    """The declared size, where the replicas of the spec are others than those that the job has its size from."""
+    assert found.terms is not None
+    if found.target is not None:
+        seen = found.target.declared
+    else:
+        seen = found.state.replicas if found.state is not None else {}
+    return None if not seen or dict(seen) == dict(found.terms.declared) else _as_declared(found, profile)
+
+
+def _as_declared(found: ScheduledJob, profile: str) -> Target:
+    assert found.terms is not None
+    declared, target = found.terms.declared, found.target
+    cpu = target.cpu if target is not None and target.replicas else {}
     reason = f"{profile}: the declared size"
-    return Target(_generation(found, declared), declared, reason=reason, declared=declared)
+    return Target(_generation(found, declared), declared, cpu=cpu, reason=reason, declared=declared)
 
 
 def suspended(found: ScheduledJob) -> Target | None:
@@ -242,6 +262,23 @@ def _generation(found: ScheduledJob, replicas: Mapping[str, int], *, moves: bool
     refused = refused and state.refused.generation == target.generation  # type: ignore[union-attr]
     size = target.replicas if target is not None else (state.replicas if state is not None else {})
     return last + 1 if has_run and (refused or moves or dict(size) != dict(replicas)) else last
+
+
+def _fitting(target: Target, found: ScheduledJob) -> Target:
+    """The target, without its nodes where the job's other annotations leave no room for them: it would be refused, and
+    the job never start. What has no nodes is no move either."""
+    others = found.source.annotations if found.source is not None else {}
+    taken = sum(len(name.encode()) + len(text.encode()) for name, text in others.items() if name != TARGET_ANNOTATION)
+    if not target.nodes or taken + len(target.to_json().encode()) + _BESIDE_BYTES <= MAX_ANNOTATION_BYTES:
+        return target
+    known = found.target
+    same = known is not None and not known.nodes and dict(known.replicas) == dict(target.replicas)
+    return replace(
+        target,
+        nodes={},
+        generation=known.generation if known is not None and same else target.generation,
+        reason=f"{target.reason}; kube-scheduler chooses nodes: the job's annotations leave no room for their names",
+    )
 
 
 def _differs(wanted: Target, known: Target | None) -> bool:
