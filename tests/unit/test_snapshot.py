@@ -366,7 +366,7 @@ def test_another_size_or_a_replica_on_another_node_is_one_generation_more() -> N
 
 
 def test_what_is_lost_or_cannot_be_moved_is_made_anew_in_the_same_generation() -> None:
-    known = {"target": target(), "state": state()}
+    known: dict[str, Any] = {"target": target(), "state": state()}
     lost = look(elastic_job(**known), PODS, nodes={"n2": NODES["n2"]})
     assert planned(lost, MOVED)["ns/j"].generation == 0
     stays = look(elastic_job(**known, said={"rescale": "never"}), PODS)
@@ -382,7 +382,7 @@ def test_a_replica_leaves_a_cordoned_node() -> None:
 
 def test_a_moving_job_holds_both_places_and_is_left_alone() -> None:
     nodes = {"PS": ["n1"], "Worker": ["n2"]}
-    known = {"target": target(1, nodes=nodes), "state": state(nodes={"PS": ["n1"], "Worker": ["n1"]})}
+    known: dict[str, Any] = {"target": target(1, nodes=nodes), "state": state(nodes={"PS": ["n1"], "Worker": ["n1"]})}
     found = look(elastic_job(**known), PODS)
     assert found.job is not None
     assert found.job.phase == "rescaling"
