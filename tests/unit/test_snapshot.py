@@ -380,6 +380,18 @@ def test_a_replica_leaves_a_cordoned_node() -> None:
     assert (made.generation, made.reason) == (1, "stays: n1 is cordoned")
 
 
+def test_a_replica_whose_move_was_refused_is_moved_again() -> None:
+    """Its pod is still on the cordoned node, whatever the target says."""
+    nodes = {"PS": ["n2"], "Worker": ["n2"]}
+    refused = {"generation": 1, "reason": "no checkpoint", "at": format_time(NOW)}
+    known: dict[str, Any] = {"target": target(1, nodes=nodes), "state": state(refused=refused)}
+    found = look(elastic_job(**known), PODS, nodes={"n2": NODES["n2"]}, cordoned={"n1"})
+    assert found.job is not None
+    assert (found.job.phase, found.job.placement["Worker"]) == ("running", ("n1",))
+    again = core.Target({"PS": ("n2",), "Worker": ("n2",)}, "stays: n1 is gone")
+    assert planned(found, again)["ns/j"].generation == 2
+
+
 def test_a_moving_job_holds_both_places_and_is_left_alone() -> None:
     nodes = {"PS": ["n1"], "Worker": ["n2"]}
     known: dict[str, Any] = {"target": target(1, nodes=nodes), "state": state(nodes={"PS": ["n1"], "Worker": ["n1"]})}
