@@ -263,7 +263,7 @@ class ApiServer:
 
     def _collect(self, owner: str) -> None:
         """Delete what belongs to an owner that is gone."""
-        for resource in ("pods", "services", "podgroups"):
+        for resource in ("pods", "services", "podgroups", "poddisruptionbudgets"):
             for found in self.all(resource):
                 owners = found["metadata"].get("ownerReferences") or ()
                 if any(each["uid"] == owner for each in owners):

@@ -216,6 +216,15 @@ MUTANTS: Final = {
             ("old-target", "roll-back"),
         ),
         Mutant(
+            "moves-are-not-carried-out",
+            "controller.job.rescale",
+            "moving = moves(state, target, s.by_role) if newer and (s.elastic or s.stoppable) else ()",
+            "moving: tuple[Move, ...] = ()",
+            "other nodes for replicas that run are written into the state, and nothing moves",
+            "simulation",
+            ("move-worker", "move-ps"),
+        ),
+        Mutant(
             "stopped-pods-have-failed",
             "controller.objects.observed",
             "return self.command == STOP_COMMAND",

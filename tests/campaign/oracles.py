@@ -11,6 +11,7 @@ from campaign.apiserver import ApiServer, Change, Object
 from campaign.pod import Program, Training
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
 from elastic_tfjob.controller.objects.annotations import COMMAND_ANNOTATION, STATE_ANNOTATION, UID_ANNOTATION
+from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
 from elastic_tfjob.controller.objects.quantities import allocatable, requests_of
 from elastic_tfjob.scheduling.resources import NOTHING
 
@@ -217,7 +218,7 @@ class Oracles:
     def at_rest(self, trainings: Mapping[str, Training]) -> None:
         """What is there when nothing happens any more is what the jobs call for, and nothing else."""
         jobs = {job["metadata"]["uid"]: job for job in self.server.all("tfjobs")}
-        for resource in ("pods", "services"):
+        for resource in ("pods", "services", "poddisruptionbudgets"):
             for found in self.server.all(resource):
                 owner = found["metadata"]["ownerReferences"][0]["uid"]
                 if owner not in jobs:
@@ -239,7 +240,12 @@ class Oracles:
                 continue
             suspended = job["spec"]["runPolicy"].get("suspend")
             size = {} if suspended else (state["replicas"] if state is not None else spec)
-            wanted = {f"{name}-{kind.lower()}-{index}" for kind, count in size.items() for index in range(count)}
+            indexes = {} if suspended or state is None else indexes_of(job, state)
+            wanted = {
+                f"{name}-{kind.lower()}-{index}"
+                for kind, count in size.items()
+                for index in indexes.get(kind, range(count))
+            }
             if set(pods) != wanted:
                 self.fail("pods_are_of_the_size", f"{sorted(pods)} and not {sorted(wanted)}")
             elif set(services) != wanted:
@@ -298,6 +304,13 @@ def state_of(job: Object) -> dict[str, Any] | None:
             _STATES.clear()
         _STATES[text] = orjson.loads(text)
     found: dict[str, Any] = _STATES[text]
+    return found
+
+
+def indexes_of(job: Object, state: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The indexes of the pods of a job's types that do not have the pods 0 to n-1."""
+    text = (job["metadata"].get("annotations") or {}).get(INDEXES_ANNOTATION)
+    found: dict[str, list[int]] = orjson.loads(text).get(str(state["generation"]), {}) if text else {}
     return found
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from campaign.apiserver import Place
@@ -328,6 +329,50 @@ async def _refused_node(world: World) -> None:
     await asyncio.sleep(5)
 
 
+_FIXED_SIZE: Final = {f"{PREFIX}{name}": value for name, value in (("max-workers", "2"), ("min-workers", "2"))}
+"""Of a job that is placed and moved, and never grows or shrinks."""
+
+
+async def _moved(world: World, kind: str, task: int) -> None:
+    """A replica that trains goes to another node. A person stands in for the profile, so that the end is certain."""
+    await _train(world, annotations={**_FIXED_SIZE, f"{PREFIX}max-ps": "1"})
+    text = world.job()["metadata"]["annotations"][f"{PREFIX}target"]
+    target = Target.parse(text)
+    assert target is not None
+    there = target.nodes[kind]
+    node = next(name for name in sorted(world.scenario.nodes, reverse=True) if name != there[task])
+    nodes = {**target.nodes, kind: (*there[:task], node, *there[task + 1 :])}
+    world.annotate(target=replace(target, generation=1, nodes=nodes, reason="nearer").to_json())
+    await world.until(lambda: world.state()["phase"] == "Stable" and world.state()["generation"] == 1)
+    await asyncio.sleep(4)
+
+
+async def _move_worker(world: World) -> None:
+    """A worker goes to another node."""
+    await _moved(world, "Worker", 1)
+
+
+async def _move_ps(world: World) -> None:
+    """A parameter server goes to another node."""
+    await _moved(world, "PS", 0)
+
+
+async def _drain(world: World) -> None:
+    """The node of a job is cordoned: its replicas leave it."""
+    await _train(world, annotations={**_FIXED_SIZE, f"{PREFIX}max-ps": "1"})
+    pod = world.server.get("pods", "default", "job-worker-1")
+    assert pod is not None
+    node = pod["spec"]["nodeName"]
+    world.server.handle("PATCH", f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}}, by="user")
+
+    def left() -> bool:
+        there = [each for each in world.server.all("pods") if each["spec"].get("nodeName") == node]
+        return not there and world.state()["phase"] == "Stable" and world.state()["generation"] > 0
+
+    await world.until(left)
+    await asyncio.sleep(4)
+
+
 _KIPS: Final = "profile: kips"
 _SOON: Final = "profile: fixed\nrescale:\n  prepare_timeout_s: 15\n"
 
@@ -363,6 +408,9 @@ SCENARIOS: Final = {
         Scenario("cpu-refused", _cpu_refused),
         Scenario("cut-off", _cut_off, replicas=2),
         Scenario("room", _room, configuration=_KIPS),
+        Scenario("move-worker", _move_worker, configuration=_KIPS),
+        Scenario("move-ps", _move_ps, configuration=_KIPS),
+        Scenario("drain", _drain, configuration=_KIPS),
         Scenario("refused-node", _refused_node, configuration=_KIPS),
     )
 }

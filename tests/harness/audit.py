@@ -34,6 +34,7 @@ _GANG_VERBS = ("list", "watch", "create", "patch", "delete")
 _GROUPS = ("scheduling.volcano.sh", "scheduling.x-k8s.io")
 RARE = {
     "patch events": "an event that is repeated is counted every 5 minutes",
+    "get poddisruptionbudgets.policy": "when the answer to a creation was lost",
     "patch configmaps": "a minute after a job has succeeded",
     **{f"get podgroups.{group}": "when the answer to a creation was lost" for group in _GROUPS},
 }

@@ -130,6 +130,9 @@ class _Work:
         image["resources"] = {"requests": {"cpu": "2"}}
         await api.merge(f"{jobs}/elastic", {"spec": {"tfReplicaSpecs": {"Worker": replica(containers=[image])}}})
         await self.until("patch", "pods/resize")  # refused here, as no real node could do it
+        await self.until("create", "poddisruptionbudgets.policy")
+        await api.merge(f"{jobs}/elastic", {"spec": {"runPolicy": {"suspend": True}}})
+        await self.until("delete", "poddisruptionbudgets.policy")
         await api.delete(f"{jobs}/elastic")
 
     async def gang(self, namespace: str, groups: str) -> None:

@@ -177,6 +177,25 @@ class TestDowngrade:
             ]
             assert end["commands_understood"] == len(told)
 
+    def test_a_job_that_has_moved_keeps_its_pods(self, old: Ask) -> None:
+        """The older version does not know that there is no worker-1, and makes one, which nobody uses."""
+        job = world.running()
+        nodes = {"Chief": ("any",), "PS": ("any",), "Worker": ("any", "elsewhere")}
+        moved = Target(1, BEGINS_WITH, nodes, {}, "moved", BEGINS_WITH)
+        job.annotations[f"{PREFIX}target"] = moved.to_json()
+        job.run(25)
+        assert sorted(job.running) == ["chief-0", "ps-0", "worker-0", "worker-2"]
+        known = json.loads(json.dumps(world.record(job)))
+        (end,) = old(["to_the_end", known])
+        assert "error" not in end, end
+        assert end["kept"] == ["j-chief-0", "j-ps-0", "j-worker-0", "j-worker-2"]
+        assert end["second"]["replicas"]["Worker"] == 4
+        assert end["ended"] == "Succeeded"
+        (known,) = old(["go_on", known, 5])
+        back = world.restore(known)
+        back.run(10)
+        assert sorted(back.running) == ["chief-0", "ps-0", "worker-0", "worker-2"]
+
     @pytest.mark.parametrize("name", ["preparing", "checkpointing", "switching", "rolling-back", "recreating"])
     def test_back_and_forth(self, old: Ask, name: str) -> None:
         """Every two seconds the other version is at work."""

@@ -12,6 +12,7 @@ from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import (
     Create,
     Decision,
+    DeleteBudget,
     DeletePod,
     Observed,
     ResizePod,
@@ -22,7 +23,7 @@ from elastic_tfjob.controller.job.decision import (
 )
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, State, Target
-from elastic_tfjob.controller.objects.observed import Job, Pod, Trouble, pinned_to
+from elastic_tfjob.controller.objects.observed import Budget, Job, Pod, Trouble, pinned_to
 from elastic_tfjob.controller.objects.quantities import cpu_of
 from elastic_tfjob.controller.objects.reports import CpuUse, MemoryUse, Prepared, Report, Switch
 from elastic_tfjob.controller.objects.status import format_time
@@ -180,6 +181,7 @@ class Cluster:
         """Whether the program has constructed ElasticCheckpoint, and whether it reports steps."""
         self.refused: dict[tuple[str, bool], datetime] = {}
         """Changes of CPU that the API server refuses, as Observed has them."""
+        self.budget: Budget | None = None
         self.gang: list[dict[str, Any]] = []
         """The spec of the PodGroup, each time that it was written."""
         self.reported_at = 0.0
@@ -241,6 +243,7 @@ class Cluster:
                 reports=reports,
                 refused=self.refused,
                 pod_group=pod_group(**self.gang[-1]) if self.gang else None,
+                budget=self.budget,
                 listened_s=(self.now - self.listens_since).total_seconds(),
             ),
             self.settings,
@@ -278,6 +281,13 @@ class Cluster:
                         self.annotations[name] = value
             case Create(kind="Pod"):
                 self._create(write.body)
+            case Create(kind="PodDisruptionBudget"):
+                made = write.body["metadata"] | {"uid": "budget-uid", "resourceVersion": "1"}
+                self.budget = Budget.parse({"metadata": made})
+            case DeleteBudget(name, uid):
+                assert self.budget is not None
+                assert (self.budget.name, self.budget.uid) == (name, uid)
+                self.budget = None
             case Create(kind="PodGroup"):
                 self.gang.append(write.body["spec"])
             case UpdatePodGroup(_, spec):

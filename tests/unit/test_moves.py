@@ -1,5 +1,6 @@
 """A replica that runs goes to another node: which pods the job has on the way and then, and that nothing is lost."""
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -7,8 +8,10 @@ import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.limits import MAX_REPLICAS
-from elastic_tfjob.controller.job.decision import Settings
+from elastic_tfjob.controller.job.decision import Create, Settings
+from elastic_tfjob.controller.job.disruptions import BUDGET, render_budget
 from elastic_tfjob.controller.job.moves import Move, coming_indexes, described, moves, replicas_moved
+from elastic_tfjob.controller.job.pods import replica_labels
 from elastic_tfjob.controller.objects.annotations import (
     STATE_ANNOTATION,
     TARGET_ANNOTATION,
@@ -19,7 +22,7 @@ from elastic_tfjob.controller.objects.annotations import (
 )
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION, parse, position, resized
 from elastic_tfjob.controller.objects.service import Record
-from unit.build import UID
+from unit.build import UID, job
 from unit.pretend import Cluster
 
 SIZE = {"Chief": 1, "PS": 1, "Worker": 2}
@@ -282,3 +285,46 @@ class TestAnnotation:
     def test_nonsense_counts_as_nothing(self, text: str) -> None:
         """An older operator has changed the size, or somebody wrote there."""
         assert parse(text, 3, {"Worker": 3}) == {}
+
+
+class TestBudget:
+    """A drain waits until the replicas have moved."""
+
+    def test_it_comes_with_the_pods_and_goes_with_the_end(self) -> None:
+        cluster = placed()
+        assert cluster.budget is not None
+        assert (cluster.budget.name, cluster.budget.owner, cluster.budget.key) == ("j-moves", UID, ("ns", "j"))
+        cluster.run(3)
+        assert BUDGET not in [each.kind for each in cluster.decision.actions if isinstance(each, Create)]
+        cluster.spec = {"runPolicy": {"suspend": True}}
+        cluster.run(2)
+        assert cluster.budget is None
+
+    def test_a_job_that_has_ended_has_none(self) -> None:
+        cluster = placed()
+        cluster.pods["j-chief-0"] = replace(cluster.pods["j-chief-0"], phase="Succeeded", exit_code=0)
+        cluster.run(3)
+        assert cluster.budget is None
+
+    @pytest.mark.parametrize(
+        ("annotations", "settings"),
+        [
+            ({**FIXED_SIZE, f"{PREFIX}rescale": "never"}, Settings(image="o:1", wait_for_target=True)),
+            ({f"{PREFIX}deadline": "90m"}, Settings(image="o:1", wait_for_target=True)),
+            (FIXED_SIZE, Settings(image="o:1")),
+        ],
+    )
+    def test_what_nobody_moves_has_none(self, annotations: dict[str, str], settings: Settings) -> None:
+        """Else a drain would wait for ever."""
+        cluster = Cluster(annotations=dict(annotations), settings=settings)
+        aim(cluster, 0)
+        cluster.run(5)
+        assert len(cluster.pods) == 4
+        assert cluster.budget is None
+
+    def test_no_pod_that_is_ready_may_be_evicted(self) -> None:
+        """A number beyond what a job may have: a percentage would need the TFJob's scale."""
+        body = render_budget(job())
+        assert body["spec"]["minAvailable"] > MAX_REPLICAS + 1
+        assert body["spec"]["selector"]["matchLabels"].items() <= replica_labels("j", "Worker", 3).items()
+        assert body["metadata"]["ownerReferences"][0]["uid"] == UID

@@ -150,7 +150,7 @@ async def test_a_bug_in_any_background_task_ends_nothing(monkeypatch: pytest.Mon
         monkeypatch.setattr(operator, name, once(name, getattr(operator, name)))
     stop = asyncio.Event()
     task = asyncio.create_task(operator.run(stop))
-    await until(lambda: len(failed) == 8 and server.events)
+    await until(lambda: len(failed) == 9 and server.events)
     assert not task.done()
     stop.set()
     assert await asyncio.wait_for(task, 30) == EXIT_OK

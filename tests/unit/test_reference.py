@@ -21,7 +21,7 @@ def test_each_event_of_the_code_is_in_the_catalogue() -> None:
 
 
 def test_each_event_of_the_catalogue_is_in_the_code() -> None:
-    kinds = ("Pod", "Service", "PodGroup")
+    kinds = ("Pod", "Service", "PodGroup", "PodDisruptionBudget")
     found = reference.reasons_in_code()
     found |= {reason.removesuffix("Pod") + kind for reason in found if reason.endswith("Pod") for kind in kinds}
     assert EVENTS.keys() <= found

@@ -412,9 +412,9 @@ async def test_a_round_looks_at_what_is_new(monkeypatch: pytest.MonkeyPatch) -> 
     looks: list[set[str]] = []
     works = loop._describe_all
 
-    def counted(seen: Any, *args: Any) -> Any:
+    def counted(seen: Any, *args: Any, **options: Any) -> Any:
         looks.append({name for _, name in seen})
-        return works(seen, *args)
+        return works(seen, *args, **options)
 
     monkeypatch.setattr(loop, "_describe_all", counted)
     async with world.running():

@@ -367,7 +367,7 @@ def test_another_size_or_a_replica_on_another_node_is_one_generation_more() -> N
 
 
 def test_what_is_lost_or_cannot_be_moved_is_made_anew_in_the_same_generation() -> None:
-    known = {"target": target(), "state": state()}
+    known: dict[str, Any] = {"target": target(), "state": state()}
     lost = look(elastic_job(**known), PODS, nodes={"n2": NODES["n2"]})
     assert planned(lost, MOVED)["ns/j"].generation == 0
     stays = look(elastic_job(**known, said={"rescale": "never"}), PODS)
@@ -381,9 +381,21 @@ def test_a_replica_leaves_a_cordoned_node() -> None:
     assert (made.generation, made.reason) == (1, "stays: n1 is cordoned")
 
 
+def test_a_replica_whose_move_was_refused_is_moved_again() -> None:
+    """Its pod is still on the cordoned node, whatever the target says."""
+    nodes = {"PS": ["n2"], "Worker": ["n2"]}
+    refused = {"generation": 1, "reason": "no checkpoint", "at": format_time(NOW)}
+    known: dict[str, Any] = {"target": target(1, nodes=nodes), "state": state(refused=refused)}
+    found = look(elastic_job(**known), PODS, nodes={"n2": NODES["n2"]}, cordoned={"n1"})
+    assert found.job is not None
+    assert (found.job.phase, found.job.placement["Worker"]) == ("running", ("n1",))
+    again = core.Target({"PS": ("n2",), "Worker": ("n2",)}, "stays: n1 is gone")
+    assert planned(found, again)["ns/j"].generation == 2
+
+
 def test_a_moving_job_holds_both_places_and_is_left_alone() -> None:
     nodes = {"PS": ["n1"], "Worker": ["n2"]}
-    known = {"target": target(1, nodes=nodes), "state": state(nodes={"PS": ["n1"], "Worker": ["n1"]})}
+    known: dict[str, Any] = {"target": target(1, nodes=nodes), "state": state(nodes={"PS": ["n1"], "Worker": ["n1"]})}
     found = look(elastic_job(**known), PODS)
     assert found.job is not None
     assert found.job.phase == "rescaling"

@@ -12,6 +12,7 @@ from elastic_tfjob.api.limits import MAX_REPLICAS
 from elastic_tfjob.controller.job.decision import Create, Observed, Settings
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.objects.annotations import STOP_COMMAND
+from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
 from elastic_tfjob.controller.objects.observed import Job, Pod
 from elastic_tfjob.controller.objects.reports import Report
 from unit.build import NOW, UID, condition, job, pod, pod_group, services
@@ -44,6 +45,9 @@ STATES = st.fixed_dictionaries(
         "numbers_at": TIMES,
         "uid": st.sampled_from(["", UID, "another"]),
     },
+)
+INDEXES = st.dictionaries(
+    GENERATIONS.map(str), st.dictionaries(TYPES, st.lists(st.integers(-1, 4), max_size=4), max_size=2), max_size=2
 )
 TARGETS = st.fixed_dictionaries({**SIZE, "declared": COUNTS})
 JSON = st.recursive(
@@ -101,6 +105,8 @@ def jobs(draw: st.DrawFn) -> Job:
     for name, made in (("state", STATES), ("target", TARGETS)):
         if draw(st.booleans()):
             annotations[f"{PREFIX}{name}"] = _text(draw(made if draw(st.integers(0, 3)) else JSON))
+    if draw(st.booleans()):
+        annotations[INDEXES_ANNOTATION] = _text(draw(INDEXES if draw(st.integers(0, 3)) else JSON))
     found = job(
         types,
         annotations=annotations,

@@ -38,7 +38,7 @@ from elastic_tfjob.controller.kube.rivals import find_rivals
 from elastic_tfjob.controller.kube.supervise import Supervisor, cancels, excerpt, trace, watch_loop
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, State, mine
 from elastic_tfjob.controller.objects.cluster import ConfigMap
-from elastic_tfjob.controller.objects.observed import Job, Key, Pod, PodGroup, Service
+from elastic_tfjob.controller.objects.observed import Budget, Job, Key, Pod, PodGroup, Service
 from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.schedule.loop import FIXED, Scheduler
 
@@ -46,7 +46,9 @@ __all__ = ["Operator", "Options", "run"]
 
 log = structlog.get_logger(__name__)
 
-AnyInformer = Informer[Job] | Informer[Pod] | Informer[Service] | Informer[PodGroup] | Informer[ConfigMap]
+AnyInformer = (
+    Informer[Job] | Informer[Pod] | Informer[Service] | Informer[PodGroup] | Informer[Budget] | Informer[ConfigMap]
+)
 
 # Pods of a job change state together: one look at all of them instead of one for each.
 _SETTLE_S: Final = 0.05
@@ -157,6 +159,15 @@ class Operator:
                 list_accept=METADATA_ONLY.format("PartialObjectMetadataList"),
             ),
             pod_groups=groups,
+            budgets=Informer(
+                api,
+                f"/apis/policy/v1{place}/poddisruptionbudgets",
+                Budget.parse,
+                settle,
+                selector=_SELECTOR,
+                accept=METADATA_ONLY.format("PartialObjectMetadata"),
+                list_accept=METADATA_ONLY.format("PartialObjectMetadataList"),
+            ),
         )
         self._recorder = Recorder(api, busy=lambda: len(self._queue) > 0)
         self._live = LiveConfiguration(api, options.config_map, self._recorder, self._configured)
@@ -187,7 +198,7 @@ class Operator:
     def _informers(self) -> list[AnyInformer]:
         caches = self._caches
         found: list[AnyInformer | None]
-        found = [caches.jobs, caches.pods, caches.services, caches.pod_groups, self._live.informer]
+        found = [caches.jobs, caches.pods, caches.services, caches.pod_groups, caches.budgets, self._live.informer]
         return [informer for informer in found if informer is not None]
 
     def _holds(self) -> bool:
@@ -375,7 +386,7 @@ class Operator:
     async def _reconcile(self, job: Job) -> None:
         key = job.key
         now = datetime.now(UTC)
-        groups = self._caches.pod_groups
+        groups, budgets = self._caches.pod_groups, self._caches.budgets
         decision = reconcile(
             Observed(
                 job=job,
@@ -383,6 +394,7 @@ class Operator:
                 pods=self._caches.pods.of_job(key),
                 services=self._caches.services.of_job(key),
                 pod_group=next(iter(groups.of_job(key)), None) if groups is not None else None,
+                budget=next(iter(budgets.of_job(key)), None) if budgets is not None else None,
                 priorities=self._priorities,
                 reports=self._reports.of_job(key),
                 listened_s=time.monotonic() - self._leads_since,

@@ -6,7 +6,7 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
-from elastic_tfjob.controller.objects.observed import Job, Pod, PodGroup, Service
+from elastic_tfjob.controller.objects.observed import Budget, Job, Pod, PodGroup, Service
 from elastic_tfjob.controller.objects.reports import Report
 
 
@@ -53,6 +53,7 @@ class Observed:
     pods: tuple[Pod, ...] = ()
     services: tuple[Service, ...] = ()
     pod_group: PodGroup | None = None
+    budget: Budget | None = None
     priorities: Mapping[str, int] = field(default_factory=dict)
     reports: Mapping[str, Report] = field(default_factory=dict)
     listened_s: float = inf
@@ -116,6 +117,14 @@ class DeletePodGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteBudget:
+    """Delete the job's PodDisruptionBudget."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteJob:
     """Delete the TFJob itself: its time to live after finishing is over."""
 
@@ -155,6 +164,7 @@ Action = (
     | AdoptService
     | UpdatePodGroup
     | DeletePodGroup
+    | DeleteBudget
     | DeleteJob
     | SendCommand
     | ResizePod

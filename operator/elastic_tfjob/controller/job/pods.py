@@ -155,7 +155,7 @@ class TFConfigs:
         self, job: Job, spec: TFJobSpec, *, domain: str = "", slot: int = 0, indexes: Indexes = _AS_COUNTED
     ) -> None:
         suffix = f".{domain}" if domain else ""
-        self._tasks = {name.lower(): {index: task for task, index in enumerate(indexes[name])} for name in indexes}
+        self._tasks = {name: {index: task for task, index in enumerate(indexes[name])} for name in indexes}
         self._cluster = {
             name.lower(): [
                 f"{general_name(job.name, name, i)}.{job.namespace}.svc{suffix}:{port}"
@@ -173,7 +173,7 @@ class TFConfigs:
     def parts(self, replica_type: str, index: int) -> tuple[str, str]:
         """The text of the pod with this index in two: what all replicas begin with, and the rest."""
         kind = replica_type.lower()
-        index = self._tasks[kind][index] if kind in self._tasks else index
+        index = self._tasks[replica_type][index] if replica_type in self._tasks else index
         task = orjson.dumps({"type": kind, "index": index}).decode()
         if not self._sparse:
             return self._head, f'{task},"environment":"cloud"}}'

@@ -30,6 +30,7 @@ from elastic_tfjob.controller.job.decision import (
     Count,
     Create,
     Decision,
+    DeleteBudget,
     DeleteJob,
     DeletePod,
     DeletePodGroup,
@@ -42,6 +43,7 @@ from elastic_tfjob.controller.job.decision import (
     Settings,
     UpdatePodGroup,
 )
+from elastic_tfjob.controller.job.disruptions import BUDGET, budget_name, render_budget
 from elastic_tfjob.controller.job.moves import switched_with_moves
 from elastic_tfjob.controller.job.pods import Sizes, general_name, render_pod, render_service
 from elastic_tfjob.controller.job.rescale import (
@@ -126,6 +128,7 @@ class _Pass:
         self.reports = observed.reports
         self.listened_s = observed.listened_s
         self.pod_group = observed.pod_group
+        self.budget = observed.budget
         self.priorities = observed.priorities
         self.time = observed.now
         self.now = format_time(observed.now)
@@ -171,6 +174,7 @@ class _Pass:
             self._settle_state("Waiting" if self._waits_for_target() else "Stable")
         else:
             self._advance()
+        self._keep_budget()
         status = self.status.to_dict()
         return Decision(
             actions=tuple(self.actions),
@@ -237,6 +241,16 @@ class _Pass:
         if self.settings.gang_scheduler and group is not None and group.owner == self.job.uid:
             self.actions.append(DeletePodGroup(group.name, group.uid))
             self.events.append(Event("Normal", "JobTerminated", "Job has been terminated. Deleting PodGroup"))
+
+    def _keep_budget(self) -> None:
+        """A PodDisruptionBudget for a job that runs, and that the profile moves away from a node that is drained."""
+        runs = not (self.status.finished or self.spec.run_policy.suspend)
+        runs = runs and self.state is not None and bool(self.state.replicas)
+        if runs and self._waits_for_target() and self.elasticity.stoppable(self.declared):
+            if self.budget is None:
+                self.actions.append(Create(BUDGET, budget_name(self.job.name), partial(render_budget, self.job)))
+        elif self.budget is not None and self.budget.owner == self.job.uid:
+            self.actions.append(DeleteBudget(self.budget.name, self.budget.uid))
 
     # Jobs that should run
 

@@ -24,6 +24,7 @@ from elastic_tfjob.controller.job.decision import (
     AdoptService,
     Create,
     Decision,
+    DeleteBudget,
     DeleteJob,
     DeletePod,
     DeletePodGroup,
@@ -34,6 +35,7 @@ from elastic_tfjob.controller.job.decision import (
     SendCommand,
     UpdatePodGroup,
 )
+from elastic_tfjob.controller.job.disruptions import BUDGET
 from elastic_tfjob.controller.job.gang import group_version
 from elastic_tfjob.controller.job.pods import owner_reference
 from elastic_tfjob.controller.kube import metrics
@@ -42,7 +44,7 @@ from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, No
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.objects.annotations import COMMAND_ANNOTATION, STOP_COMMAND
-from elastic_tfjob.controller.objects.observed import Job, Pod, PodGroup, Service
+from elastic_tfjob.controller.objects.observed import Budget, Job, Pod, PodGroup, Service
 
 __all__ = ["Caches", "Executor", "Refusals", "jobs_path"]
 
@@ -54,7 +56,7 @@ _REFUSED_S: Final = 60.0
 _MOST_REFUSED_S: Final = 3600.0
 # The labels by which the operator finds an object again, and knows which replica it is.
 _IDENTITY: Final = (OPERATOR_NAME_LABEL, JOB_NAME_LABEL, REPLICA_TYPE_LABEL, REPLICA_INDEX_LABEL)
-_WORDS: Final = {"Pod": "pod", "Service": "service", "PodGroup": "PodGroup"}
+_WORDS: Final = {"Pod": "pod", "Service": "service", "PodGroup": "PodGroup", BUDGET: BUDGET}
 
 
 def jobs_path(namespace: str = "") -> str:
@@ -64,12 +66,14 @@ def jobs_path(namespace: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """The informers that decisions are made from. `pod_groups` is None without a gang scheduler."""
+    """The informers that decisions are made from. `pod_groups` is None without a gang scheduler, `budgets` where
+    there are none to follow."""
 
     jobs: Informer[Job]
     pods: Informer[Pod]
     services: Informer[Service]
     pod_groups: Informer[PodGroup] | None = None
+    budgets: Informer[Budget] | None = None
 
 
 class Refusals:
@@ -167,6 +171,8 @@ class Executor:
                 return self._update_pod_group(job, name, spec)
             case DeletePodGroup(name, uid):
                 return self._delete(job, "PodGroup", name, uid)
+            case DeleteBudget(name, uid):
+                return self._delete(job, BUDGET, name, uid)
             case DeleteJob():
                 return self._delete_job(job)
             case SendCommand(name, uid, command):
@@ -328,16 +334,20 @@ class Executor:
         self._tell(job, "Normal", "SuccessfulDeleteJob", f"Deleted job: {job.name}")
         metrics.count_job("deleted", job.namespace)
 
-    def _informer(self, kind: str) -> Informer[Pod] | Informer[Service] | Informer[PodGroup]:
+    def _informer(self, kind: str) -> Informer[Pod] | Informer[Service] | Informer[PodGroup] | Informer[Budget]:
         if kind == "Pod":
             return self._caches.pods
         if kind == "Service":
             return self._caches.services
+        if kind == BUDGET:
+            assert self._caches.budgets is not None
+            return self._caches.budgets
         assert self._caches.pod_groups is not None
         return self._caches.pod_groups
 
     def _collection(self, job: Job, kind: str) -> str:
-        root = f"/apis/{group_version(self._gang_scheduler)}" if kind == "PodGroup" else "/api/v1"
+        groups = {BUDGET: "/apis/policy/v1", "PodGroup": f"/apis/{group_version(self._gang_scheduler)}"}
+        root = groups.get(kind, "/api/v1")
         return f"{root}/namespaces/{job.namespace}/{kind.lower()}s"
 
     def _tell(self, job: Job, type_: str, reason: str, message: str) -> None:

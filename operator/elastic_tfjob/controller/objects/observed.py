@@ -30,7 +30,7 @@ from elastic_tfjob.controller.objects.quantities import cpu_of, requests_of
 from elastic_tfjob.controller.objects.status import JobStatus
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
-__all__ = ["EXPORTER", "INSTALL", "Job", "Key", "Pod", "PodGroup", "Service", "Trouble", "readable"]
+__all__ = ["EXPORTER", "INSTALL", "Budget", "Job", "Key", "Pod", "PodGroup", "Service", "Trouble", "readable"]
 
 Raw = Mapping[str, Any]
 
@@ -293,6 +293,37 @@ class PodGroup:
     def spec(self) -> dict[str, Any]:
         """The spec as the API sends it."""
         return _unpacked(self.raw_spec)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A PodDisruptionBudget of some TFJob (job/disruptions.py)."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    job: str
+    owner: str
+
+    @classmethod
+    @readable
+    def parse(cls, raw: Raw) -> "Budget":
+        """Keep what decisions read; metadata is enough."""
+        metadata = raw["metadata"]
+        return cls(
+            namespace=sys.intern(metadata["namespace"]),
+            name=metadata["name"],
+            uid=metadata["uid"],
+            version=int(metadata["resourceVersion"]),
+            job=(metadata.get("labels") or {}).get(JOB_NAME_LABEL, ""),
+            owner=_controller_uid(metadata),
+        )
+
+    @property
+    def key(self) -> Key:
+        """The job that it belongs to by its label."""
+        return self.namespace, self.job
 
 
 def required_terms(spec: Raw) -> Iterable[Raw]:

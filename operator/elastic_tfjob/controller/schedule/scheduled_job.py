@@ -159,7 +159,9 @@ def scheduled_job(
             pod = by_role.get(role)
             wanted = target.nodes.get(name, ()) if target is not None else ()
             node = wanted[index] if index < len(wanted) else ""
-            if pod is not None and (pod.node in nodes or node not in nodes):
+            # It runs on a cordoned node, and is not on its way: it is to be moved away, perhaps once more.
+            stays = pod is not None and pod.node in cordoned and found.stoppable and not (on_its_way or pod.terminating)
+            if pod is not None and (pod.node in nodes or node not in nodes or stays):
                 if on_its_way and node in nodes and node != pod.node:  # it moves: room is kept for it there, too
                     covered.append((node, _request(found, cpu, role)))
                 node = pod.node
