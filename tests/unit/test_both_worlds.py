@@ -130,6 +130,7 @@ class Story:
     entries: tuple[Entry, ...]
     moments: tuple[float, ...]
     nodes: tuple[tuple[float, str, bool], ...] = ()
+    begins_with: tuple[str, ...] = NODES
 
     @property
     def profile(self) -> Profile:
@@ -141,13 +142,14 @@ ROBBED = Story(
     (Entry(0.0), Entry(30.0, size(1, 2)), Entry(400.0, size(1, 3))),
     moments=(99.0, 160.0, 260.0, 360.0, 460.0),
     nodes=((100.0, "n1", False), (200.0, "n4", True), (300.0, "n2", False), (300.0, "n3", False)),
+    begins_with=("n1", "n2", "n3"),
 )
 """The job is on n1; when that is lost it goes to n2, and when that and n3 are lost, to n4, which has come meanwhile."""
 
 
 def live(story: Story = CALM) -> dict[float, Snapshot]:
     """The operator's Snapshots at each moment. Pods of a node that is gone are gone."""
-    nodes = {name: node(name, cpu="1") for name in NODES}
+    nodes = {name: node(name, cpu="1") for name in story.begins_with}
     bounds = {f"{PREFIX}max-workers": "4", f"{PREFIX}min-workers": "1", f"{PREFIX}max-ps": "2"}
     cluster = Cluster(
         annotations={**bounds, f"{PREFIX}checkpoint-dir": "/data", f"{PREFIX}total-steps": "1000000"},
@@ -201,7 +203,7 @@ def simulated(story: Story = CALM) -> dict[float, Snapshot]:
     work = WorkloadJob("ns/j", 0.0, groups, total_steps=1e6, duration_s=1e6)
     later = replace(work, key="ns/later", submit_s=1e5)  # else nothing would be to come while the only job waits
     each = Resources(1000, pods=110)
-    nodes = [Node(name, each, each) for name in NODES]
+    nodes = [Node(name, each, each) for name in story.begins_with]
     changes = [NodeChange(at, n, Node(n, each, each) if there else None) for at, n, there in story.nodes]
     found: dict[float, Snapshot] = {}
 
