@@ -130,9 +130,9 @@ class _Work:
         image["resources"] = {"requests": {"cpu": "2"}}
         await api.merge(f"{jobs}/elastic", {"spec": {"tfReplicaSpecs": {"Worker": replica(containers=[image])}}})
         await self.until("patch", "pods/resize")  # refused here, as no real node could do it
-        await self.until("create", "poddisruptionbudgets.policy")
-        await api.merge(f"{jobs}/elastic", {"spec": {"runPolicy": {"suspend": True}}})
-        await self.until("delete", "poddisruptionbudgets.policy")
+        for profile, verb in (("kips", "create"), ("fixed", "delete")):  # which moves jobs, and which does not
+            await api.merge(f"{CONFIG_MAPS}/{NAME}", {"data": {"config.yaml": f"profile: {profile}"}})
+            await self.until(verb, "poddisruptionbudgets.policy")
         await api.delete(f"{jobs}/elastic")
 
     async def gang(self, namespace: str, groups: str) -> None:
