@@ -1,5 +1,6 @@
 """The words of a scenario file: what jobs to make, instead of a trace that lists them."""
 
+import itertools
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -110,6 +111,27 @@ class Inference(_Model):
     headroom: float = Field(0.02, ge=0, lt=1)
 
 
+class NodeHistory(_Model):
+    """What happens to a node: it is lost at `lost_s` and back at `back_s`, if ever. One with `added_s` is not in the
+    cluster before that. Times are the scenario's."""
+
+    node: str
+    added_s: float | None = Field(None, ge=0)
+    lost_s: float | None = Field(None, ge=0)
+    back_s: float | None = Field(None, ge=0)
+
+    @model_validator(mode="after")
+    def ordered(self) -> "NodeHistory":
+        if self.added_s is None and self.lost_s is None:
+            raise ValueError("give added_s or lost_s")
+        if self.back_s is not None and self.lost_s is None:
+            raise ValueError("back_s needs lost_s")
+        times = [t for t in (self.added_s, self.lost_s, self.back_s) if t is not None]
+        if any(one >= other for one, other in itertools.pairwise(times)):
+            raise ValueError("added_s, lost_s and back_s must rise")
+        return self
+
+
 class Scenario(_Model):
     """A whole scenario file."""
 
@@ -118,6 +140,7 @@ class Scenario(_Model):
     mix: tuple[JobClass, ...] = Field(min_length=1)
     speed_model: str | None = None
     inference: Inference | None = None
+    nodes: tuple[NodeHistory, ...] = ()
 
     @model_validator(mode="before")
     @classmethod

@@ -82,7 +82,7 @@ VERBS: Final[Mapping[str, Both]] = {
     "resize": Both("by overlap, spare or recreate; no step is lost", "after rescale_s"),
     "stop": Both("pods end, the chief first; they start again from the newest checkpoint", "restart_s and lost steps"),
     "grant CPU": Both("in place, within a node", "at once"),
-    "repair": Both("pods of a lost node are made anew on another one", "no node is lost"),
+    "repair": Both("pods of a lost node are made anew on another one", "from the last checkpoint, after restart_s"),
     "move": Both("another pod on the new node, by overlap or spare; with the chief, by recreate", "after migrate_s"),
     "promote": Both("", "service counts from zero again"),
     "borrow, return": Both("", "the node changes its pool at once"),

@@ -22,7 +22,7 @@ from elastic_tfjob.simulation.formats import FORMATS, BadRow, WorkloadError, rea
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.report import write_report
 from elastic_tfjob.simulation.runner import RunSpec, run_all, uniform_cluster
-from elastic_tfjob.simulation.scenario import generate, inference_pool, read_scenario
+from elastic_tfjob.simulation.scenario import generate, inference_pool, node_changes, read_scenario
 from elastic_tfjob.simulation.speed_models.catalogue import DEFAULT_SPEED_MODEL, SPEED_MODELS, speed_model_named
 from elastic_tfjob.simulation.summary import COLUMNS, Summary, job_rows, summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
@@ -226,6 +226,7 @@ def simulate(
                     costs,
                     Noise(speed=speed_noise, estimate=estimate_noise),
                     inference_pool(scenario) if scenario else None,
+                    node_changes(scenario, cluster) if scenario else (),
                     trace=html_file is not None,
                 )
                 for name in parameters

@@ -10,7 +10,6 @@ from heapq import heappop, heappush
 from math import inf
 
 from elastic_tfjob.scheduling.core import schedule
-from elastic_tfjob.scheduling.forecasts import forecast
 from elastic_tfjob.scheduling.placements import more_replicas
 from elastic_tfjob.scheduling.plan import Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
@@ -21,14 +20,15 @@ from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.inference import DAY_S, INFERENCE, Demand, InferencePool
 from elastic_tfjob.simulation.live_job import LiveJob
 from elastic_tfjob.simulation.loans import carry_out_loans
-from elastic_tfjob.simulation.outcome import JobRecord, Outcome
+from elastic_tfjob.simulation.node_changes import NodeChange, NodeScript, on_lost_node
+from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
-from elastic_tfjob.simulation.speed_models.boot import Boot, Boots, training
+from elastic_tfjob.simulation.speed_models.boot import Boot, Boots
 from elastic_tfjob.simulation.speed_models.on_nodes import NodeSpeeds
+from elastic_tfjob.simulation.starts import Starts
 from elastic_tfjob.simulation.workload import WorkloadJob
-from elastic_tfjob.speed.history import History
 
-FINISH, READY, ARRIVE, JUMP, DEMAND, ROUND = range(6)
+FINISH, READY, ARRIVE, JUMP, NODES, DEMAND, ROUND = range(7)
 
 Progress = Callable[[float, int, int], None]
 """Called with the simulated time, jobs done and jobs in all."""
@@ -47,6 +47,7 @@ class Simulation:
         costs: Costs | None = None,
         noise: Noise | None = None,
         inference: InferencePool | None = None,
+        node_changes: Sequence[NodeChange] = (),
         seed: int = 0,
         trace: bool = False,
         check: Callable[[Plan], None] | None = None,
@@ -62,6 +63,7 @@ class Simulation:
         self.jobs = sorted(jobs, key=lambda job: job.submit_s)
         cluster = {node.name: node for node in (*nodes, *(inference.build() if inference else ()))}
         own = [node for node in cluster.values() if node.loan == "own"]
+        self._script = NodeScript(node_changes, cluster)
         self._demand = Demand(inference, seed) if inference else None
         self._node_speeds = NodeSpeeds(cluster, contended=speed_model.contended)
         start = self.jobs[0].submit_s if self.jobs else 0.0
@@ -78,7 +80,8 @@ class Simulation:
         )
         self._live: dict[str, LiveJob] = {}
         self._heap: list[tuple[float, int, int, int, str]] = []
-        self._counter = 0
+        self._lost = 0
+        """Jobs that stand still, as a node of theirs is lost."""
         self._accounts = Accounts(self.outcome, trace=trace)
         self._boots = Boots(self.costs.boot_cpu_s)
         self._history = self.snapshot.history
@@ -87,8 +90,10 @@ class Simulation:
         self._last_round = -inf
         self._moved_s = -inf
         self._arrived = 0
+        self._scripted = 0
+        """Changes of nodes that have come true."""
         self._losses = any(job.loss for job in self.jobs)
-        self._starts: list[tuple[JobRecord, Job, Target, float, History]] = []
+        self._starts = Starts()
 
     # ---- the loop
 
@@ -98,6 +103,8 @@ class Simulation:
         try:
             for k, work in enumerate(self.jobs):
                 heappush(self._heap, (work.submit_s, ARRIVE, k, 0, ""))
+            for k, change in enumerate(self._script.changes):
+                heappush(self._heap, (change.at_s, NODES, k, 0, ""))
             if self._demand is not None and self.jobs:
                 heappush(self._heap, (self.jobs[0].submit_s, DEMAND, 0, 0, ""))
             self._loop()
@@ -107,7 +114,7 @@ class Simulation:
         finally:
             self.outcome.cpu_s = time.process_time() - begin
             self._accounts.close()
-            self._forecast()
+            self._starts.forecast(self.snapshot.nodes)
         return self.outcome
 
     def _loop(self) -> None:
@@ -119,7 +126,7 @@ class Simulation:
             now = heap[0][0]
             changed: list[Job] = []
             removed: list[str] = []
-            round_due = False
+            round_due = scripted = False
             nodes: Mapping[str, Node] | None = None
             pools = self.snapshot.pools
             touched: set[str] = set()
@@ -141,10 +148,14 @@ class Simulation:
                         round_due = round_due or on_change
                         self._wake(now, interval if not on_change else 0.0)
                         self._push_jump(live[key], now)
+                elif kind == NODES:
+                    nodes = self._script.carried_out(k, nodes or self.snapshot.nodes)
+                    scripted = True
+                    self._scripted = k + 1
                 elif kind == DEMAND:
                     assert self._demand is not None
                     if not self._stuck(now):
-                        nodes, demand = self._demand.step(now, self.snapshot.nodes)
+                        nodes, demand = self._demand.step(now, nodes or self.snapshot.nodes)
                         pools = {INFERENCE: demand}
                         heappush(heap, (now + self._demand.pool.period_s, DEMAND, 0, 0, ""))
                 elif now == self._round_at:
@@ -162,6 +173,8 @@ class Simulation:
                 self.snapshot = self.snapshot.evolve(
                     now, changed=changed, removed=removed, nodes=nodes, pools=pools, history=self._history
                 )
+            if scripted:
+                self.snapshot = self.snapshot.evolve(now, changed=self._follow_nodes(now))
             if round_due or (news and on_change):
                 self._decide(now)
             elif news:
@@ -177,11 +190,11 @@ class Simulation:
 
         Long enough is over a week where the inference pool's demand may still let a node go, else a few rounds.
         """
-        if self._accounts.running or self._arrived < len(self.jobs):
+        changes = self._script.changes
+        if self._accounts.running > self._lost or self._arrived < len(self.jobs) or self._scripted < len(changes):
             return False
-        return now - max(self._moved_s, self.jobs[-1].submit_s) > (
-            8 * DAY_S if self._demand else 3 * self.profile.interval_s
-        )
+        last_s = max(self.jobs[-1].submit_s, changes[-1].at_s if changes else -inf)
+        return now - max(self._moved_s, last_s) > (8 * DAY_S if self._demand else 3 * self.profile.interval_s)
 
     def _wake(self, now: float, interval: float) -> None:
         """Have a round at the next multiple of the interval, `now` excluded unless it is one and had none yet."""
@@ -207,7 +220,7 @@ class Simulation:
             first = sorted(plan.changes.items(), key=lambda change: not self._live[change[0]].placement)
             for key, target in first:
                 if target.nodes and (record := self._live[key].record).start_s is None:
-                    self._starts.append((record, plan.snapshot.jobs[key], target, now, self._history))
+                    self._starts.note(record, plan.snapshot, key, target)
             changed = {key: self._carry_out(self._live[key], target, now) for key, target in first}
             if self._node_speeds.contended:
                 held = (self.snapshot.jobs[key].placement for key in plan.changes)
@@ -226,13 +239,7 @@ class Simulation:
     def _arrive(self, work: WorkloadJob, k: int, now: float) -> Job:
         self._arrived += 1
         live = arrive(
-            work,
-            k,
-            speed_model=self.speed_model,
-            profile=self.profile,
-            noise=self.noise,
-            random=self.random,
-            now=now,
+            work, k, speed_model=self.speed_model, profile=self.profile, noise=self.noise, random=self.random, now=now
         )
         self.outcome.records.append(live.record)
         if live.bound is not None:
@@ -266,16 +273,18 @@ class Simulation:
     def _carry_out(self, live: LiveJob, target: Target, now: float) -> Job:
         new, old = target.nodes, live.placement
         pause = live.change_to(new, self.costs, now)
+        was_lost, live.lost = live.lost, on_lost_node(new, self.snapshot.nodes)
+        self._lost += live.lost - was_lost
         if target.promoted:
             live.service = 0.0
         held_before = live.cpu_held
         live.cpu_held = target.cpu
         self._hold(live, new, now)
         if live.bound is not None:
-            if not new:
+            if not new or live.lost:
                 live.boot = None
             elif new != old:
-                live.boot = self._boots.begin(old, held_before, new, pause, now)
+                live.boot = self._boots.begin(UNPLACED if was_lost else old, held_before, new, pause, now)
             live.observed_s = max(live.observed_s, now) if new == old else now
             self._follow_cpu(live, now)
             return live.seen_at(now)
@@ -287,6 +296,35 @@ class Simulation:
         if new:
             self._push_jump(live, now)
         return live.seen_at(now)
+
+    def _follow_nodes(self, now: float) -> list[Job]:
+        """Jobs whose nodes were lost, or are there again, now that the Snapshot has the nodes as they are."""
+        nodes, changed = self.snapshot.nodes, []
+        self._node_speeds.changed(nodes)
+        for live in self._live.values():
+            boot, lost = live.boot, on_lost_node(live.placement, nodes)
+            trained_there = boot is not None and on_lost_node(boot.placement, nodes)
+            if lost == live.lost and not trained_there:
+                continue
+            if lost or trained_there:
+                live.lose_node(self.costs.checkpoint_interval_s, now)
+            if lost:
+                live.boot = None
+            self._lost += lost - live.lost
+            pause = 0.0 if lost else self.costs.restart(live.accelerators)
+            live.lost = lost
+            live.observed_s = now + pause
+            if live.bound is None:
+                live.rate = self._rate(live)
+                self._plan_finish(live)
+            else:
+                if not lost and not trained_there:
+                    live.boot = self._boots.begin(UNPLACED, live.cpu_held, live.placement, pause, now)
+                live.observed_s = now
+                self._follow_cpu(live, now)
+            self._push_jump(live, now)
+            changed.append(live.seen_at(now))
+        return changed
 
     def _plan_finish(self, live: LiveJob) -> None:
         live.version += 1
@@ -329,15 +367,7 @@ class Simulation:
         return live.seen_at(now)
 
     def _pace(self, live: LiveJob, now: float) -> None:
-        assert live.bound is not None
-        made = training(
-            live.bound,
-            factor=live.factor,
-            groups=live.spec.groups,
-            placement=live.placement,
-            cpu=live.cpu_held,
-            boot=live.boot,
-        )
+        made = live.training()
         live.rate, live.use = made.steps_per_s, made.use
         self._accounts.use(live, made.busy, now)
 
@@ -360,21 +390,11 @@ class Simulation:
     def _rate(self, live: LiveJob) -> float:
         """Steps per second where the job is now, in the company it has there."""
         placement = live.placement
-        if not placement:
+        if not placement or live.lost:
             return 0.0
         rate = live.true_speed.rate(placement) * live.factor
         return self._node_speeds.slowdown(rate, placement, self.snapshot.nodes)
 
     def _hold(self, live: LiveJob, new: Placement, now: float) -> None:
-        before = live.placement
+        self._node_speeds.moved(live.spec, live.work.cpu_demand, live.placement, new)
         self._accounts.hold(live, new, now)
-        if self._node_speeds.contended:
-            self._node_speeds.count(live.spec, live.work.cpu_demand, before, -1)
-            self._node_speeds.count(live.spec, live.work.cpu_demand, new, 1)
-
-    def _forecast(self) -> None:
-        """What was forecast of each job when it started: no part of the run, whose CPU time is measured."""
-        for record, job, target, now, history in self._starts:
-            past = history.past(job.spec.scope, job.spec.model)
-            nodes = self.snapshot.nodes
-            record.forecast = forecast(job, now, placement=target.nodes, cpu=target.cpu, past=past, nodes=nodes)

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, Cpu, Job, JobSpec, Phase, Placement, counts_of
+from elastic_tfjob.scheduling.snapshot import PS, UNPLACED, WORKER, Cpu, Job, JobSpec, Phase, Placement, counts_of
 from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.outcome import JobRecord
 from elastic_tfjob.simulation.speed_models.base import TrueSpeed
-from elastic_tfjob.simulation.speed_models.boot import Boot
+from elastic_tfjob.simulation.speed_models.boot import Boot, Training, training
 from elastic_tfjob.simulation.speed_models.cpu import CpuBound, cores_held
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
@@ -53,6 +53,8 @@ class LiveJob:
     busy: float = 0.0
     """CPUs that it uses."""
     loss: Growth = NOT_REPORTED
+    lost: bool = False
+    """Whether it stands still, as a node of its is lost."""
 
     @property
     def phase(self) -> Phase:
@@ -105,6 +107,14 @@ class LiveJob:
             self.steps -= lost
             self.record.lost_steps += lost
 
+    def lose_node(self, checkpoint_interval_s: float, now: float) -> None:
+        """The program ends with a node that it ran on, and goes on from its last checkpoint some time."""
+        self.train_until(now)
+        self.back_to_checkpoint(checkpoint_interval_s)
+        self.record.lost_nodes += 1
+        if self.boot is not None:
+            self.boot.placement = UNPLACED
+
     def change_to(self, new: Placement, costs: Costs, now: float) -> float:
         """Count a change to `new`, which the caller carries out. Gives the seconds that the job then stands still."""
         record, old = self.record, self.placement
@@ -128,12 +138,27 @@ class LiveJob:
                 record.start_s = now
                 return costs.start_s
             return costs.restart(self.spec.demand(counts_of(new)).accelerators)
+        resized, restart_s = _counts(old) != _counts(new), costs.restart(self.spec.demand(counts_of(new)).accelerators)
+        if self.lost and not resized:
+            return restart_s
         self.rescaled_s = now
-        if _counts(old) != _counts(new):
+        if resized:
             record.rescales += 1
-            return costs.rescale_s
+            return restart_s if self.lost else costs.rescale_s
         record.migrations += 1
         return costs.migrate_s
+
+    def training(self) -> Training:
+        """How it trains with the CPU that it holds; for a job whose speed follows that."""
+        assert self.bound is not None
+        return training(
+            self.bound,
+            factor=self.factor,
+            groups=self.spec.groups,
+            placement=UNPLACED if self.lost else self.placement,
+            cpu=self.cpu_held,
+            boot=self.boot,
+        )
 
     # ---- what the policy learns
 

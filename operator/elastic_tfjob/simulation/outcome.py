@@ -20,6 +20,8 @@ class JobRecord:
     rescales: int = 0
     migrations: int = 0
     lost_steps: float = 0.0
+    lost_nodes: int = 0
+    """How often it lost a node that it ran on."""
     forecast: Forecast | None = None
     """Under the plan that started it first."""
 

@@ -16,6 +16,7 @@ from elastic_tfjob.scheduling.snapshot import Node
 from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.inference import InferencePool
+from elastic_tfjob.simulation.node_changes import NodeChange
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
@@ -36,6 +37,7 @@ class RunSpec:
     costs: Costs = field(default_factory=Costs)
     noise: Noise = field(default_factory=Noise)
     inference: InferencePool | None = None
+    node_changes: Sequence[NodeChange] = ()
     trace: bool = False
 
 
@@ -60,6 +62,7 @@ def run_one(spec: RunSpec, progress: Callable[[float, int, int], None] | None = 
         costs=spec.costs,
         noise=spec.noise,
         inference=spec.inference,
+        node_changes=spec.node_changes,
         seed=spec.seed,
         trace=spec.trace,
         progress=progress,

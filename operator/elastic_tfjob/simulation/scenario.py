@@ -2,16 +2,18 @@
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
 
 from elastic_tfjob.api.scenario import Arrivals, Distribution, JobClass, Number, Replicas, Scenario, parse_scenario
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Node, ReplicaGroup
 from elastic_tfjob.simulation.formats import GIB, WorkloadError
 from elastic_tfjob.simulation.inference import DAY_S, HOUR_S, InferencePool
+from elastic_tfjob.simulation.node_changes import NodeChange, NodeScript
 from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
 
 PEAK_S = 15 * HOUR_S
@@ -109,6 +111,23 @@ def _poisson(arrivals: Arrivals, n: int, rng: random.Random) -> Iterator[float]:
         if rng.random() * highest <= rate:
             given += 1
             yield t
+
+
+def node_changes(scenario: Scenario, cluster: Sequence[Node]) -> tuple[NodeChange, ...]:
+    """What happens to nodes. An added one is like the first of the cluster. Raises ValueError where a node is lost that
+    is not there, or added where it is."""
+    by_name = {node.name: node for node in cluster}
+    changes = []
+    for entry in scenario.nodes:
+        node = by_name.get(entry.node, replace(cluster[0], name=entry.node))
+        if entry.added_s is not None:
+            changes.append(NodeChange(entry.added_s, entry.node, node))
+        if entry.lost_s is not None:
+            changes.append(NodeChange(entry.lost_s, entry.node))
+        if entry.back_s is not None:
+            changes.append(NodeChange(entry.back_s, entry.node, node))
+    NodeScript(changes, by_name)
+    return tuple(changes)
 
 
 def inference_pool(scenario: Scenario) -> InferencePool | None:

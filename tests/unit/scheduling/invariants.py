@@ -12,7 +12,9 @@ def violations(plan: Plan) -> list[str]:
     return [
         *over_capacity(plan),
         *outside_bounds(plan),
+        *unusable_nodes(plan),
         *forbidden_nodes(plan),
+        *changed_while_rescaling(plan),
         *below_request(plan),
         *stopped_for_good(plan),
     ]
@@ -35,7 +37,24 @@ def over_capacity(plan: Plan) -> list[str]:
     for node in nodes.values():
         total = total.plus(node.free)
     free = {name: node.free for name, node in nodes.items()} | {ANY_NODE: total}
-    return [f"{name}: {want} of {free[name]}" for name, want in used.items() if not want.within(free[name])]
+    return [
+        f"{name}: {want} of {free[name]}" for name, want in used.items() if name in free and not want.within(free[name])
+    ]
+
+
+def unusable_nodes(plan: Plan) -> list[str]:
+    """Nothing more is put on a node that the cluster has lost, or that is another pool's."""
+    usable = {node.name for node in usable_nodes(plan.snapshot.nodes)} | {ANY_NODE}
+    usable |= {loan.node for loan in plan.loans if loan.action == "borrow"}
+    usable -= {loan.node for loan in plan.loans if loan.action == "return"}
+    broken = []
+    for key, target in plan.changes.items():
+        for type_, names in target.nodes.items():
+            had = Counter(plan.snapshot.jobs[key].placement.get(type_, ()))
+            for name, n in Counter(names).items():
+                if name not in usable and n > had[name]:
+                    broken.append(f"{key}: {n} {type_} on {name}, which is not ours")
+    return broken
 
 
 def outside_bounds(plan: Plan) -> list[str]:
@@ -56,7 +75,12 @@ def forbidden_nodes(plan: Plan) -> list[str]:
         spec = plan.snapshot.jobs[key].spec
         for type_, names in target.nodes.items():
             for name in set(names) - {ANY_NODE}:
-                node = plan.snapshot.nodes[name]
+                node = plan.snapshot.nodes.get(name)
+                if node is None:
+                    continue  # lost: see unusable_nodes
+                lent = node.loan != "own"
+                if lent and not spec.loanable and name not in plan.snapshot.jobs[key].placement.get(type_, ()):
+                    broken.append(f"{key}: {type_} on {name}, which is lent for loanable jobs")
                 if not spec.constraints_of(type_).admit(node.labels, node.taints):
                     broken.append(f"{key}: {type_} on {name}, which its constraints forbid")
     return broken
@@ -75,6 +99,17 @@ def below_request(plan: Plan) -> list[str]:
             if not spec.resizable and target.cpu != plan.snapshot.jobs[key].cpu:
                 broken.append(f"{key}: CPU of a job that may not be rescaled")
     return broken
+
+
+def changed_while_rescaling(plan: Plan) -> list[str]:
+    """A job between two targets is left alone, but for a node of its that goes back to its pool."""
+    returned = {loan.node for loan in plan.loans if loan.action == "return"}
+    return [
+        f"{key}: changed while it is rescaled"
+        for key in plan.changes
+        if (job := plan.snapshot.jobs[key]).phase == "rescaling"
+        and returned.isdisjoint(name for names in job.placement.values() for name in names)
+    ]
 
 
 def stopped_for_good(plan: Plan) -> list[str]:

@@ -35,9 +35,13 @@ class NodeSpeeds:
             )
         return rate
 
-    def count(self, spec: JobSpec, cpu_demand: float | None, placement: Placement, sign: int) -> None:
-        """Count a job's containers in (1) or out (-1) on the nodes of `placement`. `cpu_demand` is the CPUs that one
-        would use; None: what it requests."""
+    def moved(self, spec: JobSpec, cpu_demand: float | None, old: Placement, new: Placement) -> None:
+        """Follow a job. `cpu_demand` is the CPUs that one container would use; None: what it requests."""
+        if self.contended:
+            self._count(spec, cpu_demand, old, -1)
+            self._count(spec, cpu_demand, new, 1)
+
+    def _count(self, spec: JobSpec, cpu_demand: float | None, placement: Placement, sign: int) -> None:
         for group in spec.groups:
             wanted = cpu_demand if cpu_demand is not None else group.request.cpu / 1000
             for name in placement.get(group.type, ()):
