@@ -26,6 +26,7 @@ from elastic_tfjob.scheduling.stages.lend.none import NoLoans
 from elastic_tfjob.scheduling.stages.order.fifo import Fifo
 from elastic_tfjob.scheduling.stages.place.best_fit import BestFit
 from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.node_changes import NodeChange
 from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
 
@@ -121,8 +122,31 @@ PROFILE = Profile(
 )
 
 
-def live() -> dict[float, Snapshot]:
-    """The operator's Snapshots at each moment."""
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What the policy decides, what happens to nodes (seconds, name, whether it is there from then on), and when to
+    look."""
+
+    entries: tuple[Entry, ...]
+    moments: tuple[float, ...]
+    nodes: tuple[tuple[float, str, bool], ...] = ()
+
+    @property
+    def profile(self) -> Profile:
+        return replace(PROFILE, steps=(Script(self.entries),))
+
+
+CALM = Story(HISTORY, MOMENTS)
+ROBBED = Story(
+    (Entry(0.0), Entry(30.0, size(1, 2)), Entry(400.0, size(1, 3))),
+    moments=(99.0, 160.0, 260.0, 360.0, 460.0),
+    nodes=((100.0, "n1", False), (200.0, "n4", True), (300.0, "n2", False), (300.0, "n3", False)),
+)
+"""The job is on n1; when that is lost it goes to n2, and when that and n3 are lost, to n4, which has come meanwhile."""
+
+
+def live(story: Story = CALM) -> dict[float, Snapshot]:
+    """The operator's Snapshots at each moment. Pods of a node that is gone are gone."""
     nodes = {name: node(name, cpu="1") for name in NODES}
     bounds = {f"{PREFIX}max-workers": "4", f"{PREFIX}min-workers": "1", f"{PREFIX}max-ps": "2"}
     cluster = Cluster(
@@ -131,7 +155,13 @@ def live() -> dict[float, Snapshot]:
     )
     found: dict[float, Snapshot] = {}
     known: ScheduledJob | None = None
-    for second in range(int(MOMENTS[-1]) + 1):
+    for second in range(int(story.moments[-1]) + 1):
+        for _, name, there in [change for change in story.nodes if change[0] == second]:
+            nodes = {n: known for n, known in nodes.items() if n != name}
+            if there:
+                nodes[name] = node(name, cpu="1")
+            for pod in [pod for pod in cluster.pods.values() if pod.node == name and not there]:
+                cluster.kill(pod.name)
         known = scheduled_job(
             replace(cluster.job(), created=_time(0)),
             _bound(cluster),
@@ -141,10 +171,10 @@ def live() -> dict[float, Snapshot]:
             before=known,
         )
         snapshot = assemble([known], nodes, [], cluster.now.timestamp())
-        if float(second) in MOMENTS:
+        if float(second) in story.moments:
             found[float(second)] = snapshot
         if known.job is not None:
-            for target in decide(schedule(snapshot, PROFILE), {known.job.key: known}).values():
+            for target in decide(schedule(snapshot, story.profile), {known.job.key: known}).values():
                 cluster.annotations[TARGET_ANNOTATION] = target.to_json()
         cluster.reconcile()
         cluster.tick()
@@ -161,7 +191,7 @@ def _bound(cluster: Cluster) -> tuple[Pod, ...]:
     )
 
 
-def simulated() -> dict[float, Snapshot]:
+def simulated(story: Story = CALM) -> dict[float, Snapshot]:
     """The simulator's Snapshots at each moment."""
     groups = (
         ReplicaGroup(CHIEF, ONE, 1, 1, 1),
@@ -170,25 +200,32 @@ def simulated() -> dict[float, Snapshot]:
     )
     work = WorkloadJob("ns/j", 0.0, groups, total_steps=1e6, duration_s=1e6)
     later = replace(work, key="ns/later", submit_s=1e5)  # else nothing would be to come while the only job waits
-    nodes = [Node(name, each, each) for name in NODES for each in [Resources(1000, pods=110)]]
+    each = Resources(1000, pods=110)
+    nodes = [Node(name, each, each) for name in NODES]
+    changes = [NodeChange(at, n, Node(n, each, each) if there else None) for at, n, there in story.nodes]
     found: dict[float, Snapshot] = {}
 
     class Watched(Simulation):
         def _decide(self, now: float) -> None:
-            if now in MOMENTS:
+            if now in story.moments:
                 found[now] = self.snapshot
-            if now > MOMENTS[-1]:
+            if now > story.moments[-1]:
                 raise KeyboardInterrupt
             super()._decide(now)
 
     with pytest.raises(KeyboardInterrupt):
-        Watched([work, later], nodes, LinearSpeedModel(), PROFILE).run()
+        Watched([work, later], nodes, LinearSpeedModel(), story.profile, node_changes=changes).run()
     return found
 
 
 @pytest.fixture(scope="module")
 def worlds() -> tuple[dict[float, Snapshot], dict[float, Snapshot]]:
     return live(), simulated()
+
+
+@pytest.fixture(scope="module")
+def robbed() -> tuple[dict[float, Snapshot], dict[float, Snapshot]]:
+    return live(ROBBED), simulated(ROBBED)
 
 
 def since(job: Job, moment_s: float) -> float:
@@ -198,7 +235,11 @@ def since(job: Job, moment_s: float) -> float:
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_both_see_the_same(worlds: tuple[dict[float, Snapshot], dict[float, Snapshot]], moment: float) -> None:
-    one, other = (snapshots[moment].jobs["ns/j"] for snapshots in worlds)
+    compare(*(snapshots[moment].jobs["ns/j"] for snapshots in worlds))
+
+
+def compare(one: Job, other: Job) -> None:
+    """A job as the operator sees it, and as the simulator does."""
     assert one.phase == other.phase
     assert one.counts == other.counts
     assert one.placement == other.placement
@@ -211,6 +252,20 @@ def test_both_see_the_same(worlds: tuple[dict[float, Snapshot], dict[float, Snap
         assert since(one, one.rescaled_s) == pytest.approx(since(other, other.rescaled_s), abs=SETTLES_S)
     for name in ("resizable", "stoppable", "movable", "reports", "asked"):
         assert getattr(one.spec, name) == getattr(other.spec, name), name
+
+
+@pytest.mark.parametrize("moment", ROBBED.moments)
+def test_both_lose_and_get_nodes(robbed: tuple[dict[float, Snapshot], dict[float, Snapshot]], moment: float) -> None:
+    one, other = (snapshots[moment] for snapshots in robbed)
+    assert set(one.nodes) == set(other.nodes)
+    compare(one.jobs["ns/j"], other.jobs["ns/j"])
+
+
+def test_a_robbed_job_is_where_there_are_nodes(
+    robbed: tuple[dict[float, Snapshot], dict[float, Snapshot]],
+) -> None:
+    there = [{n for names in robbed[1][m].jobs["ns/j"].placement.values() for n in names} for m in ROBBED.moments]
+    assert there == [{"n1"}, {"n2"}, {"n2"}, {"n4"}, {"n4"}]
 
 
 def test_the_history_says_something(worlds: tuple[dict[float, Snapshot], dict[float, Snapshot]]) -> None:

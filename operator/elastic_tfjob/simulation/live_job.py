@@ -118,9 +118,10 @@ class LiveJob:
     def change_to(self, new: Placement, costs: Costs, now: float) -> float:
         """Count a change to `new`, which the caller carries out. Gives the seconds that the job then stands still."""
         record, old = self.record, self.placement
+        resized = _counts(old) != _counts(new)
         if old:
             self.train_until(now)
-        if new != old:
+        if new != old and (resized or not self.lost):  # else it has held as much all the time
             if old:
                 self.service += self.held * (now - self.since_s)
                 record.executed_s += now - self.since_s
@@ -138,7 +139,7 @@ class LiveJob:
                 record.start_s = now
                 return costs.start_s
             return costs.restart(self.spec.demand(counts_of(new)).accelerators)
-        resized, restart_s = _counts(old) != _counts(new), costs.restart(self.spec.demand(counts_of(new)).accelerators)
+        restart_s = costs.restart(self.spec.demand(counts_of(new)).accelerators)
         if self.lost and not resized:
             return restart_s
         self.rescaled_s = now
