@@ -104,7 +104,10 @@ def measure(profile: Profile, jobs: int, repeat: int) -> tuple[float, float]:
 
 
 def growth(sizes: Sequence[int], seconds: Sequence[float]) -> float:
-    """The exponent k of time ~ jobs^k between the first and the last size; below 5 ms only noise would be measured."""
+    """The exponent k of time ~ jobs^k between the first and the last size; below 5 ms only noise would be measured.
+    0 for a single size."""
+    if len(sizes) < 2:
+        return 0.0
     first = max(seconds[0], 0.005 * sizes[0] / sizes[-1])
     return math.log(seconds[-1] / first) / math.log(sizes[-1] / sizes[0])
 
