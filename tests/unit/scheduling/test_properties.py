@@ -11,7 +11,8 @@ from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Taint, T
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, Snapshot
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, Node, Snapshot
 from elastic_tfjob.scheduling.stages.place.catalogue import PLACES
 from elastic_tfjob.simulation.speed_models.ps import MODELS, PsTrueSpeed
 
@@ -50,6 +51,7 @@ def specs(draw: st.DrawFn, k: int) -> JobSpec:
         duration_s=draw(st.sampled_from([None, steps])),
         resizable=draw(st.sampled_from([True, True, False])),
         stoppable=draw(st.sampled_from([True, True, False])),
+        loanable=draw(st.booleans()),
         constraints=draw(
             st.sampled_from(
                 [
@@ -95,20 +97,47 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     nodes = {}
     for i in range(draw(st.integers(0, 5))):
         name = f"n{i}"
-        nodes[name] = node(
+        made_node = node(
             name,
             gpus=draw(st.sampled_from([0, 2, 4])),
             cpus=draw(st.sampled_from([2, 4, 8])),
             labels={"zone": draw(st.sampled_from(["x", "y"]))},
             taints=draw(st.sampled_from([(), (), (Taint("t"),)])),
+            loan=draw(st.sampled_from(["own", "own", "own", "loaned", "offered", "busy"])),
         )
+        nodes[name] = replace(made_node, accelerator_speed=draw(st.sampled_from([1.0, 1.0, 0.5, 3.0])))
     made = [draw(jobs(k)) for k in range(draw(st.integers(0, 8)))]
     first = draw(st.integers(0, len(made)))
     before = Snapshot(NOW - 100, nodes, {j.key: j for j in made[:first]})
     plan = schedule(before, build("fifo-backfill", parse_profile("fifo-backfill", {})))
     running = carried_out(before, plan, NOW - 100)
+    running = moved(draw, running)
     used = {key: replace(j, cpu_use=draw(uses()), executed_s=draw(times)) for key, j in running.jobs.items()}
-    return Snapshot(NOW, nodes, {**used, **{j.key: j for j in made[first:]}})
+    for key, job in used.items():
+        if job.placement and draw(st.integers(0, 3)) == 0:
+            used[key] = replace(job, phase="rescaling")
+    return Snapshot(NOW, robbed(draw, nodes), {**used, **{j.key: j for j in made[first:]}})
+
+
+def moved(draw: st.DrawFn, snapshot: Snapshot) -> Snapshot:
+    """Some replicas are where no placement would have put them."""
+    profile = build("fifo-backfill", parse_profile("fifo-backfill", {}))
+    round_ = Round(snapshot, profile)
+    for job in snapshot.jobs.values():
+        for type_, names in job.placement.items():
+            if draw(st.integers(0, 2)) == 0:
+                where = draw(st.sampled_from(sorted(snapshot.nodes)))
+                round_.move(job, (type_, draw(st.integers(0, len(names) - 1))), where, "drawn")
+    return carried_out(snapshot, round_.plan(), snapshot.now)
+
+
+def robbed(draw: st.DrawFn, nodes: dict[str, Node]) -> dict[str, Node]:
+    """Some nodes are lost; some that were lent to us are wanted back."""
+    left = {name: found for name, found in nodes.items() if draw(st.integers(0, 5))}
+    return {
+        name: replace(found, loan="reclaiming") if found.loan == "loaned" and draw(st.booleans()) else found
+        for name, found in left.items()
+    }
 
 
 def carried_out(before: Snapshot, plan: Plan, now: float) -> Snapshot:

@@ -15,7 +15,8 @@ def candidates(round_: Round) -> tuple[list[Job], Resources]:
     free = round_.room.total
     jobs: list[Job] = []
     for job in round_.active():
-        if movable(job, round_) and (job.spec.stoppable or not job.placement):
+        # Of all jobs those that wait are the most, and what `movable` says of them is known.
+        if not job.placement or (movable(job, round_) and job.spec.stoppable):
             jobs.append(job)
         else:
             free = free.minus(job.holds)
