@@ -226,7 +226,7 @@ def known_metrics() -> Iterator[Any]:
 
 NOT_READ = {"save_error": ("text", "why the last save failed, or `null`; the operator does not read it")}
 """Keys of the answer that a Report does not keep."""
-OWN = {"received_at"}
+OWN = {"received_at", "saves"}
 """Fields of a Report that are no key of the answer."""
 
 

@@ -72,6 +72,9 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "speed": Both("the speeds in annotation state, fitted", "measured, or with `oracle` the truth"),
         "loss": Both("what the chief's exporter reports, and annotation record", "the workload's loss curve"),
         "cpu": Both("CPU granted by the target", "as carried out"),
+        "stops": Both("annotation record", "as carried out"),
+        "stopped_s": Both("annotation record", "as carried out"),
+        "resumed_s": Both("annotation record", "as carried out"),
         "cpu_use": Both("what exporters report, over what pods hold", "the speed model ps-cpu"),
     },
 }
@@ -80,7 +83,10 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
 VERBS: Final[Mapping[str, Both]] = {
     "start": Both("pods are created on the nodes of the plan", "after start_s"),
     "resize": Both("by overlap, spare or recreate; no step is lost", "after rescale_s"),
-    "stop": Both("pods end, the chief first; they start again from the newest checkpoint", "restart_s and lost steps"),
+    "stop": Both(
+        "a checkpoint is asked for and confirmed, then pods end, the chief first; they start again from it",
+        "restart_s and lost steps",
+    ),
     "grant CPU": Both("in place, within a node", "at once"),
     "repair": Both("pods of a lost node are made anew on another one", "from the last checkpoint, after restart_s"),
     "move": Both("another pod on the new node, by overlap or spare; with the chief, by recreate", "after migrate_s"),

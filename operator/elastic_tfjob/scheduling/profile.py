@@ -86,7 +86,8 @@ class Profile:
     and speed; without it a simulated job's speed is measured at `sample_points` sizes before it starts, as Optimus does
     on a test slot. A job is rescaled at most every `cooldown_s`, and grows only if its speed is predicted to gain
     `min_gain`. `repack`: a job whose size changes is placed anew as a whole. `learns`: whether it uses the speeds that
-    jobs show wherever they run.
+    jobs show wherever they run. For `stop_cooldown_s` a job that was stopped is not resumed, and one that was resumed
+    is not stopped, unless its node goes back to another pool.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Profile:
     repack: bool = False
     sample_points: int = 0
     learns: bool = False
+    stop_cooldown_s: float = 0.0
 
     @property
     def adjusts_cpu(self) -> bool:

@@ -15,7 +15,9 @@ def candidates(round_: Round) -> tuple[list[Job], Resources]:
     free = round_.room.total
     jobs: list[Job] = []
     for job in round_.active():
-        if movable(job, round_) and (job.spec.stoppable or not job.placement):
+        if not job.placement and round_.cools(job):
+            round_.refuse(job, "")
+        elif movable(job, round_) and (not job.placement or (job.spec.stoppable and not round_.cools(job))):
             jobs.append(job)
         else:
             free = free.minus(job.holds)
