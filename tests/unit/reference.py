@@ -24,6 +24,7 @@ from elastic_tfjob.controller.objects import catalogue, reports
 from elastic_tfjob.controller.objects.settings import Configuration, RescaleLimits, StatusPolling
 from elastic_tfjob.scheduling.contract import as_markdown
 from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
+from elastic_tfjob.scheduling.unmet import refused_values
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -34,7 +35,7 @@ WRITTEN = "<!-- Written by `make reference` from the code. -->"
 def pages() -> dict[str, str]:
     """Text by place in docs/."""
     return {
-        "contract.md": as_markdown(),
+        "contract.md": as_markdown(refused_values()),
         "reference/configuration.md": configuration(),
         "reference/annotations.md": annotations(),
         "reference/events.md": events(),

@@ -98,7 +98,9 @@ class ElasticParameters(ProfileParameters):
         yield from super()._needs()
         yield "resize"
         if self.repack:
-            yield "move"
+            yield from ("move", "repack")
+        if self.sample_points:
+            yield "samples"
 
     def profile(self, name: str) -> Profile:
         return replace(

@@ -18,15 +18,31 @@ Step = Callable[["Round"], None]
 only, and leaves the Round in order: whatever is placed has room."""
 
 Need = Literal[
-    "oracle", "totals", "loans", "stop", "move", "resize", "cpu", "service", "duration", "speed", "deadline", "loss"
+    "oracle",
+    "samples",
+    "totals",
+    "loans",
+    "stop",
+    "move",
+    "repack",
+    "resize",
+    "promote",
+    "cpu",
+    "service",
+    "duration",
+    "speed",
+    "deadline",
+    "loss",
 ]
 """What a profile needs of the world that carries out its plans.
 
-To be told: `oracle` true durations and speeds; `duration` how long jobs take; `speed` how fast they are at other sizes;
-`deadline`; `loss` how fast the training loss falls; `service` what jobs have held so far (since when, how long).
-To be done: `stop` running jobs; `move` replicas that run to other nodes; `resize` running jobs; `cpu` change what
-replicas hold in place, and measure how much of it they use; `loans` of nodes of another pool. `totals`: no node is
-chosen, which only a simulation can carry out.
+To be told: `oracle` true durations and speeds; `samples` of a job's speed before it starts; `duration` how long jobs
+take; `speed` how fast they are at other sizes; `deadline`; `loss` how fast the training loss falls; `service` what jobs
+have held so far (since when, how long).
+To be done: `stop` running jobs; `move` replicas that run to other nodes; `resize` running jobs; `repack`: place a job
+whose size changes anew; `promote`: have a job's service count from zero again; `cpu` change what replicas hold in
+place, and measure how much of it they use; `loans` of nodes of another pool. `totals`: no node is chosen, which only a
+simulation can carry out.
 """
 
 
