@@ -52,7 +52,7 @@ def test_each_need_is_in_the_table() -> None:
         ("las", {"promote_knob": 2}, "profiles.las.promote_knob: promotions are not stored live; allowed is 0"),
         ("edf", {"oracle": True}, "profiles.edf.oracle: only a simulation knows the truth"),
         ("optimus", {"sample_points": 3}, "profiles.optimus.sample_points: only a simulation measures"),
-        ("drf", {"repack": True}, "profiles.drf.repack: a replica that runs stays where it is"),
+        ("drf", {"repack": True}, "profiles.drf.repack: only a simulation places a resized job anew"),
         ("fifo", {"place": "count"}, "profiles.fifo.place: a replica needs a node"),
     ],
 )
