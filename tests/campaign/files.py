@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from elastic_tfjob.exporter import files as exporter_files
+from elastic_tfjob.runtime import last_save as last_save_module
 from elastic_tfjob.runtime import launcher as launcher_module
 from elastic_tfjob.runtime import protocol as real_protocol
 
@@ -241,6 +242,7 @@ def virtual_machine() -> Iterator[None]:
         (launcher_module, "os", _Os()),
         (launcher_module, "protocol", protocol),
         (launcher_module, "shutil", _Shutil()),
+        (last_save_module, "protocol", protocol),
         (launcher_module, "cgroup", _Cgroup()),
         (launcher_module, "_listens", _listens),
         (launcher_module, "Hook", _Hook),

@@ -88,7 +88,7 @@ class Program:
         config = json.loads(tf_config) if tf_config else {}
         self._address, self._peers = _addresses(config)
         self._servers = frozenset((config.get("cluster") or {}).get("ps") or ())
-        self.base = 0
+        self.base = self.resumed = 0
         self.since = 0.0
         self.first_step_at: float | None = None
         self.downtime_s: float | None = None
@@ -134,7 +134,7 @@ class Program:
         """Restore and train."""
         training = self.training
         self.state = "training"
-        self.base = self.held_at = self._saved = training.checkpoint
+        self.base = self.resumed = self.held_at = self._saved = training.checkpoint
         self.since = self.container.loop.time()
         if self.task.chief:
             training.judge.training_begins(self, self.base)
@@ -152,6 +152,8 @@ class Program:
                 self.downtime_s = max(0.0, self.first_step_at - before["last_step_at"])
             self.lost_steps = max(0, before["step"] - self.base)
         self.report()
+        if self._read("save") is not None:  # it was asked for before there was anything to save
+            self.file_changed("save")
 
     def plan_end(self) -> None:
         """Set the timer for the last step."""
@@ -226,12 +228,16 @@ class Program:
             self._after(self.container.seconds(0.1, 0.4), self._begin)
         elif name == "save" and self._read("save") is not None and self.state == "training" and self.task.chief:
             others = self.container.programs.values()
-            self.training.judge.is_to_save(
-                self, any(each.prepared and each._read("ready") is not None for each in others)
-            )
+            ready = any(each.prepared and each._read("ready") is not None for each in others)
+            self.training.judge.is_to_save(self, ready or self._is_last())
             self._after(self.container.seconds(0.0, 0.3), self._stand_still)
         elif name == "save" and self._read("save") is None and self.state in ("saving", "held"):
             self._go_on()
+
+    def _is_last(self) -> bool:
+        """Whether what is asked for is the checkpoint before the pod ends."""
+        launcher = self.container.launcher
+        return launcher is not None and launcher.command is not None and launcher.command.action == "save"
 
     def _stand_still(self) -> None:
         if self.state != "training" or self._read("save") is None:
@@ -253,7 +259,8 @@ class Program:
         saved = self.training.saves
         if saved:
             self._save(self.held_at)
-            self.training.at_commit[request["generation"]] = self.held_at
+            if not self._is_last():
+                self.training.at_commit[request["generation"]] = self.held_at
             self.state = "held"
         self.report()
         answer = {"id": request["id"], "ok": saved, "why": None if saved else "No space left on device"}
@@ -287,6 +294,7 @@ class Program:
             "last_step_at": last_at if last_at is not None else self.first_step_at,
             "downtime_s": self.downtime_s,
             "lost_steps": self.lost_steps if made else None,
+            "resumed_step": self.resumed,
             "checkpoint": {"step": self.training.checkpoint, "at": wall(), "seconds": 0.3, "bytes": 1000, "path": "c"},
             "save_error": None if self.training.saves else "No space left on device",
         }

@@ -373,6 +373,75 @@ async def _drain(world: World) -> None:
     await asyncio.sleep(4)
 
 
+def _types(priority: str = "") -> dict[str, Any]:
+    """Four replicas that fill the cluster with their CPU, of a priority."""
+    container = {
+        "name": "tensorflow",
+        "image": "train",
+        "command": ["python", "train.py"],
+        "resources": {"requests": {"cpu": "1800m", "memory": "100Mi"}, "limits": {"cpu": "1800m"}},
+    }
+    spec = {"containers": [container], **({"priorityClassName": priority} if priority else {})}
+    return {
+        name: {"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": spec}}
+        for name, count in _SIZE.items()
+    }
+
+
+async def _preempt(world: World, **bounds: str) -> None:
+    """A job trains, and one of a higher priority comes, which needs its room."""
+    world.server.create("priorityclasses", "", {"metadata": {"name": "urgent"}, "value": 1000})
+    annotations = {f"{PREFIX}checkpoint-dir": "/checkpoints", **bounds}
+    world.submit(_types(), annotations=annotations, cleanPodPolicy="Running")
+    await world.until(lambda: world.has("Running") and world.trains())
+    await asyncio.sleep(9)
+    world.submit(_types("urgent"), "urgent", annotations=annotations, cleanPodPolicy="Running")
+
+
+async def _preempted(world: World, **bounds: str) -> None:
+    """A job of one size is stopped for one of a higher priority, and goes on when that has ended."""
+    await _preempt(world, **bounds)
+    await _given_back(world)
+
+
+async def _given_back(world: World) -> None:
+    """The job that took the room ends, and the other one goes on."""
+    await world.until(lambda: world.has("Running", "urgent") and world.trains(name="urgent"))
+    await asyncio.sleep(5)
+    world.training("urgent").finish()
+    await world.until(lambda: world.has("Succeeded", "urgent"))
+
+    def goes_on() -> bool:
+        state = world.state()
+        return state.get("phase") == "Stable" and world.trains(state["generation"]) and state.get("stop") is None
+
+    await world.until(goes_on)
+    await asyncio.sleep(10)
+
+
+async def _preempted_elastic(world: World) -> None:
+    """The same of a job whose size may change."""
+    await _preempted(world, **{f"{PREFIX}max-workers": "3"})
+
+
+async def _preempted_unsaved(world: World) -> None:
+    """A job is stopped that cannot save: it ends when the limit is over, and trains some steps once more."""
+    world.oracles.exact = False
+    world.training().saves = False
+    await _preempted(world)
+
+
+async def _preempted_late(world: World) -> None:
+    """The volume is full when a job is to save before it stops, and has room again soon after."""
+    await _preempt(world)
+    world.training().saves = False
+    await world.until(lambda: world.state().get("phase") == "Recreating")
+    await asyncio.sleep(15)
+    world.training().saves = True
+    await _given_back(world)
+
+
+_PRIORITIES: Final = "profile: las\nrescale:\n  stop_timeout_s: 60\n"
 _KIPS: Final = "profile: kips"
 _SOON: Final = "profile: fixed\nrescale:\n  prepare_timeout_s: 15\n"
 
@@ -411,6 +480,10 @@ SCENARIOS: Final = {
         Scenario("move-worker", _move_worker, configuration=_KIPS),
         Scenario("move-ps", _move_ps, configuration=_KIPS),
         Scenario("drain", _drain, configuration=_KIPS),
+        Scenario("preempted", _preempted, configuration=_PRIORITIES),
+        Scenario("preempted-elastic", _preempted_elastic, configuration=_PRIORITIES),
+        Scenario("preempted-late", _preempted_late, configuration=_PRIORITIES),
+        Scenario("preempted-unsaved", _preempted_unsaved, configuration=_PRIORITIES),
         Scenario("refused-node", _refused_node, configuration=_KIPS),
     )
 }

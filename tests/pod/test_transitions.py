@@ -60,24 +60,26 @@ while True:
 
 @dataclass(frozen=True)
 class Answer:
-    """Generations: what runs (and has made a step, where it is the chief's), what is prepared and the last switch."""
+    """Generations: what runs (and has made a step, where it is the chief's), what is prepared and the last switch; and
+    the request of the checkpoint before the end."""
 
     runs: int | None
     prepared: tuple[int, str] | None = None
     switch: tuple[int, str] | None = None
+    saved: tuple[int, str] | None = None
 
 
 Script = list[tuple[str, Answer]]
 
 
-def runs(generation: int | None, prepared: str = "", switch: str = "") -> Answer:
-    """`prepared` and `switch`: "1 ready", "1 committed"."""
+def runs(generation: int | None, prepared: str = "", switch: str = "", saved: str = "") -> Answer:
+    """`prepared`, `switch` and `saved`: "1 ready", "1 committed", "1 saved"."""
 
     def pair(text: str) -> tuple[int, str] | None:
         number, _, state = text.partition(" ")
         return (int(number), state) if text else None
 
-    return Answer(generation, pair(prepared), pair(switch))
+    return Answer(generation, pair(prepared), pair(switch), pair(saved))
 
 
 CHIEF: dict[str, Script] = {
@@ -167,6 +169,36 @@ CHIEF: dict[str, Script] = {
         ("run 0", runs(0, switch="1 refused")),
         ("restart", runs(0)),
     ],
+    "a checkpoint before the end": [
+        ("", runs(0)),
+        ("save 1", runs(0, saved="1 saved")),
+        ("stop", runs(0, saved="1 saved")),
+    ],
+    "it is taken back": [
+        ("saves never", runs(0)),
+        ("save 1", runs(0, saved="1 saving")),
+        ("run 0", runs(0)),
+        ("saves well", runs(0)),
+        ("save 2", runs(0, saved="2 saved")),
+    ],
+    "it cannot be saved": [
+        ("saves fails", runs(0)),
+        ("save 1", runs(0, saved="1 refused")),
+        ("run 0", runs(0)),
+    ],
+    "a checkpoint before the end of a job that was to change": [
+        ("saves never", runs(0)),
+        ("switch 1", runs(0, "1 ready", "1 saving")),
+        ("saves well", runs(1, switch="1 committed")),
+        ("prepare 2", runs(1, "2 ready", "1 committed")),
+        ("save 3", runs(1, switch="1 committed", saved="3 saved")),
+    ],
+    "restarted before the end": [
+        ("saves never", runs(0)),
+        ("save 1", runs(0, saved="1 saving")),
+        ("restart", runs(0, saved="1 saving")),
+        ("saves well", runs(0, saved="1 saved")),
+    ],
 }
 
 SERVER: dict[str, Script] = {
@@ -180,6 +212,7 @@ SERVER: dict[str, Script] = {
         ("run 1", runs(1)),
         ("run 4", runs(4)),
     ],
+    "a server that is to end saves nothing": [("", runs(0)), ("save 1", runs(0))],
     "a server that does not come up": [
         ("builds no", runs(0)),
         ("prepare 1", runs(0, "1 failed")),
@@ -243,6 +276,9 @@ class Real:
         if action == "stop":
             self.pod.command_file.write_text(json.dumps({"action": "stop"}))
             return
+        if action == "save":
+            self.pod.command(action, self.pod.status["generation"], request=int(number))
+            return
         generation = int(number)
         port = self._ports.setdefault(generation, free_port())
         self.pod.command(action, generation, mode="overlap", tf_config=tf_config(self._kind, port=port))
@@ -254,6 +290,7 @@ class Real:
             said["generation"] if trains else None,
             said["prepared"] and (said["prepared"]["generation"], said["prepared"]["state"]),
             said["switch"] and (said["switch"]["generation"], said["switch"]["state"]),
+            said["saved"] and (said["saved"]["request"], said["saved"]["state"]),
         )
 
     def settled(self, expected: Answer) -> Answer:
@@ -291,18 +328,20 @@ class Pretended:
 
     def _command(self, text: str) -> None:
         action, _, number = text.partition(" ")
-        self._text = json.dumps({"action": action, "generation": int(number or 0)}) if text else ""
+        said = {"request" if action == "save" else "generation": int(number or 0)}
+        self._text = json.dumps({"action": action, **said}) if text else ""
 
     def settled(self, expected: Answer) -> Answer:
         del expected
         launcher = self.launcher
         for _ in range(5):
             launcher.obey(self._text)
-        prepared, switch = launcher.prepared, launcher.switch
+        prepared, switch, saved = launcher.prepared, launcher.switch, launcher.saved
         return Answer(
             launcher.generation if launcher.first_step else None,
             None if prepared is None else (prepared.generation, prepared.state),
             None if switch is None else (switch.generation, switch.state),
+            None if saved is None else (saved.request, saved.state),
         )
 
 

@@ -25,7 +25,7 @@ from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, State, Target
 from elastic_tfjob.controller.objects.observed import Budget, Job, Pod, Trouble, pinned_to
 from elastic_tfjob.controller.objects.quantities import cpu_of
-from elastic_tfjob.controller.objects.reports import CpuUse, MemoryUse, Prepared, Report, Switch
+from elastic_tfjob.controller.objects.reports import Checkpoint, CpuUse, MemoryUse, Prepared, Report, Saved, Switch
 from elastic_tfjob.controller.objects.status import format_time
 from unit.build import NOW, UID, job, pod_group
 
@@ -70,9 +70,12 @@ class Launcher:
     first_step: bool = False
     saves: str = "well"
     builds: bool = True
+    step: int = 100
     why: str = "exit code 1"
     seen: str = ""
     """The last command."""
+    saved: Saved | None = None
+    """The checkpoint that was asked for before the pod ends."""
     kept: Switch | None = None
     """The decision that was stored with what runs: what a restarted container knows."""
 
@@ -89,6 +92,11 @@ class Launcher:
         if action == "prepare" and text != self.seen and self.switch and self.switch.generation == generation:
             self.switch = None  # it may be tried again
         self.seen = text
+        if action == "save":
+            self._save(command["request"])
+            return
+        if action != "stop":
+            self.saved = None
         if action == "stop":
             if self.generation is None:
                 self._start(0)
@@ -102,6 +110,20 @@ class Launcher:
                 self._cancel()
             else:
                 self._switch(generation, self.prepared)
+
+    def _save(self, request: int) -> None:
+        """What trains is asked once, and again after a save that failed."""
+        self._cancel()
+        self.prepared = None
+        if not self.chief or self.generation is None:
+            return
+        asked = self.saved is not None and self.saved.request == request
+        if not asked or self.saves == "never":
+            self.saved = Saved(request, "saving")
+        elif self.saves == "well":
+            self.saved = Saved(request, "saved", step=self.step)
+        else:
+            self.saved = Saved(request, "refused", "No space left on device")
 
     def _run(self, generation: int) -> None:
         if self.switch is not None and self.switch.generation != generation:
@@ -139,7 +161,7 @@ class Launcher:
 
     def restart(self) -> None:
         """The container died: what runs is kept on disk, with the decision that led to it; what was prepared is not."""
-        self.prepared, self.first_step, self.switch, self.seen = None, False, self.kept, ""
+        self.prepared, self.first_step, self.switch, self.seen, self.saved = None, False, self.kept, "", None
 
 
 @dataclass
@@ -179,6 +201,11 @@ class Cluster:
         self.hook: bool | None = True
         self.steps = True
         """Whether the program has constructed ElasticCheckpoint, and whether it reports steps."""
+        self.checkpoint: int | None = None
+        self.resumes_at: int | None = 100
+        """The step of the newest checkpoint, and the one that programs begin at."""
+        self.old_launchers = False
+        """Whether they know nothing of a checkpoint before the end."""
         self.refused: dict[tuple[str, bool], datetime] = {}
         """Changes of CPU that the API server refuses, as Observed has them."""
         self.budget: Budget | None = None
@@ -227,6 +254,10 @@ class Cluster:
                 lost_steps=0,
                 cpu=CpuUse(),
                 memory=MemoryUse(100, 1000),
+                checkpoint=None if self.checkpoint is None else Checkpoint(self.checkpoint),
+                resumed_step=self.resumes_at,
+                saves=not self.old_launchers,
+                saved=launcher.saved,
             )
             for name, launcher in self.launchers.items()
             if not self.deaf and self.pods[name].phase == "Running"

@@ -24,6 +24,7 @@ from elastic_tfjob.controller.objects import catalogue, reports
 from elastic_tfjob.controller.objects.settings import Configuration, RescaleLimits, StatusPolling
 from elastic_tfjob.scheduling.contract import as_markdown
 from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
+from elastic_tfjob.scheduling.unmet import refused_values
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -34,7 +35,7 @@ WRITTEN = "<!-- Written by `make reference` from the code. -->"
 def pages() -> dict[str, str]:
     """Text by place in docs/."""
     return {
-        "contract.md": as_markdown(),
+        "contract.md": as_markdown(refused_values()),
         "reference/configuration.md": configuration(),
         "reference/annotations.md": annotations(),
         "reference/events.md": events(),
@@ -226,7 +227,7 @@ def known_metrics() -> Iterator[Any]:
 
 NOT_READ = {"save_error": ("text", "why the last save failed, or `null`; the operator does not read it")}
 """Keys of the answer that a Report does not keep."""
-OWN = {"received_at"}
+OWN = {"received_at", "saves"}
 """Fields of a Report that are no key of the answer."""
 
 

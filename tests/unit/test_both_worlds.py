@@ -252,6 +252,12 @@ def compare(one: Job, other: Job) -> None:
     assert one.service == pytest.approx(other.service, abs=SETTLES_S * 6)
     if other.rescaled_s > float("-inf"):
         assert since(one, one.rescaled_s) == pytest.approx(since(other, other.rescaled_s), abs=SETTLES_S)
+    assert one.stops == other.stops
+    for stage in ("stopped_s", "resumed_s"):
+        if getattr(other, stage) > float("-inf"):
+            assert since(one, getattr(one, stage)) == pytest.approx(since(other, getattr(other, stage)), abs=SETTLES_S)
+        else:
+            assert getattr(one, stage) == float("-inf")
     for name in ("resizable", "stoppable", "movable", "reports", "asked"):
         assert getattr(one.spec, name) == getattr(other.spec, name), name
 

@@ -84,6 +84,10 @@ class Fields:
         """Where a key is, for a message."""
         return f"{self._place}.{cut(name, MAX_WORD)}" if self._place else cut(name, MAX_WORD)
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a key, null or not."""
+        return name in self._raw
+
     def wrong(self, name: str, wanted: str) -> ValueError:
         """What to raise where a value is not what is wanted."""
         return ValueError(f"{self.place(name)} is not {wanted}: {describe(self._raw.get(name))}")

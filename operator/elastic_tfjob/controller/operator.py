@@ -235,6 +235,7 @@ class Operator:
                     checkpoint_s=limits.checkpoint_timeout_s,
                     switch_s=limits.switch_timeout_s,
                     recreate_s=limits.recreate_timeout_s,
+                    stop_s=limits.stop_timeout_s,
                 ),
             ),
         )

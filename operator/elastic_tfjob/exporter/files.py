@@ -73,10 +73,11 @@ def status(directory: Path) -> dict[str, Any]:
     launcher, progress = read(directory)
     generation = launcher.integer("generation") if launcher else progress.integer("generation")
     current = progress if progress.integer("generation") == generation else Fields(None)
-    cgroup, prepared, switch, saved = (
+    cgroup, prepared, switch, last_save, checkpoint = (
         launcher.within("cgroup"),
         launcher.within("prepared"),
         launcher.within("switch"),
+        launcher.within("saved"),
         progress.within("checkpoint"),
     )
     modes = launcher.raw.get("modes")
@@ -100,6 +101,14 @@ def status(directory: Path) -> dict[str, Any]:
         }
         if switch
         else None,
+        "saved": {
+            "request": last_save.integer("request"),
+            "state": last_save.text("state"),
+            "why": last_save.text("why"),
+            "step": last_save.integer("step"),
+        }
+        if last_save
+        else None,
         "step": progress.integer("step"),
         "total_steps": progress.integer("total_steps"),
         "steps_per_s": current.number("steps_per_s"),
@@ -110,15 +119,16 @@ def status(directory: Path) -> dict[str, Any]:
         "last_step_at": progress.number("last_step_at"),
         "downtime_s": current.number("downtime_s"),
         "lost_steps": current.integer("lost_steps"),
+        "resumed_step": current.integer("resumed_step"),
         "save_error": progress.text("save_error") or None,
         "checkpoint": {
-            "step": saved.integer("step"),
-            "at": saved.number("at"),
-            "seconds": saved.number("seconds"),
-            "bytes": saved.integer("bytes"),
-            "path": saved.text("path"),
+            "step": checkpoint.integer("step"),
+            "at": checkpoint.number("at"),
+            "seconds": checkpoint.number("seconds"),
+            "bytes": checkpoint.integer("bytes"),
+            "path": checkpoint.text("path"),
         }
-        if saved
+        if checkpoint
         else None,
         "cpu": {
             "at": cgroup.number("at"),

@@ -30,6 +30,7 @@ from typing import Any
 
 from elastic_tfjob.runtime import cgroup, protocol, spare
 from elastic_tfjob.runtime.hook import Hook
+from elastic_tfjob.runtime.last_save import LastSave
 from elastic_tfjob.runtime.words import Words
 
 ARCHIVE = str(Path(__file__).absolute().parents[2])
@@ -83,12 +84,13 @@ class Command:
     mode: str = "overlap"
     tf_config: str | None = None
     timeout_s: float = 120.0
+    request: int = 0  # which stop of the job a `save` is for
 
     @classmethod
     def parse(cls, text: str) -> Command:
         """Raises ValueError."""
         raw = json.loads(text)
-        if not isinstance(raw, dict) or raw.get("action") not in ("prepare", "switch", "run", "stop"):
+        if not isinstance(raw, dict) or raw.get("action") not in ("prepare", "switch", "run", "save", "stop"):
             raise ValueError(f"no such command: {text[:200]}")
         if raw["action"] == "stop":
             return cls("stop")
@@ -109,6 +111,7 @@ class Command:
             raw.get("mode", "overlap"),
             tf_config,
             float(raw.get("timeout_s") or 120.0),
+            int(raw.get("request") or 0),
         )
 
 
@@ -128,6 +131,7 @@ class Launcher:
     asked: str | None = None  # the id of the save that was asked for
     save_until: float = 0.0
     ended_by: int | None = None  # the signal that ended this before anything ran
+    last_save: LastSave = field(default_factory=LastSave)
     _seen: Any = None
     _stamp: Any = None
     _said: dict[str, Any] = field(default_factory=dict)
@@ -172,12 +176,12 @@ class Launcher:
                 return
         if command is None or command.action == "stop":
             self._start_running(0, self.tf_config)
-        elif command.action == "run":
+        elif command.action in ("run", "save"):
             self._start_running(command.generation, self._config(command))
         # else: a new pod, whose program is prepared and waits
 
     def _pause(self) -> float:
-        if self.asked is not None:
+        if self.asked is not None or self.last_save.waits:
             return SAVING_POLL_S
         return POLL_S if self.prepared or self.stopping or not self.running else IDLE_POLL_S
 
@@ -230,6 +234,14 @@ class Launcher:
         if command.action == "stop":
             return
         running = self.running
+        if command.action == "save":
+            self._cancel("the job is stopped")
+            self._drop_prepared()
+            if running is not None and running.task.chief and self._says_hello(running):
+                self.last_save.ask(self._folder(running), command.request, now)
+            return
+        if running is not None and self.last_save.said is not None:
+            self.last_save.withdraw(self._folder(running))
         if command.action == "run":
             if self.switch is not None and self.switch["generation"] != command.generation:
                 self._cancel("the operator took it back")
@@ -588,6 +600,7 @@ class Launcher:
             "switch": self.switch,
             "modes": self._modes(),
             "hook": self._hook(),
+            "saved": self.last_save.said,
         }
         if not due and state == self._said:
             return

@@ -51,6 +51,7 @@ class Progress:
         self._first_step_at: float | None = None
         self._downtime: float | None = None
         self._lost: int | None = None
+        self._resumed: int | None = None
         self._before: dict[str, Any] = {}
         self._clock = 0.0
         self._window: deque[tuple[float, int, int]] = deque()
@@ -73,6 +74,7 @@ class Progress:
                 self._counts, self._downtimes = counts, pauses
         self._before = before
         self.step, self.checkpoint = step, checkpoint
+        self._resumed = step
         if isinstance(before.get("step"), int):
             self._lost = max(before["step"] - step, 0)
         self._clock = time.perf_counter()
@@ -143,6 +145,7 @@ class Progress:
             "last_step_at": self.last_step_at or self._before.get("last_step_at"),
             "downtime_s": self._downtime,
             "lost_steps": self._lost if self._first_step_at is not None else None,
+            "resumed_step": self._resumed,
             "checkpoint": self.checkpoint,
             "save_error": self.save_error,
             "step_seconds": {"bounds": BUCKETS, "counts": self._counts, "sum": self._sum},

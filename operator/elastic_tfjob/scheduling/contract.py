@@ -5,10 +5,12 @@ table is data: a test holds it against the classes, docs/contract.md is written 
 configuration that asks for what a live cluster lacks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["FIELDS", "LIVE_LACKS", "VERBS", "Both", "Lack", "as_markdown"]
+from elastic_tfjob.scheduling.profile import Need
+
+__all__ = ["FIELDS", "NEEDS", "VERBS", "Both", "Met", "as_markdown"]
 
 
 class Both(NamedTuple):
@@ -72,6 +74,9 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "speed": Both("the speeds in annotation state, fitted", "measured, or with `oracle` the truth"),
         "loss": Both("what the chief's exporter reports, and annotation record", "the workload's loss curve"),
         "cpu": Both("CPU granted by the target", "as carried out"),
+        "stops": Both("annotation record", "as carried out"),
+        "stopped_s": Both("annotation record", "as carried out"),
+        "resumed_s": Both("annotation record", "as carried out"),
         "cpu_use": Both("what exporters report, over what pods hold", "the speed model ps-cpu"),
     },
 }
@@ -80,7 +85,10 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
 VERBS: Final[Mapping[str, Both]] = {
     "start": Both("pods are created on the nodes of the plan", "after start_s"),
     "resize": Both("by overlap, spare or recreate; no step is lost", "after rescale_s"),
-    "stop": Both("pods end, the chief first; they start again from the newest checkpoint", "restart_s and lost steps"),
+    "stop": Both(
+        "a checkpoint is asked for and confirmed, then pods end, the chief first; they start again from it",
+        "restart_s and lost steps",
+    ),
     "grant CPU": Both("in place, within a node", "at once"),
     "repair": Both("pods of a lost node are made anew on another one", "from the last checkpoint, after restart_s"),
     "move": Both("another pod on the new node, by overlap or spare; with the chief, by recreate", "after migrate_s"),
@@ -90,34 +98,55 @@ VERBS: Final[Mapping[str, Both]] = {
 """By what a plan asks for: how it is carried out."""
 
 
-class Lack(NamedTuple):
-    """A parameter of profiles that a live cluster cannot follow: the value that asks for nothing, and why not."""
+class Met(NamedTuple):
+    """How each world meets a need of profiles, and where the live one does not (empty), why a profile is refused."""
 
-    off: object
-    why: str
+    live: str
+    simulated: str
+    why: str = ""
 
 
-LIVE_LACKS: Final[Mapping[str, Lack]] = {
-    "oracle": Lack(
-        False, "only a simulation knows the truth; live, profiles go by estimated-duration and reported speed"
+NEEDS: Final[Mapping[Need, Met]] = {
+    "oracle": Met(
+        "",
+        "true durations and speeds",
+        "only a simulation knows the truth; live, profiles go by estimated-duration and reported speed",
     ),
-    "sample_points": Lack(0, "only a simulation measures a job's speed before it starts; live, it is learned"),
-    "repack": Lack(False, "a replica that runs stays where it is; only a simulation places a resized job anew"),
-    "lend": Lack("none", "no node of another pool is lent to a live cluster"),
-    "promote_knob": Lack(0.0, "promotions are not stored live"),
+    "samples": Met(
+        "",
+        "each job runs at a few sizes before it starts",
+        "only a simulation measures a job's speed before it starts; live, it is learned",
+    ),
+    "totals": Met("", "replicas are on no node", "a replica needs a node; only a simulation counts totals"),
+    "repack": Met(
+        "",
+        "a job whose size changes is placed anew",
+        "only a simulation places a resized job anew",
+    ),
+    "promote": Met(*VERBS["promote"], "promotions are not stored live"),
+    "loans": Met(*VERBS["borrow, return"], "no node of another pool is lent to a live cluster"),
+    "move": Met(*VERBS["move"], "a replica that runs stays where it is"),
+    "stop": Met(*VERBS["stop"]),
+    "resize": Met(*VERBS["resize"]),
+    "cpu": Met(*VERBS["grant CPU"]),
+    "service": Met(*FIELDS["Job"]["service"]),
+    "duration": Met(*FIELDS["JobSpec"]["duration_s"]),
+    "speed": Met(*FIELDS["Job"]["speed"]),
+    "deadline": Met(*FIELDS["JobSpec"]["deadline_s"]),
+    "loss": Met(*FIELDS["Job"]["loss"]),
 }
-"""Parameters that are refused in the operator's configuration; their defaults are passed over there."""
+"""By what a profile says it needs. What the live world lacks, the operator refuses: see unmet.py."""
 
 
-def as_markdown() -> str:
-    """docs/contract.md."""
+def as_markdown(refused: Iterable[tuple[str, str, str]]) -> str:
+    """docs/contract.md. `refused`: parameters that a live cluster cannot follow, with the values and why."""
     parts = [_HEAD]
     for name, fields in FIELDS.items():
         parts.append(_table(f"### `{name}`", "Field", fields))
     parts.append("## What a plan asks for\n\nAn empty cell: that world does not do it.")
     parts.append(_table("", "Part of the plan", VERBS))
-    lacks = "\n".join(f"| `{name}` | `{lack.off}` | {lack.why} |" for name, lack in LIVE_LACKS.items())
-    parts.append(f"{_LACKS}\n\n| Parameter | Value that is accepted | Why |\n|---|---|---|\n{lacks}")
+    lacks = "\n".join(f"| `{name}` | {values} | {why} |" for name, values, why in refused)
+    parts.append(f"{_LACKS}\n\n| Parameter | Value that is refused | Why |\n|---|---|---|\n{lacks}")
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -138,5 +167,6 @@ A `-` means that the world does not fill the field: a policy finds its default t
 
 _LACKS: Final = """## What the operator refuses
 
-A ConfigMap that sets one of these parameters to another value is refused with an `InvalidConfiguration` event, and the
-last good configuration stays. Where the default of a profile differs, the operator uses the value of this table."""
+A profile declares what it needs of the world. A ConfigMap that asks for what the live cluster lacks is refused with an
+`InvalidConfiguration` event, and the last good configuration stays. So is a profile that cannot do without it. Where
+the default of a profile asks for it, the operator passes that over."""

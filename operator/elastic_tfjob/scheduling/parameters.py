@@ -48,6 +48,12 @@ class ProfileParameters(BaseModel, ABC):
     oracle: bool = Field(False, description="the policy is told the true duration and speed (simulation only)")
     lend: Literal["none", "offered"] = Field("none", description="borrow nodes that the inference pool offers")
 
+    stop_cooldown_s: Seconds = Field(
+        0.0,
+        description="least time from a stop of a job to its resumption, and from that to its next stop; the operator's "
+        "default is 60",
+    )
+
     @abstractmethod
     def stages(self) -> Stages:
         """How this profile decides with these parameters."""
@@ -74,6 +80,7 @@ class ProfileParameters(BaseModel, ABC):
             interval_s=self.interval_s,
             on_change=self.on_change,
             oracle=self.oracle,
+            stop_cooldown_s=self.stop_cooldown_s,
         )
 
 
@@ -91,7 +98,9 @@ class ElasticParameters(ProfileParameters):
         yield from super()._needs()
         yield "resize"
         if self.repack:
-            yield "move"
+            yield from ("move", "repack")
+        if self.sample_points:
+            yield "samples"
 
     def profile(self, name: str) -> Profile:
         return replace(

@@ -8,19 +8,23 @@ from typing import Literal
 from elastic_tfjob.scheduling.forecasts import Forecasts
 from elastic_tfjob.scheduling.snapshot import Cpu, Placement, Snapshot, counts_of
 
+StopCause = Literal["", "preempt", "reclaim", "deadline"]
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a job shall hold: the node of every replica, in the order of the replicas' indices. No nodes: nothing.
 
-    `cpu` is what replicas shall hold where that differs from their requests. `promoted` tells that the
-    job goes back to the first queue of LAS: its attained service counts from zero again.
+    `cpu` is what replicas shall hold where that differs from their requests. `cause` is why all is taken from a job
+    that runs, in one word. `promoted` tells that the job goes back to the first queue of LAS: its attained service
+    counts from zero again.
     """
 
     nodes: Placement
     reason: str
     cpu: Cpu = field(default_factory=dict)
     promoted: bool = False
+    cause: StopCause = ""
 
     @property
     def replicas(self) -> dict[str, int]:
@@ -39,7 +43,8 @@ class Loan:
 @dataclass(frozen=True)
 class Plan:
     """`changes` has every job whose target differs from what it holds. `refusals` says why a job that was looked at
-    waits, `held_back` why those behind them were not looked at. `queue` gives the jobs that waited when the round
+    waits, `held_back` why those behind them were not looked at, `kept` why one that was to be stopped keeps what it
+    has. `queue` gives the jobs that waited when the round
     began, first to serve first.
     """
 
@@ -49,6 +54,7 @@ class Plan:
     refusals: Mapping[str, str] = field(default_factory=dict)
     held_back: str = "does not fit beside the jobs before it"
     queue: Callable[[], Iterable[str]] = field(default=tuple, compare=False, repr=False)
+    kept: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def forecasts(self) -> Forecasts:

@@ -18,15 +18,31 @@ Step = Callable[["Round"], None]
 only, and leaves the Round in order: whatever is placed has room."""
 
 Need = Literal[
-    "oracle", "totals", "loans", "stop", "move", "resize", "cpu", "service", "duration", "speed", "deadline", "loss"
+    "oracle",
+    "samples",
+    "totals",
+    "loans",
+    "stop",
+    "move",
+    "repack",
+    "resize",
+    "promote",
+    "cpu",
+    "service",
+    "duration",
+    "speed",
+    "deadline",
+    "loss",
 ]
 """What a profile needs of the world that carries out its plans.
 
-To be told: `oracle` true durations and speeds; `duration` how long jobs take; `speed` how fast they are at other sizes;
-`deadline`; `loss` how fast the training loss falls; `service` what jobs have held so far (since when, how long).
-To be done: `stop` running jobs; `move` replicas that run to other nodes; `resize` running jobs; `cpu` change what
-replicas hold in place, and measure how much of it they use; `loans` of nodes of another pool. `totals`: no node is
-chosen, which only a simulation can carry out.
+To be told: `oracle` true durations and speeds; `samples` of a job's speed before it starts; `duration` how long jobs
+take; `speed` how fast they are at other sizes; `deadline`; `loss` how fast the training loss falls; `service` what jobs
+have held so far (since when, how long).
+To be done: `stop` running jobs; `move` replicas that run to other nodes; `resize` running jobs; `repack`: place a job
+whose size changes anew; `promote`: have a job's service count from zero again; `cpu` change what replicas hold in
+place, and measure how much of it they use; `loans` of nodes of another pool. `totals`: no node is chosen, which only a
+simulation can carry out.
 """
 
 
@@ -86,7 +102,8 @@ class Profile:
     and speed; without it a simulated job's speed is measured at `sample_points` sizes before it starts, as Optimus does
     on a test slot. A job is rescaled at most every `cooldown_s`, and grows only if its speed is predicted to gain
     `min_gain`. `repack`: a job whose size changes is placed anew as a whole. `learns`: whether it uses the speeds that
-    jobs show wherever they run.
+    jobs show wherever they run. For `stop_cooldown_s` a job that was stopped is not resumed, and one that was resumed
+    is not stopped, unless its node goes back to another pool.
     """
 
     name: str
@@ -104,6 +121,7 @@ class Profile:
     repack: bool = False
     sample_points: int = 0
     learns: bool = False
+    stop_cooldown_s: float = 0.0
 
     @property
     def adjusts_cpu(self) -> bool:

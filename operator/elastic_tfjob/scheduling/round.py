@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from elastic_tfjob.scheduling.free_capacity import room_view
 from elastic_tfjob.scheduling.placements import grown, lacking, shrunk
-from elastic_tfjob.scheduling.plan import Loan, Plan, Target
+from elastic_tfjob.scheduling.plan import Loan, Plan, StopCause, Target
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.queue import Entry, JobQueue, WaitingJobs, entry, queue_view
 from elastic_tfjob.scheduling.snapshot import (
@@ -36,6 +36,8 @@ class Round:
         self.loans: list[Loan] = []
         self.changes: dict[str, Target] = {}
         self.refusals: dict[str, str] = {}
+        self.kept: dict[str, str] = {}
+        """Why jobs that were to be stopped keep what they have."""
         self._shared: dict[Hashable, Any] = {}
         self._requeued: list[Entry] = []
         self._failed: set[Hashable] = set()
@@ -112,7 +114,7 @@ class Round:
     def start(self, job: Job, counts: Counts, reason: str, *, promoted: bool = False) -> bool:
         """Give a waiting job these replicas if the Place stage finds room for all of them."""
         attempt = (job.spec.shape, tuple(counts.items()))
-        if attempt in self._failed:
+        if attempt in self._failed or self.cools(job):
             return False
         nodes = self.profile.place.place(job.spec, counts, self.room, UNPLACED)
         if nodes is None:
@@ -121,13 +123,27 @@ class Round:
         self._set(job, nodes, reason, promoted=promoted)
         return True
 
-    def stop(self, job: Job, reason: str) -> bool:
-        """Take everything from a job. False for one that runs and has nowhere to go on from: it keeps what it has, and
-        nobody waits for its room."""
-        if job.placement and not job.spec.stoppable:
+    def stop(self, job: Job, reason: str, cause: StopCause = "preempt") -> bool:
+        """Take everything from a job. False for one that runs and has nowhere to go on from, or was resumed a short
+        while ago: it keeps what it has, nobody waits for its room, and `kept` says why."""
+        why = "it has no checkpoint to go on from" if not job.spec.stoppable else self.cools(job)
+        if job.placement and why and (cause != "reclaim" or not job.spec.stoppable):
+            self.kept[job.key] = why
             return False
         self.assign(job, UNPLACED, reason)
+        if (target := self.changes.get(job.spec.key)) is not None:
+            self.changes[job.spec.key] = replace(target, cause=cause)
         return True
+
+    def cools(self, job: Job) -> str:
+        """Why it is too early to resume a job that was stopped, or to stop one that was resumed; empty where it is
+        not."""
+        since_s = job.resumed_s if job.placement else job.stopped_s
+        left_s = since_s + self.profile.stop_cooldown_s - self.now
+        if left_s <= 0 or not job.stops:
+            return ""
+        done = "resumed" if job.placement else "stopped"
+        return f"was {done} less than {self.profile.stop_cooldown_s:.0f} s ago"
 
     def requeue(self, job: Job, reason: str) -> bool:
         """Take everything from a job and let it wait in order with the others: it may start again in this round. False
@@ -183,7 +199,7 @@ class Round:
         kept = {name for job, on in there if not job.spec.stoppable for name in on}
         for job, on in there:
             if not on <= kept:
-                self.stop(job, "preempted: a node it runs on goes back to its own pool")
+                self.stop(job, "preempted: a node it runs on goes back to its own pool", "reclaim")
         returned = [name for name in names if name not in kept]
         self.loans += [Loan(name, "return", reason) for name in returned]
         self._set_nodes({name: replace(self.nodes[name], loan="reclaiming") for name in returned})
@@ -281,7 +297,7 @@ class Round:
         self._failed.clear()
 
     def refuse(self, job: Job, reason: str) -> None:
-        self.refusals[job.spec.key] = reason
+        self.refusals[job.spec.key] = self.cools(job) or reason
 
     def _set(self, job: Job, nodes: Placement, reason: str, cpu: Cpu = AS_REQUESTED, *, promoted: bool = False) -> None:
         if nodes == job.placement and cpu == job.cpu and not promoted:
@@ -300,6 +316,7 @@ class Round:
             self.refusals,
             self.held_back,
             _queue(self.snapshot, self.profile),
+            self.kept,
         )
 
 

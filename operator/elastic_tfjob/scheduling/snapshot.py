@@ -214,6 +214,8 @@ class Job:
 
     `cpu` is what replicas hold now. `cpu_use` is per type the mean of CPU used / CPU held, over a window in which `cpu`
     and `placement` did not change; a type that is missing is not known (yet). `loss` is how the training loss falls.
+    `stops` is how often all was taken from it while it ran, `stopped_s` when that was last, and `resumed_s` when it was
+    last given something again.
     """
 
     spec: JobSpec
@@ -231,6 +233,9 @@ class Job:
     loss: Growth = NOT_REPORTED
     cpu: Cpu = field(default_factory=dict)
     cpu_use: Mapping[str, float] = field(default_factory=dict)
+    stops: int = 0
+    stopped_s: float = float("-inf")
+    resumed_s: float = float("-inf")
 
     @property
     def key(self) -> str:

@@ -28,7 +28,7 @@ from elastic_tfjob.simulation.speed_models.on_nodes import NodeSpeeds
 from elastic_tfjob.simulation.starts import Starts
 from elastic_tfjob.simulation.workload import WorkloadJob
 
-FINISH, READY, ARRIVE, JUMP, NODES, DEMAND, ROUND = range(7)
+FINISH, READY, ARRIVE, JUMP, COOLED, NODES, DEMAND, ROUND = range(8)
 
 Progress = Callable[[float, int, int], None]
 """Called with the simulated time, jobs done and jobs in all."""
@@ -152,6 +152,10 @@ class Simulation:
                     nodes = self._script.carried_out(k, nodes or self.snapshot.nodes)
                     scripted = True
                     self._scripted = k + 1
+                elif kind == COOLED:
+                    if key in live:
+                        round_due = round_due or on_change
+                        self._wake(now, interval if not on_change else 0.0)
                 elif kind == DEMAND:
                     assert self._demand is not None
                     if not self._stuck(now):
@@ -277,6 +281,7 @@ class Simulation:
         self._lost += live.lost - was_lost
         if target.promoted:
             live.service = 0.0
+        self._push_cooled(live, now)
         held_before = live.cpu_held
         live.cpu_held = target.cpu
         self._hold(live, new, now)
@@ -325,6 +330,11 @@ class Simulation:
             self._push_jump(live, now)
             changed.append(live.seen_at(now))
         return changed
+
+    def _push_cooled(self, live: LiveJob, now: float) -> None:
+        """Have a round when a job that was stopped or resumed just now may be resumed or stopped again."""
+        if (cooldown_s := self.profile.stop_cooldown_s) and now in (live.stopped_s, live.resumed_s):
+            heappush(self._heap, (now + cooldown_s, COOLED, 0, 0, live.spec.key))
 
     def _plan_finish(self, live: LiveJob) -> None:
         live.version += 1

@@ -37,6 +37,8 @@ class LiveJob:
     since_s: float = 0.0
     service: float = 0.0
     rescaled_s: float = -inf
+    stopped_s: float = -inf
+    resumed_s: float = -inf
     version: int = 0
     held: int = 0
     """What its service grows by each second: accelerators, or replicas of a job that uses none."""
@@ -85,6 +87,9 @@ class LiveJob:
             loss=self._loss_at(now),
             cpu=self.cpu_held,
             cpu_use=self.use,
+            stops=self.record.preemptions,
+            stopped_s=self.stopped_s,
+            resumed_s=self.resumed_s,
         )
 
     def _loss_at(self, now: float) -> Growth:
@@ -132,12 +137,14 @@ class LiveJob:
             return 0.0  # CPU alone, in place
         if not new:
             record.preemptions += 1
+            self.stopped_s = now
             self.back_to_checkpoint(costs.checkpoint_interval_s)
             return 0.0
         if not old:
             if record.start_s is None:
                 record.start_s = now
                 return costs.start_s
+            self.resumed_s = now
             return costs.restart(self.spec.demand(counts_of(new)).accelerators)
         restart_s = costs.restart(self.spec.demand(counts_of(new)).accelerators)
         if self.lost and not resized:

@@ -53,11 +53,12 @@ def test_parameters_of_one_profile_do_not_build_another() -> None:
         ("srtf", {"oracle": False}, {"duration", "stop"}),
         ("las", {}, {"service", "stop"}),
         ("edf", {}, {"oracle", "deadline", "speed", "stop", "resize"}),
-        ("drf", {}, {"resize", "stop"}),
-        ("tetris", {}, {"resize", "duration"}),
-        ("optimus", {}, {"resize", "stop", "speed", "move"}),
-        ("optimus", {"repack": False}, {"resize", "stop", "speed"}),
+        ("drf", {}, {"resize", "stop", "samples"}),
+        ("tetris", {}, {"resize", "duration", "samples"}),
+        ("optimus", {}, {"resize", "stop", "speed", "move", "repack", "samples"}),
+        ("optimus", {"repack": False, "sample_points": 0}, {"resize", "stop", "speed"}),
         ("kips", {}, {"resize", "cpu"}),
+        ("las", {"promote_knob": 2}, {"service", "stop", "promote"}),
     ],
 )
 def test_needs_follow_from_the_parameters(name: str, settings: dict[str, Any], expected: set[str]) -> None:

@@ -22,6 +22,7 @@ class Timeouts:
     switch_s: float = 120.0
     cancel_s: float = 60.0
     recreate_s: float = 600.0
+    stop_s: float = 120.0
     hook_s: float = 300.0
 
 
@@ -174,9 +175,12 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A transition to count once its status is stored: created, successful, failed or restarted."""
+    """What to count once status and state are stored: a transition (created, successful, failed or restarted), or a
+    figure of stops, of which `label` is the cause."""
 
     what: str
+    amount: float = 1.0
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)

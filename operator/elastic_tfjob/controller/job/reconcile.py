@@ -271,8 +271,11 @@ class _Pass:
             self._event("Warning", "InvalidAnnotation", problem)
         self._follow_target()
         if self.state is not None and self.state.phase == "Waiting":
-            if self.status.is_true("Running"):
-                self._condition("Restarting", "TFJobRescaling", f"TFJob {self.job.name} waits: {self.state.reason}")
+            stop, name = self.state.stop, f"TFJob {self.job.name}"
+            if stop is not None and (self.status.is_true("Running") or self.status.is_true("Restarting")):
+                self._condition("Restarting", "TFJobStopped", f"{name} is stopped: {stop.reason}")
+            elif self.status.is_true("Running"):
+                self._condition("Restarting", "TFJobRescaling", f"{name} waits: {self.state.reason}")
             return
         self._resize_cpu()
         for name, replica in self.spec.tf_replica_specs.items():
@@ -336,6 +339,7 @@ class _Pass:
         )
         step = self.step = advance(situation)
         self.events += step.events
+        self.counts += step.tallies
         if state.replicas:
             self.spec = self.sizes.spec(state.replicas)
         for role, command in step.commands.items():
@@ -372,7 +376,7 @@ class _Pass:
         """A job that is finished or suspended is on its way nowhere."""
         if self.stored is None:
             return
-        state = replace(self.stored, phase=phase, next=None, eta=None)
+        state = replace(self.stored, phase=phase, next=None, eta=None, stop=None)
         if phase == "Waiting":
             state = replace(state, replicas={}, nodes={}, cpu={}, slot=0, reason="suspended", indexes={})
         if (state.phase, state.replicas) != (self.stored.phase, self.stored.replicas):
@@ -621,10 +625,10 @@ class _Pass:
 
     def _leaves(self, name: str, pod: Pod) -> bool:
         """Whether what becomes of a pod says nothing about the job: it is not part of the size, the operator ended it,
-        or what the operator put into it did. An elastic job survives the loss of a pod, so a drain or a preemption is
-        no failure of it."""
-        elastic = self.state is not None and self.elasticity.elastic(self.declared)
-        ended_for_us = pod.stopped_by_us or bool(pod.not_installed) or (elastic and pod.terminating)
+        or what the operator put into it did. A job with checkpoints survives the loss of a pod, so a drain or a
+        preemption is no failure of it."""
+        stoppable = self.state is not None and self.elasticity.stoppable(self.declared)
+        ended_for_us = pod.stopped_by_us or bool(pod.not_installed) or (stoppable and pod.terminating)
         return ended_for_us or self._task(name, pod) is None
 
     def _install_again(self, pod: Pod) -> None:
@@ -789,8 +793,11 @@ class _Pass:
 
     def _run(self) -> None:
         if self.state is not None and self.state.phase in _PAUSED:
-            message = f"TFJob {self.job.namespace}/{self.job.name} is rescaling."
-            self._condition("Restarting", "TFJobRescaling", message)
+            name, stop = f"TFJob {self.job.namespace}/{self.job.name}", self.state.stop
+            if stop is not None and self.state.phase == "Recreating":
+                self._condition("Restarting", "TFJobStopping", f"{name} is stopped: {stop.reason}")
+            else:
+                self._condition("Restarting", "TFJobRescaling", f"{name} is rescaling.")
             return
         self._condition("Running", "TFJobRunning", f"TFJob {self.job.namespace}/{self.job.name} is running.")
 

@@ -29,7 +29,8 @@ from typing import Final, Literal
 import orjson
 
 from elastic_tfjob.api.tfjob import TFJobSpec
-from elastic_tfjob.controller.job.decision import Event, Timeouts
+from elastic_tfjob.controller.job import stopping
+from elastic_tfjob.controller.job.decision import Count, Event, Timeouts
 from elastic_tfjob.controller.job.eta import eta
 from elastic_tfjob.controller.job.moves import Move, coming_indexes, described, moves
 from elastic_tfjob.controller.job.pods import Sizes, TFConfigs, general_name
@@ -57,7 +58,7 @@ Role = tuple[str, int]
 """Replica type and index of the pod."""
 Pods = Mapping[str, Sequence[int]]
 """The indexes of pods by replica type."""
-Action = Literal["prepare", "switch", "run"]
+Action = Literal["prepare", "switch", "run", "save"]
 
 # How often the figures in a job's state are refreshed.
 NUMBERS_S: Final = 60.0
@@ -154,6 +155,7 @@ class Transition:
     hold: bool = False
     events: tuple[Event, ...] = ()
     again_s: float | None = None
+    tallies: tuple[Count, ...] = ()
 
 
 def chief_of(spec: TFJobSpec) -> Role:
@@ -208,6 +210,13 @@ def _waiting(s: RescaleInput) -> Transition:
 def _stable(s: RescaleInput) -> Transition:
     state, target = s.state, s.target
     stay = Transition(state, _pods(state), _run_commands(s))
+    if state.stop is not None:
+        late = s.unheard_s > s.timeouts.hook_s or (not s.launcher and _all_run(s))
+        size, report = words(state.replicas), s.report(s.chief)
+        goes_on = stopping.resumed(state.stop, report, state.generation, size, late=late)
+        if goes_on is not None:
+            again = replace(state, stop=None)
+            return replace(stay, state=again, events=goes_on.events, tallies=goes_on.tallies, again_s=0.0)
     if target is None:
         return stay
     tried = state.refused.generation if state.refused is not None else -1
@@ -244,6 +253,9 @@ def _stable(s: RescaleInput) -> Transition:
     begun = replace(
         state, phase="Recreating" if mode == "recreate" else "Preparing", since=format_time(s.now), next=coming
     )
+    if not target.replicas:
+        stop = stopping.asked(_saving(s), target.generation, words(state.replicas), target.cause, target.reason)
+        return replace(stay, state=replace(begun, stop=stop.stop), events=stop.events, tallies=stop.tallies)
     message = f"{change} ({mode}): {target.reason}"
     if why:
         message = f"{message}; {why}"
@@ -375,6 +387,10 @@ def _silent(s: RescaleInput, report: Report | None) -> bool:
         return True
     if _coming(s).mode != "recreate" or s.state.step is not None or (report is not None and report.hook):
         return False
+    return _all_run(s)
+
+
+def _all_run(s: RescaleInput) -> bool:
     return all(role in s.by_role and s.by_role[role].phase == "Running" for role in _roles(s.state))
 
 
@@ -384,6 +400,14 @@ def _recreating(s: RescaleInput) -> Transition:
     coming, pods = _coming(s), s.by_role
     chief = pods.get(s.chief)
     step = Transition(s.state, _both(s.state, coming), hold=True, again_s=5.0)
+    stop = s.state.stop if not coming.replicas else None
+    if stop is not None and not stop.ended:
+        verdict = stopping.judge(_saving(s), stop)
+        commands = _commands(s, [s.chief], "save", None) if not verdict.stop.ended else {}
+        state = replace(s.state, stop=verdict.stop)
+        return replace(
+            step, state=state, commands=commands, events=verdict.events, tallies=verdict.tallies, again_s=1.0
+        )
     unmarked = [
         role
         for role, pod in pods.items()
@@ -399,7 +423,22 @@ def _recreating(s: RescaleInput) -> Transition:
     waiting = replace(
         s.state, phase="Waiting", replicas={}, nodes={}, cpu={}, since=format_time(s.now), next=None, slot=0, indexes={}
     )
-    return replace(step, state=waiting)
+    if stop is None:
+        return replace(step, state=waiting)
+    over = stopping.stopped(stop, s.now)
+    return replace(step, state=replace(waiting, reason=stop.reason), events=over.events, tallies=over.tallies)
+
+
+def _saving(s: RescaleInput) -> stopping.Saving:
+    return stopping.Saving(
+        chief=s.by_role.get(s.chief),
+        report=s.report(s.chief),
+        able=s.launcher,
+        generation=s.state.generation,
+        limit_s=s.timeouts.stop_s,
+        listened_s=s.listened_s,
+        now=s.now,
+    )
 
 
 # Transitions
@@ -614,7 +653,8 @@ class Order:
         """The command to run the state's size, or to go to the coming one."""
         size = coming or s.state
         mode: Mode = coming.mode if coming else "overlap"
-        command = Command(size.generation, action, "", mode, s.timeouts.checkpoint_s)
+        request = s.state.stop.request if action == "save" and s.state.stop is not None else None
+        command = Command(size.generation, action, "", mode, s.timeouts.checkpoint_s, request)
         return cls(command, s.sizes.tf_configs(size.replicas, size.slot, size.indexes))
 
     def text(self, role: Role) -> str:
@@ -641,6 +681,9 @@ def _deaf(s: RescaleInput, role: Role, command: Order) -> bool:
         return False
     if command.action == "run":
         return report.generation != command.generation or report.prepared is not None
+    if command.action == "save":
+        stop = s.state.stop
+        return stop is not None and (report.saved is None or report.saved.request != stop.request)
     if command.action == "switch" and role != s.chief:  # who does not decide does not answer
         return False
     answer = report.prepared if command.action == "prepare" else report.switch

@@ -13,8 +13,7 @@ from elastic_tfjob.controller.kube.supervise import excerpt
 from elastic_tfjob.controller.objects.cluster import ConfigMap
 from elastic_tfjob.controller.objects.observed import Key
 from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
-from elastic_tfjob.scheduling.contract import LIVE_LACKS
-from elastic_tfjob.scheduling.profiles import parse_profile
+from elastic_tfjob.scheduling.unmet import refusals
 
 __all__ = ["LiveConfiguration"]
 
@@ -84,11 +83,7 @@ class LiveConfiguration:
 
 def _must_be_met(configuration: Configuration) -> None:
     """Raises ValueError for what no live cluster does."""
-    problems = [
-        f"profiles.{name}.{parameter}: {lack.why}; allowed is {lack.off}"
-        for name, settings in configuration.profiles.items()
-        for parameter, lack in LIVE_LACKS.items()
-        if parameter in settings and getattr(parse_profile(name, settings), parameter) != lack.off
-    ]
+    said = {configuration.profile: {}, **configuration.profiles}
+    problems = [problem for name, settings in said.items() for problem in refusals(name, settings)]
     if problems:
         raise ValueError("; ".join(problems))

@@ -151,7 +151,7 @@ class Executor:
                     failures.append(error)
                     self._tell(job, "Warning", "StateNotStored", f"The operator's state is refused: {error.message}")
         for count in decision.counts:
-            metrics.count_job(count.what, job.namespace)
+            metrics.count(count.what, job.namespace, count.amount, count.label)
         failures += await asyncio.gather(*map(bounded, others))
         for failure in failures:
             if failure is not None:

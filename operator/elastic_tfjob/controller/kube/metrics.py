@@ -18,10 +18,12 @@ __all__ = [
     "SCHEDULING_FAILURES",
     "SCHEDULING_SECONDS",
     "STATUS_REQUESTS",
+    "STOPS",
     "TARGETS",
     "TASK_FAILURES",
     "UNREADABLE",
     "WATCH_RESTARTS",
+    "count",
     "count_job",
 ]
 
@@ -84,7 +86,25 @@ SCHEDULED_JOBS: Final = Gauge("elastic_tfjob_scheduled_jobs", "Jobs that the pro
 STATUS_REQUESTS: Final = Counter(
     "elastic_tfjob_status_requests", "Questions to the pods' exporters, by result", ("result",)
 )
+STOPS: Final = {
+    "stops": Counter("elastic_tfjob_stops", "Running jobs that a plan stopped, by cause", ("cause",)),
+    "resumes": Counter("elastic_tfjob_resumes", "Stopped jobs that make steps again"),
+    "stop_wait_seconds": Counter(
+        "elastic_tfjob_stop_wait_seconds", "Seconds that stops waited for the checkpoint that they asked for"
+    ),
+    "stop_lost_steps": Counter(
+        "elastic_tfjob_stop_lost_steps", "Steps lost, at most, by jobs whose pods ended without a new checkpoint"
+    ),
+}
 LEADER: Final = Gauge("elastic_tfjob_leader", "1 while this replica is the leader")
+
+
+def count(what: str, namespace: str, amount: float = 1.0, cause: str = "") -> None:
+    """Count what a decision says: a job's transition, or a figure of stops."""
+    if what in STOPS:
+        (STOPS[what].labels(cause) if cause else STOPS[what]).inc(amount)
+    else:
+        count_job(what, namespace)
 
 
 def count_job(what: str, namespace: str) -> None:

@@ -30,8 +30,10 @@ from elastic_tfjob.api.limits import (
     MAX_REPLICAS,
     MAX_STEPS,
     MAX_TEXT,
+    MAX_WORD,
 )
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION, Indexes, as_text, numbered, parse, spans
+from elastic_tfjob.controller.objects.stop import Stop, read_stop
 
 __all__ = [
     "COMMAND_ANNOTATION",
@@ -100,7 +102,7 @@ class Target:
     """What a job shall hold. No replicas: it shall wait, and `reason` says why. No nodes: kube-scheduler chooses.
 
     `generation` grows when `replicas` change, or a replica that runs is to go to another node. `declared` are the
-    spec's replicas when this was decided.
+    spec's replicas when this was decided. `cause`: why all is taken from a job that runs, in one word.
     """
 
     generation: int
@@ -109,6 +111,7 @@ class Target:
     cpu: Cpu = field(default_factory=dict)
     reason: str = ""
     declared: Counts = field(default_factory=dict)
+    cause: str = ""
 
     def __post_init__(self) -> None:
         _shorten(self)
@@ -134,7 +137,7 @@ class Target:
 
     def to_json(self) -> str:
         """The annotation's text."""
-        return orjson.dumps(self).decode()
+        return _bare(self, "cause")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +198,7 @@ class State:
     `speeds` are the steps per second seen at each size, "PS/workers", and `speed_cpu` the millicores that a worker had
     then in the mean, where that is not what it requests; `numbers_at` is when the figures were refreshed. `indexes` are
     those of the pods (objects/indexes.py); they are in an annotation of their own, `indexes_json`.
+    `stop` is the stop that a plan asked for, until the job makes steps again.
     """
 
     phase: Phase
@@ -218,6 +222,7 @@ class State:
     speed_cpu: Mapping[str, int] = field(default_factory=dict)
     numbers_at: str | None = None
     indexes: Indexes = field(default_factory=dict)
+    stop: Stop | None = None
 
     def __post_init__(self) -> None:
         _shorten(self)
@@ -248,6 +253,8 @@ class State:
     def to_json(self) -> str:
         """The annotation's text."""
         written = _written(self)
+        if self.stop is None:
+            del written["stop"]
         if self.next is not None:
             written["next"] = _written(self.next)
         return orjson.dumps(written).decode()
@@ -290,17 +297,29 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a pod's launcher shall do: see runtime/ for the meaning of each action."""
+    """What a pod's launcher shall do: see runtime/ for the meaning of each action. `request`: which stop a `save` is
+    for."""
 
     generation: int
-    action: Literal["prepare", "switch", "run"]
+    action: Literal["prepare", "switch", "run", "save"]
     tf_config: str
     mode: Mode = "overlap"
     timeout_s: float = 120.0
+    request: int | None = None
 
     def to_json(self) -> str:
         """The annotation's text; equal commands have equal texts."""
-        return orjson.dumps(self).decode()
+        return _bare(self, "request")
+
+
+def _bare(found: "Target | Command", *optional: str) -> str:
+    """The JSON of an annotation, without these keys where they say nothing: most have no use for them."""
+    text = orjson.dumps(found).decode()
+    for name in optional:
+        if not getattr(found, name) and getattr(found, name) != 0:
+            # In a text of JSON's own a quote would have a backslash before it.
+            text = text.replace(f',"{name}":{orjson.dumps(getattr(found, name)).decode()}', "")
+    return text
 
 
 def abridged(command: str, begin: str = "", hashes: MutableMapping[str, blake2b] | None = None) -> str:
@@ -387,6 +406,7 @@ def _target(raw: Fields) -> Target:
         cpu=_cpu(raw),
         reason=raw.text("reason"),
         declared=_counts(raw, "declared"),
+        cause=raw.text("cause", MAX_WORD),
     )
 
 
@@ -417,6 +437,7 @@ def _state(raw: Fields) -> State:
         speeds=_by_size(raw, "speeds", lambda sizes, size: sizes.number(size, MAX_RATE)),
         speed_cpu=_by_size(raw, "speed_cpu", lambda sizes, size: sizes.integer(size, MAX_MILLICORES)),
         numbers_at=raw.time("numbers_at"),
+        stop=read_stop(raw.within("stop")),
     )
 
 

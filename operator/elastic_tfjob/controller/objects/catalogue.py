@@ -60,6 +60,14 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "RescalePending": Meaning("Normal", "TFJob", "Another size is wanted, and something is waited for first."),
     "RescaleRolledBack": Meaning("Warning", "TFJob", "The job keeps its size: preparing or saving failed."),
     "Scaled": Meaning("Normal", "TFJob", "A job that is only placed follows an edit of its replicas."),
+    "Stopping": Meaning("Normal", "TFJob", "A plan takes all from the job. The message says why, and who saves."),
+    "CheckpointMissed": Meaning(
+        "Warning", "TFJob", "The job stops without a new checkpoint. The message says how many steps are lost at most."
+    ),
+    "Stopped": Meaning(
+        "Normal", "TFJob", "All pods of a stopped job are gone. The message says at which step, and why."
+    ),
+    "Resumed": Meaning("Normal", "TFJob", "A stopped job makes steps again. The message says from which one on."),
     "CPUAdjusted": Meaning("Normal", "TFJob", "Running pods hold other CPU than before, in place."),
     "ResizeRefused": Meaning("Warning", "TFJob", "The API server refuses a pod other CPU. It is tried again later."),
     "ResizeUnsupported": Meaning("Warning", "TFJob", "The cluster cannot change CPU in place (Kubernetes < 1.33)."),

@@ -24,13 +24,14 @@ from elastic_tfjob.api.limits import (
 )
 from elastic_tfjob.speed.growth import Growth, LossState
 
-__all__ = ["Checkpoint", "CpuUse", "MemoryUse", "Prepared", "Report", "Switch"]
+__all__ = ["Checkpoint", "CpuUse", "MemoryUse", "Prepared", "Report", "Saved", "Switch"]
 
 # After a generation's first step: earlier, a speed says more about the start than about the size.
 _SPEED_WINDOW_S: Final = 5.0
 
 PreparedState = Literal["starting", "ready", "failed"]
 SwitchState = Literal["saving", "committed", "refused"]
+SavedState = Literal["saving", "saved", "refused"]
 
 _MAX_TIME: Final = LATEST.timestamp()
 _MAX_CPU_S: Final = MAX_DURATION_S * (MAX_MILLICORES / 1000)
@@ -64,6 +65,20 @@ class Switch:
     """why it refused"""
     at: float | None = None
     """Unix time of that, on the pod's clock"""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """How far the chief's launcher is with the checkpoint that it was asked for before its pod ends."""
+
+    request: int
+    """which stop of the job it is for"""
+    state: SavedState
+    """how far it is; `saved`: the program stands still"""
+    why: str = ""
+    """why it failed"""
+    step: int | None = None
+    """steps done in it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +128,8 @@ class Report:
     """One pod's `/status`. None stands for what the pod does not know.
 
     Times are on the pod's clock, which may be wrong; `received_at` is on ours. In what Reports keep, the use of CPU is
-    a mean over up to half a minute in which the pod ran the same with the same limit, and None before.
+    a mean over up to half a minute in which the pod ran the same with the same limit, and None before. `saves`: whether
+    the launcher knows how to save before its pod ends.
     """
 
     at: float
@@ -157,6 +173,11 @@ class Report:
     received_at: float = 0.0
     hook: bool | None = None
     """whether the program that trains in this pod has constructed `ElasticCheckpoint`"""
+    resumed_step: int | None = None
+    """step at which the program of the generation that runs began"""
+    saves: bool = False
+    saved: Saved | None = None
+    """the checkpoint that was asked for before the pod ends; a launcher that knows nothing of that has no such key"""
 
     @classmethod
     def parse(cls, text: bytes | str, received_at: float = 0.0) -> "Report":
@@ -192,6 +213,9 @@ class Report:
             memory=_memory(raw.within("memory")),
             received_at=received_at,
             hook=raw.flag("hook"),
+            resumed_step=raw.integer("resumed_step", MAX_STEPS),
+            saves=raw.has("saved"),
+            saved=_saved(raw.within("saved")),
         )
 
     @property
@@ -204,6 +228,7 @@ class Report:
             self.modes,
             self.prepared,
             self.switch,
+            self.saved,
             self.total_steps,
             self.first_step_at,
             self.downtime_s,
@@ -249,6 +274,17 @@ def _switch(raw: Fields | None) -> Switch | None:
         cast("SwitchState", raw.word("state", get_args(SwitchState))),
         raw.text("why"),
         raw.number("at", _MAX_TIME),
+    )
+
+
+def _saved(raw: Fields | None) -> Saved | None:
+    if raw is None:
+        return None
+    return Saved(
+        raw.whole("request", MAX_GENERATION),
+        cast("SavedState", raw.word("state", get_args(SavedState))),
+        raw.text("why"),
+        raw.integer("step", MAX_STEPS),
     )
 
 

@@ -39,8 +39,9 @@ class Record:
     """Up to `placed`, since when (RFC 3339) the job has what it holds now: `executed_s`, seconds in which it held
     anything, and `service`, its accelerators (replicas, of a job that uses none) times seconds. `placed` is empty while
     it holds nothing. `held` is what service grows by each second since then. `stops`: how often all was taken from it
-    while it ran, and `stopped`, when that was last. `moves`: how often replicas went to other nodes while it ran.
-    `loss`: how the training loss falls, of which the last reading is kept."""
+    while it ran; `stopped`: when that was last; `resumed`: when it last had something again after that. `moves`: how
+    often replicas went to other nodes while it ran. `loss`: how the training loss falls, of which the last reading is
+    kept."""
 
     placed: str = ""
     held: int = 0
@@ -49,6 +50,7 @@ class Record:
     stops: int = 0
     stopped: str = ""
     moves: int = 0
+    resumed: str = ""
     loss: Growth = NOT_REPORTED
 
     @classmethod
@@ -67,6 +69,7 @@ class Record:
                 stops=raw.whole("stops", MAX_GENERATION, default=0),
                 stopped=raw.time("stopped", empty=True) or "",
                 moves=raw.whole("moves", MAX_GENERATION, default=0),
+                resumed=raw.time("resumed", empty=True) or "",
                 loss=_loss(raw.within("loss")),
             )
         except ValueError:
@@ -124,7 +127,8 @@ def continued(
     )
     if holds:
         moves = min(record.moves + (moved and same), MAX_GENERATION)
-        return replace(added, placed=format_time(now), held=held, moves=moves)
+        resumed = format_time(now) if record.stops and not record.placed else record.resumed
+        return replace(added, placed=format_time(now), held=held, moves=moves, resumed=resumed)
     added = replace(added, placed="", held=0)
     return added if ended else replace(added, stops=record.stops + 1, stopped=format_time(now))
 

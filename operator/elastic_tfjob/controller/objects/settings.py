@@ -8,7 +8,7 @@ status: {interval_s: 5, max_requests_per_s: 50}
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -20,6 +20,7 @@ from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse
 
 __all__ = ["Configuration", "RescaleLimits", "StatusPolling", "parse_configuration"]
 
+STOP_COOLDOWN_S: Final = 60.0
 Seconds = Annotated[float, Field(gt=0, le=MAX_DURATION_S)]
 
 
@@ -34,6 +35,9 @@ class RescaleLimits(_Model):
     checkpoint_timeout_s: Seconds = Field(120.0, description="until the chief has saved")
     switch_timeout_s: Seconds = Field(120.0, description="until the new size has made its first step")
     recreate_timeout_s: Seconds = Field(600.0, description="until pods that were made anew run, without a launcher")
+    stop_timeout_s: Seconds = Field(
+        120.0, description="until a job that is stopped has saved; then it stops without a new checkpoint"
+    )
 
 
 class StatusPolling(_Model):
@@ -72,8 +76,10 @@ class Configuration(_Model):
 
     @property
     def parameters(self) -> ProfileParameters:
-        """What is set for the chosen profile."""
-        return parse_profile(self.profile, self.profiles.get(self.profile, {}))
+        """What is set for the chosen profile. A live job needs a while to stop and to start again: where nothing is
+        said of that it has STOP_COOLDOWN_S."""
+        said = self.profiles.get(self.profile, {})
+        return parse_profile(self.profile, {"stop_cooldown_s": STOP_COOLDOWN_S, **said})
 
 
 def parse_configuration(text: str) -> Configuration:

@@ -55,7 +55,8 @@ T = TypeVar("T")
 _ENDED: Final = ("Succeeded", "Failed")
 # So long pods may take to give up what they were told to, in seconds; then it counts as theirs.
 _GIVE_UP_S: Final = 60.0
-# So long room is kept, in seconds, for pods that are not there and of which nobody says why.
+# So long room is kept, in seconds, for pods that are not there and of which nobody says why; and so long a job that
+# stops is expected to leave.
 _PROMISE_S: Final = 300.0
 # What a node is called in the place of a replica that cannot have it: no node's name has a space.
 REFUSED: Final = " refused by kube-scheduler"
@@ -185,13 +186,19 @@ def scheduled_job(
         if any(over := pod.requests.minus(_request(found, cpu, role)).positive())
     }
     same = before is not None and before.target == target
-    owes_since_s = _since(bool(owed), before.owes_since_s if before is not None and same else None, now_s)
-    if owes_since_s is None or now_s - owes_since_s < _GIVE_UP_S:
+    stops = on_its_way and not size
+    owes_since_s = _since(bool(owed) or stops, before.owes_since_s if before is not None and same else None, now_s)
+    owes_s = now_s - owes_since_s if owes_since_s is not None else 0.0
+    if owes_s < _GIVE_UP_S:
         owed = {}
     awaits = bool(awaited) and not (lost or on_its_way)
     awaited_since_s = _since(awaits, before.awaited_since_s if before is not None and same else None, now_s)
     taken = [(pod.node, pod.requests.minus(owed.get(role, NOTHING))) for role, pod in kept.items()]
     extra = {pod.uid for pod in active} - {pod.uid for pod in kept.values()}
+    # The room of a job that saves before it stops is given away already, though nobody can move in yet: else a plan
+    # would take the next job's room, too.
+    leaves = [(pod.node, pod.requests) for pod in by_role.values() if stops and owes_s < _PROMISE_S]
+    extra -= {pod.uid for pod in by_role.values()} if leaves else set()
     others = [(pod.node, pod.requests) for pod in active if pod.uid in extra]
     others += [(kept[role].node, over) for role, over in owed.items()]
     asked, why = asked_for(found, target, state, size)
@@ -224,12 +231,15 @@ def scheduled_job(
             cpu=cpu,
             cpu_use=cpu_use(by_role, reports or {}),
             loss=_loss(before, record, report),
+            stops=record.stops,
+            stopped_s=_moment_s(record.stopped),
+            resumed_s=_moment_s(record.resumed),
         ),
         found,
         target,
         state,
         others=_sum(others),
-        held=_sum([*covered, *taken]),
+        held=_sum([*covered, *taken, *leaves]),
         taken=_sum(taken),
         followed=True,
         bound={role: pod.node for role, pod in by_role.items()},
@@ -247,6 +257,12 @@ def scheduled_job(
         # Others need not wait for it: what its pods take counts, and what they may take later does not.
         return set_aside(replace(made, held=made.taken))
     return made
+
+
+def _moment_s(time: str) -> float:
+    """When something was last; long ago where it never was."""
+    at_s = seconds(time or None)
+    return float("-inf") if at_s is None else at_s
 
 
 def _loss(before: ScheduledJob | None, record: Record, report: Report | None) -> Growth:

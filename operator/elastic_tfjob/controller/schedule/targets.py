@@ -48,7 +48,7 @@ def decide(
         try:
             if not change.nodes:
                 if _stoppable(found):
-                    targets[key] = _waits(found, change.reason)
+                    targets[key] = replace(_waits(found, change.reason), cause=change.cause)
                 continue
             needed = _needed(found, change)
             short = next((name for name, more in needed.items() if not more.within(free.get(name, NOTHING))), None)

@@ -1,11 +1,13 @@
 """Least attained service."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from elastic_tfjob.api.limits import MAX_ENTRIES
 from elastic_tfjob.scheduling.parameters import ProfileParameters, Stages, needs
+from elastic_tfjob.scheduling.profile import Need
 from elastic_tfjob.scheduling.stages.order.las import LeastAttainedService
 from elastic_tfjob.scheduling.toolkit.declared_size import Preemptive
 
@@ -37,6 +39,11 @@ class LasParameters(ProfileParameters):
         if not value or list(value) != sorted(set(value)) or value[0] <= 0:
             raise ValueError("one or more rising numbers above 0, such as 3250,7200")
         return value
+
+    def _needs(self) -> Iterable[Need]:
+        yield from super()._needs()
+        if self.promote_knob:
+            yield "promote"
 
     def stages(self) -> Stages:
         order = LeastAttainedService(self.thresholds, self.within, self.promote_knob)

@@ -36,7 +36,12 @@ class Tetris:
             first = jobs[entries[0][4]]
             demand = first.spec.demand(first.spec.minimum)
             if demand.within(room.free_total):
-                queues[key] = [(jobs[e[4]], first.spec.minimum, demand) for e in reversed(entries)]
+                waiting = [jobs[e[4]] for e in reversed(entries)]
+                if units := [(job, first.spec.minimum, demand) for job in waiting if not round_.cools(job)]:
+                    queues[key] = units
+                for job in waiting if len(units) < len(waiting) else ():
+                    if round_.cools(job):
+                        round_.refuse(job, "")
             else:
                 round_.refuse(first, lacks(first, round_))
         for e in reversed(round_.running_in_order()):

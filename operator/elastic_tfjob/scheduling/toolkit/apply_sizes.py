@@ -16,7 +16,9 @@ def candidates(round_: Round) -> tuple[list[Job], Resources]:
     jobs: list[Job] = []
     for job in round_.active():
         # Of all jobs those that wait are the most, and what `movable` says of them is known.
-        if not job.placement or (movable(job, round_) and job.spec.stoppable):
+        if not job.placement and round_.cools(job):
+            round_.refuse(job, "")
+        elif not job.placement or (movable(job, round_) and job.spec.stoppable and not round_.cools(job)):
             jobs.append(job)
         else:
             free = free.minus(job.holds)

@@ -26,6 +26,8 @@ class FixedSize:
             if round_.start(job, job.spec.declared, "next in order and it fits"):
                 continue
             round_.refuse(job, lacks(job, round_))
+            if round_.cools(job):
+                continue
             if not self.backfill:
                 round_.held_back = f"waits behind {job.key}, which does not fit yet"
                 return
@@ -35,7 +37,7 @@ class FixedSize:
 @dataclass(frozen=True, slots=True)
 class Preemptive:
     """The first jobs in order that fit the cluster's totals run; a running job that is not among them is preempted,
-    unless it cannot be stopped: then it is no part of this.
+    unless it cannot be stopped (yet): then it is no part of this, nor is a waiting one that may not be resumed yet.
 
     Jobs that run stay where they are. A job within the totals that finds no nodes waits and keeps its claim, as in
     Lucid's and Tiresias' simulators.
@@ -47,7 +49,7 @@ class Preemptive:
         jobs = round_.snapshot.jobs
         # The totals that jobs may share: what is free, and what those hold that may be preempted.
         cpu, memory, accelerators = round_.room.free_total[:3]
-        running = [entry for entry in round_.running_in_order() if jobs[entry[4]].spec.stoppable]
+        running = [entry for entry in round_.running_in_order() if self._open(jobs[entry[4]], round_)]
         for entry in running:
             demand = jobs[entry[4]].spec.declared_demand
             cpu += demand[0]
@@ -61,7 +63,9 @@ class Preemptive:
             while head is not None and head < entry:
                 job = jobs[head[4]]
                 demand = job.spec.declared_demand
-                if demand[2] <= accelerators and demand[0] <= cpu and demand[1] <= memory:
+                if round_.cools(job):
+                    round_.refuse(job, "")
+                elif demand[2] <= accelerators and demand[0] <= cpu and demand[1] <= memory:
                     cpu -= demand[0]
                     memory -= demand[1]
                     accelerators -= demand[2]
@@ -88,3 +92,8 @@ class Preemptive:
             promoted = promotes is not None and promotes(job, round_.now)
             if not round_.start(job, job.spec.declared, "among the first in order", promoted=promoted):
                 round_.refuse(job, lacks(job, round_))
+
+    @staticmethod
+    def _open(job: Job, round_: Round) -> bool:
+        """Whether a running job may be stopped."""
+        return job.spec.stoppable and not round_.cools(job)

@@ -56,6 +56,9 @@ def admit(adjustment: Adjustment) -> None:
     queue = round_.waiting()
     for entry in queue:
         job = round_.job(entry[4])
+        if round_.cools(job):
+            round_.refuse(job, "")
+            continue
         if _start(adjustment, job):
             continue
         round_.refuse(job, lacks(job, round_))

@@ -1,0 +1,54 @@
+"""What the state remembers of a stop, from when a plan asks for it until the job goes on. Pure."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from elastic_tfjob.api.fields import Fields, cut
+from elastic_tfjob.api.limits import MAX_GENERATION, MAX_STEPS, MAX_TEXT, MAX_WORD
+
+__all__ = ["CAUSES", "PREEMPT", "Stop", "read_stop"]
+
+PREEMPT: Final = "preempt"
+"""The cause of a stop of which nothing else is known."""
+CAUSES: Final = (PREEMPT, "reclaim", "deadline")
+"""Others go before it; a node goes back to its pool; another job would miss its deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A stop of the job. `request` is the generation of the target that asks for it, by which the launcher tells one
+    request for a checkpoint from another. Times are RFC 3339: a checkpoint is asked for since `asked`, and pods are
+    ended since `ended`; empty before that. `reached` is the last step that was reported, `saved` the step of the
+    checkpoint that the program confirmed, and `lost` how many steps are lost at most; None: not known.
+    """
+
+    request: int
+    asked: str
+    ended: str = ""
+    reached: int | None = None
+    saved: int | None = None
+    lost: int | None = None
+    cause: str = PREEMPT
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.cause not in CAUSES:  # it labels a metric, and somebody may have written it
+            object.__setattr__(self, "cause", PREEMPT)
+        if len(self.reason) > MAX_TEXT:
+            object.__setattr__(self, "reason", cut(self.reason))
+
+
+def read_stop(raw: Fields | None) -> Stop | None:
+    """From the annotation. Raises ValueError for nonsense, and nothing else."""
+    if raw is None:
+        return None
+    return Stop(
+        request=raw.whole("request", MAX_GENERATION),
+        asked=raw.time("asked", empty=True) or "",
+        ended=raw.time("ended", empty=True) or "",
+        reached=raw.integer("reached", MAX_STEPS),
+        saved=raw.integer("saved", MAX_STEPS),
+        lost=raw.integer("lost", MAX_STEPS),
+        cause=raw.text("cause", MAX_WORD) or PREEMPT,
+        reason=raw.text("reason"),
+    )
