@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import click
 from rich import box
@@ -18,18 +18,19 @@ from elastic_tfjob.api.scenario import Scenario
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse_profile
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
 from elastic_tfjob.simulation.costs import Costs, Noise
-from elastic_tfjob.simulation.formats import FORMATS, BadRow, WorkloadError, read_csv
+from elastic_tfjob.simulation.formats import FORMATS, BadRow, WorkloadError, made_elastic, read_csv
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.report import write_report
 from elastic_tfjob.simulation.runner import RunSpec, run_all, uniform_cluster
 from elastic_tfjob.simulation.scenario import generate, inference_pool, node_changes, read_scenario
 from elastic_tfjob.simulation.speed_models.catalogue import DEFAULT_SPEED_MODEL, SPEED_MODELS, speed_model_named
-from elastic_tfjob.simulation.summary import COLUMNS, Summary, job_rows, summarise
+from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
+from elastic_tfjob.simulation.summary import COLUMNS, Summary, job_rows, summarise, with_losers
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 INTERRUPTED = 130
 """The shell's exit status for a program that SIGINT ended."""
-ROW_WIDTH = 164
+ROW_WIDTH = 210
 """Columns that a table of one row per run needs."""
 
 
@@ -147,6 +148,11 @@ def _restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tu
     "--speed-noise", type=click.FloatRange(0), default=0, help="Sigma of the lognormal factor on real speeds."
 )
 @click.option("--estimate-noise", type=click.FloatRange(0), default=0, help="Sigma of the factor on durations told.")
+@click.option(
+    "--accelerator",
+    type=click.Choice(["T4", "A100"]),
+    help="ElasticFlow's measured speeds on it; a trace's jobs whose model was measured there become elastic.",
+)
 @click.option("--skip-bad", is_flag=True, help="Leave out bad rows, count and list them.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the numbers here.")
 @click.option("--html", "html_file", type=click.Path(path_type=Path), help="Write a report page here.")
@@ -183,6 +189,7 @@ def simulate(
     boot_cpu: float,
     speed_noise: float,
     estimate_noise: float,
+    accelerator: Literal["T4", "A100"] | None,
     skip_bad: bool,
     json_file: Path | None,
     html_file: Path | None,
@@ -201,6 +208,8 @@ def simulate(
         scenario, trace, bad, kind = _load(workload, format_, skip_bad)
         named = speed_model or world or (scenario.speed_model if scenario else None) or DEFAULT_SPEED_MODEL[kind]
         model = speed_model_named(named)
+        if accelerator is not None:
+            model, trace = ElasticFlowSpeedModel(accelerator), tuple(map(made_elastic, trace))
         cluster = uniform_cluster(nodes, gpus_per_node, cpus_per_node, memory_per_node)
         costs = Costs(
             start_s=start_pause,
@@ -237,6 +246,7 @@ def simulate(
         click.echo(f"{len(bad)} bad row(s) left out:\n" + "\n".join(f"  {row}" for row in bad), err=True)
     outcomes = _run(specs, processes)
     summaries = [summarise(outcome, len(spec.jobs)) for outcome, spec in zip(outcomes, specs, strict=False)]
+    summaries = _beside_the_first(summaries, outcomes)
     never = [s for s in summaries if not s.partial and s.finished < s.jobs]
     _print(summaries, replications > 1)
     for summary in never:
@@ -250,6 +260,17 @@ def simulate(
     if len(outcomes) < len(specs) or any(s.partial for s in summaries):
         click.echo("Interrupted: the numbers are partial.", err=True)
         raise SystemExit(INTERRUPTED)
+
+
+def _beside_the_first(summaries: Sequence[Summary], outcomes: Sequence[Outcome]) -> list[Summary]:
+    """With who takes longer than under the first profile of the same seed."""
+    first: dict[int, Outcome] = {}
+    return [
+        summary
+        if first.setdefault(outcome.seed, outcome) is outcome
+        else with_losers(summary, outcome, first[outcome.seed])
+        for summary, outcome in zip(summaries, outcomes, strict=True)
+    ]
 
 
 def _load(
@@ -316,8 +337,8 @@ def _run(specs: Sequence[RunSpec], processes: int | None) -> list[Outcome]:
 def _print(summaries: Sequence[Summary], seeds: bool) -> None:
     """One row per run, or one column where the terminal is too narrow for that."""
     headings = (
-        *("finished", "JCT s", "median s", "p99 s", "queue s", "makespan s", "GPU", "CPU", "CPU used", "in time"),
-        *("rescales", "preempted", "migrated", "jobs/CPU-s"),
+        *("finished", "JCT s", "median s", "p95 s", "p99 s", "queue s", "makespan s", "GPU", "CPU", "CPU used"),
+        *("wasted", "in time", "late s", "losers", "worst", "rescales", "preempted", "migrated", "jobs/CPU-s"),
     )
     rows = [(_name(s, seeds), *_numbers(s)) for s in summaries]
     console = Console(width=None if sys.stdout.isatty() else ROW_WIDTH, highlight=False)
@@ -344,8 +365,10 @@ def _name(s: Summary, seeds: bool) -> str:
 def _numbers(s: Summary) -> tuple[str, ...]:
     return (
         f"{s.finished:,}/{s.jobs:,}",
-        *(_seconds(v) for v in (s.avg_jct_s, s.median_jct_s, s.p99_jct_s, s.avg_queue_s, s.makespan_s)),
-        *(_percent(v) for v in (s.gpu_utilisation, s.cpu_utilisation, s.cpu_used, s.deadline_met)),
+        *(_seconds(v) for v in (s.avg_jct_s, s.median_jct_s, s.p95_jct_s, s.p99_jct_s)),
+        *(_seconds(v) for v in (s.avg_queue_s, s.makespan_s)),
+        *(_percent(v) for v in (s.gpu_utilisation, s.cpu_utilisation, s.cpu_used, s.wasted_cpu, s.deadline_met)),
+        *(_seconds(s.tardiness_s), "-" if s.losers is None else f"{s.losers:,}", _percent(s.worst_loser)),
         *(f"{v:,}" for v in (s.rescales, s.preemptions, s.migrations)),
         f"{s.finished / s.cpu_s:,.0f}" if s.cpu_s else "-",
     )

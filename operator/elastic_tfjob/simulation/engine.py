@@ -294,7 +294,7 @@ class Simulation:
             self._follow_cpu(live, now)
             return live.seen_at(now)
         live.rate = self._rate(live)
-        if live.seen and live.rate:
+        if live.rate and (live.seen or (self.profile.learns and not self.profile.oracle)):
             live.observe()
         live.observed_s = now + pause
         self._plan_finish(live)

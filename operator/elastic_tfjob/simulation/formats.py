@@ -9,7 +9,7 @@ import io
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -76,6 +76,10 @@ class Row:
 
     def has(self, column: str) -> bool:
         return bool((self.values.get(column) or "").strip())
+
+    def either(self, column: str, other: str) -> str:
+        """The one of two names that the header has."""
+        return column if column in self.values else other
 
     def text(self, column: str) -> str:
         value = (self.values.get(column) or "").strip()
@@ -175,15 +179,25 @@ def parse_elasticflow(row: Row) -> WorkloadJob:
     group = ReplicaGroup(WORKER, Resources(accelerators=1), gpus, 1, max(gpus, MOST_ACCELERATORS))
     return WorkloadJob(
         key=row.text("job_id"),
-        submit_s=row.number("submit_time"),
+        submit_s=row.number(row.either("submit_time", "submission_time")),
         groups=row.groups(group),
         duration_s=row.maybe("duration", lambda c: row.number(c, above=0), None),
-        total_steps=row.number("iteration", above=0),
-        deadline_s=row.number("ddl"),
+        total_steps=row.number(row.either("iteration", "num_iteration"), above=0),
+        deadline_s=row.number(row.either("ddl", "deadline")),
         model=row.text("model_name"),
         batch_size=row.whole("batch_size", least=1),
         line=row.line,
     )
+
+
+def made_elastic(job: WorkloadJob) -> WorkloadJob:
+    """A job of one worker per accelerator, or of workers with several, as ElasticFlow runs it: workers of one
+    accelerator each, one to as many as its tables have."""
+    accelerators = sum(group.count * group.request.accelerators for group in job.groups)
+    if not accelerators or not job.batch_size or any(g.minimum < g.maximum for g in job.groups):
+        return job
+    group = ReplicaGroup(WORKER, Resources(accelerators=1), accelerators, 1, max(accelerators, MOST_ACCELERATORS))
+    return replace(job, groups=(group,))
 
 
 def parse_pollux(row: Row) -> WorkloadJob:
@@ -264,7 +278,10 @@ FORMATS: dict[str, Format] = {
         ),
         Format(
             "elasticflow",
-            ("job_id", "submit_time", "iteration", "model_name", "ddl", "batch_size", "num_gpu"),
+            (
+                *("job_id", "submit_time|submission_time", "iteration|num_iteration", "model_name", "ddl|deadline"),
+                *("batch_size", "num_gpu"),
+            ),
             ("duration",),
             parse_elasticflow,
         ),

@@ -1,7 +1,7 @@
 """The numbers of a run."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import inf
 
 import numpy as np
@@ -20,6 +20,10 @@ class Summary:
     whose finish was forecast when they started, of |forecast - finish| / (finish - start); `forecast_within` how many
     of them finished between the ends of the forecast's 90 % interval. `cpu_s` is process CPU time of the run, the one
     number that differs from run to run.
+
+    `tardiness_s` is the mean, over finished jobs with a deadline, of the seconds after it. `wasted_cpu` is the part of
+    the CPU held that was not used. `losers` counts jobs that take longer than under the first profile of the run (same
+    seed), by more than a hundredth, `worst_loser` is by how much the worst does; None for the first profile itself.
     """
 
     profile: str
@@ -44,6 +48,11 @@ class Summary:
     cpu_s: float
     oracle: bool
     partial: bool
+    p95_jct_s: float | None = None
+    tardiness_s: float | None = None
+    wasted_cpu: float | None = None
+    losers: int | None = None
+    worst_loser: float | None = None
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -60,6 +69,7 @@ def summarise(outcome: Outcome, jobs: int) -> Summary:
         if r.finish_s is not None and r.start_s is not None and (f := forecast_of(r)) is not None:
             errors.append(abs(f.expected_s - r.finish_s) / max(r.finish_s - r.start_s, 1e-9))
             within.append(f.earliest_s - 1e-6 <= r.finish_s <= f.latest_s + 1e-6)
+    late = [max(0.0, r.finish_s - r.deadline_s) for r in records if r.finish_s is not None and r.deadline_s is not None]
     with_deadline = [r for r in records if r.deadline_s is not None]
     return Summary(
         profile=outcome.profile,
@@ -84,7 +94,27 @@ def summarise(outcome: Outcome, jobs: int) -> Summary:
         cpu_s=round(outcome.cpu_s, 3),
         oracle=outcome.oracle,
         partial=outcome.partial,
+        p95_jct_s=float(np.percentile(jcts, 95)) if done else None,
+        tardiness_s=float(np.mean(late)) if late else None,
+        wasted_cpu=_wasted(outcome),
     )
+
+
+LOSES = 0.01
+"""Who takes longer by no more than this part has not lost anything."""
+
+
+def with_losers(summary: Summary, outcome: Outcome, beside: Outcome) -> Summary:
+    """The summary of `outcome` with who takes longer than in `beside`."""
+    usual = {r.key: r.jct_s for r in beside.records if r.jct_s}
+    more = [r.jct_s / usual[r.key] - 1 for r in outcome.records if r.jct_s is not None and r.key in usual]
+    return replace(summary, losers=sum(each > LOSES for each in more), worst_loser=max(more, default=None))
+
+
+def _wasted(outcome: Outcome) -> float | None:
+    if outcome.cpu_used_area is None or outcome.cpu_area <= 0:
+        return None
+    return max(0.0, 1 - outcome.cpu_used_area / outcome.cpu_area)
 
 
 def forecast_of(record: JobRecord) -> FinishTime | None:

@@ -36,6 +36,7 @@ KEYS = (
         "rounds",
         "cpu_s",
     ),
+    *("tardiness_s", "wasted_cpu", "losers", "worst_loser", "p95_jct_s"),
 )
 
 
@@ -221,3 +222,47 @@ def test_an_interrupted_run_prints_what_is_known(monkeypatch: pytest.MonkeyPatch
     (run,) = runs(tmp_path / "out.json")
     assert 0 < run["finished"] < 500
     assert run["partial"]
+
+
+ITP = "job_id,submit_s,duration_s,num_gpus,model_name,batch_size,num_iteration,deadline_s\n"
+TESTBED = "job_id,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration\n"
+
+
+@pytest.mark.parametrize(
+    "text", [ITP + "a,0,1000,2,resnet50,256,4000,1500\n", TESTBED + "a,0,4000,resnet50,1500,256,2,1000\n"]
+)
+def test_traces_of_itp_are_elastic_on_a_measured_accelerator(text: str, tmp_path: Path) -> None:
+    path, out = tmp_path / "itp.csv", tmp_path / "out.json"
+    path.write_text(text)
+    for profile in ("fixed", "deadline"):
+        options = ("--set", "deadline.oracle=true") if profile == "deadline" else ()
+        result = simulate(
+            path,
+            "--nodes",
+            1,
+            "--place",
+            "count",
+            "--accelerator",
+            "A100",
+            "--profile",
+            profile,
+            *options,
+            "--json",
+            out,
+        )
+        assert result.exit_code == 0, result.output
+        (run,) = runs(out)
+        jct = run["avg_jct_s"]
+        if profile == "fixed":
+            declared = jct
+    assert jct < declared, "it got more than the two workers that it declares"
+
+
+def test_losers_are_told_beside_the_first_profile(tmp_path: Path) -> None:
+    path, out = tmp_path / "trace.csv", tmp_path / "out.json"
+    path.write_text("job_id,submit_s,duration_s,num_gpus,deadline_s\nlong,0,100,1,500\nshort,0,10,1,5\n")
+    simulate(path, *("--nodes", 1, "--gpus-per-node", 1, "--profile", "fifo", "--profile", "sjf"), "--json", out)
+    first, second = runs(out)
+    assert (first["losers"], first["worst_loser"]) == (None, None)
+    assert (second["losers"], second["worst_loser"]) == (1, pytest.approx(0.1))
+    assert first["tardiness_s"] == pytest.approx((110 - 5) / 2)

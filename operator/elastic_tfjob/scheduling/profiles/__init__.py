@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from elastic_tfjob.api.scenario import wrong_places
 from elastic_tfjob.scheduling.parameters import ProfileParameters
 from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.profiles.deadline import DeadlineParameters
 from elastic_tfjob.scheduling.profiles.drf import DrfParameters
 from elastic_tfjob.scheduling.profiles.edf import EdfParameters
 from elastic_tfjob.scheduling.profiles.fifo import FifoBackfillParameters, FifoParameters
@@ -34,6 +35,7 @@ PROFILES: dict[str, type[ProfileParameters]] = {
     "tetris": TetrisParameters,
     "optimus": OptimusParameters,
     "kips": KipsParameters,
+    "deadline": DeadlineParameters,
 }
 
 

@@ -1,0 +1,49 @@
+"""As many jobs as possible meet their deadlines, each with as little as it takes; the rest goes where it brings most.
+
+After the QoS-oriented scheduler and autoscaler of Xing et al. (IJCNN'19), with the admission of ElasticFlow (Gu et al.,
+ASPLOS'23) and the exchange of Moore (1968). See docs/designs/deadline.md.
+"""
+
+from dataclasses import dataclass, replace
+
+from elastic_tfjob.scheduling.parameters import Stages, needs
+from elastic_tfjob.scheduling.profile import OrderKey, Profile
+from elastic_tfjob.scheduling.profiles.deadline.admit import guarantee, probe
+from elastic_tfjob.scheduling.profiles.deadline.carry_out import carry_out
+from elastic_tfjob.scheduling.profiles.deadline.outlook import on_round
+from elastic_tfjob.scheduling.profiles.deadline.settings import Settings
+from elastic_tfjob.scheduling.snapshot import Job
+from elastic_tfjob.scheduling.stages.order.edf import EarliestDeadlineFirst
+
+__all__ = ["DeadlineParameters"]
+
+STEPS = (probe, guarantee, carry_out)
+"""In this order, each with what the steps before it left."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarliestDeadline:
+    """By deadline. A round is due when a first start has settled, and its speed is believed."""
+
+    settle_s: float
+    drift: float = 0.0
+
+    def key(self, job: Job, now: float) -> OrderKey:
+        return EarliestDeadlineFirst().key(job, now)
+
+    def next_jump_s(self, job: Job, now: float) -> float | None:
+        settled = job.since_s + self.settle_s
+        return settled if job.placement and job.speed is None and settled > now else None
+
+
+class DeadlineParameters(Settings):
+    """Deadlines met with the least resources; the rest by marginal gain."""
+
+    def stages(self) -> Stages:
+        steps = tuple(on_round(step, self) for step in STEPS)
+        return Stages(EarliestDeadline(self.settle_s), steps, needs("deadline", "speed", "stop"))
+
+    def profile(self, name: str) -> Profile:
+        # The steps themselves see to the least gain: what is common to all profiles asks speeds that were measured
+        # only, and a job that has run at one size would never grow.
+        return replace(super().profile(name), min_gain=0.0)

@@ -1,0 +1,108 @@
+"""Who meets the deadline, and with how little."""
+
+from math import inf
+
+from elastic_tfjob.scheduling.profiles.deadline.outlook import Case, Outlook
+from elastic_tfjob.scheduling.reasons import describe_size
+
+__all__ = ["guarantee", "probe"]
+
+
+def probe(outlook: Outlook) -> None:
+    """Jobs of unknown speed get their least size, within a part of the cluster: nothing else tells how fast they are.
+    They are expected to be known soon: only the first slot is set aside. One that runs keeps its size."""
+    room = outlook.room_now()
+    part, used = outlook.settings.probe_share, outlook.probing
+    for case in outlook.cases:
+        if not case.probe:
+            continue
+        row = max(case.current, 1)
+        share, demand = float(case.curve.share[row]), case.job.spec.demand(case.curve.sizes[row - 1])
+        if not case.job.placement and used + share > part and used > 0:
+            continue
+        if not demand.within(room):
+            continue
+        used += share
+        room = room.minus(demand)
+        case.row, case.why = row, "its speed is not known yet"
+        outlook.timeline.hold(demand, 0.0 if case.job.spec.stoppable else inf)
+
+
+def guarantee(outlook: Outlook) -> None:
+    """In the order of deadlines each job gets the least that meets its own, as early as there is room. Where it does
+    not fit, one with more work that came before it is given up for it (Moore, 1968), and tried again last.
+
+    Raises nothing: who cannot meet the deadline stays without a booking, with the reason.
+    """
+    accepted: list[Case] = []
+    dropped: list[tuple[float, int, Case]] = []
+    for k, case in enumerate(outlook.cases):
+        if case.probe:
+            continue
+        if not case.timed:
+            case.why = _untimed(case)
+            continue
+        least = case.need.least_s(case.curve)
+        if least > case.need.by_s:
+            best = describe_size(case.curve.sizes[-1])
+            late = f"needs {least:.0f} s even with {best}, has {max(0.0, case.need.by_s):.0f} s"
+            case.why = f"best effort, its deadline cannot be met: {late}"
+            continue
+        if _book(outlook, case) or _exchange(outlook, case, accepted, dropped, k):
+            accepted.append(case)
+        else:
+            dropped.append((_area(case), k, case))
+            case.why = "best effort: no room to meet its deadline beside the others"
+    for _, _, case in sorted(dropped, key=lambda each: each[:2]):
+        _book(outlook, case)
+    for case in outlook.cases:
+        if case.booking is not None:
+            case.row = case.booking.first
+            case.why = f"meets its deadline with {describe_size(case.curve.sizes[case.booking.cap - 1])}"
+
+
+def _untimed(case: Case) -> str:
+    if case.need.by_s == inf:
+        return "best effort: it has no deadline"
+    return "best effort: how many steps it has is not known"
+
+
+def _book(outlook: Outlook, case: Case) -> bool:
+    case.booking = outlook.timeline.book(case.curve, case.need)
+    return case.booking is not None
+
+
+def _exchange(
+    outlook: Outlook, case: Case, accepted: list[Case], dropped: list[tuple[float, int, Case]], k: int
+) -> bool:
+    """Whether the job fits in the place of one that takes more of the cluster; that one is then dropped."""
+    mine, timeline = _area(case), outlook.timeline
+    others = [
+        (other.booking.area, n)
+        for n, other in enumerate(accepted)
+        if other.booking is not None
+        and other.booking.area > mine
+        and not (outlook.settings.keep_promises and other.job.placement)
+    ]
+    for area, n in sorted(others, reverse=True)[: outlook.settings.exchanges]:
+        other = accepted[n]
+        assert other.booking is not None
+        timeline.release(other.booking)
+        if _book(outlook, case):
+            other.booking = None
+            other.why = "best effort: gives way to a job that meets its deadline with less"
+            dropped.append((area, k, other))
+            del accepted[n]
+            return True
+        timeline.retake(other.booking)
+    return False
+
+
+def _area(case: Case) -> float:
+    """Share of the cluster times seconds that the job needs on an empty cluster, at the least size in time."""
+    curve, need = case.curve, case.need
+    lasts = need.steps(curve)[1:] / curve.rates[1:]
+    for share, seconds in zip(curve.share[1:], lasts, strict=True):
+        if seconds <= need.by_s:
+            return float(share * seconds)
+    return float(curve.share[-1] * lasts[-1])

@@ -1,0 +1,212 @@
+"""What a job gains from each size: the sizes that help it, how fast it is there, and what they take."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastic_tfjob.scheduling.forecasts import prediction_of
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, Node, Snapshot
+from elastic_tfjob.speed.history import Past
+from elastic_tfjob.speed.optimus import OnlineSpeed
+from elastic_tfjob.speed.prediction import PRIOR_EXPONENT, Prediction
+
+__all__ = ["Curve", "CurveView", "Floats", "Sizes", "curve_view"]
+
+Floats = NDArray[np.float64]
+Sizes = Literal["all", "doublings"]
+
+EACH_UP_TO: Final = 16
+"""So many sizes of a job are each looked at; where there are more, the larger ones in steps of about a quarter."""
+STRIDE: Final = 1.25
+MOST_ROOTS: Final = 512
+"""Of more worker counts than that, only doublings are looked at."""
+DIGITS: Final = "9g"
+"""Speeds are compared to so many digits: two ways to reckon the same speed differ in the last ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The sizes of a job that are each faster than all below. Row 0 of the arrays stands for nothing, row k for
+    `sizes[k - 1]`: steps per second, demand per resource (columns as in Resources), and the dominant share of the
+    cluster. `known`: whether the speed is; else it is 1 at the least size, and rises by the prior.
+    """
+
+    sizes: tuple[Counts, ...]
+    rates: Floats
+    demand: Floats
+    share: Floats
+    columns: tuple[int, ...]
+    known: bool
+
+    def index(self, counts: Counts) -> int:
+        """The row of this size; 0 where it is none of them."""
+        held = {t: n for t, n in counts.items() if n}
+        for k, size in enumerate(self.sizes):
+            if {t: n for t, n in size.items() if n} == held:
+                return k + 1
+        return 0
+
+
+def climb(job: Job, total: Resources, how: Sizes, past: Past | None, nodes: Mapping[str, Node]) -> Curve | None:
+    """None: no size of it fits the cluster."""
+    # Without the law of utilisation: after each change nothing would be known of it for a while, and the speeds
+    # believed would change with that.
+    known = replace(prediction_of(job, past, nodes), use={})
+    found = list(_useful(job, known, total, how))
+    if found:
+        return _curve(job.spec, found, total, True)
+    unknown = replace(known, speed=None, past=None, steps_per_s=0.0, estimate=(job.spec.minimum, 1.0))
+    found = list(_useful(replace(job, speed=None), unknown, total, how))
+    return _curve(job.spec, found, total, False) if found else None
+
+
+def _curve(spec: JobSpec, found: list[tuple[Counts, float]], total: Resources, known: bool) -> Curve:
+    demands = [spec.demand(counts) for counts, _ in found]
+    demand = np.array([Resources(), *demands], dtype=np.float64)
+    share = np.array([0.0, *(max(each.dominant_share(total), 1e-12) for each in demands)])
+    columns = tuple(int(c) for c in np.flatnonzero(demand.any(axis=0)))
+    return Curve(tuple(c for c, _ in found), np.array([0.0, *(r for _, r in found)]), demand, share, columns, known)
+
+
+def _useful(job: Job, known: Prediction, total: Resources, how: Sizes) -> Iterator[tuple[Counts, float]]:
+    """Sizes and their speed, the smallest first, each faster than all before it."""
+    spec, fastest = job.spec, 0.0
+    servers = spec.group(PS)
+    climbs = spec.elastic and servers is not None and servers.minimum < servers.maximum
+    for counts in _with_servers(job, known, total) if climbs else _by_workers(job, how):
+        if not spec.demand(counts).within(total):
+            continue
+        rate = _rate(job, known, counts)
+        if rate is not None and rate > fastest:
+            fastest = rate
+            yield counts, rate
+
+
+def _rate(job: Job, known: Prediction, counts: Counts) -> float | None:
+    told = job.speed
+    if told is not None and not isinstance(told, OnlineSpeed) and told.steps_per_s(counts) is None:
+        return None  # a table that does not have this size
+    rate = known.at(counts)
+    if rate is None or not isfinite(rate.steps_per_s) or rate.steps_per_s <= 0:
+        return None
+    return float(f"{rate.steps_per_s:.{DIGITS}}")
+
+
+def _by_workers(job: Job, how: Sizes) -> Iterator[Counts]:
+    """Worker counts between the bounds, beside the least number of PSs."""
+    spec = job.spec
+    group = spec.group(WORKER)
+    if not spec.elastic or group is None or group.minimum == group.maximum:
+        yield spec.declared if group is None or not spec.elastic else spec.minimum
+        return
+    low, high = max(group.minimum, 0), group.maximum
+    has = {job.counts.get(WORKER, 0), spec.declared.get(WORKER, 0)}
+    if how == "doublings" or high - low > MOST_ROOTS:
+        numbers = {high, *(n for n in has if low <= n <= high)} if how == "all" else set[int]()
+        n = max(low, 1)
+        while n <= high:
+            numbers.add(n)
+            n *= 2
+        chosen = sorted(numbers)
+    else:
+        chosen = list(range(low, high + 1))
+        told = job.speed
+        if told is not None and not isinstance(told, OnlineSpeed):
+            chosen = [n for n in chosen if told.steps_per_s({**spec.minimum, WORKER: n}) is not None]
+        if len(chosen) > EACH_UP_TO:
+            chosen = list(_thinned(chosen, has))
+    for n in chosen:
+        yield {**spec.minimum, WORKER: n}
+
+
+def _thinned(numbers: list[int], kept: set[int]) -> Iterator[int]:
+    last = 0.0
+    for k, n in enumerate(numbers):
+        if k < EACH_UP_TO // 2 or n >= last * STRIDE or n in kept or k == len(numbers) - 1:
+            last = n
+            yield n
+
+
+def _with_servers(job: Job, known: Prediction, total: Resources) -> Iterator[Counts]:
+    """From the least size by the worker, the PS, or one of each that gains most for the share that it takes; by way of
+    the size that it has."""
+    spec, size = job.spec, dict(job.spec.minimum)
+    most = {group.type: group.maximum for group in spec.groups}
+    counts = job.counts
+    stops = [counts] if job.placement and spec.within_bounds(counts) == counts else []
+    yield size
+    for bounds in (*stops, most):
+        for _ in range(EACH_UP_TO):
+            if size == bounds:
+                break
+            found = _best_more(job, known, total, (size, bounds), harm=bounds is not most)
+            if found is None:
+                break
+            size = found
+            yield size
+
+
+def _best_more(
+    job: Job, known: Prediction, total: Resources, between: tuple[Counts, Counts], *, harm: bool
+) -> dict[str, int] | None:
+    """Of the sizes right above the first, up to the second. `harm`: even if it is slower."""
+    size, bounds = between
+    best: tuple[float, dict[str, int]] | None = None
+    rate, held = _rate(job, known, size) or 0.0, job.spec.demand(size).dominant_share(total)
+    for more in ((WORKER,), (PS,), (WORKER, PS)):
+        then = {**size, **{t: size.get(t, 0) + 1 for t in more}}
+        there = _rate(job, known, then)
+        if any(then[t] > bounds.get(t, 0) for t in more) or there is None or (there <= rate and not harm):
+            continue
+        gain = (there - rate) / max(job.spec.demand(then).dominant_share(total) - held, 1e-12)
+        if best is None or gain > best[0]:
+            best = gain, then
+    return best[1] if best is not None else None
+
+
+def prior(curve: Curve) -> Curve:
+    """Speeds in proportion to the share to the power of the prior, 1 at the least size."""
+    share = curve.share
+    return replace(curve, rates=np.concatenate([[0.0], (share[1:] / share[1]) ** PRIOR_EXPONENT]), known=False)
+
+
+class CurveView:
+    """A view that keeps each job's curve while nothing changes that it follows from."""
+
+    def __init__(self, total: Resources, how: Sizes) -> None:
+        self._total, self._how = total, how
+        self._kept: dict[str, tuple[Past | None, bool, Curve | None]] = {}
+
+    def change(self, before: Job | None, after: Job | None, now: float) -> None:
+        if before is None:
+            return
+        if (
+            after is None
+            or before.spec is not after.spec
+            or before.speed is not after.speed
+            or before.steps_per_s != after.steps_per_s
+            or before.placement != after.placement
+            or before.cpu != after.cpu
+        ):
+            self._kept.pop(before.spec.key, None)
+
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        return False
+
+    def of(self, job: Job, past: Past | None, nodes: Mapping[str, Node], settled: bool) -> Curve | None:
+        """`settled`: whether the speed at which it trains now is to be believed."""
+        kept = self._kept.get(job.spec.key)
+        if kept is None or kept[0] is not past or kept[1] != settled:
+            seen = job if settled else replace(job, steps_per_s=0.0)
+            kept = past, settled, climb(seen, self._total, self._how, past, nodes)
+            self._kept[job.spec.key] = kept
+        return kept[2]
+
+
+def curve_view(total: Resources, how: Sizes) -> Callable[[Snapshot], CurveView]:
+    return lambda snapshot: CurveView(total, how)

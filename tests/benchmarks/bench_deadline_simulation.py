@@ -1,0 +1,126 @@
+"""Deadlines met by `deadline`, beside `edf` and `fixed`, on public traces.
+
+    python tests/benchmarks/bench_deadline_simulation.py [--traces DIR] [--only WORD] [--json FILE]
+
+Reads the traces from --traces, or $ELASTIC_TFJOB_TRACES, or ../shared/traces beside the checkout. An input that is
+missing is left out. With all inputs it takes some minutes of one core.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any, Literal
+
+from anchors import traces_dir
+from rich.console import Console
+from rich.table import Table
+
+from elastic_tfjob.scheduling.profiles import build, parse_profile
+from elastic_tfjob.simulation.costs import Costs, Noise
+from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.formats import made_elastic, read_csv
+from elastic_tfjob.simulation.runner import uniform_cluster
+from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
+from elastic_tfjob.simulation.summary import Summary, summarise
+from elastic_tfjob.simulation.workload import WorkloadJob
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FIG8A = "anchors/elasticflow_fig8a_195jobs.csv"
+TESTBED = "itp/itp_testbed_195job.csv"
+PHILLY = "anchors/elasticflow_philly_103959_876jobs.csv"
+ITP01 = "itp/itp_cluster01.csv.gz"
+TOLD = {"oracle": True}
+UNKNOWN = {"oracle": False, "sizes": "doublings", "pause_s": 1.0}
+
+
+def pauses(seconds: float) -> Costs:
+    return Costs(start_s=seconds, restart_s=((inf, seconds),), rescale_s=seconds)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input, and the floor for `deadline` in % of deadlines met."""
+
+    name: str
+    file: str
+    nodes: int
+    gpus: int
+    accelerator: Literal["T4", "A100"]
+    floor: float
+    settings: dict[str, Any] = field(default_factory=lambda: TOLD)
+    costs: Costs = field(default_factory=Costs)
+    noise: Noise = field(default_factory=Noise)
+    others: tuple[str, ...] = ("edf", "fixed")
+
+
+CASES = (
+    Case("fig8a", FIG8A, 16, 4, "T4", 90),
+    Case("195job", TESTBED, 16, 8, "A100", 90),
+    Case("philly", PHILLY, 32, 8, "A100", 92.5),
+    Case("c01", ITP01, 64, 8, "A100", 98),
+    Case("fig8a scarce (tuned on)", FIG8A, 8, 4, "T4", 0.88 * 88.0),
+    Case("195job scarce (tuned on)", TESTBED, 4, 8, "A100", 0.88 * 83.1),
+    Case("195job scarcer", TESTBED, 2, 8, "A100", 0.88 * 72.3),
+    Case("philly scarce", PHILLY, 4, 8, "A100", 0, others=("edf",)),
+    Case("fig8a, speeds off by 20 %", FIG8A, 16, 4, "T4", 89.3, noise=Noise(speed=0.2), others=()),
+    Case("195job, speeds off by 20 %", TESTBED, 16, 8, "A100", 89.3, noise=Noise(speed=0.2), others=()),
+    Case("fig8a, nothing known, 1 s", FIG8A, 16, 4, "T4", 88, UNKNOWN, pauses(1), others=()),
+    Case("195job, nothing known, 1 s", TESTBED, 16, 8, "A100", 88, UNKNOWN, pauses(1), others=()),
+    Case("fig8a, pauses of 30 s", FIG8A, 16, 4, "T4", 0, {**TOLD, "pause_s": 30.0}, pauses(30), others=("edf",)),
+    Case("195job, pauses of 30 s", TESTBED, 16, 8, "A100", 0, {**TOLD, "pause_s": 30.0}, pauses(30), others=("edf",)),
+)
+"""Floors of scarce inputs: 88 % of the bound by a linear program (88.0, 83.1 and 72.3 % of deadlines)."""
+
+
+def run(case: Case, jobs: Sequence[WorkloadJob], profile: str) -> Summary:
+    settings = {"place": "count", **(case.settings if profile == "deadline" else {})}
+    simulation = Simulation(
+        jobs,
+        uniform_cluster(case.nodes, case.gpus, 0, 0),
+        ElasticFlowSpeedModel(case.accelerator),
+        build(profile, parse_profile(profile, settings)),
+        costs=case.costs,
+        noise=case.noise,
+    )
+    return summarise(simulation.run(), len(jobs))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--traces", type=Path)
+    parser.add_argument("--only", help="cases whose name has this in it")
+    parser.add_argument("--json", type=Path, default=REPOSITORY / "build/bench/deadline-simulation.json")
+    arguments = parser.parse_args()
+    traces = traces_dir(arguments.traces)
+    table = Table("input", "cluster", "profile", "met %", "floor", "mean JCT s", "late s", "rescales/job", "finished")
+    found: list[dict[str, object]] = []
+    for case in CASES:
+        if arguments.only and arguments.only not in case.name:
+            continue
+        if not (traces / case.file).exists():
+            print(f"{traces / case.file} is missing: {case.name} is left out")
+            continue
+        jobs = [made_elastic(job) for job in read_csv(traces / case.file)[0].jobs]
+        for profile in ("deadline", *case.others):
+            print(f"{case.name}: {profile} ...", file=sys.stderr)
+            s = run(case, jobs, profile)
+            ours, met = profile == "deadline", 100 * (s.deadline_met or 0)
+            found.append({"input": case.name, "floor": case.floor if ours else None, **s.as_dict()})
+            table.add_row(
+                *(case.name, f"{case.nodes}x{case.gpus} {case.accelerator}", profile, f"{met:.1f}"),
+                f"{case.floor:.1f} {'ok' if met >= case.floor else 'MISSED'}" if ours else "",
+                *(f"{s.avg_jct_s or 0:,.0f}", f"{s.tardiness_s or 0:,.0f}", f"{s.rescales / s.jobs:.1f}"),
+                f"{s.finished}/{s.jobs}",
+            )
+    Console(width=150).print(table)
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_text(json.dumps({"runs": found}, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

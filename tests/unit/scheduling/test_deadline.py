@@ -1,0 +1,175 @@
+"""The profile `deadline`: who meets the deadline, with how little, and what the others get."""
+
+from dataclasses import replace
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.profiles import build, parse_profile
+from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, Snapshot
+from elastic_tfjob.simulation.costs import Costs
+from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.formats import parse_csv
+from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.runner import uniform_cluster
+from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel, LinearTrueSpeed
+from elastic_tfjob.speed.optimus import believe
+
+from .build import node, workers
+from .invariants import violations
+from .test_properties import carried_out
+
+HOUR = 3600.0
+
+
+def job(key: str, steps: float | None, deadline: float | None, most: int = 4, **more: Any) -> Job:
+    """Of one to `most` workers of one accelerator; a step a second with each worker."""
+    spec = JobSpec(
+        key, more.pop("arrival", 0.0), (workers(1, 1, most, gpus=1, cpus=0),), deadline_s=deadline, total_steps=steps
+    )
+    spec = replace(spec, **{name: more.pop(name) for name in ("resizable", "stoppable") if name in more})
+    speed = more.pop("speed", LinearTrueSpeed(steps or 1.0, 1))
+    return Job(spec, speed=speed, **more)
+
+
+def running(of: Job, n: int, rate: float | None = None) -> Job:
+    return replace(
+        of,
+        placement={WORKER: ("n",) * n},
+        phase="running",
+        steps_per_s=float(n) if rate is None else rate,
+        since_s=-HOUR,
+    )
+
+
+def decide(jobs: list[Job], gpus: int, now: float = 0.0, **settings: Any) -> Plan:
+    profile = build("deadline", parse_profile("deadline", settings))
+    return schedule(Snapshot(now, {"n": node("n", gpus=gpus, cpus=0)}, {j.key: j for j in jobs}), profile)
+
+
+def sizes(plan: Plan) -> dict[str, int]:
+    return {key: target.replicas[WORKER] for key, target in plan.targets.items()}
+
+
+def test_the_least_size_that_meets_each_deadline() -> None:
+    """Three jobs of an hour on one worker, all due in half an hour or an hour: 2 + 2 + 1 of 5."""
+    jobs = [job("a", HOUR, 2000.0), job("b", HOUR, 2000.0), job("c", HOUR, 4000.0)]
+    assert sizes(decide(jobs, 5)) == {"a": 2, "b": 2, "c": 1}
+
+
+def test_what_is_left_over_goes_on() -> None:
+    assert sizes(decide([job("a", HOUR, 4000.0)], 4)) == {"a": 4}
+
+
+def test_a_hopeless_job_waits_behind_one_that_can_make_it_and_says_why() -> None:
+    plan = decide([job("late", HOUR, 100.0), job("fine", HOUR, 1000.0)], 4)
+    assert sizes(plan) == {"fine": 4}
+    assert "cannot be met: needs" in plan.waiting["late"]
+
+
+def test_a_hopeless_job_runs_where_there_is_room() -> None:
+    assert sizes(decide([job("late", HOUR, 100.0)], 2)) == {"late": 2}
+
+
+def test_one_long_job_gives_way_to_two_short_ones() -> None:
+    """Moore and Hodgson: the long one with the earliest deadline would make both others late."""
+    jobs = [job("long", 900.0, 1000.0, most=1), job("x", 700.0, 1010.0, most=1), job("y", 100.0, 1020.0, most=1)]
+    plan = decide(jobs, 1)
+    assert sizes(plan) == {"x": 1}
+    assert "gives way" in plan.waiting["long"]
+
+
+def test_a_running_job_keeps_a_promise_where_promises_are_kept() -> None:
+    jobs = [
+        running(job("long", 900.0, 1000.0, most=1), 1),
+        job("x", 700.0, 1010.0, most=1),
+        job("y", 100.0, 1020.0, most=1),
+    ]
+    assert sizes(decide(jobs, 1, keep_promises=True)) == {"long": 1}
+
+
+def test_what_one_does_not_need_is_taken_back_when_another_is_short() -> None:
+    jobs = [running(job("ahead", HOUR, 8000.0), 4), job("short", HOUR, 1400.0, most=3)]
+    assert sizes(decide(jobs, 4)) == {"ahead": 1, "short": 3}
+
+
+def test_the_pause_is_charged_to_who_changes_size() -> None:
+    """At 2 workers it is done at 1,000 s; growing later would be too late with the pause."""
+    ready = running(job("a", 2000.0, 1000.0), 2)
+    assert sizes(decide([ready, job("b", 100.0, None, most=2)], 4, pause_s=30))["a"] == 2
+    assert "cannot be met" in decide([job("a", 4000.0, 1000.0)], 4, pause_s=30).changes["a"].reason
+
+
+def test_a_job_of_unknown_speed_is_probed_with_its_least() -> None:
+    unknown = job("new", HOUR, 2 * HOUR, speed=None)
+    plan = decide([unknown], 8)
+    assert sizes(plan) == {"new": 1}
+    assert "not known" in plan.changes["new"].reason
+
+
+def test_measured_speeds_decide_about_growth() -> None:
+    """Measured at one worker; by the prior, two are 1.74 times as fast, and that is enough."""
+    slow = running(job("a", HOUR, 2500.0, speed=believe({(0, 1): 1.0})), 1, rate=1.0)
+    rival = job("b", HOUR, None, most=4)
+    assert sizes(decide([slow, rival], 4))["a"] >= 2
+
+
+@pytest.mark.parametrize("deadline", [nan, inf, -inf, -5.0, 0.0, 1e300])
+@pytest.mark.parametrize("steps", [None, 0.0, 5.0, inf, nan])
+def test_odd_numbers_harm_nobody(deadline: float, steps: float | None) -> None:
+    """The others get what they get without the odd one, or no less than what they need."""
+    fine = job("fine", HOUR, 1000.0)
+    plan = decide([job("odd", steps, deadline), fine], 4)
+    assert violations(plan) == []
+    assert sizes(plan)["fine"] == 4
+
+
+def test_without_a_deadline_or_steps_it_is_best_effort_with_a_reason() -> None:
+    plan = decide([job("a", HOUR, 1000.0), job("b", HOUR, None), job("c", None, 4000.0)], 4)
+    assert plan.waiting == {
+        "b": "best effort: it has no deadline",
+        "c": "best effort: how many steps it has is not known",
+    }
+
+
+def test_a_job_without_a_checkpoint_keeps_its_size() -> None:
+    fixed = job("fixed", HOUR, 4000.0, resizable=False, stoppable=False)
+    assert sizes(decide([fixed], 4)) == {"fixed": 1}
+    assert sizes(decide([running(fixed, 1), job("urgent", HOUR, 1000.0)], 4))["fixed"] == 1
+
+
+def test_an_unchanged_world_gets_no_other_plan_for_ten_rounds() -> None:
+    jobs = [
+        job(f"j{k}", 500.0 * (k % 7 + 1), None if k % 5 == 0 else 400.0 + 300.0 * (k % 9), arrival=-10.0 * k)
+        for k in range(30)
+    ]
+    profile = build("deadline", parse_profile("deadline", {}))
+    snapshot = Snapshot(0.0, {"n": node("n", gpus=20, cpus=0)}, {j.key: j for j in jobs})
+    snapshot = carried_out(snapshot, schedule(snapshot, profile), 0.0)
+    for later in range(10):
+        plan = schedule(snapshot.evolve(later * 0.1), profile)
+        assert not plan.changes
+
+
+def simulated(profile: str, rows: str, gpus: int, **settings: Any) -> Outcome:
+    head = "job_id,submit_s,duration_s,num_gpus,min_workers,max_workers,deadline_s\n"
+    jobs = parse_csv(head + rows, "x")[0].jobs
+    chosen = build(profile, parse_profile(profile, {"oracle": True, "place": "count", **settings}))
+    return Simulation(
+        jobs, uniform_cluster(1, gpus, 0, 0), LinearSpeedModel(), chosen, costs=Costs(1, ((inf, 1),), 1)
+    ).run()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nobody_starves(seed: int) -> None:
+    """Under steady load no job waits more than 3 times what the longest waits under first come, first served."""
+    rows = "\n".join(
+        f"j{k},{60 * k},{200 + 97 * ((k + seed) * 7 % 11)},1,1,4,{60 * k + 250 + 61 * ((k + seed) * 5 % 13)}"
+        for k in range(80)
+    )
+    ours, fifo = simulated("deadline", rows, 8), simulated("fifo", rows, 8)
+    assert all(r.finish_s is not None for r in ours.records)
+    assert max(r.queue_s for r in ours.records) <= 3 * max(60.0, *(r.queue_s for r in fifo.records))
