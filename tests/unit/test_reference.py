@@ -28,7 +28,8 @@ def test_each_event_of_the_catalogue_is_in_the_code() -> None:
 
 
 def test_status_has_the_keys_that_an_exporter_answers_with(tmp_path: Path) -> None:
-    (tmp_path / protocol.LAUNCHER).write_text(json.dumps({"prepared": {"generation": 1}, "switch": {"generation": 1}}))
+    launcher = {"prepared": {"generation": 1}, "switch": {"generation": 1}, "start": {"way": "exec"}}
+    (tmp_path / protocol.LAUNCHER).write_text(json.dumps(launcher))
     (tmp_path / protocol.PROGRESS).write_text(json.dumps({"checkpoint": {"step": 1}}))
     answer = status(tmp_path)
     within = {f"{key}.{each}" for key, value in answer.items() if isinstance(value, dict) for each in value}
