@@ -41,6 +41,8 @@ IDLE_POLL_S, POLL_S, SAVING_POLL_S = 1.0, 0.05, 0.005
 come or go, and while all wait for a checkpoint."""
 STATUS_S = 3.0
 """How often it says what the container uses; what changes, it says at once."""
+EARLY_S = 60.0
+"""A program that fails so soon may have failed because packages had been imported for it."""
 TERM_S = 5.0
 """How long a program that is replaced has between SIGTERM and SIGKILL."""
 _FORWARDED = [
@@ -559,9 +561,11 @@ class Launcher:
         return why if isinstance(why, str) else ""
 
     def _note_early_end(self, child: Child, code: int) -> None:
-        """A program that had packages imported for it, and failed before it trained: its container's next begins as
-        without that, since it may be the reason."""
-        if code and self._forks.ready and not self._forwarded and not self._says_hello(child):
+        """A program that had packages imported for it, and soon failed: its container's next begins as without that,
+        since it may be the reason."""
+        if not code or not self._forks.ready or self._forwarded or self._says_hello(child):
+            return
+        if child.hook is not None and time.monotonic() - child.hook.began < EARLY_S:
             why = f"the program ended with exit code {code} after packages had been imported for it"
             with contextlib.suppress(OSError):
                 protocol.write(self.directory / protocol.PLAIN, {"why": why})
