@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from elastic_tfjob.exporter import files as exporter_files
+from elastic_tfjob.runtime import forking as forking_module
 from elastic_tfjob.runtime import last_save as last_save_module
 from elastic_tfjob.runtime import launcher as launcher_module
 from elastic_tfjob.runtime import protocol as real_protocol
@@ -240,6 +241,7 @@ def virtual_machine() -> Iterator[None]:
     protocol = _Protocol()
     names: list[tuple[Any, str, Any]] = [
         (launcher_module, "os", _Os()),
+        (forking_module, "os", _Os()),
         (launcher_module, "protocol", protocol),
         (launcher_module, "shutil", _Shutil()),
         (last_save_module, "protocol", protocol),

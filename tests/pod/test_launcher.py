@@ -687,7 +687,7 @@ def test_a_switch_that_cannot_be_kept_is_none(tmp_path: Path, monkeypatch: pytes
 
 
 def test_everything_is_python_3_9() -> None:
-    for source in Path(elastic_tfjob.runtime.__file__).parent.glob("*.py"):
+    for source in Path(elastic_tfjob.runtime.__file__).parent.rglob("*.py"):
         ast.parse(source.read_text(), feature_version=(3, 9))
 
 

@@ -3,6 +3,7 @@ writes them. What is measured is printed (pytest -rP), not judged: machines diff
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from elastic_tfjob.runtime.forking import MOST_OWN
 from harness.controlplane import free_port
 
 from .pods import Pod, until
@@ -121,6 +123,12 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def _private_bytes(pid: int) -> int:
+    """Memory that only this process has."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return sum(int(size) for size in re.findall(r"^Private_(?:Clean|Dirty): +(\d+) kB", text, re.MULTILINE)) << 10
+
+
 @pytest.mark.xdist_group("tensorflow-2")
 @pytest.mark.timeout(1800)
 def test_parameter_servers_and_workers_change(directory: Path) -> None:
@@ -138,6 +146,10 @@ def test_parameter_servers_and_workers_change(directory: Path) -> None:
         until("it trains on", lambda: job.chief.status["step"] > grown["step"] + 50, SLOW)
         shrunk = job.rescale(2, chief=1, ps=1, worker=1)
         assert shrunk["lost_steps"] == 0
+        for kind in ("chief", "ps", "worker"):
+            log = (job.pods[kind, 0].shared / "launcher.log").read_text()
+            assert log.count("was forked") == 2, "TensorFlow was imported once in each pod that was kept"
+            assert _private_bytes(int(re.findall(r"interpreter with .* started as (\d+)", log)[-1])) <= MOST_OWN
         assert shrunk["checkpoint"]["bytes"] < 1.1 * grown["checkpoint"]["bytes"], "however many PS hold it"
         resumed_at = shrunk["checkpoint"]["step"]
         until(

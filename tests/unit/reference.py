@@ -225,7 +225,12 @@ def known_metrics() -> Iterator[Any]:
 
 # /status
 
-NOT_READ = {"save_error": ("text", "why the last save failed, or `null`; the operator does not read it")}
+NOT_READ = {
+    "save_error": ("text", "why the last save failed, or `null`; the operator does not read it"),
+    "start": ("object", "how the next generation's program will be started; the operator does not read it"),
+    "start.way": ("`fork`, `exec`", "forked from an interpreter that has imported, or as a process of its own"),
+    "start.why": ("text", "why it will not be forked"),
+}
 """Keys of the answer that a Report does not keep."""
 OWN = {"received_at", "saves"}
 """Fields of a Report that are no key of the answer."""

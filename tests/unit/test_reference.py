@@ -28,7 +28,12 @@ def test_each_event_of_the_catalogue_is_in_the_code() -> None:
 
 
 def test_status_has_the_keys_that_an_exporter_answers_with(tmp_path: Path) -> None:
-    said = {"prepared": {"generation": 1}, "switch": {"generation": 1}, "saved": {"request": 1}}
+    said = {
+        "prepared": {"generation": 1},
+        "switch": {"generation": 1},
+        "saved": {"request": 1},
+        "start": {"way": "exec"},
+    }
     (tmp_path / protocol.LAUNCHER).write_text(json.dumps(said))
     (tmp_path / protocol.PROGRESS).write_text(json.dumps({"checkpoint": {"step": 1}}))
     answer = status(tmp_path)

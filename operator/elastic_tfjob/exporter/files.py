@@ -80,13 +80,16 @@ def status(directory: Path) -> dict[str, Any]:
         launcher.within("saved"),
         progress.within("checkpoint"),
     )
-    modes = launcher.raw.get("modes")
+    modes, start = launcher.raw.get("modes"), launcher.within("start")
     return {
         "at": time.time(),
         "generation": generation,
         "launcher": "modes" in launcher.raw,
         "modes": [mode for mode in ("overlap", "spare") if mode in modes] if isinstance(modes, list) else [],
         "hook": launcher.boolean("hook") if launcher else bool(progress) or None,
+        "start": {"way": way if (way := start.text("way")) in ("fork", "exec") else None, "why": start.text("why")}
+        if start
+        else None,
         "prepared": {
             "generation": prepared.integer("generation"),
             **{name: prepared.text(name) for name in ("mode", "state", "why")},

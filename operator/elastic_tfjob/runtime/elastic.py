@@ -24,12 +24,11 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
-from elastic_tfjob.runtime import protocol, words
+from elastic_tfjob.runtime import preload, protocol, words
 from elastic_tfjob.runtime.checkpoints import Checkpoints, Mismatch
 from elastic_tfjob.runtime.progress import Progress
 from elastic_tfjob.runtime.scalars import scalar, whole
 
-_KEPT_ENVIRONMENT = ("TF_", "GRPC_", "XLA_", "KERAS_", "OMP_", "MKL_", "KMP_", "CUDA_")
 _POLL_S = 0.005
 _FIRST_S = 5.0
 """The first checkpoint of a program comes so soon, whatever the interval: it shows whether saving works at all, and
@@ -359,9 +358,8 @@ class ElasticCheckpoint:
         """Tell the launcher that this program can be rescaled, and what it set before it imported TensorFlow."""
         if self._folder is None:
             return
-        kept = {name: value for name, value in os.environ.items() if name.startswith(_KEPT_ENVIRONMENT)}
-        kept.pop("TF_CONFIG", None)
-        hello = {"pid": os.getpid(), "environment": kept}
+        hello = {"pid": os.getpid(), "environment": preload.read_early(os.environ)}
+        preload.tell()
         with contextlib.suppress(OSError):
             protocol.write(self._folder.parent / protocol.HELLO, hello)
             protocol.write(self._folder / protocol.HELLO, hello)

@@ -21,8 +21,10 @@ def install(directory: Path) -> Path:
         runtime.mkdir(parents=True)
         (staged / "__main__.py").write_text(_MAIN)
         (staged / "elastic_tfjob" / "__init__.py").write_text('"""What the operator brought into this container."""\n')
-        for source in package.glob("*.py"):
-            (runtime / source.name).write_bytes(source.read_bytes())
+        for source in [*package.glob("*.py"), *package.glob("*/*.py")]:
+            copy = runtime / source.relative_to(package)
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_bytes(source.read_bytes())
         archive = Path(folder) / "launcher.pyz"
         zipapp.create_archive(staged, archive, interpreter="/usr/bin/env python3")
         archive.chmod(0o755)

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_tfjob.runtime import cgroup, protocol, spare
+from elastic_tfjob.runtime.forking import IGNORED, Forks
 from elastic_tfjob.runtime.hook import Hook
 from elastic_tfjob.runtime.last_save import LastSave
 from elastic_tfjob.runtime.words import Words
@@ -41,6 +42,8 @@ IDLE_POLL_S, POLL_S, SAVING_POLL_S = 1.0, 0.05, 0.005
 come or go, and while all wait for a checkpoint."""
 STATUS_S = 3.0
 """How often it says what the container uses; what changes, it says at once."""
+EARLY_S = 60.0
+"""A program that fails so soon may have failed because packages had been imported for it."""
 TERM_S = 5.0
 """How long a program that is replaced has between SIGTERM and SIGKILL."""
 _FORWARDED = [
@@ -48,8 +51,6 @@ _FORWARDED = [
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 ]
 _WATCHED = {*_FORWARDED, signal.SIGCHLD}
-_IGNORED = [signal.SIGPIPE, signal.SIGXFSZ]
-"""By Python, which runs this, and so by all that it starts unless that is undone."""
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 _LOG_LIMIT = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -69,6 +70,8 @@ class Child:
     kill_at: float | None = None
     words: Words | None = None
     hook: Hook | None = None
+    forked: bool = False
+    in_doubt: bool = False  # started because the same, forked, had ended early
 
     @property
     def task(self) -> protocol.Task:
@@ -130,6 +133,7 @@ class Launcher:
     switch: dict[str, Any] | None = None
     asked: str | None = None  # the id of the save that was asked for
     save_until: float = 0.0
+    _forwarded: bool = False  # it may have been told to end
     ended_by: int | None = None  # the signal that ended this before anything ran
     last_save: LastSave = field(default_factory=LastSave)
     _seen: Any = None
@@ -138,6 +142,9 @@ class Launcher:
     _status_at: float = 0.0
     _cpu: list[tuple[float, float]] = field(default_factory=list)
     _cgroup: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._forks = Forks(self.program, ARCHIVE, gpu=_has_gpu(), never=self._plain())
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -151,6 +158,7 @@ class Launcher:
                 code = 128 + self.ended_by
             if code is not None:
                 self._kill(self.prepared)
+                self._forks.look()
                 self._publish(time.monotonic())
                 self._drain()
                 return code
@@ -189,6 +197,8 @@ class Launcher:
         now = time.monotonic()
         if self.ended_by is not None:  # all that is left is to wait for what still saves
             return
+        if news := self._forks.look():
+            self._log(news)
         self._read_command()
         for child in self.stopping:
             if child.kill_at is not None and now >= child.kill_at:
@@ -406,6 +416,8 @@ class Launcher:
             ready = _listens(child.task.port)
         if ready:
             child.state = "ready"
+            if child.in_doubt:
+                self._forks.decide(good=True)
             self._log(f"generation {child.generation} is ready")
 
     def _follow_chief(self, now: float) -> None:
@@ -471,20 +483,15 @@ class Launcher:
             child.words = None if opened else Words(child.generation)
         environment.update(child.words.environment if child.words else {})
         try:
-            child.pid = os.posix_spawnp(
-                command[0],
-                list(command),
-                environment,
-                file_actions=child.words.actions if child.words else (),
-                setpgroup=0,
-                setsigmask=self._mask,
-                setsigdef=_IGNORED,
-            )
+            self._forks.learnt = protocol.read(self.directory / protocol.IMPORTS) or {}
+            child.in_doubt = self._forks.in_doubt
+            child.pid, child.forked = self._forks.start(command, environment, child.words, self._mask)
         finally:
             if child.words is not None:
                 child.words.begin()
         child.hook = Hook(child.pid, time.monotonic())
-        self._log(f"generation {child.generation} started as {child.pid}: {' '.join(command[:4])[:200]}")
+        way = "was forked and " if child.forked else ""
+        self._log(f"generation {child.generation} {way}started as {child.pid}: {' '.join(command[:4])[:200]}")
 
     def _stop(self, child: Child, now: float) -> None:
         if child.pid:
@@ -516,13 +523,20 @@ class Launcher:
             code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
             if self.running is not None and pid == self.running.pid:
                 self._log(f"generation {self.running.generation} ended with {code}")
+                self._note_early_end(self.running, code)
                 result = code
             elif self.prepared is not None and pid == self.prepared.pid:
                 _signal_group(pid, signal.SIGKILL)
                 said = self.prepared.words.last() if self.prepared.words else ""
                 why = f"the program ended with exit code {code}" + (f": {said}" if said else "")
-                self.prepared.state, self.prepared.why = "failed", why
                 self._log(f"prepared generation {self.prepared.generation} ended with {code}: {said}")
+                if self.prepared.forked and self.prepared.state == "starting" and not self._says_hello(self.prepared):
+                    self._forks.doubt(f"forked, {why}")
+                    self.prepared = None  # and is prepared again, as without forks
+                    continue
+                if self.prepared.in_doubt:
+                    self._forks.decide(good=False)
+                self.prepared.state, self.prepared.why = "failed", why
             else:
                 for child in [child for child in self.stopping if child.pid == pid]:
                     _signal_group(pid, signal.SIGKILL)  # what it started and left
@@ -538,6 +552,7 @@ class Launcher:
                 for child in self.stopping:
                     child.kill_at = None
             return
+        self._forwarded = True
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.running.pid, number)
 
@@ -548,6 +563,24 @@ class Launcher:
 
     def _config(self, command: Command) -> str | None:
         return self.tf_config if command.tf_config is None else command.tf_config
+
+    def _plain(self) -> str:
+        """Why this container's program is to be started as without preparations: once."""
+        path = self.directory / protocol.PLAIN
+        why = (protocol.read(path) or {}).get("why")
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return why if isinstance(why, str) else ""
+
+    def _note_early_end(self, child: Child, code: int) -> None:
+        """A program that had packages imported for it, and soon failed: its container's next begins as without that,
+        since it may be the reason."""
+        if not code or not self._forks.ready or self._forwarded or self._says_hello(child):
+            return
+        if child.hook is not None and time.monotonic() - child.hook.began < EARLY_S:
+            why = f"the program ended with exit code {code} after packages had been imported for it"
+            with contextlib.suppress(OSError):
+                protocol.write(self.directory / protocol.PLAIN, {"why": why})
 
     def _says_hello(self, child: Child) -> bool:
         return (self._folder(child) / protocol.HELLO).exists()
@@ -601,11 +634,14 @@ class Launcher:
             "modes": self._modes(),
             "hook": self._hook(),
             "saved": self.last_save.said,
+            "start": self._forks.report(),
         }
         if not due and state == self._said:
             return
         if due:
             self._status_at, self._cgroup = now, {"at": time.time(), **cgroup.usage()}
+            if prepared is None and not self.stopping:
+                self._forks.make_room(self._cgroup.get("anonymous_bytes"), self._cgroup.get("limit_bytes"))
             if (used := self._cgroup.get("usage_s")) is not None:
                 self._cpu = [*self._cpu[-5:], (now, used)]
         self._said = state
@@ -677,7 +713,7 @@ def main() -> None:
 
 
 def _become(program: list[str]) -> None:
-    for number in _IGNORED:
+    for number in IGNORED:
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(program[0], program)

@@ -3,6 +3,8 @@
     $ELASTIC_TFJOB_DIR/
       launcher.json      launcher: what runs, what is prepared, the switch, CPU and memory of the container
       committed.json     launcher: generation and TF_CONFIG that a restarted container goes on with
+      imports.json       program: the packages that it has imported, and the variables that these read
+      plain.json         launcher: why the program of a restarted container is started as without preparations
       progress.json      the program that trains: step, loss, step times, checkpoint
       generation-3/      of one generation's program
         imported.json    program: "I have imported ElasticCheckpoint"
@@ -38,6 +40,7 @@ STDERR = "ELASTIC_TFJOB_STDERR"
 """The file descriptor of the container's own standard error, where the program's goes through the launcher."""
 
 LAUNCHER, COMMITTED, PROGRESS = "launcher.json", "committed.json", "progress.json"
+IMPORTS, PLAIN = "imports.json", "plain.json"
 IMPORTED, HELLO, READY, BEGUN = (f"{name}.json" for name in ("imported", "hello", "ready", "begun"))
 GO, START, SAVE, SAVED = (f"{name}.json" for name in ("go", "start", "save", "saved"))
 READ_LIMIT = 1 << 20

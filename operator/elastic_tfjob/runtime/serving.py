@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any
 
-from elastic_tfjob.runtime import words
+from elastic_tfjob.runtime import preload, words
 
 CHIEF_S = 20.0
 """How long a server outlives its own SIGTERM for the chief's sake; less than the usual grace period of 30 s."""
@@ -27,6 +27,7 @@ def serve(cluster: Any, job_name: str, task_index: int, chief: str = "chief") ->
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     server = tf.distribute.Server(cluster, job_name=job_name, task_index=task_index)
+    preload.tell()
     words.restore()
     print(f"{job_name} {task_index} serves at {server.target}", flush=True)
     # Looked up now and then, not at the end: a pod that is being deleted has no name any more.

@@ -43,14 +43,14 @@ class Words:
         self._mark = f"[generation {generation}] ".encode()
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._busy = threading.Lock()
-        self._reads, self._writes = os.pipe()
-        self.actions = [(os.POSIX_SPAWN_DUP2, 2, _OWN), (os.POSIX_SPAWN_DUP2, self._writes, 2)]
+        self._reads, self.writes = os.pipe()
+        self.actions = [(os.POSIX_SPAWN_DUP2, 2, _OWN), (os.POSIX_SPAWN_DUP2, self.writes, 2)]
         """What posix_spawn is to do with the program's descriptors."""
         self._thread = threading.Thread(target=self._forward, name="words", daemon=True)
 
     def begin(self) -> None:
         """The program has the other end now, or there is none: from here on only the pipe's end counts."""
-        os.close(self._writes)
+        os.close(self.writes)
         self._thread.start()
 
     def unmark(self) -> None:
