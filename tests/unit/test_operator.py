@@ -394,7 +394,7 @@ def test_a_configuration_that_cannot_be_read_is_refused(text: str) -> None:
     ("profile", "parameter", "value", "said"),
     [
         ("srtf", "oracle", "true", "only a simulation knows the truth"),
-        ("optimus", "repack", "true", "a replica that runs stays where it is"),
+        ("optimus", "repack", "true", "only a simulation places a resized job anew"),
         ("optimus", "sample_points", "4", "it is learned"),
         ("kips", "lend", "offered", "no node of another pool is lent"),
         ("las", "promote_knob", "2", "promotions are not stored live"),
