@@ -191,6 +191,32 @@ async def test_its_own_image_is_asked_for_until_it_is_known(monkeypatch: pytest.
     assert images[0] == ""
 
 
+async def test_without_the_right_to_read_budgets_it_acts_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was upgraded by its image alone. Once it may, all jobs are looked at again."""
+    known: list[bool] = []
+
+    def reconcile(observed: Observed, _: Settings) -> Decision:
+        known.append(observed.budget_known)
+        return Decision()
+
+    monkeypatch.setattr(operator_module, "reconcile", reconcile)
+
+    class WithoutRight(Server):
+        may = False
+
+        async def get(self, path: str, **options: str) -> dict[str, Any]:
+            if path.endswith("/poddisruptionbudgets") and not self.may:
+                raise ApiError("GET", 403, "Forbidden", "")
+            return await super().get(path, **options)
+
+    server = WithoutRight("ns")
+    async with running(server) as (operator, _, _):
+        await until(lambda: known == [False])
+        assert operator._ready() == ""
+        server.may = True
+        await until(lambda: known == [False, True])
+
+
 async def test_leadership_that_is_lost_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """As ever. On a busy machine a renewal may take longer than it should; the lease must hold until it is refused."""
     monkeypatch.setattr(leader, "RETRY_S", 0.02)

@@ -201,6 +201,12 @@ class Operator:
         found = [caches.jobs, caches.pods, caches.services, caches.pod_groups, caches.budgets, self._live.informer]
         return [informer for informer in found if informer is not None]
 
+    @property
+    def _needed(self) -> list[AnyInformer]:
+        """What has to be read before this replica acts. An operator that was upgraded without its rights reads no
+        budgets: jobs then have none, and all else goes on."""
+        return [informer for informer in self._informers if informer is not self._caches.budgets]
+
     def _holds(self) -> bool:
         """Whether this replica may act."""
         return self._election is None or self._election.holds()
@@ -286,13 +292,13 @@ class Operator:
         return f"failing again and again: {', '.join(stuck)}" if stuck else ""
 
     def _ready(self) -> str:
-        missing = [informer.resource for informer in self._informers if not informer.synced.is_set()]
+        missing = [informer.resource for informer in self._needed if not informer.synced.is_set()]
         return f"not yet read: {', '.join(missing)}" if missing else ""
 
     async def _lead(self) -> int:
         """Act as long as this replica leads. Cancellation is the graceful stop."""
         election = self._election
-        for informer in self._informers:
+        for informer in self._needed:
             await informer.synced.wait()
         await self._asked_image.wait()
         if election is not None:
@@ -303,6 +309,7 @@ class Operator:
         workers = [self._keep(f"worker-{i}", self._work) for i in range(2 * self._options.threads)]
         workers.append(self._keep("reports", self._reports.run))
         workers.append(self._keep("memory", self._memory.keep))
+        workers.append(self._keep("budgets", self._look_once_budgets_are_known))
         workers.append(
             self._keep("scheduler", lambda: self._scheduler.run(lambda: self._holds() and not self._stopping))
         )
@@ -325,6 +332,13 @@ class Operator:
             await asyncio.gather(keep, *workers, return_exceptions=True)
             if election is not None and self._stopping:
                 await election.release()
+
+    async def _look_once_budgets_are_known(self) -> None:
+        budgets = self._caches.budgets
+        if budgets is not None and not budgets.synced.is_set():
+            await budgets.synced.wait()
+            self._look_at_all()
+        await asyncio.Event().wait()
 
     async def _work(self) -> None:
         while not self._stopping:
@@ -396,6 +410,7 @@ class Operator:
                 services=self._caches.services.of_job(key),
                 pod_group=next(iter(groups.of_job(key)), None) if groups is not None else None,
                 budget=next(iter(budgets.of_job(key)), None) if budgets is not None else None,
+                budget_known=budgets is not None and budgets.synced.is_set(),
                 priorities=self._priorities,
                 reports=self._reports.of_job(key),
                 listened_s=time.monotonic() - self._leads_since,

@@ -45,9 +45,9 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class Observed:
     """All that a decision may look at. Pods and services are those with the job's labels, whoever owns them; reports
-    are the exporters', by pod; `listened_s` is for how long they have been asked, in seconds. `refused` are changes of
-    CPU that the API server refused, by pod (uid) and direction (`ResizePod.more`), and until when they are not tried
-    again."""
+    are the exporters', by pod; `listened_s` is for how long they have been asked, in seconds. `budget_known` tells
+    that budgets can be read, so that None means that there is none. `refused` are changes of CPU that the API server
+    refused, by pod (uid) and direction (`ResizePod.more`), and until when they are not tried again."""
 
     job: Job
     now: datetime
@@ -55,6 +55,7 @@ class Observed:
     services: tuple[Service, ...] = ()
     pod_group: PodGroup | None = None
     budget: Budget | None = None
+    budget_known: bool = True
     priorities: Mapping[str, int] = field(default_factory=dict)
     reports: Mapping[str, Report] = field(default_factory=dict)
     listened_s: float = inf

@@ -129,6 +129,7 @@ class _Pass:
         self.listened_s = observed.listened_s
         self.pod_group = observed.pod_group
         self.budget = observed.budget
+        self.budget_known = observed.budget_known
         self.priorities = observed.priorities
         self.time = observed.now
         self.now = format_time(observed.now)
@@ -244,6 +245,8 @@ class _Pass:
 
     def _keep_budget(self) -> None:
         """A PodDisruptionBudget for a job that runs, and that the profile moves away from a node that is drained."""
+        if not self.budget_known:
+            return
         runs = not (self.status.finished or self.spec.run_policy.suspend)
         runs = runs and self.state is not None and bool(self.state.replicas)
         if runs and self._waits_for_target() and self.elasticity.stoppable(self.declared):
