@@ -30,7 +30,7 @@ from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.executor import Caches, Executor, jobs_path
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, STOP_COMMAND, TARGET_ANNOTATION, Target
-from elastic_tfjob.controller.objects.observed import Job, Pod, Service
+from elastic_tfjob.controller.objects.observed import Budget, Job, Pod, Service
 from harness.api import Api, pods, tfjobs
 from unit.build import NOW
 from unit.pretend import ELASTIC, Cluster
@@ -132,7 +132,12 @@ class Real:
         self._client = Mortal(client)
         self._jobs = Informer(client, "", Job.parse, lambda _: None)
         self._pods = Informer(client, "", Pod.parse, lambda _: None)
-        caches = Caches(self._jobs, self._pods, Informer(client, "", Service.parse, lambda _: None))
+        caches = Caches(
+            self._jobs,
+            self._pods,
+            Informer(client, "", Service.parse, lambda _: None),
+            budgets=Informer(client, "", Budget.parse, lambda _: None),
+        )
         self._executor = Executor(cast("ApiClient", self._client), caches, cast("Recorder", Silent()))
 
     async def job(self) -> Job:
