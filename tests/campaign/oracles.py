@@ -1,7 +1,7 @@
 """What must hold at every moment of every schedule, each a small function that is shown what happens."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -317,7 +317,8 @@ def indexes_of(job: Object, state: Mapping[str, Any]) -> dict[str, list[int]]:
 def summary(server: ApiServer, *, loose: bool = False) -> dict[str, Any]:
     """All that an undisturbed run and a disturbed one must have in common at their ends. `loose`: after many faults,
     which may have made a rescale fail and be tried again, or in another way, or a finished job's pods end otherwise, or
-    a job be suspended before it has begun."""
+    a job be suspended before it has begun, or a pod that ended be made anew where a replica was to move, so that
+    indexes differ."""
     jobs = {}
     finished: set[str] = set()
     for job in server.all("tfjobs"):
@@ -329,22 +330,47 @@ def summary(server: ApiServer, *, loose: bool = False) -> dict[str, Any]:
             finished.add(job["metadata"]["uid"])
         if loose and conditions & {"Succeeded", "Failed", "Suspended"}:
             state = None  # of a job that ended while it was to change, either size
+        if loose and state:
+            state = {**state, "replicas": _counts(job, state)}
         jobs[job["metadata"]["name"]] = {
             "conditions": sorted(conditions),
             "replicas": None if loose else (job.get("status") or {}).get("replicaStatuses"),
             "state": state and {name: state[name] for name in (_LOOSE if loose else _EXACT)},
         }
     pods = {}
+    services = [each["metadata"]["name"] for each in server.all("services")]
+    ranks = _ranks(services) | _ranks([pod["metadata"]["name"] for pod in server.all("pods")]) if loose else {}
     for pod in server.all("pods"):
         if pod["metadata"]["ownerReferences"][0]["uid"] in finished:
             continue
         command = (pod["metadata"].get("annotations") or {}).get(COMMAND_ANNOTATION)
         told = orjson.loads(command) if command else {}
-        pods[pod["metadata"]["name"]] = [
+        name = pod["metadata"]["name"]
+        pods[ranks.get(name, name)] = [
             pod["status"]["phase"],
             "deletionTimestamp" in pod["metadata"],
             # A pod that was never told anything runs generation 0.
             None if loose else (told.get("action", "run"), told.get("generation", 0)),
             None if loose else requests_of(pod["spec"]),
         ]
-    return {"jobs": jobs, "pods": pods, "services": [each["metadata"]["name"] for each in server.all("services")]}
+    return {"jobs": jobs, "pods": pods, "services": sorted(ranks.get(name, name) for name in services)}
+
+
+def _counts(job: Object, state: Mapping[str, Any]) -> dict[str, int]:
+    """Replicas per type: a state counts up to the highest index."""
+    text = (job["metadata"].get("annotations") or {}).get(INDEXES_ANNOTATION)
+    indexes = orjson.loads(text).get(str(state.get("generation"))) if text else None
+    return {**(state.get("replicas") or {}), **{name: len(pods) for name, pods in (indexes or {}).items()}}
+
+
+def _ranks(names: Iterable[str]) -> dict[str, str]:
+    """Names of replicas as if their indexes had no gaps."""
+    of_type: dict[str, list[int]] = {}
+    for name in names:
+        begin, _, index = name.rpartition("-")
+        of_type.setdefault(begin, []).append(int(index))
+    return {
+        f"{begin}-{index}": f"{begin}-{rank}"
+        for begin, indexes in of_type.items()
+        for rank, index in enumerate(sorted(indexes))
+    }

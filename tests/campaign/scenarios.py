@@ -318,7 +318,7 @@ async def _room(world: World) -> None:
     world.training().finish()
     await world.until(lambda: world.has("Succeeded"))
     await world.until(lambda: world.has("Running", "second") and world.trains(name="second"))
-    await asyncio.sleep(5)
+    await asyncio.sleep(15)  # what the first one taught is written later
 
 
 async def _refused_node(world: World) -> None:
