@@ -81,7 +81,8 @@ class FreeCapacity:
         """Nodes by what they have free of each resource: of a full cluster, few have what is asked for."""
         self._largest = maximal(self.usable)
         self._allowed: dict[tuple[Constraints, bool], frozenset[int] | None] = {}
-        self._plain = all(not node.taints and node.loan == "own" for node in nodes)
+        self.tainted = any(node.taints for node in nodes)
+        self._plain = not self.tainted and all(node.loan == "own" for node in nodes)
 
     # ---- following the Snapshot
 
@@ -230,6 +231,10 @@ class FreeCapacity:
     @property
     def free_total(self) -> Resources:
         return Resources(self.free_cpu, self.free_memory, self.free_accelerators, self.free_pods, self.free_storage)
+
+    def free_on(self, i: int) -> Resources:
+        """What is free on a node, by its index."""
+        return Resources(self.cpu[i], self.memory[i], self.accelerators[i], self.pods[i], self.storage[i])
 
     def free_cpu_for(self, spec: JobSpec) -> int:
         """Millicores that are free where all types of a job may run."""

@@ -290,3 +290,21 @@ def test_sizes_below_one_that_is_wanted() -> None:
     sizes_ = list(downward(huge, huge.spec.declared))
     assert (sizes_[0], sizes_[-1]) == ({WORKER: 2 * 10**9}, {WORKER: 1})
     assert len(sizes_) < 10_000
+
+
+@pytest.mark.parametrize("profile", ["srtf", "las"])
+def test_what_is_free_where_nobody_may_run_keeps_nobody_from_preempting(profile: str) -> None:
+    """As a control plane's node: it counted, so who needed more than the other nodes had waited for ever."""
+    control = node("control", gpus=4, taints=(Taint("control-plane", "", "NoSchedule"),))
+    low = job("low", workers(3), duration=1000.0, on={WORKER: ("n",) * 3})
+    high = job("high", workers(2), duration=10.0, priority=1, at=1.0)
+    decided = plan(profile, [node("n", gpus=4), control], [low, high], now=2.0)
+    assert sizes(decided) == {"high": 2}
+    small = job("small", workers(1), duration=10.0, priority=1, at=1.0)
+    assert sizes(plan(profile, [node("n", gpus=4), control], [low, small], now=2.0)) == {"low": 3, "small": 1}
+
+
+def test_a_job_that_lacks_room_is_told_of_nodes_where_it_may_run() -> None:
+    control = node("control", gpus=4, taints=(Taint("control-plane", "", "NoSchedule"),))
+    decided = plan("fifo", [node("n", gpus=4), control], [job("wide", workers(5))])
+    assert decided.waiting["wide"] == "needs 5 accelerators, 4 free"

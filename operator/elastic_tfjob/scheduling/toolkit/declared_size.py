@@ -6,6 +6,7 @@ from math import inf
 from elastic_tfjob.scheduling.queue import Entry
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job
+from elastic_tfjob.scheduling.toolkit.reachable import reachable_total
 from elastic_tfjob.scheduling.toolkit.refusal import lacks
 
 END: Entry = (inf, (), inf, 0, "")
@@ -36,8 +37,9 @@ class FixedSize:
 
 @dataclass(frozen=True, slots=True)
 class Preemptive:
-    """The first jobs in order that fit the cluster's totals run; a running job that is not among them is preempted,
-    unless it cannot be stopped (yet): then it is no part of this, nor is a waiting one that may not be resumed yet.
+    """The first jobs in order that fit the totals of the nodes where jobs may run do so; a running job that is not
+    among them is preempted, unless it cannot be stopped (yet): then it is no part of this, nor is a waiting one that
+    may not be resumed yet.
 
     Jobs that run stay where they are. A job within the totals that finds no nodes waits and keeps its claim, as in
     Lucid's and Tiresias' simulators.
@@ -48,7 +50,7 @@ class Preemptive:
             return
         jobs = round_.snapshot.jobs
         # The totals that jobs may share: what is free, and what those hold that may be preempted.
-        cpu, memory, accelerators = round_.room.free_total[:3]
+        cpu, memory, accelerators = reachable_total(round_)[:3]
         running = [entry for entry in round_.running_in_order() if self._open(jobs[entry[4]], round_)]
         for entry in running:
             demand = jobs[entry[4]].spec.declared_demand

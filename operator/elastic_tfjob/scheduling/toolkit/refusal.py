@@ -2,13 +2,14 @@
 
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job
+from elastic_tfjob.scheduling.toolkit.reachable import reachable_total
 
 GIB = 1024**3
 
 
 def lacks(job: Job, round_: Round) -> str:
     """What is short for the job's declared size: a total, or room on single nodes."""
-    want, free = job.spec.demand(job.spec.declared), round_.room.free_total
+    want, free = job.spec.demand(job.spec.declared), reachable_total(round_)
     short = []
     if want.accelerators > free.accelerators:
         short.append(f"{want.accelerators} accelerators, {free.accelerators} free")

@@ -1,0 +1,61 @@
+"""What is free in all, where jobs may run: not on nodes whose taints no job tolerates, as a control plane's."""
+
+from collections.abc import Iterable, Mapping
+
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node
+
+__all__ = ["reachable_total"]
+
+Kind = tuple[object, ...]
+"""All that says where a job may run."""
+
+
+class Constrained:
+    """A view of the kinds of constraints that jobs have: how many have each, and one of them."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self.kinds: dict[Kind, tuple[int, JobSpec]] = {}
+        for job in jobs:
+            self.change(None, job, 0.0)
+
+    def change(self, before: Job | None, after: Job | None, now: float) -> None:
+        if before is not None and after is not None and before.spec is after.spec:
+            return
+        if before is not None:
+            kind = _kind(before.spec)
+            count, spec = self.kinds[kind]
+            if count == 1:
+                del self.kinds[kind]
+            else:
+                self.kinds[kind] = count - 1, spec
+        if after is not None:
+            kind = _kind(after.spec)
+            self.kinds[kind] = self.kinds.get(kind, (0, after.spec))[0] + 1, after.spec
+
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        return True
+
+
+def reachable_total(round_: Round) -> Resources:
+    """What is free on nodes where at least one of the Snapshot's jobs may run."""
+    room = round_.room
+    if not room.tainted or room.totals_only:
+        return room.free_total
+    view = round_.snapshot.view("constrained", lambda snapshot: Constrained(snapshot.jobs.values()))
+    reached: set[int] = set()
+    for _, spec in view.kinds.values():
+        allowed = room.allowed(spec)
+        if allowed is None:
+            return room.free_total
+        reached |= allowed
+    outside = NOTHING
+    for i in range(len(room.nodes)):
+        if i not in reached:
+            outside = outside.plus(room.free_on(i))
+    return room.free_total.minus(outside)
+
+
+def _kind(spec: JobSpec) -> Kind:
+    return spec.constraints, spec.loanable, spec.constraints_by_type
