@@ -10,10 +10,11 @@ from elastic_tfjob.scheduling.parameters import Stages, needs
 from elastic_tfjob.scheduling.profile import OrderKey, Profile
 from elastic_tfjob.scheduling.profiles.deadline.admit import guarantee, probe
 from elastic_tfjob.scheduling.profiles.deadline.carry_out import carry_out
-from elastic_tfjob.scheduling.profiles.deadline.outlook import on_round
+from elastic_tfjob.scheduling.profiles.deadline.outlook import Outlook
 from elastic_tfjob.scheduling.profiles.deadline.settings import Settings
 from elastic_tfjob.scheduling.snapshot import Job
 from elastic_tfjob.scheduling.stages.order.edf import EarliestDeadlineFirst
+from elastic_tfjob.scheduling.toolkit.shared import sharing
 
 __all__ = ["DeadlineParameters"]
 
@@ -40,7 +41,7 @@ class DeadlineParameters(Settings):
     """Deadlines met with the least resources; the rest by marginal gain."""
 
     def stages(self) -> Stages:
-        steps = tuple(on_round(step, self) for step in STEPS)
+        steps = tuple(sharing(step, ("deadline", self), lambda round_: Outlook(round_, self)) for step in STEPS)
         return Stages(EarliestDeadline(self.settle_s), steps, needs("deadline", "speed", "stop"))
 
     def profile(self, name: str) -> Profile:

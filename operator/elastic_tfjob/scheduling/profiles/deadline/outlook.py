@@ -1,11 +1,9 @@
 """What the steps of one round share: the jobs it looks at, what is known of each, and what each is to get."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isfinite
 
 from elastic_tfjob.scheduling.forecasts import work_left
-from elastic_tfjob.scheduling.profile import Step
 from elastic_tfjob.scheduling.profiles.deadline.curves import Curve, curve_view
 from elastic_tfjob.scheduling.profiles.deadline.settings import Settings
 from elastic_tfjob.scheduling.profiles.deadline.timeline import Booking, Need, Timeline
@@ -14,7 +12,7 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job
 from elastic_tfjob.scheduling.toolkit.apply_sizes import candidates
 
-__all__ = ["Case", "Outlook", "on_round"]
+__all__ = ["Case", "Outlook"]
 
 
 @dataclass(slots=True)
@@ -115,12 +113,3 @@ class Outlook:
 def settled(job: Job, now: float, settle_s: float) -> bool:
     """Whether the speed of a running job is believed: not that of the first steps after a start, which are slower."""
     return job.speed is not None or job.rescaled_s >= job.since_s or now - job.since_s >= settle_s
-
-
-def on_round(step: Callable[[Outlook], None], settings: Settings) -> Step:
-    """The step as one of a Round, on what the round's steps share."""
-
-    def act(round_: Round) -> None:
-        step(round_.shared(("deadline", settings), lambda: Outlook(round_, settings)))
-
-    return act

@@ -4,7 +4,7 @@ After Jeong and Yu (KIPS KTCCS 11(7), 2022), whose text is not public, and its n
 """
 
 from elastic_tfjob.scheduling.parameters import Stages, needs
-from elastic_tfjob.scheduling.profiles.kips.adjustment import on_round
+from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
 from elastic_tfjob.scheduling.profiles.kips.admit import admit, guarantee, relieve
 from elastic_tfjob.scheduling.profiles.kips.cpu import (
     boot,
@@ -18,6 +18,7 @@ from elastic_tfjob.scheduling.profiles.kips.cpu import (
 from elastic_tfjob.scheduling.profiles.kips.grow import go_back, grow
 from elastic_tfjob.scheduling.profiles.kips.settings import Settings
 from elastic_tfjob.scheduling.stages.order.fifo import Fifo
+from elastic_tfjob.scheduling.toolkit.shared import sharing
 
 __all__ = ["KipsParameters"]
 
@@ -42,5 +43,5 @@ class KipsParameters(Settings):
     """PS/worker affinity and dynamic adjustment (Jeong and Yu, 2022): idle CPU goes to who uses all it has."""
 
     def stages(self) -> Stages:
-        steps = tuple(on_round(step, self) for step in STEPS)
+        steps = tuple(sharing(step, ("kips", self), lambda round_: Adjustment(round_, self)) for step in STEPS)
         return Stages(Fifo(), steps, needs("cpu"), drifts=True)

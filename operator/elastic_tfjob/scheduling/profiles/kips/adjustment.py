@@ -1,8 +1,5 @@
 """What the steps of one round share."""
 
-from collections.abc import Callable
-
-from elastic_tfjob.scheduling.profile import Step
 from elastic_tfjob.scheduling.profiles.kips.busy import busy_view
 from elastic_tfjob.scheduling.profiles.kips.donors import IdleFirst
 from elastic_tfjob.scheduling.profiles.kips.settings import Settings
@@ -44,12 +41,3 @@ class Adjustment:
             for key, target in self.round.changes.items()
             if not (job := jobs[key]).placement or counts_of(target.nodes) != job.counts
         ]
-
-
-def on_round(step: Callable[[Adjustment], None], settings: Settings) -> Step:
-    """The step as one of a Round, on what the round's steps share."""
-
-    def act(round_: Round) -> None:
-        step(round_.shared(("kips", settings), lambda: Adjustment(round_, settings)))
-
-    return act
