@@ -23,7 +23,7 @@ from elastic_tfjob.controller.job.inject import STATUS_PORT
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.job.rescale import NUMBERS_S
 from elastic_tfjob.controller.kube import metrics
-from elastic_tfjob.controller.kube.client import METADATA_ONLY, ApiClient, in_cluster, load_configuration
+from elastic_tfjob.controller.kube.client import ApiClient, in_cluster, load_configuration
 from elastic_tfjob.controller.kube.configuration import LiveConfiguration
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Fenced, NotFound, Unavailable
 from elastic_tfjob.controller.kube.events import Recorder
@@ -155,8 +155,7 @@ class Operator:
                 Service.parse,
                 settle,
                 selector=_SELECTOR,
-                accept=METADATA_ONLY.format("PartialObjectMetadata"),
-                list_accept=METADATA_ONLY.format("PartialObjectMetadataList"),
+                metadata_only=True,
             ),
             pod_groups=groups,
             budgets=Informer(
@@ -165,8 +164,7 @@ class Operator:
                 Budget.parse,
                 settle,
                 selector=_SELECTOR,
-                accept=METADATA_ONLY.format("PartialObjectMetadata"),
-                list_accept=METADATA_ONLY.format("PartialObjectMetadataList"),
+                metadata_only=True,
             ),
         )
         self._recorder = Recorder(api, busy=lambda: len(self._queue) > 0)

@@ -232,10 +232,6 @@ class FreeCapacity:
     def free_total(self) -> Resources:
         return Resources(self.free_cpu, self.free_memory, self.free_accelerators, self.free_pods, self.free_storage)
 
-    def free_on(self, i: int) -> Resources:
-        """What is free on a node, by its index."""
-        return Resources(self.cpu[i], self.memory[i], self.accelerators[i], self.pods[i], self.storage[i])
-
     def free_cpu_for(self, spec: JobSpec) -> int:
         """Millicores that are free where all types of a job may run."""
         allowed = self.allowed(spec)

@@ -69,6 +69,7 @@ from elastic_tfjob.controller.objects.annotations import (
     Phase,
     State,
     Target,
+    bytes_of,
     claim,
 )
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION, position
@@ -403,9 +404,7 @@ class _Pass:
 
     def _room(self) -> int:
         """Bytes that the state may have."""
-        others = sum(
-            _size_of(name) + _size_of(text) for name, text in self.job.annotations.items() if name not in _OF_STATE
-        )
+        others = bytes_of(self.job.annotations, but=_OF_STATE)
         return max(0, MAX_ANNOTATION_BYTES - others - _OF_STATE_BYTES)
 
     def _fitting(self, state: State) -> str:
@@ -637,9 +636,9 @@ class _Pass:
     def _install_again(self, pod: Pod) -> None:
         """A pod whose launcher could not be installed is made anew, but not at once: a node's disk may be full."""
         since = moment_of(pod.not_installed)
-        due = after(since, _INSTALL_AGAIN_S) if since is not None else self.time
-        if self.time < due:
-            self.again_at = min(self.again_at or due, due)
+        left_s = _INSTALL_AGAIN_S - (self.time - since).total_seconds() if since is not None else 0.0
+        if left_s > 0:
+            self._look_again(None, left_s)
             return
         self._event("Warning", "LauncherNotInstalled", f"{pod.name} ended before it began, and is made anew")
         self._delete_pods([pod])

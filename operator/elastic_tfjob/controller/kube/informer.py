@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import structlog
 
 from elastic_tfjob.controller.kube import metrics
-from elastic_tfjob.controller.kube.client import JSON, ApiClient
+from elastic_tfjob.controller.kube.client import JSON, METADATA_ONLY, ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Expired, NotFound, TooLarge
 from elastic_tfjob.controller.kube.supervise import excerpt, trace
 from elastic_tfjob.controller.objects.observed import Key
@@ -59,7 +59,7 @@ class Informer(Generic[T]):
 
     `changed` is called with the key of the job whenever one of its entries differs from before; not for our own writes,
     which the writer knows of. `touched` is called for those, too. `fields` is a field selector: an object that no
-    longer matches it is gone.
+    longer matches it is gone. `metadata_only`: no more than metadata is asked for.
     """
 
     def __init__(
@@ -70,8 +70,7 @@ class Informer(Generic[T]):
         changed: Callable[[Key], None],
         *,
         selector: str = "",
-        accept: str = JSON,
-        list_accept: str = JSON,
+        metadata_only: bool = False,
         fields: str = "",
         touched: Callable[[Key], None] | None = None,
     ) -> None:
@@ -83,8 +82,8 @@ class Informer(Generic[T]):
         self._params = {"labelSelector": selector} if selector else {}
         if fields:
             self._params["fieldSelector"] = fields
-        self._accept = accept
-        self._list_accept = list_accept
+        self._accept = METADATA_ONLY.format("PartialObjectMetadata") if metadata_only else JSON
+        self._list_accept = METADATA_ONLY.format("PartialObjectMetadataList") if metadata_only else JSON
         self.resource = path.rpartition("/")[2]
         # The same entries by job and name, and by uid: labels say which job an object belongs to, and may be changed.
         self._by_job: dict[Key, dict[str, T]] = {}

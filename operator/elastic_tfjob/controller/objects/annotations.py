@@ -52,6 +52,7 @@ __all__ = [
     "State",
     "Target",
     "abridged",
+    "bytes_of",
     "claim",
     "mine",
     "words",
@@ -341,6 +342,11 @@ def abridged(command: str, begin: str = "", hashes: MutableMapping[str, blake2b]
     hashed = hashed.copy()
     hashed.update(bare.encode("utf-8", "surrogatepass"))
     return f"{_DIGEST}{hashed.hexdigest()}{spaces}"
+
+
+def bytes_of(annotations: Mapping[str, str], *, but: Collection[str]) -> int:
+    """What annotations take of MAX_ANNOTATION_BYTES, without those of these names."""
+    return sum(len(name.encode()) + len(text.encode()) for name, text in annotations.items() if name not in but)
 
 
 def mine(annotations: Mapping[str, str], uid: str) -> bool:

@@ -103,10 +103,7 @@ class Job:
         """Keep what decisions read of a TFJob as the API sends it."""
         metadata = raw["metadata"]
         return cls(
-            namespace=sys.intern(metadata["namespace"]),
-            name=metadata["name"],
-            uid=metadata["uid"],
-            version=int(metadata["resourceVersion"]),
+            **_identity(metadata),
             deleting="deletionTimestamp" in metadata,
             annotations={
                 name: text
@@ -276,10 +273,7 @@ class PodGroup:
         """Keep what decisions read of a PodGroup of either gang scheduler."""
         metadata = raw["metadata"]
         return cls(
-            namespace=sys.intern(metadata["namespace"]),
-            name=metadata["name"],
-            uid=metadata["uid"],
-            version=int(metadata["resourceVersion"]),
+            **_identity(metadata),
             owner=_controller_uid(metadata),
             phase=_word((raw.get("status") or {}).get("phase")),
             raw_spec=_packed(raw.get("spec") or {}),
@@ -312,10 +306,7 @@ class Budget:
         """Keep what decisions read; metadata is enough."""
         metadata = raw["metadata"]
         return cls(
-            namespace=sys.intern(metadata["namespace"]),
-            name=metadata["name"],
-            uid=metadata["uid"],
-            version=int(metadata["resourceVersion"]),
+            **_identity(metadata),
             job=(metadata.get("labels") or {}).get(JOB_NAME_LABEL, ""),
             owner=_controller_uid(metadata),
         )
@@ -371,15 +362,22 @@ def _verdict(status: Raw) -> tuple[str, str]:
     return "", ""
 
 
-def _of_replica(metadata: Raw) -> dict[str, Any]:
-    """The fields that a replica's pod and service share."""
-    labels = metadata.get("labels") or {}
-    index = labels.get(REPLICA_INDEX_LABEL, "")
+def _identity(metadata: Raw) -> dict[str, Any]:
+    """The fields that all objects share."""
     return {
         "namespace": sys.intern(metadata["namespace"]),
         "name": metadata["name"],
         "uid": metadata["uid"],
         "version": int(metadata["resourceVersion"]),
+    }
+
+
+def _of_replica(metadata: Raw) -> dict[str, Any]:
+    """The fields that a replica's pod and service share."""
+    labels = metadata.get("labels") or {}
+    index = labels.get(REPLICA_INDEX_LABEL, "")
+    return {
+        **_identity(metadata),
         "job": sys.intern(labels.get(JOB_NAME_LABEL, "")),
         "owner": sys.intern(_controller_uid(metadata)),
         "replica_type": sys.intern(labels.get(REPLICA_TYPE_LABEL, "")),

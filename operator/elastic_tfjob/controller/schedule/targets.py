@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final, cast
 
 from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, Target
+from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, Target, bytes_of
 from elastic_tfjob.controller.schedule.core_job import Role
 from elastic_tfjob.controller.schedule.request import asked_for, promised
 from elastic_tfjob.controller.schedule.scheduled_job import REFUSED, ScheduledJob
@@ -88,7 +88,7 @@ def decide_fixed(found: ScheduledJob) -> Target | None:
     terms, target, state = found.terms, found.target, found.state
     if terms is None or terms.spec.run_policy.suspend:
         return None
-    if (start := released(found, "fixed")) is not None:
+    if (start := _started(found, "fixed")) is not None:
         return start
     if target is None and state is None:
         return None
@@ -106,13 +106,16 @@ def decide_fixed(found: ScheduledJob) -> Target | None:
 def released(found: ScheduledJob, profile: str) -> Target | None:
     """The declared size, for a job that no profile decides for (any more), where it waits, or has another size and its
     spec was edited since; None for others."""
-    terms, target, state = found.terms, found.target, found.state
-    if terms is None or terms.spec.run_policy.suspend:
+    if found.terms is None or found.terms.spec.run_policy.suspend:
         return None
+    return _started(found, profile) or _edited(found, profile)
+
+
+def _started(found: ScheduledJob, profile: str) -> Target | None:
+    """The declared size, where the job waits."""
+    target, state = found.target, found.state
     waits = not target.replicas if target is not None else state is not None and state.phase == "Waiting"
-    if waits:
-        return _as_declared(found, profile)
-    return None if profile == "fixed" else _edited(found, profile)
+    return _as_declared(found, profile) if waits else None
 
 
 def _edited(found: ScheduledJob, profile: str) -> Target | None:
@@ -267,9 +270,10 @@ def _generation(found: ScheduledJob, replicas: Mapping[str, int], *, moves: bool
 def _fitting(target: Target, found: ScheduledJob) -> Target:
     """The target, without its nodes where the job's other annotations leave no room for them: it would be refused, and
     the job never start. What has no nodes is no move either."""
-    others = found.source.annotations if found.source is not None else {}
-    taken = sum(len(name.encode()) + len(text.encode()) for name, text in others.items() if name != TARGET_ANNOTATION)
-    if not target.nodes or taken + len(target.to_json().encode()) + _BESIDE_BYTES <= MAX_ANNOTATION_BYTES:
+    if not target.nodes or found.source is None:  # most are of jobs that wait: those are not measured
+        return target
+    taken = bytes_of(found.source.annotations, but=(TARGET_ANNOTATION,)) + _BESIDE_BYTES
+    if taken + len(target.to_json().encode()) <= MAX_ANNOTATION_BYTES:
         return target
     known = found.target
     same = known is not None and not known.nodes and dict(known.replicas) == dict(target.replicas)

@@ -53,7 +53,7 @@ def reachable_total(round_: Round) -> Resources:
     outside = NOTHING
     for i in range(len(room.nodes)):
         if i not in reached:
-            outside = outside.plus(room.free_on(i))
+            outside = outside.plus(room.free(i))
     return room.free_total.minus(outside)
 
 
