@@ -22,10 +22,24 @@ test: .venv ## unit, integration and conformance tests on a real kube-apiserver 
 	@$(RUN) python -m harness.binaries kube kwok training-operator >/dev/null
 	$(RUN) pytest -n 6 --dist loadgroup $(PYTEST)
 
+.PHONY: test-page
+test-page: .venv ## the live page in a real Chromium, with axe (needs chromium and npm); PICTURES=1: writes docs/images
+	@command -v "$(or $(CHROMIUM),chromium)" >/dev/null || { echo "Chromium is missing: apt-get install chromium, or CHROMIUM=PATH"; exit 1; }
+	@command -v npm >/dev/null || { echo "npm is missing: apt-get install npm"; exit 1; }
+	PYTHONPATH=tests $(UV) run --frozen --quiet --group page pytest tests/page $(PYTEST)
+
+.PHONY: page-vendor
+page-vendor: .venv ## the foreign files of the live page anew, from npm by tests/page/package-lock.json; CHECK=1: compare
+	$(RUN) python -m page.vendor $(if $(CHECK),--check)
+
 .PHONY: e2e
 e2e: .venv ## scenarios on a real kind cluster; MONKEY=1: while the leading operator is killed every 30 s
 	@$(RUN) python -m harness.deploy
 	MONKEY=$(MONKEY) $(RUN) pytest e2e $(PYTEST)
+
+.PHONY: test-versions
+test-versions: .venv ## programs with other Pythons and TensorFlows (VERSIONS="3.9/2.15 3.12/2.21"): a table, and build/bench/versions.json
+	UV=$(UV) $(RUN) python -m harness.versions $(VERSIONS)
 
 .PHONY: conformance-upstream
 conformance-upstream: .venv ## the conformance suite against the Go training-operator: what proves the suite
@@ -47,6 +61,10 @@ bench-capacity: .venv ## memory and idle CPU of 10,000 jobs, plain and elastic, 
 	PYTHONPATH=tests $(UV) run --frozen --quiet python tests/benchmarks/bench_capacity.py --jobs 10000
 	PYTHONPATH=tests $(UV) run --frozen --quiet python tests/benchmarks/bench_capacity.py --jobs 10000 --elastic --profile kips --nodes 1000
 
+.PHONY: bench-query
+bench-query: .venv ## CPU of a page of 50 among 10,000 jobs of the query API, and memory of the rows
+	PYTHONPATH=tests $(UV) run --frozen --quiet python tests/benchmarks/bench_query.py
+
 .PHONY: bench-rescale
 bench-rescale: .venv ## how long training stops when a job changes its size, beside today's ways: build/bench/rescale.json
 	$(RUN) python tests/benchmarks/bench_rescale.py
@@ -62,6 +80,38 @@ bench-kips: .venv ## job completion times with kips, fixed and the Go operator o
 .PHONY: bench-kips-simulation
 bench-kips-simulation: .venv ## kips beside fixed, DRF and Optimus in simulation: tables, and build/bench/kips-simulation.json
 	$(RUN) python tests/benchmarks/bench_kips_simulation.py
+
+.PHONY: bench-deadline
+bench-deadline: .venv ## deadlines met with deadline, fixed and the Go operator on a cluster of real CPU: build/bench/deadline.json
+	$(RUN) python tests/benchmarks/bench_deadline.py
+
+.PHONY: bench-deadline-qos
+bench-deadline-qos: .venv ## the deadlines of Xing et al. in simulation, one job alone: build/bench/deadline-qos.json
+	$(RUN) python tests/benchmarks/bench_deadline_qos.py
+
+.PHONY: bench-deadline-simulation
+bench-deadline-simulation: .venv ## deadlines met beside edf, fixed and the bounds: a table, and build/bench/deadline-simulation.json (needs the public traces)
+	$(RUN) python tests/benchmarks/bench_deadline_simulation.py
+
+.PHONY: bounds
+bounds: .venv ## how many deadlines anybody could meet on those inputs, by linear programs: build/bench/bounds.json (needs the public traces)
+	$(RUN) python tests/benchmarks/bounds.py
+
+.PHONY: bench-hull-simulation
+bench-hull-simulation: .venv ## hull beside fifo, srtf, drf, Optimus and a bound in simulation: a table, and build/bench/hull-simulation.json
+	$(RUN) python tests/benchmarks/bench_hull_simulation.py
+
+.PHONY: bench-dl2-simulation
+bench-dl2-simulation: .venv ## dl2 beside drf, Optimus, hull and the bound in simulation: a table, and build/bench/dl2-simulation.json
+	$(RUN) python tests/benchmarks/bench_dl2_simulation.py
+
+.PHONY: bench-specon-simulation
+bench-specon-simulation: .venv ## specon, SpeCon as published and rebalance in simulation: a table, and build/bench/specon-simulation.json
+	$(RUN) python tests/benchmarks/bench_specon_simulation.py
+
+.PHONY: bench-aryl-simulation
+bench-aryl-simulation: .venv ## aryl beside FIFO and SJF, with and without loans and scaling: a table, and build/bench/aryl-simulation.json (needs the public traces)
+	$(RUN) python tests/benchmarks/bench_aryl_simulation.py
 
 .PHONY: campaign
 campaign: .venv ## the operator against crashes, broken watches, seeded defects, tenants, and faults by seed for SECONDS=600: build/bench/campaign.json
@@ -93,6 +143,10 @@ lint: .venv ## format, style, types, import rules, and that the CRD and docs/ref
 .PHONY: reference
 reference: .venv ## docs/reference and docs/contract.md, from the code
 	PYTHONPATH=tests $(UV) run --frozen --quiet python -m unit.reference
+
+.PHONY: pipelines
+pipelines: ## the components for Kubeflow Pipelines, compiled from their sources
+	$(UV) run --quiet --locked --script kubeflow_pipelines/compile.py
 
 .PHONY: cluster
 cluster: .venv ## a kind cluster of three nodes (kubeconfig and kubectl in build/)

@@ -7,6 +7,7 @@ from harness import binaries
 from harness.cluster import Cluster
 from harness.demo import run_job
 from harness.jobs import TRAINER, Jobs
+from harness.training import training
 
 
 def test_the_sample_trains_digits_to_95_percent(cluster: Cluster) -> None:
@@ -37,3 +38,10 @@ def test_upstreams_dist_mnist_example_runs_as_it_is_written(jobs: Jobs) -> None:
     # upstream's default cleanPodPolicy is None: what still serves is left alone
     assert sorted(jobs.pods(name)) == replicas
     assert '"step": 2000' in jobs.kubectl("logs", f"{name}-worker-0")
+
+
+def test_the_trainer_image_has_keras_3_and_tf_keras(jobs: Jobs) -> None:
+    """Both are packages of their own beside TensorFlow; the first use of one that is missing would fail."""
+    program = "import keras, tf_keras; assert (keras.__version__[0], tf_keras.__version__[0]) == ('3', '2')"
+    jobs.apply(training("kerases", replicas={"Worker": 1}, servers=("python", "-c", program)))
+    jobs.wait_for("kerases", "Succeeded", seconds=300)

@@ -7,8 +7,21 @@ from typing import Any
 
 import click
 
-LAZY = {"simulate": "elastic_tfjob.simulation.command"}
-"""Commands that live with what they run, and the modules that hold them under the same name."""
+LAZY = {
+    "auto": "elastic_tfjob.commands.change",
+    "completion": "elastic_tfjob.commands.kubectl",
+    "explain": "elastic_tfjob.commands.explain",
+    "jobs": "elastic_tfjob.commands.jobs",
+    "logs": "elastic_tfjob.commands.logs",
+    "pipeline": "elastic_tfjob.commands.pipeline.steps",
+    "resume": "elastic_tfjob.commands.change",
+    "scale": "elastic_tfjob.commands.change",
+    "simulate": "elastic_tfjob.simulation.command",
+    "suspend": "elastic_tfjob.commands.change",
+    "top": "elastic_tfjob.commands.top",
+    "train-policy": "elastic_tfjob.learning.command",
+}
+"""Commands that live with what they run, and the modules that hold them under the same name, with `_` for `-`."""
 
 
 class LazyGroup(click.Group):
@@ -19,7 +32,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in LAZY:
-            command: click.Command = getattr(importlib.import_module(LAZY[cmd_name]), cmd_name)
+            command: click.Command = getattr(importlib.import_module(LAZY[cmd_name]), cmd_name.replace("-", "_"))
             return command
         return super().get_command(ctx, cmd_name)
 
@@ -27,7 +40,12 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="elastic-tfjob")
 def main() -> None:
-    """Run TFJobs elastically: the operator, its CRD, and the simulator of the same decisions."""
+    """Run TFJobs elastically: look at them and change their size, the operator, its CRD, and the simulator of the same
+    decisions.
+
+    Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 there is no such job or pod, 4 not in time (scale --wait).
+    Those of the operator are in its own help.
+    """
 
 
 @main.command()
@@ -80,6 +98,15 @@ def crd() -> None:
     show_default=True,
     help="How pods are asked for their status: by their address, or through the API server (auto: from outside).",
 )
+@click.option("--query-bind-address", default="0", show_default=True, help="Query API (docs/query-api.md); 0 for none.")
+@click.option(
+    "--query-auth",
+    type=click.Choice(["none", "token", "header"]),
+    default="none",
+    show_default=True,
+    help="Who may ask: all who reach a loopback address, holders of tokens, or users whom a proxy names by a header.",
+)
+@click.option("--query-user-header", default="kubeflow-userid", show_default=True, help="For --query-auth=header.")
 @click.option("--image", default="", help="Holds launcher and exporter. Default: that of the operator's own pod.")
 @click.option("--take-over", is_flag=True, help="Start although another controller of TFJobs was found.")
 @click.option("--log-format", type=click.Choice(["json", "console"]), default="json", show_default=True)
@@ -100,6 +127,12 @@ def operator(log_format: str, log_level: str, **arguments: Any) -> None:
     import structlog  # noqa: PLC0415
 
     from elastic_tfjob.controller.operator import Options, run  # noqa: PLC0415
+    from elastic_tfjob.controller.query.gate import refuse_open_address  # noqa: PLC0415
+
+    try:
+        refuse_open_address(arguments["query_bind_address"], arguments["query_auth"])
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--query-bind-address") from None
 
     structlog.configure(
         processors=[
@@ -129,6 +162,9 @@ def operator(log_format: str, log_level: str, **arguments: Any) -> None:
         config_map=arguments["config_map"],
         status_via=arguments["status_via"],
         image=arguments["image"],
+        query_address=arguments["query_bind_address"],
+        query_auth=arguments["query_auth"],
+        query_user_header=arguments["query_user_header"],
     )
     # Not uvloop: with aiohttp it loses sockets whose connecting failed, as when the API server restarts (uvloop#653).
     raise SystemExit(asyncio.run(run(options)))

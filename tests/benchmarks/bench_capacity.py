@@ -28,15 +28,11 @@ from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.inject import inject
 from elastic_tfjob.controller.job.pods import TFConfigs, render_pod, render_service
 from elastic_tfjob.controller.kube.errors import NotFound, TooLarge
-from elastic_tfjob.controller.objects.annotations import (
-    COMMAND_ANNOTATION,
-    STATE_ANNOTATION,
-    TARGET_ANNOTATION,
-    Command,
-    State,
-    Target,
-)
-from elastic_tfjob.controller.objects.observed import Job
+from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
+from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, Command
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.state import State
+from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.operator import Operator, Options
 
 Raw = dict[str, Any]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from anchors import traces_dir
+from bounds import OUTPUT as BOUNDS
 from rich.console import Console
 from rich.table import Table
 
@@ -56,6 +57,11 @@ class Case:
     noise: Noise = field(default_factory=Noise)
     others: tuple[str, ...] = ("edf", "fixed")
 
+    @property
+    def key(self) -> str:
+        """Of its bound: pauses and what is known do not change that."""
+        return f"{self.file} {self.nodes}x{self.gpus} {self.accelerator}"
+
 
 CASES = (
     Case("fig8a", FIG8A, 16, 4, "T4", 90),
@@ -74,6 +80,17 @@ CASES = (
     Case("195job, pauses of 30 s", TESTBED, 16, 8, "A100", 0, {**TOLD, "pause_s": 30.0}, pauses(30), others=("edf",)),
 )
 """Floors of scarce inputs: 88 % of the bound by a linear program (88.0, 83.1 and 72.3 % of deadlines)."""
+
+
+def read_jobs(path: Path) -> list[WorkloadJob]:
+    """The jobs of a trace, elastic."""
+    return [made_elastic(job) for job in read_csv(path)[0].jobs]
+
+
+def bounds() -> dict[str, float]:
+    """% of deadlines that anybody could meet, by `Case.key`, as far as `make bounds` has found them."""
+    known = json.loads(BOUNDS.read_text()) if BOUNDS.exists() else {}
+    return {key: each["bound"] for key, each in known.items()}
 
 
 def run(case: Case, jobs: Sequence[WorkloadJob], profile: str) -> Summary:
@@ -96,7 +113,22 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=REPOSITORY / "build/bench/deadline-simulation.json")
     arguments = parser.parse_args()
     traces = traces_dir(arguments.traces)
-    table = Table("input", "cluster", "profile", "met %", "floor", "mean JCT s", "late s", "rescales/job", "finished")
+    at_most = bounds()
+    if not at_most:
+        print("no bounds are known: make bounds", file=sys.stderr)
+    table = Table(
+        "input",
+        "cluster",
+        "profile",
+        "met %",
+        "bound %",
+        "of it",
+        "floor",
+        "mean JCT s",
+        "late s",
+        "rescales/job",
+        "finished",
+    )
     found: list[dict[str, object]] = []
     for case in CASES:
         if arguments.only and arguments.only not in case.name:
@@ -104,14 +136,18 @@ def main() -> int:
         if not (traces / case.file).exists():
             print(f"{traces / case.file} is missing: {case.name} is left out")
             continue
-        jobs = [made_elastic(job) for job in read_csv(traces / case.file)[0].jobs]
+        jobs = read_jobs(traces / case.file)
+        # With other speeds than those that were measured, nothing is known of what could be met.
+        bound = None if case.noise.speed else at_most.get(case.key)
         for profile in ("deadline", *case.others):
             print(f"{case.name}: {profile} ...", file=sys.stderr)
             s = run(case, jobs, profile)
             ours, met = profile == "deadline", 100 * (s.deadline_met or 0)
-            found.append({"input": case.name, "floor": case.floor if ours else None, **s.as_dict()})
+            floor = case.floor if ours else None
+            found.append({"input": case.name, "floor": floor, "bound": bound, **s.as_dict()})
             table.add_row(
                 *(case.name, f"{case.nodes}x{case.gpus} {case.accelerator}", profile, f"{met:.1f}"),
+                *(("", "") if not bound else (f"{bound:.1f}", f"{met / bound:.1%}")),
                 f"{case.floor:.1f} {'ok' if met >= case.floor else 'MISSED'}" if ours else "",
                 *(f"{s.avg_jct_s or 0:,.0f}", f"{s.tardiness_s or 0:,.0f}", f"{s.rescales / s.jobs:.1f}"),
                 f"{s.finished}/{s.jobs}",

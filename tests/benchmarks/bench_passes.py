@@ -20,19 +20,17 @@ import orjson
 from elastic_tfjob.controller.job.decision import Create, Decision, Observed, SendCommand, Settings
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.kube.polling import Reports
-from elastic_tfjob.controller.objects.annotations import (
-    STATE_ANNOTATION,
-    TARGET_ANNOTATION,
-    Counts,
-    Next,
-    State,
-    Target,
-    abridged,
-)
+from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.cluster import Node
-from elastic_tfjob.controller.objects.observed import Job, Pod, Service
+from elastic_tfjob.controller.objects.command import abridged
+from elastic_tfjob.controller.objects.dependents import Service
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.settings import Configuration, StatusPolling
+from elastic_tfjob.controller.objects.size import Counts
+from elastic_tfjob.controller.objects.state import Next, State
+from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.schedule.scheduled_job import scheduled_job
 from elastic_tfjob.controller.schedule.snapshot import assemble
 from elastic_tfjob.controller.schedule.targets import decide

@@ -11,13 +11,18 @@ worker more, one less, one PS more, one less. Modes:
 
 *Downtime* is from the last step before to the first step after, as the training program reports them: it prints a
 line every few steps, and a line's time is when it was printed. *Lost* are steps trained twice. *Rate while* is
-the rate from the request until the last step before, against that of the six seconds before the request.
+the rate from the request until the last step before, against that of the six seconds before the request. The rest of
+the cost, such as `training_lost_s`, is defined in harness/rescale_cost.py.
+
+`processes-overlap` and `processes-restart` need no cluster: pods are processes of this machine, commands are written at
+once, and a restart (all programs end, then all start with the new size) is today's ways without what Kubernetes adds.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import signal
 import statistics
@@ -26,11 +31,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+from rescale_processes import WAYS, measure_processes
 from rich.console import Console
 from rich.table import Table
 
@@ -39,6 +46,7 @@ from harness import deploy, images
 from harness.cluster import Cluster
 from harness.jobs import Jobs, Object, until
 from harness.progress import CommandFailed
+from harness.rescale_cost import Rescale, cost_of, pause, summary
 from harness.training import PREFIX, SERVER, Line, Lines, training, wait_for_step
 
 console = Console(width=None if Console().is_terminal else 140)
@@ -53,6 +61,8 @@ TODAY = (
     "delete-resubmit-grace3",
     "suspend-resume-sigterm",
 )
+MODES = (*OURS, *TODAY, *WAYS)
+PREPARES = (*OURS, *WAYS[:1])
 BEFORE_S = 6.0
 """Training goes on for so long before each request: the rate that preparing is compared with."""
 PATIENCE_S = 400.0
@@ -76,42 +86,6 @@ MODELS = {
     # 128 MB of variables, sharded over the PS
     "large": Model(("--report-every=1", _LINES, "--embedding-mb=128"), (2, 3), (2, 3), "3Gi"),
 }
-
-
-@dataclass(slots=True)
-class Rescale:
-    """One change of size. Seconds; `rate` in steps per second before, and while the new size was prepared."""
-
-    change: str
-    downtime_s: float
-    lost_steps: int
-    prepare_s: float
-    rate_before: float
-    rate_while: float
-    parts_s: dict[str, float] = field(default_factory=dict)
-
-
-def pause(lines: list[Line], asked: float) -> tuple[Line, Line] | None:
-    """The last line of the program that ran when the change was asked for, and the first of the one that follows it.
-
-    None while there is no such line. Every program says from which step it went on; one that could save nothing goes on
-    from where the one before it did, and makes steps that have been made.
-    """
-    pairs = itertools.pairwise(lines)
-    changed = (
-        (last, first)
-        for last, first in pairs
-        if first.at > asked and (first.resumed_at != last.resumed_at or first.step <= last.step)
-    )
-    return next(changed, None)
-
-
-def rate(lines: list[Line], begin: float, end: float) -> float:
-    """Steps per second between two times."""
-    within = [line for line in lines if begin <= line.at <= end]
-    if len(within) < 2 or within[-1].at == within[0].at:
-        return 0.0
-    return (within[-1].step - within[0].step) / (within[-1].at - within[0].at)
 
 
 # -- the subject
@@ -184,15 +158,16 @@ class Subject:
         annotations = self.jobs.get("tfjob", NAME)["metadata"].get("annotations", {})
         return dict(json.loads(annotations.get(f"{PREFIX}state", "{}")))
 
-    def status(self) -> dict[str, Any]:
-        """What the chief's exporter says."""
-        path = f"/api/v1/namespaces/{self.jobs.namespace}/pods/{CHIEF}:9465/proxy/status"
+    def status(self, pod: str = CHIEF) -> dict[str, Any]:
+        """What a pod's exporter says."""
+        path = f"/api/v1/namespaces/{self.jobs.namespace}/pods/{pod}:9465/proxy/status"
         return dict(json.loads(self.jobs.cluster.kubectl("get", "--raw", path)))
 
 
 def rescale(subject: Subject, kind_of: str, count: int) -> Rescale:
     """One change, from the request to the first steps after it."""
     before = subject.size[kind_of]
+    there = set(subject.jobs.pods(NAME))
     time.sleep(BEFORE_S)
     asked = time.time()
     subject.change(kind_of, count)
@@ -209,17 +184,35 @@ def rescale(subject: Subject, kind_of: str, count: int) -> Rescale:
     until(happened, PATIENCE_S, lambda: f"no step after {kind_of} {before} -> {count}:\n{subject.jobs.describe(NAME)}")
     last, first = found[0]
     parts = parts_of(subject, asked, last, first) if subject.mode == "overlap" else {}
+    stable, cpu = first.at, {}
     if subject.mode in OURS:
         until(lambda: subject.state().get("phase") == "Stable", 120, lambda: f"not stable: {subject.state()}")
-    return Rescale(
-        f"{kind_of} {before}->{count}",
-        downtime_s=round(first.at - last.at, 3),
-        lost_steps=max(0, last.step - first.resumed_at),
-        prepare_s=round(last.at - asked, 1),
-        rate_before=round(rate(subject.lines.seen, asked - BEFORE_S, asked), 1),
-        rate_while=round(rate(subject.lines.seen, asked, last.at), 1),
+        stable, cpu = time.time(), prepare_cpu(subject, there)
+    until(lambda: bool(subject.lines.after(stable)), PATIENCE_S, lambda: "it does not train on")
+    return cost_of(
+        subject.lines.seen,
+        asked,
+        stable,
+        before_s=BEFORE_S,
+        change=f"{kind_of} {before}->{count}",
+        grows=count > before,
+        prepare_cpu_s=cpu,
         parts_s=parts,
     )
+
+
+def prepare_cpu(subject: Subject, there: set[str]) -> dict[str, list[float]]:
+    """CPU-seconds of the program that was prepared in each pod, by whether the pod was there before."""
+    generation = subject.state().get("generation")
+    used: dict[str, list[float]] = {"kept": [], "added": []}
+    for name in subject.jobs.pods(NAME):
+        try:
+            took = subject.status(name).get("preparation") or {}
+        except CommandFailed:  # it ends
+            continue
+        if took.get("generation") == generation and took.get("cpu_s") is not None:
+            used["kept" if name in there else "added"].append(took["cpu_s"])
+    return used
 
 
 def parts_of(subject: Subject, asked: float, last: Line, first: Line) -> dict[str, float]:
@@ -299,22 +292,6 @@ def operator(cluster: Cluster, mode: str) -> Iterator[None]:
 Results = dict[str, dict[str, dict[str, Any]]]
 
 
-def percentile(values: list[float], percent: int) -> float:
-    if len(values) < 2:
-        return round(values[0], 3)
-    return round(statistics.quantiles(values, n=100, method="inclusive")[percent - 1], 3)
-
-
-def summary(rescales: list[Rescale]) -> dict[str, Any]:
-    downtimes = [each.downtime_s for each in rescales]
-    return {
-        "p50_s": percentile(downtimes, 50),
-        "p90_s": percentile(downtimes, 90),
-        "lost_steps": sum(each.lost_steps for each in rescales),
-        "n": len(rescales),
-    }
-
-
 def merge(output: Path, mode: str, model: str, result: dict[str, Any]) -> Results:
     """Add to what earlier calls measured."""
     modes: Results = json.loads(output.read_text())["modes"] if output.exists() else {}
@@ -324,13 +301,18 @@ def merge(output: Path, mode: str, model: str, result: dict[str, Any]) -> Result
     return modes
 
 
+def _median(result: dict[str, Any], key: str) -> str:
+    return f"{result[key]['p50']:.1f}" if key in result else ""
+
+
 def report(modes: Results, measured: dict[tuple[str, str], list[Rescale]]) -> None:
     table = Table(title="Training stops for so long when a job changes its size", title_justify="left")
-    for column in ("model", "mode", "n", "p50 s", "p90 s", "times overlap's", "steps lost", "prepare s", "rate while"):
+    columns = ("model", "mode", "n", "p50 s", "p90 s", "times overlap's", "steps lost")
+    for column in (*columns, "prepare s", "CPU-s kept/added", "worst gap s", "training lost s", "rate while"):
         table.add_column(column, justify="left" if column in ("model", "mode") else "right")
     for model in MODELS:
         base = modes.get("overlap", {}).get(model, {}).get("p50_s")
-        for mode in (*OURS, *TODAY):
+        for mode in modes:
             if (result := modes.get(mode, {}).get(model)) is None:
                 continue
             own = measured.get((mode, model), [])
@@ -343,8 +325,11 @@ def report(modes: Results, measured: dict[tuple[str, str], list[Rescale]]) -> No
                 f"{result['p90_s']:.2f}",
                 f"{result['p50_s'] / base:.0f}x" if base else "",
                 str(result["lost_steps"]),
-                f"{statistics.median(each.prepare_s for each in own):.0f}" if own else "",
-                f"{statistics.median(rates):.0%}" if rates and mode in OURS else "",
+                _median(result, "prepare_s"),
+                f"{_median(result, 'prepare_cpu_s')}/{_median(result, 'prepare_cpu_added_s')}".strip("/"),
+                _median(result, "worst_gap_s"),
+                _median(result, "training_lost_s"),
+                f"{statistics.median(rates):.0%}" if rates and mode in PREPARES else "",
             )
         table.add_section()
     console.print(table)
@@ -369,7 +354,7 @@ def _names(allowed: tuple[str, ...]) -> Callable[[click.Context, click.Parameter
 
 
 @click.command()
-@click.option("--modes", default=",".join((*OURS, *TODAY)), show_default=True, callback=_names((*OURS, *TODAY)))
+@click.option("--modes", default=",".join((*OURS, *TODAY)), show_default=True, callback=_names(MODES))
 @click.option("--models", default=",".join(MODELS), show_default=True, callback=_names(tuple(MODELS)))
 @click.option(
     "--rescales",
@@ -387,45 +372,49 @@ def main(*, modes: list[str], models: list[str], rescales: int, output: Path) ->
     \b
     Example:
       bench_rescale.py --modes overlap --models digits --rescales 2
+      bench_rescale.py --modes processes-overlap,processes-restart --rescales 2
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that it cleans up
-    cluster = kind.ensure()
-    cluster.load(images.trainer())
     measured: dict[tuple[str, str], list[Rescale]] = {}
+
+    def one(mode: str, model: str, times: int, do: Callable[[Callable[[Rescale], None]], object]) -> None:
+        begin = time.monotonic()
+        done: list[Rescale] = []
+        measured[mode, model] = done
+
+        def said(each: Rescale) -> None:
+            done.append(each)
+            merge(output, mode, model, summary(done))
+            console.print(
+                f"  {mode}, {model}: {len(done)}/{4 * times}, {each.change}: {each.downtime_s:.2f} s, "
+                f"{each.lost_steps} steps lost, {each.training_lost_s:.1f} s of training lost, "
+                f"{time.monotonic() - begin:.0f} s so far"
+            )
+
+        console.print(f"{mode}, {model} …")
+        try:
+            do(said)
+        except AssertionError as error:  # the others can be measured still
+            console.print(f"  ✗ {error}")
+
+    for way in [mode for mode in modes if mode in WAYS]:
+        model = MODELS["digits"]
+        sizes = {"worker": model.worker, "ps": model.ps}
+        one(way, "digits", rescales, partial(measure_processes, way, model.arguments, sizes, rescales))
+    cluster = None
     for family in (OURS, TODAY):
         wanted = [mode for mode in modes if mode in family]
         if not wanted:
             continue
+        if cluster is None:
+            cluster = kind.ensure()
+            cluster.load(images.trainer())
         with operator(cluster, wanted[0]):
-            for mode in wanted:
-                for model in models:
-                    times = rescales if mode == "overlap" else max(1, rescales // 5)
-                    total, begin = 4 * times, time.monotonic()
-                    done: list[Rescale] = []
-                    measured[mode, model] = done
-
-                    def said(
-                        each: Rescale,
-                        done: list[Rescale] = done,
-                        title: str = f"{mode}, {model}",
-                        total: int = total,
-                        begin: float = begin,
-                    ) -> None:
-                        done.append(each)
-                        console.print(
-                            f"  {title}: {len(done)}/{total}, {each.change}: {each.downtime_s:.2f} s, "
-                            f"{each.lost_steps} steps lost, {time.monotonic() - begin:.0f} s so far"
-                        )
-
-                    console.print(f"{mode}, {model} …")
-                    try:
-                        measure(cluster, mode, model, times, said)
-                    except AssertionError as error:  # the others can be measured still
-                        console.print(f"  ✗ {error}")
-                    if done:
-                        merge(output, mode, model, summary(done))
+            for mode, name in itertools.product(wanted, models):
+                times = rescales if mode == "overlap" else max(1, rescales // 5)
+                one(mode, name, times, partial(measure, cluster, mode, name, times))
     report(json.loads(output.read_text())["modes"] if output.exists() else {}, measured)
-    console.print(f"written: {output}")
+    console.print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; written: {output}")
 
 
 if __name__ == "__main__":

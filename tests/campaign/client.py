@@ -1,6 +1,7 @@
 """The product's ApiClient over the API server in memory: the same methods and errors, the faults of a schedule."""
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from campaign.cluster import STATUS_SUFFIX, Cluster
 from campaign.faults import Faults, Request
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Expired, Fenced, Unavailable
+from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION
 
 __all__ = ["Api", "Wire"]
 
@@ -19,6 +21,7 @@ _ATTEMPTS: Final = 6
 _WATCH_S: Final = 300.0
 _SILENT_S: Final = 40.0
 _LATE_S: Final = 5.0
+_TIMEOUT_S: Final = 60.0
 # Of these it does not matter whether they come, or they come by the clock and not by what happens.
 _NOT_COUNTED: Final = frozenset({"events", "leases"})
 
@@ -38,6 +41,9 @@ class Wire:
         self.sending: Callable[[str, str, str], None] = lambda *_: None
         self.cut: dict[str, float] = {}
         """By replica, until when the API server does not answer what it asks about its lease."""
+        self.held: dict[str, Callable[[], bool]] = {}
+        """By replica, when its next write of a job's state comes to the API server, whatever becomes of who sent it."""
+        self.landing: set[asyncio.Task[None]] = set()
 
     def faulty(self) -> bool:
         """Whether anything may go wrong now."""
@@ -206,6 +212,11 @@ class Api(ApiClient):
         if kill == "before":
             self._die()
             await self._alive()
+        if self._name in wire.held and place.resource == "tfjobs" and STATE_ANNOTATION in _annotations(body):
+            wire.landing.add(asyncio.create_task(self._land(wire.held.pop(self._name), method, path, body)))
+            await asyncio.sleep(_TIMEOUT_S)
+            await self._alive()
+            raise Unavailable(f"{method} {path}", 0, "TimeoutError", "held up")
         await asyncio.sleep(fate.there_s)
         await self._alive()
         answer: Object = {}
@@ -228,6 +239,16 @@ class Api(ApiClient):
         if error is not None:
             raise error
         return answer
+
+    async def _land(self, lands: Callable[[], bool], method: str, path: str, body: Mapping[str, Any] | None) -> None:
+        while not lands():
+            await asyncio.sleep(0.05)
+        with contextlib.suppress(ApiError):
+            self._wire.server.handle(method, path, body, by=self._name)
+
+
+def _annotations(body: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return ((body or {}).get("metadata") or {}).get("annotations") or {}
 
 
 def _done(future: asyncio.Future[None]) -> None:

@@ -11,8 +11,9 @@ from campaign.files import SIGKILL, SIGTERM, Files
 from campaign.pod import Container, Judge, Training
 from elastic_tfjob.api.tfjob import CONTAINER, JOB_NAME_LABEL
 from elastic_tfjob.controller.job.inject import STATUS_PORT
-from elastic_tfjob.controller.objects.annotations import COMMAND_ANNOTATION
-from elastic_tfjob.controller.objects.observed import EXPORTER, pinned_to
+from elastic_tfjob.controller.objects.affinity import pinned_to
+from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION
+from elastic_tfjob.controller.objects.pod import EXPORTER
 from elastic_tfjob.controller.objects.quantities import allocatable, requests_of
 
 __all__ = ["Cluster"]

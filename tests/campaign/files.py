@@ -16,7 +16,9 @@ from elastic_tfjob.exporter import files as exporter_files
 from elastic_tfjob.runtime import forking as forking_module
 from elastic_tfjob.runtime import last_save as last_save_module
 from elastic_tfjob.runtime import launcher as launcher_module
+from elastic_tfjob.runtime import programs as programs_module
 from elastic_tfjob.runtime import protocol as real_protocol
+from elastic_tfjob.runtime import switching as switching_module
 
 __all__ = ["Files", "Machine", "VirtualPath", "machine", "virtual_machine"]
 
@@ -216,6 +218,18 @@ class _Cgroup:
         return machine.current.usage()
 
 
+class _Priority:
+    """`runtime.priority`: all programs are alike."""
+
+    @staticmethod
+    def lower(pid: int) -> str:
+        return ""
+
+    @staticmethod
+    def restore(pid: int) -> bool:
+        return True
+
+
 def _listens(port: int) -> bool:
     return machine.current.listens(port)
 
@@ -239,16 +253,26 @@ class _Hook:
 def virtual_machine() -> Iterator[None]:
     """The launcher's and the exporter's modules use the machine of this module."""
     protocol = _Protocol()
+    of_launcher = {
+        "os": _Os(),
+        "protocol": protocol,
+        "shutil": _Shutil(),
+        "cgroup": _Cgroup(),
+        "priority": _Priority,
+        "listens": _listens,
+        "cpu_s": lambda pid: 0.5,
+        "Hook": _Hook,
+        "has_gpu": lambda: False,
+    }
     names: list[tuple[Any, str, Any]] = [
-        (launcher_module, "os", _Os()),
+        *(
+            (module, name, virtual)
+            for module in (launcher_module, programs_module, switching_module)
+            for name, virtual in of_launcher.items()
+            if hasattr(module, name)
+        ),
         (forking_module, "os", _Os()),
-        (launcher_module, "protocol", protocol),
-        (launcher_module, "shutil", _Shutil()),
         (last_save_module, "protocol", protocol),
-        (launcher_module, "cgroup", _Cgroup()),
-        (launcher_module, "_listens", _listens),
-        (launcher_module, "Hook", _Hook),
-        (launcher_module, "_has_gpu", lambda: False),
         (exporter_files, "protocol", protocol),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in names]

@@ -19,7 +19,7 @@ import yaml
 
 from conformance.manifest import labels, replica, tfjob
 from elastic_tfjob.api.annotations import ANNOTATIONS, PREFIX
-from elastic_tfjob.controller.objects.observed import EXPORTER
+from elastic_tfjob.controller.objects.pod import EXPORTER
 from harness.api import Object
 
 from .statusservers import KINDS, Answer

@@ -159,11 +159,11 @@ MUTANTS: Final = {
             "pass",
             "a job whose pass failed is not looked at again",
             "simulation",
-            ("start",),
+            ("pods-refused",),
         ),
         Mutant(
             "nobody-looks-again",
-            "controller.operator",
+            "controller.kube.reconciler",
             "if decision.again_at is not None:",
             "if False:",
             "a job is only looked at when something happens to it",
@@ -190,7 +190,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "others-pods-count",
-            "controller.job.reconcile",
+            "controller.job.reconcile_pass",
             "self.pods = tuple(pod for pod in observed.pods if pod.owner == self.job.uid)",
             "self.pods = tuple(observed.pods)",
             "pods that an earlier job of the same name left count as this job's",
@@ -204,11 +204,11 @@ MUTANTS: Final = {
             'body = {"metadata": {"uid": job.uid, "annotations": annotations}}',
             "a state that was decided from an old view of the job replaces a newer one",
             "simulation",
-            ("take-over", "cut-off"),
+            ("late-state", "cut-off"),
         ),
         Mutant(
             "old-target-holds",
-            "controller.job.rescale",
+            "controller.job.new_target",
             "if not may or target.generation <= max(state.generation, tried):",
             "if not may:",
             "a target of an earlier generation, or one that was refused, is followed",
@@ -217,7 +217,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "moves-are-not-carried-out",
-            "controller.job.rescale",
+            "controller.job.new_target",
             "moving = moves(state, target, s.by_role) if newer and (s.elastic or s.stoppable) else ()",
             "moving: tuple[Move, ...] = ()",
             "other nodes for replicas that run are written into the state, and nothing moves",
@@ -226,7 +226,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "stopped-pods-have-failed",
-            "controller.objects.observed",
+            "controller.objects.pod",
             "return self.command == STOP_COMMAND",
             "return False",
             "a pod that the operator stops counts as one that failed",
@@ -235,7 +235,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "marked-pods-are-kept",
-            "controller.job.reconcile",
+            "controller.job.replicas",
             "unfinished = pod.stopped_by_us and not hold",
             "unfinished = False",
             "a pod that was marked, and not deleted, is never deleted and never counts",
@@ -244,7 +244,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "ended-at-another-size",
-            "controller.job.reconcile",
+            "controller.job.conditions",
             "counts.succeeded = replica.count if all_have else min(counts.succeeded, replica.count)",
             "pass",
             "a job that succeeds with another size than its spec's is not counted as declared",
@@ -271,7 +271,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "refused-is-tried-again",
-            "controller.job.rescale",
+            "controller.job.new_target",
             "tried = state.refused.generation if state.refused is not None else -1",
             "tried = -1",
             "a size that could not be had is tried again at once, for ever",
@@ -289,7 +289,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "same-port-again",
-            "controller.job.rescale",
+            "controller.job.new_target",
             'slot=state.slot if mode == "recreate" else 1 - state.slot,',
             "slot=state.slot,",
             "the next size's programs get the ports of those that run",
@@ -307,7 +307,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "hook-is-waited-for",
-            "controller.job.rescale",
+            "controller.job.modes",
             "if report is None or report.hook is not False or s.state.step is not None:",
             "if True:",
             "a program that will never report a step is waited for as if it would",
@@ -316,7 +316,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "switch-before-ready",
-            "runtime.launcher",
+            "runtime.switching",
             'elif self.asked is None and prepared.state == "ready":',
             "elif self.asked is None:",
             "the running program saves before the next one waits",
@@ -325,7 +325,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "old-one-goes-on",
-            "runtime.launcher",
+            "runtime.switching",
             "        if old is not None:\n            self._stop(old, now)\n        self._log",
             "        self._log",
             "the program of the old size is not stopped after a switch",
@@ -334,7 +334,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "prepared-ends-the-pod",
-            "runtime.launcher",
+            "runtime.programs",
             "if self.running is not None and pid == self.running.pid:",
             "if self.prepared is not None or (self.running is not None and pid == self.running.pid):",
             "a prepared program that dies ends the one that trains",
@@ -352,7 +352,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "save-is-not-withdrawn",
-            "runtime.launcher",
+            "runtime.switching",
             "(self._folder(self.running) / protocol.SAVE).unlink()",
             "pass",
             "a program that saved for a switch that was given up stands still for ever",
@@ -442,7 +442,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "exporter-fails-the-job",
-            "controller.objects.observed",
+            "controller.objects.pod",
             'return 0 if container["name"] in (EXPORTER, INSTALL) else',
             "return 0 if False else",
             "restarts of the operator's own container count against the user's limit",
@@ -451,8 +451,8 @@ MUTANTS: Final = {
         ),
         Mutant(
             "nothing-has-succeeded",
-            "controller.job.reconcile",
-            "return self.state is None or bool(self.state.replicas.get(name))",
+            "controller.job.conditions",
+            "return p.state is None or bool(p.state.replicas.get(name))",
             "return True",
             "a replica type without a pod counts as one that has succeeded",
             "hostile",

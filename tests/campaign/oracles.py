@@ -1,6 +1,7 @@
 """What must hold at every moment of every schedule, each a small function that is shown what happens."""
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,7 +11,8 @@ import orjson
 from campaign.apiserver import ApiServer, Change, Object
 from campaign.pod import Program, Training
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
-from elastic_tfjob.controller.objects.annotations import COMMAND_ANNOTATION, STATE_ANNOTATION, UID_ANNOTATION
+from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, UID_ANNOTATION
+from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
 from elastic_tfjob.controller.objects.quantities import allocatable, requests_of
 from elastic_tfjob.scheduling.resources import NOTHING
@@ -80,6 +82,8 @@ class Oracles:
             self._note_stopped(change)
             self._verdicts_stay(change)
             self._state_goes_its_way(change)
+        elif change.resource == "events" and change.new is not None:
+            self._own_objects_are_no_failure(change.new)
         elif change.resource == "leases" and change.new is not None and change.by in self.operators:
             self.identities[change.by] = change.new["spec"].get("holderIdentity") or self.identities.get(change.by, "")
 
@@ -110,6 +114,16 @@ class Oracles:
         for other in self.server.all("pods"):
             if other is not change.new and _role(other) == role and "deletionTimestamp" not in other["metadata"]:
                 self.fail("one_pod_per_replica", f"{other['metadata']['name']} and {change.new['metadata']['name']}")
+
+    def _own_objects_are_no_failure(self, event: Object) -> None:
+        """Nobody is told that a pod or Service cannot be made when the job has it: its creation was not answered."""
+        found = re.search('(pods|services) "([^"]+)" already exists', event["message"])
+        if found is None:
+            return
+        job = event["involvedObject"]
+        for there in self.server.all(found[1]):
+            if there["metadata"]["name"] == found[2] and _role(there)[:2] == (job["uid"], job["name"]):
+                self.fail("own_objects_are_no_failure", event["message"])
 
     def _first_config_stays(self, change: Change) -> None:
         """Generation 0's TF_CONFIG of a replica never changes."""

@@ -9,8 +9,8 @@ from campaign.apiserver import Place
 from campaign.world import Scenario, World
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL
-from elastic_tfjob.controller.objects.annotations import Target
 from elastic_tfjob.controller.objects.quantities import cpu_of
+from elastic_tfjob.controller.objects.target import Target
 
 __all__ = ["SCENARIOS"]
 
@@ -275,6 +275,22 @@ async def _relabelled(world: World) -> None:
     await world.until(lambda: world.job()["status"]["replicaStatuses"]["Worker"].get("active") == 1)
 
 
+async def _pods_refused(world: World) -> None:
+    """A quota refuses all pods of a job, and then does not any more, which nobody tells the operator."""
+    refused: list[str] = []
+
+    def quota(method: str, place: Place) -> str:
+        if method == "POST" and place.resource == "pods" and len(refused) < 16:
+            refused.append(place.name)
+            return "exceeded quota"
+        return ""
+
+    world.server.refuses = quota
+    world.submit(_SIZE, cleanPodPolicy="Running")
+    await world.until(lambda: world.has("Running") and world.trains())
+    await asyncio.sleep(5)
+
+
 async def _cpu_refused(world: World) -> None:
     """A quota refuses CPU to the workers, and then does not any more."""
     await _train(world)
@@ -303,6 +319,14 @@ async def _cut_off(world: World) -> None:
     await _train(world)
     world.cut_leader(40.0)
     await asyncio.sleep(25.0)
+    await _rescaled(world, workers=4)
+
+
+async def _late_state(world: World) -> None:
+    """As before, and a state that the first one wrote comes when the job is further than that."""
+    await _train(world)
+    world.hold_state(lambda: world.state().get("phase") == "Switching")
+    world.cut_leader(40.0)
     await _rescaled(world, workers=4)
 
 
@@ -474,8 +498,10 @@ SCENARIOS: Final = {
         Scenario("anew", _anew, fragile=True),
         Scenario("blink", _blink, fragile=True),
         Scenario("relabelled", _relabelled, rests=False),
+        Scenario("pods-refused", _pods_refused),
         Scenario("cpu-refused", _cpu_refused),
         Scenario("cut-off", _cut_off, replicas=2),
+        Scenario("late-state", _late_state, replicas=2),
         Scenario("room", _room, configuration=_KIPS),
         Scenario("move-worker", _move_worker, configuration=_KIPS),
         Scenario("move-ps", _move_ps, configuration=_KIPS),

@@ -191,12 +191,19 @@ class World:
         if change.resource == "events" and change.new is not None:
             self.note(f"event {change.new['reason']}: {change.new['message']}")
 
+    def _leader(self) -> str:
+        """Empty where the one that led has just died."""
+        leader = next(lease["spec"].get("holderIdentity") for lease in self.server.all("leases"))
+        names = [replica.name for replica in self._replicas.values()]
+        return next((name for name in names if self.oracles.identities.get(name) == leader), "")
+
     def cut_leader(self, seconds: float) -> None:
         """For so long the replica that leads cannot renew its lease; all else it can."""
-        leader = next(lease["spec"].get("holderIdentity") for lease in self.server.all("leases"))
-        for replica in self._replicas.values():
-            if self.oracles.identities.get(replica.name) == leader:
-                self.wire.cut[replica.name] = self.loop.time() + seconds
+        self.wire.cut[self._leader()] = self.loop.time() + seconds
+
+    def hold_state(self, lands: Callable[[], bool]) -> None:
+        """The next state that the replica that leads now writes comes to the API server then, and not before."""
+        self.wire.held[self._leader()] = lands
 
     def note(self, text: str) -> None:
         """Keep a line for whoever looks at this schedule."""

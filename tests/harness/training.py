@@ -28,6 +28,39 @@ tf.distribute.Server(resolver.cluster_spec(), job_name=resolver.task_type, task_
 """What TensorFlow's tutorial on parameter servers has workers and PS run. It has no handler of SIGTERM, so that as the
 first process of a container it lives through its whole grace period."""
 
+MONITORED = """
+import json, os, time
+import tensorflow.compat.v1 as tf
+tf.disable_eager_execution()
+config = json.loads(os.environ["TF_CONFIG"])
+kind, index = config["task"]["type"], config["task"]["index"]
+cluster = tf.train.ClusterSpec(config["cluster"])
+server = tf.train.Server(cluster, job_name=kind, task_index=index)
+if kind == "ps":
+    server.join()
+with tf.device(tf.train.replica_device_setter(cluster=cluster, worker_device=f"/job:worker/task:{index}")):
+    step = tf.train.get_or_create_global_step()
+    weight = tf.get_variable("weight", [])
+    train = tf.train.GradientDescentOptimizer(0.1).minimize((weight - 1.0) ** 2, global_step=step)
+session = tf.train.MonitoredTrainingSession(
+    master=server.target,
+    is_chief=index == 0,
+    checkpoint_dir=os.environ["ELASTIC_TFJOB_CHECKPOINT_DIR"],
+    save_checkpoint_secs=2,
+    hooks=[tf.train.StopAtStepHook(last_step=STEPS)],
+)
+first = last = None
+with session:
+    while not session.should_stop():
+        done = int(session.run([train, step])[1])
+        first = done - 1 if first is None else first
+        if last is None or done >= last + 20:
+            last = done
+            print(json.dumps({"step": done, "steps": STEPS, "resumed_at": first}), flush=True)
+        time.sleep(0.02)
+"""
+"""Training as most programs of the v1 operator's time do it: TensorFlow's own checkpoints, and none of our hooks."""
+
 
 def training(
     name: str,

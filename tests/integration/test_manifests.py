@@ -77,6 +77,40 @@ def test_the_component_for_the_proxy_adds_its_right(installed: Path, tmp_path: P
         assert any("pods/proxy" in rule["resources"] for rule in rules) == has
 
 
+def test_the_component_of_the_query_api_adds_its_rights_flags_and_service(installed: Path, tmp_path: Path) -> None:
+    """It may ask who a token is of and what that user may, and nothing more."""
+    overlay, component = (ROOT / "manifests" / part for part in ("overlays/standalone", "components/query-api"))
+    parts = {
+        "resources": [_relative(overlay, tmp_path)],
+        "components": [_relative(component, tmp_path)],
+        "namespace": "kubeflow",
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(parts))
+    dry_run(installed, "--warnings-as-errors", "-k", str(tmp_path))
+    builds = [
+        [item for item in yaml.safe_load_all(operators.kubectl(installed, "kustomize", str(folder))) if item]
+        for folder in (overlay, tmp_path)
+    ]
+    rules = [
+        sorted(
+            (resource, verb)
+            for item in built
+            if item["kind"].endswith("Role")
+            for rule in item["rules"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        )
+        for built in builds
+    ]
+    assert set(rules[1]) - set(rules[0]) == {("subjectaccessreviews", "create"), ("tokenreviews", "create")}
+    (container,) = next(item for item in builds[1] if item["kind"] == "Deployment")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert {"--query-bind-address=:8082", "--query-auth=token"} <= set(container["args"])
+    (port,) = next(item for item in builds[1] if item["metadata"]["name"] == "elastic-tfjob-query")["spec"]["ports"]
+    assert port["targetPort"] in [each["name"] for each in container["ports"]]
+
+
 def test_another_lease_with_the_patch_of_the_docs(installed: Path, tmp_path: Path) -> None:
     """The Role admits the Lease of the operator's default name, or that of the patch."""
     docs = (ROOT / "docs" / "compatibility.md").read_text()

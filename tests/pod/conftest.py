@@ -1,12 +1,11 @@
 """Pods that are gone when a test ends."""
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from .pods import Pod
+from .pods import PYTHON, Pod
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def make_pod(tmp_path: Path) -> Iterator[Callable[..., Pod]]:
         *arguments: str,
         name: str = "pod",
         environment: Mapping[str, str] | None = None,
-        python: str = sys.executable,
+        python: str = PYTHON,
     ) -> Pod:
         program = tmp_path / f"{name}.py"
         program.write_text(source)

@@ -15,6 +15,8 @@ from elastic_tfjob.exporter.files import status
 from elastic_tfjob.runtime.install import install
 
 T = TypeVar("T")
+PYTHON = os.environ.get("TRAINER_PYTHON") or sys.executable
+"""What runs training programs and their launcher: `make test-versions` chooses others."""
 
 
 def until(what: str, true: Callable[[], T | None], seconds: float = 60.0) -> T:
@@ -34,7 +36,7 @@ class Pod:
         directory: Path,
         program: Sequence[str | Path],
         environment: Mapping[str, str] | None = None,
-        python: str | Path = sys.executable,
+        python: str | Path = PYTHON,
     ) -> None:
         self.directory = directory
         self.shared = directory / "elastic-tfjob"

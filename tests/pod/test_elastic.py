@@ -9,15 +9,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, checkpoints, protocol
-from elastic_tfjob.runtime.elastic import brief
+from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, checkpoints, fit, protocol
+from elastic_tfjob.runtime.errors import brief
 from elastic_tfjob.runtime.progress import Progress
 
 from .pods import Pod, until
@@ -126,7 +126,7 @@ def test_a_save_that_fails_does_not_end_training(tmp_path: Path, capfd: pytest.C
     for step in range(1, 25):
         job.step(step)
     assert capfd.readouterr().err.count("failed") == 2
-    assert job._progress.save_error
+    assert job.progress.save_error
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_a_volume_that_takes_nothing_refuses_the_save(volume: Path, launched: Pa
     job.resume()
     for step in range(1, 12):
         job.step(step)
-    assert job._progress.save_error
+    assert job.progress.save_error
     protocol.write(launched / protocol.SAVE, {"id": "asked"})
     until("it has seen the request", lambda: job._request)
     job.step(12)
@@ -182,7 +182,7 @@ def test_a_volume_that_takes_nothing_refuses_the_save(volume: Path, launched: Pa
     for step in range(13, 23):
         variable.assign_add([1.0] * 4)
         job.step(step)
-    assert job._progress.save_error is None
+    assert job.progress.save_error is None
     assert names(directory) == {"elastic-22"}
 
 
@@ -253,7 +253,7 @@ def test_a_checkpoint_that_could_not_be_read_is_not_deleted(tmp_path: Path) -> N
     for step in range(11, 56):
         variable.assign_add([1.0] * 4)
         job.step(step)
-        assert job._progress.save_error is None
+        assert job.progress.save_error is None
     assert names(tmp_path) == {"elastic-20", "elastic-25", "elastic-40", "elastic-55"}
 
 
@@ -366,6 +366,37 @@ def test_a_renamed_variable_is_an_error(tmp_path: Path) -> None:
     job, variable = renamed(partial=True)
     assert job.resume() == 20
     assert variable.numpy().tolist() == [7.0] * 4
+
+
+@pytest.mark.parametrize("later", ["kernel", "renamed"])
+def test_a_variable_that_is_made_after_resuming_is_looked_for_at_the_first_save(
+    tmp_path: Path, launched: Path, capfd: pytest.CaptureFixture[str], later: str
+) -> None:
+    tf = tensorflow()
+
+    def run(steps: int, name: str) -> Any:
+        layer = tf.Module()
+        checkpoint = tf.train.Checkpoint(layer=layer)
+        job = ElasticCheckpoint(checkpoint, str(tmp_path / "checkpoints"), every_steps=5, every_s=None)
+        begin = job.resume()
+        setattr(layer, name, tf.Variable(1.0))  # as a layer does when it sees its first batch
+        value = getattr(layer, name).numpy()
+        getattr(layer, name).assign(2.0)
+        for step in range(begin, begin + steps):
+            job.step(step + 1)
+        return value
+
+    run(10, "kernel")
+    assert run(10, later) == (2.0 if later == "kernel" else 1.0)
+    told = capfd.readouterr().err
+    until("it is written", lambda: (protocol.read(launched.parent / protocol.PROGRESS) or {}).get("step") == 20)
+    reported = (protocol.read(launched.parent / protocol.PROGRESS) or {})["not_restored"]
+    if later == "kernel":
+        assert reported is None
+        assert "initial values" not in told
+    else:
+        assert told.count("WARNING: variables began with initial values") == 1, "there is a second save"
+        assert "elastic-10 has no value for layer/renamed of this program; it has layer/kernel" in reported
 
 
 def test_a_prepared_program_says_so_while_the_one_before_it_trains(
@@ -487,14 +518,63 @@ def test_keras(tmp_path: Path, package: str) -> None:
 
     job, first = fit(25)
     assert int(first.optimizer.iterations) == 25
-    assert job._progress._examples == 25 * 8
-    assert isinstance(job._progress.loss, float)
+    assert job.progress._examples == 25 * 8
+    assert isinstance(job.progress.loss, float)
     assert names(tmp_path) == {"elastic-10", "elastic-20", "elastic-25"}
     job, model = fit(40)
-    assert job._progress._steps == 15
+    assert job.progress._steps == 15
     assert int(model.optimizer.iterations) == 40, "the optimizer went on, too"
     job, _ = fit(40)
-    assert job._progress._steps == 0, "all is done"
+    assert job.progress._steps == 0, "all is done"
+
+
+class Coordinator:
+    """Does at once what it is given, where Keras has workers do it."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+
+    def schedule(self, function: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
+        return Logs(function(*args))
+
+    def create_per_worker_dataset(self, dataset: Any) -> Any:
+        return dataset
+
+    def join(self) -> None:
+        self.waits += 1
+
+
+class Logs(dict[str, Any]):
+    def fetch(self) -> dict[str, Any]:
+        return self
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_batches_that_keras_hands_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+    """Each is counted, and `fit` ends with the last; where Keras has no such coordinator, each epoch is."""
+    tf, keras = tensorflow(), importlib.import_module("tf_keras")
+    monkeypatch.setattr(fit, "chief_device", lambda _: "/job:chief/device:CPU:0")
+    examples = tf.random.uniform((64, 4)), tf.random.uniform((64, 1))
+    data = tf.data.Dataset.from_tensor_slices(examples).repeat().batch(8)
+
+    def train(steps: int) -> tuple[ElasticCheckpoint, Any, Coordinator]:
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+        coordinator = Coordinator()
+        if known:
+            model._cluster_coordinator = coordinator
+        checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+        job = ElasticCheckpoint(checkpoint, str(tmp_path), total_steps=steps, every_steps=100)
+        model.fit(data, steps_per_epoch=8, epochs=20, verbose=0, callbacks=[job.callback()])
+        return job, model, coordinator
+
+    job, model, coordinator = train(25)
+    assert int(model.optimizer.iterations) == job._step == (25 if known else 32)
+    assert job.progress.loss is not None
+    assert not hasattr(model.train_function, "hands_out"), "what Keras had is back"
+    assert (coordinator.waits > 0) is known
+    job, model, _ = train(50)
+    assert int(model.optimizer.iterations) == job._step == (50 if known else 56), "it went on"
 
 
 def test_batch_size() -> None:

@@ -241,6 +241,7 @@ def test_a_generation_that_has_not_begun_has_no_first_step(get: Get, tmp_path: P
         json.dumps({"step": 1e308, "generation": -(2**70), "loss": True, "modes": [[1], {}], "hook": []}),
         b'{"step": 1, "x": [' + b"[]," * (1 << 20) + b"[]]}",  # too large for what launcher and program write
     ],
+    ids=lambda content: repr(content[:20]),  # pytest hands the id to every process that is started
 )
 def test_nonsense_is_as_if_nothing_were_there(get: Get, tmp_path: Path, content: bytes | str) -> None:
     for name in (protocol.LAUNCHER, protocol.PROGRESS):

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from elastic_tfjob.runtime import cgroup, forking, preload, protocol
 
-from .pods import Pod, until
+from .pods import PYTHON, Pod, until
 from .programs import tf_config
 
 SLOW = """
@@ -150,7 +149,7 @@ def test_side_by_side(folder: Path, pods: list[Pod], body: str, generation: int)
     one that is forked from it."""
     program = folder / "program.py"
     program.write_text(f'"""A program."""\n{FIRST}\n{BODIES[body]}\n')
-    command = [sys.executable, *flags(body), str(program), "--a", "b c", "ü"]
+    command = [PYTHON, *flags(body), str(program), "--a", "b c", "ü"]
     compare(folder, pods, command, generation)
 
 
@@ -177,7 +176,7 @@ def test_side_by_side_by_command_line(
         "relative": ["inside/program.py"],
         "link": ["link.py", "-v"],
     }[kind]
-    compare(folder, pods, [sys.executable, *command], generation)
+    compare(folder, pods, [PYTHON, *command], generation)
 
 
 def same(output: str) -> str:
@@ -221,7 +220,7 @@ def forked(folder: Path, pods: list[Pod]) -> MakeForked:
     def make(source: str, *, command: list[str] | None = None, ready: bool = True, **environment: str) -> Pod:
         (folder / "program.py").write_text(source)
         variables = {"PYTHONPATH": str(folder / "site-packages"), "TF_CONFIG": tf_config("ps"), **environment}
-        pod = Pod(folder / "pod", command or [sys.executable, str(folder / "program.py")], variables)
+        pod = Pod(folder / "pod", command or [PYTHON, str(folder / "program.py")], variables)
         pods.append(pod)
         pod.start()
         if ready:
@@ -283,9 +282,9 @@ def test_a_program_that_was_changed_is_started_anew(forked: MakeForked, folder: 
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        pytest.param(["sh", "-c", f"exec {sys.executable} program.py"], "the command is not python", id="shell"),
-        pytest.param([sys.executable, "-E", "program.py"], "hides the launcher's module", id="environment ignored"),
-        pytest.param([sys.executable, "-", "x"], "names no script", id="standard input"),
+        pytest.param(["sh", "-c", f"exec {PYTHON} program.py"], "the command is not python", id="shell"),
+        pytest.param([PYTHON, "-E", "program.py"], "hides the launcher's module", id="environment ignored"),
+        pytest.param([PYTHON, "-", "x"], "names no script", id="standard input"),
     ],
 )
 def test_what_cannot_be_forked_is_started_as_before(

@@ -5,6 +5,8 @@ import contextlib
 import errno
 import json
 import os
+import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -18,8 +20,9 @@ from typing import Any
 import pytest
 
 import elastic_tfjob.runtime
-from elastic_tfjob.runtime import hook, protocol
-from elastic_tfjob.runtime.launcher import Child, Launcher
+from elastic_tfjob.runtime import hook, priority, protocol
+from elastic_tfjob.runtime.launcher import Launcher
+from elastic_tfjob.runtime.programs import Child
 from elastic_tfjob.runtime.words import Words
 from harness.controlplane import free_port
 
@@ -166,6 +169,9 @@ def test_chief_prepares_saves_and_hands_over(chief: Callable[..., Pod]) -> None:
     prepare(pod)
     assert pod.status["generation"] == 0, "the old one trains on"
     assert "generation 1 trains" not in pod.output
+    took = pod.status["preparation"]
+    assert (took["generation"], took["way"]) == (1, "exec")
+    assert 0 < took["cpu_s"] < took["seconds"] + 1, "an interpreter that starts uses some CPU, of one core"
     decided = switch(pod, state="committed")
     assert decided["generation"] == 1
     until("the new one trains", lambda: "generation 1 trains" in pod.output)
@@ -178,6 +184,65 @@ def test_chief_prepares_saves_and_hands_over(chief: Callable[..., Pod]) -> None:
     assert len(children(pod)) == 1, "it runs already"
     protocol.write(pod.shared / "end-1.json", {"code": 9})
     assert pod.wait() == 9
+
+
+def test_a_program_that_is_prepared_goes_last(make_pod: Callable[..., Pod]) -> None:
+    """Its threads, and what it starts: until it is ready. Then it is as it would be without that."""
+    source = (
+        "import os, subprocess, threading, time\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+        "if os.environ['ELASTIC_TFJOB_GENERATION'] == '1':\n"
+        "    while not os.path.exists(os.path.join(os.environ['ELASTIC_TFJOB_DIR'], 'go-on')):\n"
+        "        time.sleep(0.01)\n"
+    ) + TRAINER
+    pod = make_pod(source, environment={"TF_CONFIG": CHIEF}).start()
+    until("it is up", lambda: "generation 0 trains" in pod.output)
+    pod.command("prepare", 1, tf_config=tf_config("chief", port=3001))
+
+    def threads() -> list[int]:
+        log = re.findall(r"generation 1 .*started as (\d+)", (pod.shared / "launcher.log").read_text())
+        return priority._threads(int(log[-1])) if log else []
+
+    until("it has threads and a child", lambda: len(threads()) >= 3)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert {os.sched_getscheduler(each) for each in threads()} == {os.SCHED_BATCH}
+    low = {os.getpriority(os.PRIO_PROCESS, each) for each in threads()}
+    assert low == {min(own + priority.NICER, 19) if priority._may_raise(own) else own}
+    (pod.shared / "go-on").touch()
+    until("it is ready", lambda: (pod.status["prepared"] or {}).get("state") == "ready")
+    assert {os.sched_getscheduler(each) for each in threads()} == {os.SCHED_OTHER}
+    assert {os.getpriority(os.PRIO_PROCESS, each) for each in threads()} == {own}
+    running = re.findall(r"generation 0 .*started as (\d+)", (pod.shared / "launcher.log").read_text())
+    assert {os.sched_getscheduler(each) for each in priority._threads(int(running[0]))} == {os.SCHED_OTHER}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user is to try")
+def test_who_may_not_raise_a_priority_does_not_lower_it_by_nice() -> None:
+    program = (
+        "import os, subprocess, sys\n"
+        "os.setgid(65534), os.setuid(65534)\n"
+        "child = subprocess.Popen(['sleep', '60'])\n"
+        "print(priority.lower(child.pid), os.sched_getscheduler(child.pid) == os.SCHED_BATCH,\n"
+        "      os.getpriority(os.PRIO_PROCESS, child.pid) == os.getpriority(os.PRIO_PROCESS, 0))\n"
+        "os.setpriority(os.PRIO_PROCESS, child.pid, 19)  # as a program may do itself\n"
+        "print(priority.restore(child.pid, 'batch'), os.sched_getscheduler(child.pid) == os.SCHED_OTHER,\n"
+        "      os.getpriority(os.PRIO_PROCESS, child.pid) == 19)\n"
+        "child.kill()\n"
+    )
+    folder = str(Path(priority.__file__).parents[2])
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import sys; sys.path.insert(0, {folder!r})\nfrom elastic_tfjob.runtime import priority\n" + program,
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NICE, (0, 0)),
+    )
+    assert told.stdout.split() == ["batch", "True", "True", "True", "True", "True"]
 
 
 def test_switch_waits_until_the_new_one_is_ready(chief: Callable[..., Pod]) -> None:

@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.objects.annotations import State, Target
-from elastic_tfjob.controller.objects.observed import EXPORTER, Pod
+from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
+from elastic_tfjob.controller.objects.pod import EXPORTER, Pod
 from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.state import State
+from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.exporter.files import status
 from pod.pods import Pod as Launched
 from pod.pods import until
@@ -195,6 +197,45 @@ class TestDowngrade:
         back = world.restore(known)
         back.run(10)
         assert sorted(back.running) == ["chief-0", "ps-0", "worker-0", "worker-2"]
+
+    @pytest.mark.parametrize("phase", ["Preparing", "Switching", "Stable"])
+    def test_causes_are_no_matter_to_it(self, old: Ask, phase: str) -> None:
+        """The older version refuses a state with a key that it does not know: causes are elsewhere. It leaves them, and
+        the present version knows them when it is back."""
+        job = world.running()
+        asked = Target(1, GROWS_TO, reason="more", declared=BEGINS_WITH, cause="asked")
+        job.annotations[f"{PREFIX}target"] = asked.to_json()
+        job.run(30) if phase == "Stable" else job.until(phase)
+        assert job.annotations[CAUSES_ANNOTATION] == '{"1":"asked"}'
+        job.target(1, Worker=3)
+        known = json.loads(json.dumps(world.record(job)))
+        (after,) = old(["go_on", known, 40])
+        back = world.restore(after)
+        assert [back.state.cause(done) for done in back.state.history] == ["asked"]
+        (end,) = old(["to_the_end", known])
+        goes_well("preparing", known, end)
+
+    def test_a_target_with_keys_that_it_does_not_know(self, old: Ask, fresh: dict[str, Json]) -> None:
+        """The older version takes such a target for none: a change of size that is prepared is rolled back, one that is
+        further ends as it was begun, no pod that trains is lost, and its scheduling loop writes a target anew."""
+        names = ["stable", "preparing", "checkpointing", "switching"]
+        before = [copy.deepcopy(fresh[name]) for name in names]
+        for known in before:
+            target = json.loads(known["annotations"][f"{PREFIX}target"])
+            more = {"cause": "asked", "memory": {"las.forgiven": 1.0}}
+            known["annotations"][f"{PREFIX}target"] = json.dumps({**target, **more})
+        after = old(*(["go_on", known, 60] for known in before))
+        for name, known in zip(names, after, strict=True):
+            assert "error" not in known, (name, known)
+            state = json.loads(known["annotations"][f"{PREFIX}state"])
+            assert state["phase"] == "Stable", name
+            assert state["replicas"] == (BEGINS_WITH if name == "preparing" else ENDS_WITH[name][1]), name
+            anew = {"generation": state["generation"], "replicas": state["replicas"], "declared": BEGINS_WITH}
+            known["annotations"][f"{PREFIX}target"] = json.dumps(anew)
+        for name, end in zip(names, old(*(["to_the_end", known] for known in after)), strict=True):
+            assert "error" not in end, (name, end)
+            assert "j-chief-0" in end["kept"], name
+            assert (end["second"]["replicas"]["Worker"], end["ended"]) == (4, "Succeeded"), (name, end["events"])
 
     @pytest.mark.parametrize("name", ["preparing", "checkpointing", "switching", "rolling-back", "recreating"])
     def test_back_and_forth(self, old: Ask, name: str) -> None:

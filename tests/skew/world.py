@@ -15,7 +15,11 @@ from datetime import datetime
 from typing import Any
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.runtime.launcher import Command
+
+try:
+    from elastic_tfjob.runtime.command import Command
+except ImportError:  # the older version
+    from elastic_tfjob.runtime.launcher import Command  # type: ignore[attr-defined]
 
 # Where the package keeps these is another place in each version; what goes with a version imports them itself.
 from unit.pretend import ELASTIC, Cluster, Launcher, Pod, Report, Settings, State, Target

@@ -5,7 +5,9 @@ from typing import Any
 
 from elastic_tfjob.controller.job.decision import Decision, Observed, Settings
 from elastic_tfjob.controller.job.reconcile import reconcile
-from elastic_tfjob.controller.objects.observed import Job, Pod, PodGroup, Service
+from elastic_tfjob.controller.objects.dependents import PodGroup, Service
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.status import format_time
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -22,11 +22,16 @@ from elastic_tfjob.controller.job.decision import (
     UpdatePodGroup,
 )
 from elastic_tfjob.controller.job.reconcile import reconcile
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, State, Target
-from elastic_tfjob.controller.objects.observed import Budget, Job, Pod, Trouble, pinned_to
+from elastic_tfjob.controller.objects.affinity import pinned_to
+from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
+from elastic_tfjob.controller.objects.dependents import Budget
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.pod import Pod, Trouble
 from elastic_tfjob.controller.objects.quantities import cpu_of
 from elastic_tfjob.controller.objects.reports import Checkpoint, CpuUse, MemoryUse, Prepared, Report, Saved, Switch
+from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.status import format_time
+from elastic_tfjob.controller.objects.target import Target
 from unit.build import NOW, UID, job, pod_group
 
 # What tests/skew/world.py takes from here, because the package has it elsewhere in each version, is named too.
@@ -212,6 +217,8 @@ class Cluster:
         self.gang: list[dict[str, Any]] = []
         """The spec of the PodGroup, each time that it was written."""
         self.reported_at = 0.0
+        self.report_age_s = 0.0
+        """How long ago the pods were asked for their status."""
         self.steps_per_s = 10.0
         self.deaf = False
         self.listens_since = NOW
@@ -258,6 +265,7 @@ class Cluster:
                 resumed_step=self.resumes_at,
                 saves=not self.old_launchers,
                 saved=launcher.saved,
+                received_at=self.now.timestamp() - self.report_age_s,
             )
             for name, launcher in self.launchers.items()
             if not self.deaf and self.pods[name].phase == "Running"

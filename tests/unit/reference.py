@@ -7,6 +7,7 @@ PYTHONPATH=tests python -m unit.reference --check    ends with 1 where one is ol
 import ast
 import dataclasses
 import itertools
+import json
 import sys
 import typing
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,20 @@ from pydantic.fields import FieldInfo
 from elastic_tfjob.api.annotations import ANNOTATIONS, OPERATOR_ANNOTATIONS, PREFIX
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.objects import catalogue, reports
-from elastic_tfjob.controller.objects.settings import Configuration, RescaleLimits, StatusPolling
+from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION
+from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
+from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
+from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION
+from elastic_tfjob.controller.objects.settings import (
+    Configuration,
+    PoolSettings,
+    QueryLimits,
+    RescaleLimits,
+    StatusPolling,
+)
+from elastic_tfjob.controller.objects.told import TOLD_ANNOTATION
+from elastic_tfjob.controller.objects.verdict import DEADLINE_ANNOTATION, SLACK_ANNOTATION, VERDICT_ANNOTATION
+from elastic_tfjob.controller.query import openapi
 from elastic_tfjob.scheduling.contract import as_markdown
 from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
 from elastic_tfjob.scheduling.unmet import refused_values
@@ -41,6 +55,7 @@ def pages() -> dict[str, str]:
         "reference/events.md": events(),
         "reference/metrics.md": operator_metrics(),
         "reference/status.md": status(),
+        "reference/openapi.json": json.dumps(openapi.document(), indent=1) + "\n",
     }
 
 
@@ -66,6 +81,8 @@ def configuration() -> str:
         "Top level": Configuration,
         "`rescale`": RescaleLimits,
         "`status`": StatusPolling,
+        "`query`": QueryLimits,
+        "`pools`, each ([loans](../loans.md))": PoolSettings,
     }
     for title, model in models.items():
         parts += [f"## {title}", fields(model)]
@@ -93,6 +110,8 @@ def allowed(field: FieldInfo) -> str:
     kind = field.annotation
     if typing.get_origin(kind) is typing.Literal:
         return ", ".join(f"`{word}`" for word in typing.get_args(kind))
+    if field.is_required() and typing.get_origin(kind) is tuple:
+        return " ".join(["list of texts", *filter(None, map(bound, field.metadata))])
     words = {bool: "true or false", int: "whole number", float: "number", str: "text"}
     text = words.get(kind, "") if isinstance(kind, type) else ""
     if not text:
@@ -117,6 +136,8 @@ def bound(rule: Any) -> str:
 
 
 def default(field: FieldInfo) -> Any:
+    if field.is_required():
+        return "required"
     found = field.get_default(call_default_factory=True)
     if isinstance(found, bool):
         return str(found).lower()
@@ -124,6 +145,18 @@ def default(field: FieldInfo) -> Any:
 
 
 # Annotations
+
+
+KEPT = (
+    UID_ANNOTATION,
+    RECORD_ANNOTATION,
+    INDEXES_ANNOTATION,
+    CAUSES_ANNOTATION,
+    DEADLINE_ANNOTATION,
+    VERDICT_ANNOTATION,
+    SLACK_ANNOTATION,
+    TOLD_ANNOTATION,
+)
 
 
 def annotations() -> str:
@@ -137,8 +170,10 @@ def annotations() -> str:
                 f"Each has the prefix `{PREFIX}`. What they do, with their defaults: [elastic.md](../elastic.md). An "
                 "invalid value raises the event `InvalidAnnotation` and is ignored.",
                 table(("Annotation", "Allowed"), rows),
-                f"The operator's own, which nobody else may write: {own}, `elastic-tfjob.kubeflow.org/uid`, "
-                "`elastic-tfjob.kubeflow.org/record` and `elastic-tfjob.kubeflow.org/indexes`.",
+                "On nodes and the operator's ConfigMap: [loans](../loans.md).",
+                f"The operator's own, which nobody else may write: {own}, "
+                + ", ".join(f"`{name}`" for name in KEPT[:-1])
+                + f" and `{KEPT[-1]}`.",
             )
         )
         + "\n"
@@ -155,7 +190,8 @@ def events() -> str:
             (
                 "# Events",
                 WRITTEN,
-                "`kubectl describe tfjob NAME` shows them. An event that repeats is counted, not written again.",
+                "`kubectl describe tfjob NAME`, or `node NAME`, shows them. An event that repeats is counted, not "
+                "written again.",
                 table(("Reason", "Type", "Object", "Meaning"), rows),
                 "A pod that does not start adds an event with the reason of kubelet or kube-scheduler, such as "
                 "`Unschedulable` or `ErrImagePull`.",
@@ -227,9 +263,19 @@ def known_metrics() -> Iterator[Any]:
 
 NOT_READ = {
     "save_error": ("text", "why the last save failed, or `null`; the operator does not read it"),
+    "not_restored": (
+        "text",
+        "variables that began with initial values, since the checkpoint that training went on from lacks them and "
+        "they were made after `resume()`; `null` if there are none; the operator does not read it",
+    ),
     "start": ("object", "how the next generation's program will be started; the operator does not read it"),
     "start.way": ("`fork`, `exec`", "forked from an interpreter that has imported, or as a process of its own"),
     "start.why": ("text", "why it will not be forked"),
+    "preparation": ("object", "what it took until the newest generation's program was ready; not read by the operator"),
+    "preparation.generation": ("whole number", "number of the change of size that it was for"),
+    "preparation.way": ("`fork`, `exec`", "how it was started"),
+    "preparation.seconds": ("number", "from its start until it waited, or listened"),
+    "preparation.cpu_s": ("number", "CPU-seconds that it used until then"),
 }
 """Keys of the answer that a Report does not keep."""
 OWN = {"received_at", "saves"}

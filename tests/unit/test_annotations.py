@@ -74,7 +74,7 @@ def test_all_of_them() -> None:
         ("rescale", "Overlap", "allowed is overlap or spare or recreate or never"),
         ("loanable", "yes", "allowed is true or false"),
         ("placement", "pack", "allowed is auto or none"),
-        ("loanable", "true", "no node is lent to a live cluster yet"),
+        ("loanable", "true", "so it needs the annotation elastic.kubeflow.org/checkpoint-dir"),
         ("checkpoint-dir", " ", "allowed is a path or URL"),
         ("estimated-duration", "", "allowed is a duration"),
         ("max-worker", "3", "is not known; there are checkpoint-dir,"),

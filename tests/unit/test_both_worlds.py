@@ -13,7 +13,7 @@ import pytest
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import Settings
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.observed import Pod
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job
 from elastic_tfjob.controller.schedule.snapshot import assemble
 from elastic_tfjob.controller.schedule.targets import decide
@@ -68,6 +68,7 @@ HISTORY = (
     Entry(700.0, size(1, 1), moves=1),  # move
     Entry(800.0, size(1, 3), moves=1),  # grow, with a worker that has moved
     Entry(900.0, size(1, 3), moves=2),
+    Entry(1000.0, size(1, 3), moves=2),  # nothing but what is remembered
 )
 MOMENTS = (*(entry.at_s - 1.0 for entry in HISTORY[1:]), HISTORY[-1].at_s + 60.0)
 """Just before the next entry, when things have settled."""
@@ -82,8 +83,10 @@ class Script:
     def __call__(self, round_: Round) -> None:
         for job in round_.snapshot.jobs.values():
             passed_s = round_.now - job.spec.arrival_s
-            entry = [each for each in self.history if each.at_s <= passed_s + 1e-6][-1]
-            self._follow(round_, job, entry)
+            begun = [each for each in self.history if each.at_s <= passed_s + 1e-6]
+            if job.phase != "rescaling":
+                round_.remember(job, "script.begun", len(begun))
+            self._follow(round_, job, begun[-1])
 
     def _follow(self, round_: Round, job: Job, entry: Entry) -> None:
         if job.phase == "rescaling":
@@ -247,6 +250,7 @@ def compare(one: Job, other: Job) -> None:
     assert one.placement == other.placement
     assert one.cpu == other.cpu
     assert one.migrations == other.migrations
+    assert one.memory == other.memory
     assert since(one, one.since_s) == pytest.approx(since(other, other.since_s), abs=SETTLES_S)
     assert one.executed_s == pytest.approx(other.executed_s, abs=SETTLES_S)
     assert one.service == pytest.approx(other.service, abs=SETTLES_S * 6)
@@ -278,8 +282,9 @@ def test_a_robbed_job_is_where_there_are_nodes(
 
 def test_the_history_says_something(worlds: tuple[dict[float, Snapshot], dict[float, Snapshot]]) -> None:
     """Each entry has come true before the next one."""
-    for entry, moment in zip(HISTORY, MOMENTS, strict=True):
+    for begun, (entry, moment) in enumerate(zip(HISTORY, MOMENTS, strict=True), 1):
         job = worlds[0][moment].jobs["ns/j"]
+        assert job.memory == {"script.begun": begun}
         assert job.counts == {type_: count for type_, count in entry.counts.items() if count}, entry
         assert job.cpu == entry.cpu
         assert job.migrations == entry.moves

@@ -10,7 +10,8 @@ from prometheus_client import REGISTRY
 
 from elastic_tfjob.controller.kube.errors import Expired, TooLarge, Unavailable
 from elastic_tfjob.controller.kube.informer import Informer
-from elastic_tfjob.controller.objects.observed import Key, Pod
+from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.pod import Pod
 
 
 def raw(name: str, version: int, *, uid: str = "", phase: str = "Pending") -> dict[str, Any]:

@@ -56,6 +56,22 @@ async def test_nothing_is_redirected() -> None:
     assert seen == ["/one", "/two", "/three", "/four"]
 
 
+async def test_lines_are_read_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "MAX_LINE", 10)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for part in (b"one\ntw", b"o\n", b"x" * 25, b"y" * 25, b"z\nthree\n", b"x" * 25 + b"\nend"):
+            await response.write(part)
+            await asyncio.sleep(0.02)
+        return response
+
+    async with client_of(answer) as api:
+        found = [line async for line in api.lines("/log")]
+    assert found == [b"one", b"two", b"x" * 10, b"three", b"x" * 10, b"end"]
+
+
 async def test_what_is_passed_on_is_bounded_and_not_unpacked() -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         assert request.headers["Accept-Encoding"] == "identity"

@@ -13,7 +13,7 @@ from elastic_tfjob.controller.kube import events, supervise
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import Unavailable
 from elastic_tfjob.controller.kube.events import Recorder
-from elastic_tfjob.controller.objects.observed import Job
+from elastic_tfjob.controller.objects.job import Job
 
 
 class Server:

@@ -9,10 +9,11 @@ import pytest
 
 from elastic_tfjob.controller.job.decision import Create, Decision, DeletePod, Event, ResizePod, SaveState
 from elastic_tfjob.controller.job.pods import render_pod
+from elastic_tfjob.controller.kube.caches import Caches
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import Conflict, Invalid, NotFound
 from elastic_tfjob.controller.kube.events import Recorder
-from elastic_tfjob.controller.kube.executor import Caches, Executor
+from elastic_tfjob.controller.kube.executor import Executor
 from unit.build import job
 
 

@@ -11,23 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_tfjob.controller.job import pods as pods_module
-from elastic_tfjob.controller.job import rescale
+from elastic_tfjob.controller.job.commands import TOLD_AT_ONCE, TOLD_S, Order
 from elastic_tfjob.controller.job.decision import Create, Decision, SendCommand, Settings
 from elastic_tfjob.controller.job.pods import TFConfigs, general_name, tf_config
-from elastic_tfjob.controller.objects.annotations import (
-    COMMAND_ANNOTATION,
-    STATE_ANNOTATION,
-    STOP_COMMAND,
-    TARGET_ANNOTATION,
-    Command,
-    Next,
-    State,
-    Target,
-    abridged,
-)
-from elastic_tfjob.controller.objects.observed import Job, Pod
+from elastic_tfjob.controller.job.rescale_input import RescaleInput
+from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
+from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND, Command, abridged
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.state import Next, State
 from elastic_tfjob.controller.objects.status import format_time
+from elastic_tfjob.controller.objects.target import Target
 from unit.build import NOW, decide, job, pod, pod_group, replicas, services
 from unit.pretend import COMMAND, ELASTIC
 
@@ -113,9 +108,9 @@ def test_a_pass_of_a_rescaled_job_is_linear(names: list[str]) -> None:
     """Commands are made and compared without the names of all replicas in each; some pods a pass are told."""
     found, pods = rescaled()
     decision = decide(found, pods=pods, services=services(COUNTS), settings=IMAGE)
-    assert len(told(decision)) == rescale.TOLD_AT_ONCE
+    assert len(told(decision)) == TOLD_AT_ONCE
     assert decision.again_at is not None
-    assert (decision.again_at - NOW).total_seconds() == rescale.TOLD_S  # and sooner when pods have heard
+    assert (decision.again_at - NOW).total_seconds() == TOLD_S  # and sooner when pods have heard
     assert len(names) <= 4 * (WORKERS + 1)
     for _ in range(10):
         commands = told(decision)
@@ -198,14 +193,14 @@ def test_by_role_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     found.annotations.update({STATE_ANNOTATION: state.to_json(), TARGET_ANNOTATION: coming.to_json()})
     looks = 0
-    plain = rescale.RescaleInput.__dict__["by_role"].func
+    plain = RescaleInput.__dict__["by_role"].func
 
-    def counted(situation: rescale.RescaleInput) -> object:
+    def counted(situation: RescaleInput) -> object:
         nonlocal looks
         looks += 1
         return plain(situation)
 
-    monkeypatch.setattr(rescale.RescaleInput.__dict__["by_role"], "func", counted)
+    monkeypatch.setattr(RescaleInput.__dict__["by_role"], "func", counted)
     decide(found, pods=pods, services=services(COUNTS), settings=IMAGE)
     assert looks == 1
 
@@ -216,7 +211,7 @@ def test_a_command_in_parts_is_the_command(types: dict[str, int], sparse: bool) 
     found = job(types, enableDynamicWorker=sparse)
     spec = found.spec()
     configs = TFConfigs(found, spec, slot=1)
-    order = rescale.Order(Command(2, "prepare", "", "spare", 7.0), configs)
+    order = Order(Command(2, "prepare", "", "spare", 7.0), configs)
     for name, count in types.items():
         for index in range(count):
             whole = Command(2, "prepare", tf_config(found, spec, name, index, slot=1), "spare", 7.0)

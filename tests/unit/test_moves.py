@@ -12,16 +12,11 @@ from elastic_tfjob.controller.job.decision import Create, Settings
 from elastic_tfjob.controller.job.disruptions import BUDGET, render_budget
 from elastic_tfjob.controller.job.moves import Move, coming_indexes, described, moves, replicas_moved
 from elastic_tfjob.controller.job.pods import replica_labels
-from elastic_tfjob.controller.objects.annotations import (
-    STATE_ANNOTATION,
-    TARGET_ANNOTATION,
-    UID_ANNOTATION,
-    Next,
-    State,
-    Target,
-)
+from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION, UID_ANNOTATION
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION, parse, position, resized
 from elastic_tfjob.controller.objects.service import Record
+from elastic_tfjob.controller.objects.state import Next, State
+from elastic_tfjob.controller.objects.target import Target
 from unit.build import UID, job
 from unit.pretend import Cluster
 

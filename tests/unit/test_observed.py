@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from elastic_tfjob.controller.job.inject import inject
 from elastic_tfjob.controller.objects.cluster import ConfigMap, ForeignPod, Node
-from elastic_tfjob.controller.objects.observed import EXPORTER, INSTALL, Job, Pod, PodGroup, Service
+from elastic_tfjob.controller.objects.dependents import PodGroup, Service
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.pod import EXPORTER, INSTALL, Pod
 
 from .build import UID, decide, job
 

@@ -1,19 +1,26 @@
 """The operator's own annotations, `target` and `state`, as anybody may have written them."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+import yaml
 
-from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX
 from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES, MAX_ENTRIES, MAX_REPLICAS, MAX_STEPS, MAX_TEXT
-from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION, Next, Refused, Rescaled, State, Target, claim
+from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION, claim
+from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION, Causes
+from elastic_tfjob.controller.objects.state import Next, Refused, Rescaled, State
+from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.schedule.scheduled_job import scheduled_job
 
 from .build import NOW, UID, job
 from .pretend import started
+from .reference import KEPT
 
 RECORDED: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "data" / "annotations-0.1.json").read_text())
 """Written by version 0.1 of the operator, in each phase of rescales of the pretended cluster."""
@@ -32,7 +39,9 @@ DONE = {
     "reason": "",
 }
 
-FULL_TARGET = Target(3, SIZE, {"Worker": ("a", "b.example.com")}, {"Worker": (1, 10**9)}, "why", SIZE)
+FULL_TARGET = Target(
+    3, SIZE, {"Worker": ("a", "b.example.com")}, {"Worker": (1, 10**9)}, "why", SIZE, memory={"a.b": -0.1}
+)
 FULL_STATE = State(
     "Preparing",
     generation=2,
@@ -57,6 +66,38 @@ FULL_STATE = State(
 )
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (None, {}),
+        ([1], {}),
+        ("x", {}),
+        ({"las.forgiven": 1, "b": 0.5}, {"las.forgiven": 1.0, "b": 0.5}),
+        ({"a": True, "b": "1", "c": None, "d": [], "e": {}, "f": 2.0}, {"f": 2.0}),
+        ({"": 1.0, "A": 1.0, "ü": 1.0, "a b": 1.0, "a\n": 1.0, "n" * 33: 1.0, "n" * 32: 1.0}, {"n" * 32: 1.0}),
+        ({f"n{k:03}": k for k in range(1000)}, {f"n{k:03}": float(k) for k in range(16)}),
+    ],
+)
+def test_what_is_remembered_is_read_with_its_bounds(written: object, read: dict[str, float]) -> None:
+    """What is no memory is forgotten; the rest of the target counts."""
+    text = orjson.dumps({"generation": 3, "replicas": SIZE, "memory": written}).decode()
+    found = Target.parse(text)
+    assert found is not None
+    assert dict(found.memory) == read
+    assert found.generation == 3
+    assert Target.parse(found.to_json()) == found
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "1" + "0" * 400, "NaN"])
+def test_a_number_beyond_all_is_not_remembered(number: str) -> None:
+    try:
+        found = Target.parse(f'{{"generation":3,"replicas":{{"PS":1}},"memory":{{"a":{number}}}}}')
+    except ValueError:
+        return  # no JSON
+    assert found is not None
+    assert found.memory == {}
+
+
 @pytest.mark.parametrize("what", sorted(RECORDED["state"]))
 def test_reads_the_states_of_today(what: str) -> None:
     text = RECORDED["state"][what]
@@ -78,6 +119,43 @@ def test_reads_the_targets_of_today(what: str) -> None:
 def test_what_is_written_is_read() -> None:
     assert Target.parse(FULL_TARGET.to_json()) == FULL_TARGET
     assert State.parse(FULL_STATE.to_json()) == FULL_STATE
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ('{"1":"asked"}', {1: "asked"}),
+        ('{"1":"of-tomorrow","2":"grow","3":5,"4":null,"5":["asked"]}', {2: "grow"}),
+        ('{"-1":"asked","1e3":"asked","99999999999":"asked","\u00b2":"asked","07":"asked"}', {7: "asked"}),
+        (json.dumps({str(k): "asked" for k in range(33)}), {}),
+        (json.dumps({str(k): "asked" for k in range(32)}), dict.fromkeys(range(32), "asked")),
+        ("[1]", {}),
+        ("[" * 100_000, {}),
+        ('{"1":"asked"' + " " * 5_000 + "}", {}),
+    ],
+)
+def test_causes_are_read_with_their_bounds(written: str, read: Causes) -> None:
+    """They are beside the state, which is what it is without them."""
+    annotations = {f"{PREFIX}state": FULL_STATE.to_json(), CAUSES_ANNOTATION: written}
+    assert State.of(annotations, UID, TYPES) == replace(FULL_STATE, causes=read)
+
+
+def test_causes_are_written_beside_the_state_for_the_sizes_that_it_remembers() -> None:
+    assert FULL_STATE.causes_json is None
+    state = replace(FULL_STATE, causes={0: "repair", 1: "asked", 3: "deadline", 4: "asked"})
+    assert state.to_json() == FULL_STATE.to_json()
+    assert state.causes_json == '{"1":"asked","3":"deadline"}'
+    annotations = {f"{PREFIX}state": state.to_json(), CAUSES_ANNOTATION: state.causes_json, UID_ANNOTATION: "another"}
+    assert claim(annotations, UID)[CAUSES_ANNOTATION] is None
+
+
+def test_nobody_but_the_operator_may_write_its_annotations() -> None:
+    """The policy names each of them, and none that is the user's."""
+    policies = yaml.safe_load_all((Path(__file__).parents[2] / "manifests" / "base" / "policy.yaml").read_text())
+    text = next(policies)["spec"]["variables"][0]["expression"]
+    named = set(re.findall(r"'([a-z.-]+/[a-z]+)'", text.partition("]")[0]))
+    of_jobs = {f"{PREFIX}{name}" for name in OPERATOR_ANNOTATIONS - {"command"}}
+    assert named == {*of_jobs, *KEPT}
 
 
 def test_keys_of_a_newer_operator_are_passed_over() -> None:

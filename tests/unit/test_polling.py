@@ -17,7 +17,8 @@ from aiohttp import web
 
 from elastic_tfjob.controller.kube import polling, supervise
 from elastic_tfjob.controller.kube.polling import Reports, ask_directly, open_session
-from elastic_tfjob.controller.objects.observed import Key, Pod
+from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.settings import StatusPolling
 
@@ -488,3 +489,19 @@ async def test_no_asker_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     await until(lambda: bool(questions))
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def test_reports_are_read_in_another_thread_while_a_pod_comes() -> None:
+    """As the query API does for nodes."""
+    reports = Reports(cast("Any", None), lambda _: (), lambda _: None, StatusPolling)
+    sources: dict[str, Any] = {}
+
+    class Comes:
+        @property
+        def report(self) -> None:
+            sources["another"] = self
+
+    sources["one"] = Comes()
+    reports._sources["ns", "j"] = sources
+    assert reports.of_job(("ns", "j")) == {}
+    assert len(sources) == 2

@@ -27,8 +27,9 @@ from elastic_tfjob.controller.job.decision import (
     Settings,
     UpdatePodGroup,
 )
-from elastic_tfjob.controller.objects.annotations import COMMAND_ANNOTATION, STOP_COMMAND
-from elastic_tfjob.controller.objects.observed import INSTALL, Job, Pod
+from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.pod import INSTALL, Pod
 from elastic_tfjob.controller.objects.status import format_time
 from unit.build import NOW, condition, decide, job, pod, pod_group, replicas, service, services, shown
 

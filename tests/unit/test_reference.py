@@ -33,6 +33,7 @@ def test_status_has_the_keys_that_an_exporter_answers_with(tmp_path: Path) -> No
         "switch": {"generation": 1},
         "saved": {"request": 1},
         "start": {"way": "exec"},
+        "preparation": {"generation": 1},
     }
     (tmp_path / protocol.LAUNCHER).write_text(json.dumps(said))
     (tmp_path / protocol.PROGRESS).write_text(json.dumps({"checkpoint": {"step": 1}}))

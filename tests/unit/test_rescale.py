@@ -13,14 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.job import rescale
+from elastic_tfjob.controller.job.commands import TOLD_S
 from elastic_tfjob.controller.job.decision import Decision, DeletePod, Observed, SendCommand, Settings
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.kube.executor import Refusals
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, State, Target
+from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.reports import MemoryUse
 from elastic_tfjob.controller.objects.service import Record
+from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.status import format_time
+from elastic_tfjob.controller.objects.target import Target
 from unit import pretend
 from unit.pretend import ELASTIC, Cluster, started
 
@@ -410,7 +412,7 @@ def test_marks_that_reach_nobody_make_no_busy_loop() -> None:
         cluster.reconcile(killed_after=0)
         assert [action for action in cluster.decision.actions if isinstance(action, SendCommand)]
         assert cluster.decision.again_at is not None
-        assert (cluster.decision.again_at - cluster.now).total_seconds() == rescale.TOLD_S
+        assert (cluster.decision.again_at - cluster.now).total_seconds() == TOLD_S
 
 
 def test_without_a_command_the_launcher_cannot_be_injected() -> None:

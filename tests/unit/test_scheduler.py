@@ -13,13 +13,20 @@ from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube import supervise
 from elastic_tfjob.controller.kube.errors import Invalid, Unavailable
 from elastic_tfjob.controller.kube.informer import Informer
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, Target
-from elastic_tfjob.controller.objects.observed import Job, Key, Pod
+from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.settings import Configuration
-from elastic_tfjob.controller.schedule import loop, targets
+from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.schedule import annotation_writer, left_out, loop, targets
+from elastic_tfjob.controller.schedule import round as round_
+from elastic_tfjob.controller.schedule.annotation_writer import AnnotationWriter
 from elastic_tfjob.controller.schedule.isolate import without_offenders
 from elastic_tfjob.controller.schedule.loop import Scheduler
+from elastic_tfjob.controller.schedule.round import describe_all
 from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
+from elastic_tfjob.controller.schedule.target_writer import TargetWriter
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +98,7 @@ class Server:
 class World:
     """The loop, what it reads and what it says."""
 
-    def __init__(self, jobs: list[Object], profile: str = "kips") -> None:
+    def __init__(self, jobs: list[Object], profile: str = "kips", configuration: Configuration | None = None) -> None:
         self.server = Server(jobs)
         self.events: list[tuple[str, Event]] = []
         api: Any = self.server
@@ -99,13 +106,14 @@ class World:
         self.pods: Informer[Pod] = Informer(api, "/pods", Pod.parse, lambda _: None, touched=self._touched)
         reports: Any = self
         recorder: Any = self
+        made = Configuration(profile=profile) if configuration is None else configuration
         self.scheduler = Scheduler(
             api,
             self.jobs,
             self.pods,
             reports=reports,
             recorder=recorder,
-            configuration=lambda: Configuration(profile=profile),
+            configuration=lambda: made,
         )
         for job in jobs:
             self.jobs.written(job)
@@ -161,13 +169,13 @@ def break_for_bad(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, is_bad
 
 
 STAGES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
-    "describing": (loop, "scheduled_job", lambda job, *_, **__: job is not None and job.name == "bad"),
-    "refusals": (Scheduler, "_note_refusal", lambda _, key, __: key[1] == "bad"),
-    "core": (loop, "schedule", lambda snapshot, _: "ns/bad" in snapshot.jobs),
+    "describing": (round_, "scheduled_job", lambda job, *_, **__: job is not None and job.name == "bad"),
+    "refusals": (TargetWriter, "note_refusal", lambda _, key, __: key[1] == "bad"),
+    "core": (round_, "schedule", lambda snapshot, _: "ns/bad" in snapshot.jobs),
     "needs": (targets, "_needed", lambda found, _: found.source.name == "bad"),
     "words": (targets, "_holds", lambda found, _: found.source.name == "bad"),
-    "timing": (Scheduler, "_may_write", lambda _, key, *__: key[1] == "bad"),
-    "storing": (Scheduler, "_store", lambda _, job, *__: job.name == "bad"),
+    "timing": (TargetWriter, "_may_write", lambda _, key, *__: key[1] == "bad"),
+    "storing": (AnnotationWriter, "_store", lambda _, write: write.job.name == "bad"),
 }
 
 
@@ -185,7 +193,7 @@ async def test_a_job_that_fails_is_left_out_and_the_others_get_their_targets(
     assert "bad" not in world.server.targets
 
 
-@pytest.mark.parametrize("profile", ["kips", "fixed", "fifo"])
+@pytest.mark.parametrize("profile", ["kips", "fixed", "fifo", "specon"])
 @pytest.mark.parametrize(
     "bad",
     [
@@ -241,7 +249,7 @@ async def test_a_write_that_hangs_holds_up_no_other_job(monkeypatch: pytest.Monk
         written = asked.count("slow")
         await world.until(lambda: asked.count("slow") > written)
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("target-")]
-    assert not world.scheduler._writing
+    assert not len(world.scheduler._writer._writer)
 
 
 @pytest.mark.parametrize("which", ["_nodes", "_foreign"])
@@ -272,7 +280,7 @@ async def test_a_watch_of_the_cluster_that_ends_is_begun_anew(monkeypatch: pytes
 
 async def test_a_write_that_is_cancelled_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """By something that it waited for; the job is left out for a while, as with any error."""
-    monkeypatch.setattr(loop, "_ASIDE_S", 0.5)
+    monkeypatch.setattr(left_out, "_ASIDE_S", 0.5)
     world = World([tfjob("bad")])
     patch, asked = world.server.patch, []
 
@@ -304,7 +312,7 @@ async def test_what_was_left_out_comes_back_when_it_is_mended(monkeypatch: pytes
 
 
 async def test_what_was_left_out_is_tried_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_ASIDE_S", 1.0)
+    monkeypatch.setattr(left_out, "_ASIDE_S", 1.0)
     break_for_bad(monkeypatch, *STAGES["core"])
     world = World(crowd())
     async with world.running():
@@ -341,7 +349,7 @@ async def test_a_target_that_is_refused_for_good_keeps_no_room(monkeypatch: pyte
 
 async def test_a_namespace_that_writes_slowly_holds_up_no_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """A webhook that does not answer: jobs that come later get their targets."""
-    monkeypatch.setattr(loop, "_WRITE_S", 0.2)
+    monkeypatch.setattr(annotation_writer, "_WRITE_S", 0.2)
     world = World([tfjob("bad")])
     patch, asked = world.server.patch, asyncio.Event()
 
@@ -410,13 +418,13 @@ async def test_a_round_looks_at_what_is_new(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(ScheduledJob, "passing", property(lambda _: False))  # they do wait: for their pods
     world = World(crowd())
     looks: list[set[str]] = []
-    works = loop._describe_all
+    works = describe_all
 
     def counted(seen: Any, *args: Any, **options: Any) -> Any:
         looks.append({name for _, name in seen})
         return works(seen, *args, **options)
 
-    monkeypatch.setattr(loop, "_describe_all", counted)
+    monkeypatch.setattr(loop, "describe_all", counted)
     async with world.running():
         await world.until(lambda: len(world.server.targets) == len(GOOD) + 1)
         world.renewed = lambda: {("ns", "good-0")}  # type: ignore[method-assign]

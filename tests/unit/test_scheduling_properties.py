@@ -8,10 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic_tfjob.controller.objects.annotations import Target
-from elastic_tfjob.controller.objects.observed import Job, Pod
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import CpuUse, Report
 from elastic_tfjob.controller.objects.status import format_time
+from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.objects.unfit import active, judge
 from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job
 from elastic_tfjob.controller.schedule.snapshot import assemble

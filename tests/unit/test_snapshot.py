@@ -8,21 +8,24 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES
-from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION, Target
+from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION
 from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
-from elastic_tfjob.controller.objects.observed import Job, Pod
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import CpuUse, Report
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record
 from elastic_tfjob.controller.objects.status import format_time
+from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.objects.unfit import Unfit, active, judge, verdict_due_s
 from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job
 from elastic_tfjob.controller.schedule.snapshot import assemble
-from elastic_tfjob.controller.schedule.targets import decide, decide_fixed, released
+from elastic_tfjob.controller.schedule.targets import decide, decide_fixed, released, suspended
 from elastic_tfjob.scheduling import plan as core
 from elastic_tfjob.scheduling.constraints import Taint
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import build, parse_profile
+from elastic_tfjob.scheduling.reasons import Reason, as_reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Job as CoreJob
 
@@ -308,6 +311,21 @@ def test_nonsense_in_our_annotations_counts_as_nothing() -> None:
     assert described(elastic_job(target="{", state="[]")).phase == "waiting"
 
 
+def test_annotations_are_read_once_of_the_same_object() -> None:
+    """And of one that could not be described before, or is another object, anew."""
+    found = elastic_job(target=target(), state=state())
+    first = look(found, PODS)
+    again = look(found, PODS, before=first)
+    assert again.target is first.target
+    assert again.state is first.state
+    assert again == first
+    failed = replace(look(None, PODS), source=found)
+    assert look(found, PODS, before=failed) == first
+    newer = look(elastic_job(target=target(1, 2), state=state()), PODS, before=first).target
+    assert newer is not None
+    assert newer.generation == 1
+
+
 # The cluster
 
 
@@ -357,6 +375,7 @@ def test_first_start_is_generation_0_however_long_it_waited() -> None:
         assert Target.parse(made.to_json()) == made
 
 
+LOST = Reason("lost", {"gone": ("n1",)})
 MOVED = core.Target({"PS": ("n1",), "Worker": ("n2",)}, "moved: n1 is gone")
 
 
@@ -364,6 +383,55 @@ def test_another_size_or_a_replica_on_another_node_is_one_generation_more() -> N
     found = look(elastic_job(target=target(), state=state()), PODS)
     assert planned(found, START)["ns/j"].generation == 1
     assert planned(found, MOVED)["ns/j"].generation == 1
+
+
+KNOWN = {"las.forgiven": 120.5}
+
+
+def remembered(found: ScheduledJob, change: core.Target | None = None, **numbers: float) -> Target | None:
+    """The target, if any, of a plan that remembers these numbers."""
+    made = assemble([found], NODES, [], NOW.timestamp())
+    plan = core.Plan(made, {"ns/j": change} if change else {}, memory={"ns/j": numbers})
+    return decide(plan, {"ns/j": found}).get("ns/j")
+
+
+def test_what_is_remembered_goes_with_the_target_and_asks_for_nothing() -> None:
+    found = look(elastic_job(target={**target(), "memory": KNOWN}, state=state()), PODS)
+    assert found.job is not None
+    assert found.job.memory == KNOWN
+    assert found.target is not None
+    assert planned(found) == {}, "nothing new, nothing to write"
+    made = remembered(found, x=2.0)
+    assert made == replace(found.target, memory={"x": 2.0})
+    assert remembered(found) == replace(found.target, memory={})
+    assert planned(found, START)["ns/j"].memory == KNOWN, "what a plan does not name stays"
+    begun = remembered(found, START, x=3.0)
+    assert begun is not None
+    assert (begun.generation, begun.memory) == (1, {"x": 3.0})
+
+
+def test_what_cannot_be_carried_out_now_is_not_remembered() -> None:
+    found = look(elastic_job(target={**target(), "memory": KNOWN}, state=state()), PODS)
+    nodes = {"n1": replace(NODES["n1"], allocatable=Resources(100, 0, 0, pods=9))}
+    made = assemble([found], nodes, [], NOW.timestamp())
+    grows = core.Target({"PS": ("n1",), "Worker": ("n1", "n1")}, "grows")
+    assert decide(core.Plan(made, {"ns/j": grows}, memory={"ns/j": {"x": 1.0}}), {"ns/j": found}) == {}
+
+
+def test_a_waiting_job_is_remembered_too() -> None:
+    waits = {"generation": 0, "replicas": {}, "reason": "no room", "declared": {"PS": 1, "Worker": 1}}
+    found = look(elastic_job(target=waits))
+    made = assemble([found], NODES, [], NOW.timestamp())
+    plan = core.Plan(made, {}, refusals={"ns/j": as_reason("no room")}, memory={"ns/j": KNOWN})
+    assert decide(plan, {"ns/j": found})["ns/j"].memory == KNOWN
+
+
+def test_suspending_a_job_forgets_nothing() -> None:
+    types = {"PS": 1, "Worker": 1}
+    known = elastic_job(target={**target(), "memory": KNOWN}, state=state())
+    made = suspended(look(job(types, annotations=dict(known.annotations), runPolicy={"suspend": True}), PODS))
+    assert made is not None
+    assert (made.replicas, made.memory) == ({}, KNOWN)
 
 
 def test_what_is_lost_or_cannot_be_moved_is_made_anew_in_the_same_generation() -> None:
@@ -377,8 +445,8 @@ def test_what_is_lost_or_cannot_be_moved_is_made_anew_in_the_same_generation() -
 def test_a_replica_leaves_a_cordoned_node() -> None:
     """Its pod runs there, so that it is moved and not made anew."""
     found = look(elastic_job(target=target(), state=state()), PODS, nodes={"n2": NODES["n2"]}, cordoned={"n1"})
-    made = planned(found, core.Target({"PS": ("n2",), "Worker": ("n2",)}, "stays: n1 is gone"))["ns/j"]
-    assert (made.generation, made.reason) == (1, "stays: n1 is cordoned")
+    made = planned(found, core.Target({"PS": ("n2",), "Worker": ("n2",)}, LOST))["ns/j"]
+    assert (made.generation, made.reason) == (1, "n1 is cordoned")
 
 
 def test_a_replica_whose_move_was_refused_is_moved_again() -> None:
@@ -389,7 +457,7 @@ def test_a_replica_whose_move_was_refused_is_moved_again() -> None:
     found = look(elastic_job(**known), PODS, nodes={"n2": NODES["n2"]}, cordoned={"n1"})
     assert found.job is not None
     assert (found.job.phase, found.job.placement["Worker"]) == ("running", ("n1",))
-    again = core.Target({"PS": ("n2",), "Worker": ("n2",)}, "stays: n1 is gone")
+    again = core.Target({"PS": ("n2",), "Worker": ("n2",)}, LOST)
     assert planned(found, again)["ns/j"].generation == 2
 
 

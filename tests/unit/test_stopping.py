@@ -1,13 +1,17 @@
 """A plan takes all from a running job: a checkpoint first, and what is said at each stage."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import Count, Settings, Timeouts
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, State, Target
+from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
+from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
+from elastic_tfjob.controller.objects.state import State
+from elastic_tfjob.controller.objects.target import Target
 from unit.pretend import Cluster
 
 ONE_SIZE = {f"{PREFIX}checkpoint-dir": "/data", f"{PREFIX}total-steps": "1000"}
@@ -25,13 +29,15 @@ class Stopped(Cluster):
         super().__init__(annotations=dict(annotations), settings=waits, **options)
         self.target(0)
         self.run(8)
+        assert self.counted == [Count("starts", label="start")]
         self.events.clear()
+        self.counted.clear()
 
     def carry_out(self, decision: Any, *, killed_after: int | None = None) -> None:
-        self.counted += [count for count in decision.counts if count.what.startswith(("stop", "resume"))]
+        self.counted += [count for count in decision.counts if count.what not in ("created", "successful")]
         super().carry_out(decision, killed_after=killed_after)
 
-    def preempt(self, generation: int = 1, cause: str = "preempt") -> None:
+    def preempt(self, generation: int = 1, cause: Any = "preempt") -> None:
         target = Target(generation, {}, reason="others go before it", cause=cause)
         self.annotations[TARGET_ANNOTATION] = target.to_json()
 
@@ -171,7 +177,24 @@ class TestNobodyToAsk:
     def test_no_step_since_it_began(self) -> None:
         job = Stopped()
         job.steps = False
-        assert "no step since it began" in self.ended(job)
+        job.preempt()
+        job.run(8)
+        assert (job.state.phase, job.pods) == ("Waiting", {})
+        assert "no step since it began" in job.stages[1][1]
+        (waited, stops) = job.counted
+        assert (waited.what, stops.what) == ("stop_wait_seconds", "stops")
+        assert waited.amount <= 2
+
+    def test_no_step_as_of_a_while_ago(self) -> None:
+        """It may have made hundreds since: nothing ends before it was asked again."""
+        job = Stopped()
+        job.steps, job.report_age_s = False, 4.0
+        job.preempt()
+        job.run(3)
+        assert len(job.pods) == 4
+        job.steps, job.report_age_s = True, 0.0
+        job.run(8)
+        assert job.stages[-1][1] == "Stopped at step 100, no step is lost: others go before it"
 
 
 def test_an_old_checkpoint_confirms_nothing() -> None:
@@ -205,6 +228,58 @@ def test_stops_are_counted_by_cause(cause: str, counted: str) -> None:
     job.target(2)
     job.run(15)
     assert [count.what for count in job.counted].count("resumes") == 1
+    assert [count.label for count in job.counted if count.what == "starts"] == ["resume"]
+
+
+@pytest.mark.parametrize(
+    ("size", "written", "counted"),
+    [
+        ({"Worker": 3}, "", "grow"),
+        ({"Worker": 1}, "", "shrink"),
+        ({"Worker": 1}, "deadline", "deadline"),
+        ({"Worker": 3}, "asked", "asked"),
+        ({"Worker": 3}, "mine", "grow"),
+        ({"Worker": 3}, 7, None),
+    ],
+)
+def test_rescales_are_counted_by_cause(size: dict[str, int], written: Any, counted: str | None) -> None:
+    """What a target says, where that is a cause; else what the sizes tell. A target with no word there is none."""
+    job = Stopped()
+    job.target(1, **size)
+    target = json.loads(job.annotations[TARGET_ANNOTATION])
+    job.annotations[TARGET_ANNOTATION] = json.dumps({**target, "cause": written} if written else target)
+    job.run(30)
+    assert job.counted == ([Count("rescales", label=counted)] if counted else [])
+
+
+def test_a_rescale_that_is_taken_back_is_counted_by_cause() -> None:
+    job = Stopped()
+    job.launchers["j-chief-0"].saves = "fails"
+    job.target(1, Worker=3)
+    job.run(30)
+    assert job.counted == [Count("roll_backs", label="grow")]
+
+
+def test_a_cause_is_kept_with_the_size_that_it_led_to_whatever_the_target_says_by_then() -> None:
+    """A target is written anew at any time; so the state keeps why the job went where it goes."""
+    job = Stopped()
+    for generation, workers, cause in ((1, 3, "asked"), (2, 4, "")):
+        job.target(generation, Worker=workers)
+        target = json.loads(job.annotations[TARGET_ANNOTATION])
+        job.annotations[TARGET_ANNOTATION] = json.dumps({**target, "cause": cause})
+        job.until("Checkpointing")
+        assert job.state.next is not None
+        assert job.state.cause(job.state.next) == (cause or "grow")
+        job.annotations[TARGET_ANNOTATION] = json.dumps({**target, "cause": "repair"})
+        job.run(30)
+    state = job.state
+    assert [state.cause(done) for done in state.history] == ["asked", "grow"]
+    assert [count.label for count in job.counted] == ["asked", "grow"]
+    assert job.annotations[CAUSES_ANNOTATION] == '{"1":"asked"}'
+    job.annotations[CAUSES_ANNOTATION] = "nonsense"
+    assert [job.state.cause(done) for done in job.state.history] == ["grow", "grow"]
+    job.run(2)
+    assert CAUSES_ANNOTATION not in job.annotations
 
 
 @pytest.mark.parametrize("killed_after", range(7))
@@ -229,7 +304,7 @@ def test_it_is_read_with_its_bounds() -> None:
     job.run(5)
     state = job.state
     assert state.stop is not None
-    assert State.parse(state.to_json()) == state
+    assert State.parse(state.to_json()) == replace(state, causes={})
     for wrong in ({"request": -1}, {"request": True}, {"asked": "yesterday"}, {"reached": "many"}):
         stop = {"request": 1, "asked": "2026-01-01T00:00:00Z", **wrong}
         text = json.dumps({**json.loads(state.to_json()), "stop": stop})

@@ -65,6 +65,46 @@ async def test_whatever_ends_a_task_begins_it_anew(problem: object) -> None:
     assert begun[3] - begun[2] >= 0.02  # the third pause: 0.04 s, of which jitter leaves at least half
 
 
+async def test_a_cancellation_that_a_failure_hides_ends_it() -> None:
+    """As a TaskGroup does that fails and is cancelled at once: it raises the failure alone."""
+
+    async def run() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise ValueError from None
+
+    task = asyncio.create_task(Supervisor().keep("hides", run))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    async with asyncio.timeout(5):
+        await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_cancellation_that_a_group_left_counted_is_not_ours() -> None:
+    """As a TaskGroup leaves one whose member fails while it waits for the others, before Python 3.13."""
+    begun: list[float] = []
+
+    async def member_fails() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(60))
+            group.create_task(fails_soon())
+
+    async def fails_soon() -> None:
+        await asyncio.sleep(0.001)
+        raise ValueError
+
+    async def run() -> None:
+        begun.append(time.monotonic())
+        if len(begun) % 2:
+            await member_fails()
+        await cancelled_by_nobody()
+
+    await kept(run, lambda: len(begun) >= 4)
+
+
 @pytest.mark.usefixtures("quick")
 async def test_a_task_that_was_well_is_begun_soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervise, "_BACKOFF_S", 0.05)

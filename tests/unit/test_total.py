@@ -11,9 +11,10 @@ from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.limits import MAX_REPLICAS
 from elastic_tfjob.controller.job.decision import Create, Observed, Settings
 from elastic_tfjob.controller.job.reconcile import reconcile
-from elastic_tfjob.controller.objects.annotations import STOP_COMMAND
+from elastic_tfjob.controller.objects.command import STOP_COMMAND
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
-from elastic_tfjob.controller.objects.observed import Job, Pod
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
 from unit.build import NOW, UID, condition, job, pod, pod_group, services
 from unit.pretend import COMMAND

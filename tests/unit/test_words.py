@@ -28,10 +28,12 @@ from elastic_tfjob.api.limits import (
     after,
 )
 from elastic_tfjob.api.tfjob import InvalidTFJob, TFJobSpec
-from elastic_tfjob.controller.objects.annotations import Mode, Next, Phase, Refused, Rescaled, State, Target
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.settings import parse_configuration
+from elastic_tfjob.controller.objects.size import Mode
+from elastic_tfjob.controller.objects.state import Next, Phase, Refused, Rescaled, State
 from elastic_tfjob.controller.objects.status import JobStatus, parse_time
+from elastic_tfjob.controller.objects.target import Target
 
 from .build import job
 

@@ -8,18 +8,16 @@ parameter servers the chief hands the batches out (ParameterServerStrategy). Ker
 import argparse
 import json
 import os
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # tf.keras is tf-keras
 os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # a chief that starts first waits for the others
 
+import numpy as np
 import tensorflow as tf
-from sklearn.datasets import load_digits
 
 from elastic_tfjob.runtime import ElasticCheckpoint, serve
-
-STEPS_PER_EPOCH = 100
-"""With parameter servers a checkpoint is saved, and the job can change its size, at the end of an epoch only."""
 
 
 def strategy_of(config: dict) -> tf.distribute.Strategy:
@@ -39,10 +37,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=2000, help="batches to train in all")
     parser.add_argument("--batch-size", type=int, default=64, help="images a step, of all workers together")
+    parser.add_argument("--steps-per-epoch", type=int, default=100)
     options = parser.parse_args()
 
     strategy = strategy_of(json.loads(os.environ.get("TF_CONFIG") or "{}"))
-    images, labels = load_digits(return_X_y=True)
+    table = np.loadtxt(Path(__file__).with_name("digits.csv.gz"), delimiter=",", dtype=np.float32)
+    images, labels = table[:, :-1] / 16, table[:, -1].astype(np.int64)
     with strategy.scope():
         layers = [tf.keras.Input((64,)), tf.keras.layers.Dense(128, "relu"), tf.keras.layers.Dense(10)]
         model = tf.keras.Sequential(layers)
@@ -57,7 +57,7 @@ def main() -> None:
     )
 
     def batches(size: int) -> tf.data.Dataset:
-        data = tf.data.Dataset.from_tensor_slices(((images / 16).astype("float32"), labels))
+        data = tf.data.Dataset.from_tensor_slices((images, labels))
         return data.shuffle(len(images)).repeat().batch(size)
 
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
@@ -65,8 +65,14 @@ def main() -> None:
         data = tf.keras.utils.experimental.DatasetCreator(lambda _: batches(elastic.batch_size))
     else:  # batches are of all workers together: Keras gives each its part
         data = batches(elastic.batch_size * strategy.num_replicas_in_sync)
-    epochs = options.steps // STEPS_PER_EPOCH + 1
-    model.fit(data, steps_per_epoch=STEPS_PER_EPOCH, epochs=epochs, verbose=2, callbacks=[elastic.callback()])
+    steps = options.steps_per_epoch
+    model.fit(
+        data,
+        steps_per_epoch=steps,
+        epochs=options.steps // steps + 1,
+        verbose=2,
+        callbacks=[elastic.callback()],
+    )
 
 
 if __name__ == "__main__":

@@ -128,6 +128,7 @@ class Elasticity:
     rescale: str | None = None
     placement: str = "auto"
     estimated_duration: timedelta | None = None
+    loanable: bool = False
     model: str | None = None
     inject: str | None = None
     problems: tuple[str, ...] = field(default=(), compare=False)
@@ -154,15 +155,25 @@ class Elasticity:
                 values[name.replace("-", "_")] = parse(text)
             except (ValueError, KeyError):
                 problems.append(f"{key}: {describe(text)} is ignored: allowed is {allowed}")
-        if values.pop("loanable", False):
-            problems.append(f"{PREFIX}loanable: 'true' is ignored: no node is lent to a live cluster yet")
         found = cls(**values)
+        if found.loanable and not found.stoppable(spec):
+            problems.append(
+                f"{PREFIX}loanable: 'true' is ignored: a job has to leave a lent node when that is wanted back, "
+                f"so it needs the annotation {PREFIX}checkpoint-dir, and rescale other than never"
+            )
+            found = replace(found, loanable=False)
         for kind, replica_type in (("workers", "Worker"), ("ps", "PS")):
             declared = spec.tf_replica_specs.get(replica_type)
             found, wrong = found._within(kind, declared.count if declared else 0)
             problems += wrong
         found, wrong = found._together(spec)
         return replace(found, problems=tuple(few([*problems, *wrong])))
+
+    def deadline_s(self, created_s: float) -> float | None:
+        """The deadline as Unix time, of a job that was created then; None where there is none."""
+        if isinstance(self.deadline, timedelta):
+            return created_s + self.deadline.total_seconds()
+        return None if self.deadline is None else self.deadline.timestamp()
 
     def bounds(self, replica_type: str, replicas: int) -> tuple[int, int]:
         """The least and the most replicas of a type whose spec says `replicas`."""

@@ -92,6 +92,10 @@ class Fields:
         """What to raise where a value is not what is wanted."""
         return ValueError(f"{self.place(name)} is not {wanted}: {describe(self._raw.get(name))}")
 
+    def any(self, name: str) -> object:
+        """The value as it is, for a reader of its own."""
+        return self._raw.get(name)
+
     def flag(self, name: str) -> bool | None:
         """true or false."""
         value = self._raw.get(name)

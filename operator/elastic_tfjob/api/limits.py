@@ -16,6 +16,8 @@ __all__ = [
     "MAX_DURATION_S",
     "MAX_ENTRIES",
     "MAX_GENERATION",
+    "MAX_MEMORY_NAME",
+    "MAX_MEMORY_NUMBERS",
     "MAX_MILLICORES",
     "MAX_NODE_NAME",
     "MAX_PROBLEMS",
@@ -60,6 +62,12 @@ much, as in Kubernetes."""
 
 MAX_GENERATION: Final = 2**31
 """Number of a job's newest size. One rescale in each second would take 68 years to get there."""
+
+MAX_MEMORY_NUMBERS: Final = 16
+"""Numbers that a profile remembers of one job."""
+
+MAX_MEMORY_NAME: Final = 32
+"""Characters of the name of such a number."""
 
 MAX_NODE_NAME: Final = 253
 """Characters of a node's name: a DNS subdomain."""

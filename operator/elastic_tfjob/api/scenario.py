@@ -111,6 +111,12 @@ class Inference(_Model):
     headroom: float = Field(0.02, ge=0, lt=1)
 
 
+class PoolFile(Inference):
+    """A file with such a pool: also the share of jobs that may run on the nodes it lends."""
+
+    loanable: float | None = Field(None, ge=0, le=1)
+
+
 class NodeHistory(_Model):
     """What happens to a node: it is lost at `lost_s` and back at `back_s`, if ever. One with `added_s` is not in the
     cluster before that. Times are the scenario's."""
@@ -155,6 +161,14 @@ def parse_scenario(content: object) -> Scenario:
     """Raises ValueError whose lines name each place, what is wrong there and what was found."""
     try:
         return Scenario.model_validate(content)
+    except ValidationError as e:
+        raise ValueError("\n".join(wrong_places(e))) from e
+
+
+def parse_pool(content: object) -> PoolFile:
+    """Raises ValueError as `parse_scenario`."""
+    try:
+        return PoolFile.model_validate(content)
     except ValidationError as e:
         raise ValueError("\n".join(wrong_places(e))) from e
 

@@ -1,46 +1,48 @@
 """The operator's process: informers feed a queue of jobs, workers reconcile them while this replica leads."""
 
 import asyncio
+import contextlib
 import gc
-import os
 import signal
 import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal
 
 import aiohttp
 import structlog
 
-from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
-from elastic_tfjob.controller.job.decision import Event, Observed, Settings, Timeouts
-from elastic_tfjob.controller.job.gang import group_version
+from elastic_tfjob.controller.job.decision import Observed, Settings, Timeouts
+from elastic_tfjob.controller.job.figures import NUMBERS_S
 from elastic_tfjob.controller.job.inject import STATUS_PORT
-from elastic_tfjob.controller.job.reconcile import reconcile
-from elastic_tfjob.controller.job.rescale import NUMBERS_S
-from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.caches import Caches
 from elastic_tfjob.controller.kube.client import ApiClient, in_cluster, load_configuration
 from elastic_tfjob.controller.kube.configuration import LiveConfiguration
-from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Fenced, NotFound, Unavailable
 from elastic_tfjob.controller.kube.events import Recorder
-from elastic_tfjob.controller.kube.executor import Caches, Executor, jobs_path
+from elastic_tfjob.controller.kube.executor import Executor
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.leader import LeaderElection
 from elastic_tfjob.controller.kube.memory import Memory
 from elastic_tfjob.controller.kube.polling import Reports, ask_directly, ask_through_proxy, open_session
 from elastic_tfjob.controller.kube.probes import serve_probes
 from elastic_tfjob.controller.kube.queue import KeyQueue
+from elastic_tfjob.controller.kube.reconciler import Reconciler
 from elastic_tfjob.controller.kube.rivals import find_rivals
-from elastic_tfjob.controller.kube.supervise import Supervisor, cancels, excerpt, trace, watch_loop
-from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, State, mine
-from elastic_tfjob.controller.objects.cluster import ConfigMap
-from elastic_tfjob.controller.objects.observed import Budget, Job, Key, Pod, PodGroup, Service
-from elastic_tfjob.controller.objects.settings import Configuration
-from elastic_tfjob.controller.schedule.loop import FIXED, Scheduler
+from elastic_tfjob.controller.kube.supervise import Supervisor, watch_loop
+from elastic_tfjob.controller.kube.surroundings import PriorityClasses, own_image, own_namespace
+from elastic_tfjob.controller.objects.cluster import ConfigMap, ForeignPod, Node
+from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.settings import FIXED, Configuration
+from elastic_tfjob.controller.query.reviews import Auth, gate_of
+from elastic_tfjob.controller.query.server import QueryServer, Source
+from elastic_tfjob.controller.schedule.loop import Scheduler
 
 __all__ = ["Operator", "Options", "run"]
 
@@ -50,22 +52,13 @@ AnyInformer = (
     Informer[Job] | Informer[Pod] | Informer[Service] | Informer[PodGroup] | Informer[Budget] | Informer[ConfigMap]
 )
 
-# Pods of a job change state together: one look at all of them instead of one for each.
-_SETTLE_S: Final = 0.05
 # Of what pods report each moment counts for a rescale. But it is no reason to forget that a job has failed, so it is
 # for later, however little (see KeyQueue.add).
 _REPORTED_S: Final = 0.005
 _STOP_S: Final = 8.0
-# Of the garbage collector; Python's own are 700, 10, 10. A look at 100,000 objects takes some 30 ms.
+# Of the garbage collector, in a replica that stands by, too; Python's own are 700, 10, 10. A look at 100,000 objects
+# takes some 30 ms.
 _THRESHOLDS: Final = (10_000, 10, 10)
-# How long a job waits whose turn came while this replica was not sure to lead.
-_NOT_SURE_S: Final = 1.0
-_PRIORITIES_S: Final = 60.0
-# What the operator does not learn of its own image at the first try it asks for again, later each time.
-_IMAGE_S: Final = 1.0
-_MAX_IMAGE_S: Final = 60.0
-_SELECTOR: Final = f"{OPERATOR_NAME_LABEL}={CONTROLLER_NAME}"
-_SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 EXIT_OK: Final = 0
 EXIT_LOST_LEADERSHIP: Final = 1
@@ -75,8 +68,9 @@ EXIT_RIVAL: Final = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What the command line says. Addresses are `host:port` (`[host]:port` for IPv6), `:port` for all interfaces of
-    IPv4 and IPv6, or `0` for no server. `threads`: jobs and API requests in flight of one namespace; of all together
-    twice as many, so that what one namespace makes slow is not waited for in the others."""
+    IPv4 and IPv6, or `0` for no server. `query_address` is that of the query API. `threads`: jobs and API requests in
+    flight of one namespace; of all together twice as many, so that what one namespace makes slow is not waited for in
+    the others."""
 
     kubeconfig: str | None = None
     namespace: str = ""
@@ -94,6 +88,9 @@ class Options:
     config_map: str = ""
     status_via: Literal["auto", "direct", "proxy"] = "auto"
     image: str = ""
+    query_address: str = "0"
+    query_auth: Auth = "none"
+    query_user_header: str = "kubeflow-userid"
 
 
 async def run(options: Options) -> int:
@@ -121,54 +118,37 @@ class Operator:
         self._options = options
         self._settings = Settings(options.gang_scheduler, options.cluster_domain, image=options.image)
         self._queue = KeyQueue(2 * options.threads)
-        # Jobs of which a write found nothing there.
-        self._doubted: set[Key] = set()
         self._supervisor = Supervisor()
         self._election: LeaderElection | None = None
         if options.leader_elect:
             self._election = LeaderElection(
                 api,
-                namespace=options.leader_election_namespace or _own_namespace(),
+                namespace=options.leader_election_namespace or own_namespace(),
                 name=options.leader_election_id,
                 identity=f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}",
             )
         fenced = api.fenced(self._holds)
-        self._priorities: dict[str, int] = {}
+        self._priorities = PriorityClasses(api)
         self._asked_image = asyncio.Event()
-        self._stopping = False
         self._leads = False
         self._leads_since = 0.0
-        place = f"/namespaces/{options.namespace}" if options.namespace else ""
-        settle = partial(self._look_at, after_s=_SETTLE_S)
-        groups = None
-        if options.gang_scheduler:
-            path = f"/apis/{group_version(options.gang_scheduler)}{place}/podgroups"
-            groups = Informer(api, path, PodGroup.parse, self._look_at)
-        self._caches = Caches(
-            jobs=Informer(api, jobs_path(options.namespace), Job.parse, self._look_at, touched=self._job_touched),
-            pods=Informer(
-                api, f"/api/v1{place}/pods", Pod.parse, settle, selector=_SELECTOR, touched=self._pods_touched
-            ),
-            services=Informer(
-                api,
-                f"/api/v1{place}/services",
-                Service.parse,
-                settle,
-                selector=_SELECTOR,
-                metadata_only=True,
-            ),
-            pod_groups=groups,
-            budgets=Informer(
-                api,
-                f"/apis/policy/v1{place}/poddisruptionbudgets",
-                Budget.parse,
-                settle,
-                selector=_SELECTOR,
-                metadata_only=True,
-            ),
+        self._caches = Caches.of(
+            api,
+            namespace=options.namespace,
+            gang_scheduler=options.gang_scheduler,
+            look_at=self._look_at,
+            job_touched=self._job_touched,
+            pods_touched=self._pods_touched,
         )
         self._recorder = Recorder(api, busy=lambda: len(self._queue) > 0)
-        self._live = LiveConfiguration(api, options.config_map, self._recorder, self._configured)
+        self._live = LiveConfiguration(
+            api,
+            options.config_map,
+            self._recorder,
+            self._configured,
+            wanted=self._pools_want,
+            one_namespace=bool(options.namespace),
+        )
         self._session: aiohttp.ClientSession | None = None
         self._reports = Reports(
             self._ask,
@@ -187,10 +167,45 @@ class Operator:
             recorder=self._recorder,
             configuration=lambda: self._live.current,
             namespace=options.namespace,
-            priorities=lambda: self._priorities,
+            priorities=lambda: self._priorities.values,
             memory=self._memory,
+            wants=lambda: self._live.wants,
         )
         self._executor = Executor(fenced, self._caches, self._recorder, gang_scheduler=options.gang_scheduler)
+        self._reconciler = Reconciler(
+            api,
+            self._caches,
+            queue=self._queue,
+            executor=self._executor,
+            reports=self._reports,
+            recorder=self._recorder,
+            observe=self._observe,
+            settings=lambda: self._settings,
+            holds=self._holds,
+        )
+        self._query: QueryServer | None = None
+        if options.query_address != "0":
+            limits, header = (lambda: self._live.current.query), options.query_user_header
+            self._query = QueryServer(self._source(), gate_of(options.query_auth, api, limits, header))
+
+    def _source(self) -> Source:
+        """What the query API answers from: any replica has it but for what pods report, which the leader asks for."""
+        return Source(
+            jobs=self._caches.jobs,
+            pods=self._caches.pods,
+            nodes=self._scheduler.nodes,
+            foreign=self._scheduler.foreign,
+            configuration=lambda: self._live.current,
+            priorities=lambda: self._priorities.values,
+            reports=lambda: self._reports.of_job if self._leads else None,
+            missing=self._not_read,
+        )
+
+    def _not_read(self) -> str:
+        extra: list[AnyInformer | Informer[Node] | Informer[ForeignPod]]
+        extra = [*self._needed, self._scheduler.nodes, self._scheduler.foreign]
+        missing = [informer.resource for informer in extra if not informer.synced.is_set()]
+        return f"the operator has not read all of this yet: {', '.join(missing)}" if missing else ""
 
     @property
     def _informers(self) -> list[AnyInformer]:
@@ -208,6 +223,10 @@ class Operator:
     def _holds(self) -> bool:
         """Whether this replica may act."""
         return self._election is None or self._election.holds()
+
+    def _goes_on(self) -> bool:
+        """Whether it may, and is not asked to stop."""
+        return self._holds() and not self._reconciler.stopping
 
     def _look_at(self, key: Key, after_s: float = 0.0) -> None:
         """Queue a job. Whoever does not lead looks at all that there are when it does, and not at those gone by then:
@@ -247,6 +266,9 @@ class Operator:
             self._look_at_all()
         self._scheduler.configured()
 
+    def _pools_want(self) -> None:
+        self._scheduler.wake()
+
     def _look_at_all(self) -> None:
         for key in self._caches.jobs.keys:
             self._look_at(key)
@@ -264,13 +286,19 @@ class Operator:
     async def run(self, stop: asyncio.Event) -> int:
         """Serve until `stop` is set (0) or leadership is lost (1)."""
         options = self._options
+        gc.set_threshold(*_THRESHOLDS)
         serving = serve_probes(options.metrics_address, options.health_address, alive=self._alive, ready=self._ready)
-        async with serving, open_session() as self._session:
+        asked = self._query.serve(options.query_address) if self._query is not None else contextlib.nullcontext()
+        async with serving, asked, open_session() as self._session:
             background = [self._keep(informer.resource, informer.run) for informer in self._informers]
             background.append(self._keep("events", self._recorder.run))
             background.append(self._keep("loop", watch_loop))
-            if self._options.gang_scheduler or self._options.config_map:
-                background.append(self._keep("priorities", self._follow_priorities))
+            if self._query is not None:
+                for informer in (self._scheduler.nodes, self._scheduler.foreign):
+                    background.append(self._keep(f"query-{informer.resource}", informer.run))
+                background.append(self._keep("query", self._query.run))
+            if self._options.gang_scheduler or self._options.config_map or self._query is not None:
+                background.append(self._keep("priorities", self._priorities.follow))
             background.append(self._keep("image", self._learn_image))
             lead = asyncio.create_task(self._lead())
             stopped = asyncio.create_task(stop.wait())
@@ -304,13 +332,11 @@ class Operator:
         _collect_less()
         self._leads, self._leads_since = True, time.monotonic()
         self._look_at_all()
-        workers = [self._keep(f"worker-{i}", self._work) for i in range(2 * self._options.threads)]
+        workers = [self._keep(f"worker-{i}", self._reconciler.work) for i in range(2 * self._options.threads)]
         workers.append(self._keep("reports", self._reports.run))
         workers.append(self._keep("memory", self._memory.keep))
         workers.append(self._keep("budgets", self._look_once_budgets_are_known))
-        workers.append(
-            self._keep("scheduler", lambda: self._scheduler.run(lambda: self._holds() and not self._stopping))
-        )
+        workers.append(self._keep("scheduler", lambda: self._scheduler.run(self._goes_on)))
         forever: Coroutine[Any, Any, object] = election.keep() if election else asyncio.Event().wait()
         keep = asyncio.create_task(forever)
         try:
@@ -318,7 +344,7 @@ class Operator:
             return EXIT_LOST_LEADERSHIP
         except asyncio.CancelledError:
             # What is being done is finished, nothing new is begun, and the lease is held till then.
-            self._stopping = True
+            self._reconciler.stopping = True
             busy = asyncio.create_task(self._queue.idle())
             await asyncio.wait([busy], timeout=_STOP_S)
             busy.cancel()
@@ -328,7 +354,7 @@ class Operator:
             for task in (keep, *workers):
                 task.cancel()
             await asyncio.gather(keep, *workers, return_exceptions=True)
-            if election is not None and self._stopping:
+            if election is not None and self._reconciler.stopping:
                 await election.release()
 
     async def _look_once_budgets_are_known(self) -> None:
@@ -338,150 +364,34 @@ class Operator:
             self._look_at_all()
         await asyncio.Event().wait()
 
-    async def _work(self) -> None:
-        while not self._stopping:
-            key = await self._queue.take()
-            try:
-                if self._stopping:
-                    continue
-                if self._holds():
-                    with metrics.RECONCILE_SECONDS.time():
-                        await self._handle(key)
-                else:
-                    # Of a process that was paused: either the lease is renewed in a moment, or this one ends.
-                    self._queue.add(key, _NOT_SURE_S)
-            finally:
-                self._queue.done(key)
-            # A job without anything to write has let nobody else run so far.
-            await asyncio.sleep(0)
-        await asyncio.Event().wait()
-
-    async def _handle(self, key: Key) -> None:
-        """Reconcile one job. Whatever goes wrong with it is reported and tried again, and touches no other job."""
-        job = next(iter(self._caches.jobs.of_job(key)), None)
-        if job is None:
-            self._queue.forget(key)
-            self._doubted.discard(key)
-            return
-        where = {"namespace": job.namespace, "job": job.name}
-        try:
-            if key in self._doubted:
-                # A job that is gone, where a late watch has not said so yet, gets no pods: it raises NotFound here.
-                await self._api.get(f"{jobs_path(job.namespace)}/{job.name}")
-                self._doubted.discard(key)
-            await self._reconcile(job)
-            self._queue.succeeded(key)
-        except Conflict as error:
-            # The watch brings the newer version; this is for the case that it did so already.
-            again_s = self._queue.retry(key)
-            log.info("conflict", **where, error=str(error), again_in_s=again_s)
-        except Fenced as error:
-            self._queue.add(key, _NOT_SURE_S)
-            log.warning("not written", **where, error=str(error))
-        except (Unavailable, NotFound) as error:
-            if isinstance(error, NotFound):
-                self._doubted.add(key)
-            again_s = self._queue.retry(key)
-            log.warning("reconcile failed", **where, error=str(error), again_in_s=again_s)
-        except ApiError as error:
-            again_s = self._queue.retry(key)
-            log.error("refused by the API server", **where, error=str(error), again_in_s=again_s)
-        except (Exception, asyncio.CancelledError) as error:
-            if cancels(error):
-                raise
-            again_s = self._queue.retry(key)
-            metrics.RECONCILE_FAILURES.inc()
-            problem = excerpt(error)
-            log.error("bug: reconcile failed", **where, error=problem, trace=trace(error), again_in_s=again_s)
-            message = f"The operator cannot deal with this job, which stays as it is until that is mended: {problem}"
-            self._recorder.record(job, Event("Warning", "ReconcileFailed", message))
-
-    async def _reconcile(self, job: Job) -> None:
-        key = job.key
-        now = datetime.now(UTC)
-        groups, budgets = self._caches.pod_groups, self._caches.budgets
-        decision = reconcile(
-            Observed(
-                job=job,
-                now=now,
-                pods=self._caches.pods.of_job(key),
-                services=self._caches.services.of_job(key),
-                pod_group=next(iter(groups.of_job(key)), None) if groups is not None else None,
-                budget=next(iter(budgets.of_job(key)), None) if budgets is not None else None,
-                budget_known=budgets is not None and budgets.synced.is_set(),
-                priorities=self._priorities,
-                reports=self._reports.of_job(key),
-                listened_s=time.monotonic() - self._leads_since,
-                refused=self._executor.refused,
-            ),
-            self._settings,
+    def _observe(self, job: Job, now: datetime) -> Observed:
+        """What is known of a job."""
+        key, groups, budgets = job.key, self._caches.pod_groups, self._caches.budgets
+        return Observed(
+            job=job,
+            now=now,
+            pods=self._caches.pods.of_job(key),
+            services=self._caches.services.of_job(key),
+            pod_group=next(iter(groups.of_job(key)), None) if groups is not None else None,
+            budget=next(iter(budgets.of_job(key)), None) if budgets is not None else None,
+            budget_known=budgets is not None and budgets.synced.is_set(),
+            priorities=self._priorities.values,
+            reports=self._reports.of_job(key),
+            listened_s=time.monotonic() - self._leads_since,
+            refused=self._executor.refused,
         )
-        try:
-            await self._executor.carry_out(job, decision)
-        finally:
-            # Whatever failed, the phase may have been stored.
-            for newest in self._caches.jobs.of_job(key):
-                self._reports.follow(key, _rescaling(newest))
-        # Of a job that failed the retry, at most a minute away, calculates this anew.
-        if decision.again_at is not None:
-            self._queue.add(key, (decision.again_at - now).total_seconds())
 
     async def _learn_image(self) -> None:
-        """Know the image that holds launcher and exporter: that of the operator's own pod, where nobody said another.
-        Until it is known, and outside a cluster, no launcher is injected."""
-        name, again_s = os.environ.get("POD_NAME"), _IMAGE_S
-        while name and not self._settings.image:
-            try:
-                pod = await self._api.get(f"/api/v1/namespaces/{_own_namespace()}/pods/{name}")
-                containers = pod["spec"]["containers"]
-                image = str(next((c for c in containers if c["name"] == "operator"), containers[0])["image"])
-            except Exception as error:
-                log.warning("own image not known; --image says it", error=excerpt(error), again_in_s=again_s)
-            else:
-                self._settings = replace(self._settings, image=image)
-                self._look_at_all()
-                break
-            # Jobs that need no launcher are not kept waiting.
-            self._asked_image.set()
-            await asyncio.sleep(again_s)
-            again_s = min(2 * again_s, _MAX_IMAGE_S)
+        """Until the operator knows its image, and outside a cluster, no launcher is injected."""
+        if not self._settings.image and (image := await own_image(self._api, self._asked_image)):
+            self._settings = replace(self._settings, image=image)
+            self._look_at_all()
         self._asked_image.set()
         await asyncio.Event().wait()
 
-    async def _follow_priorities(self) -> None:
-        while True:
-            try:
-                answer = await self._api.get("/apis/scheduling.k8s.io/v1/priorityclasses")
-                self._priorities = {
-                    item["metadata"]["name"]: item["value"]
-                    for item in answer.get("items") or ()
-                    if isinstance(item.get("value"), int)
-                }
-            except ApiError as error:
-                log.warning("priority classes not read", error=str(error))
-            await asyncio.sleep(_PRIORITIES_S)
-
 
 def _collect_less() -> None:
-    """Have the garbage collector look at everything less often: with 10,000 jobs that holds the loop for a second.
-    What is there by now stays (modules, and caches that refer to nothing but what is in them) and is not looked at."""
+    """Spare the garbage collector what is there by now, which stays (modules, and caches that refer to nothing but what
+    is in them): with 10,000 jobs a look at everything holds the loop for a second."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_THRESHOLDS)
-
-
-def _rescaling(job: Job) -> bool:
-    try:
-        state = State.parse(job.annotations.get(STATE_ANNOTATION))
-    except ValueError:
-        return False
-    return state is not None and mine(job.annotations, job.uid) and state.rescaling
-
-
-def _own_namespace() -> str:
-    if namespace := os.environ.get("POD_NAMESPACE"):
-        return namespace
-    if os.path.exists(_SERVICE_ACCOUNT_NAMESPACE):
-        with open(_SERVICE_ACCOUNT_NAMESPACE) as file:
-            return file.read().strip()
-    return "default"

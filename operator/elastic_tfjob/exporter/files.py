@@ -80,7 +80,7 @@ def status(directory: Path) -> dict[str, Any]:
         launcher.within("saved"),
         progress.within("checkpoint"),
     )
-    modes, start = launcher.raw.get("modes"), launcher.within("start")
+    modes, start, preparation = launcher.raw.get("modes"), launcher.within("start"), launcher.within("preparation")
     return {
         "at": time.time(),
         "generation": generation,
@@ -89,6 +89,14 @@ def status(directory: Path) -> dict[str, Any]:
         "hook": launcher.boolean("hook") if launcher else bool(progress) or None,
         "start": {"way": way if (way := start.text("way")) in ("fork", "exec") else None, "why": start.text("why")}
         if start
+        else None,
+        "preparation": {
+            "generation": preparation.integer("generation"),
+            "way": way if (way := preparation.text("way")) in ("fork", "exec") else None,
+            "seconds": preparation.number("seconds"),
+            "cpu_s": preparation.number("cpu_s"),
+        }
+        if preparation
         else None,
         "prepared": {
             "generation": prepared.integer("generation"),
@@ -124,6 +132,7 @@ def status(directory: Path) -> dict[str, Any]:
         "lost_steps": current.integer("lost_steps"),
         "resumed_step": current.integer("resumed_step"),
         "save_error": progress.text("save_error") or None,
+        "not_restored": current.text("not_restored") or None,
         "checkpoint": {
             "step": checkpoint.integer("step"),
             "at": checkpoint.number("at"),

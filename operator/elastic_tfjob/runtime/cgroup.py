@@ -1,8 +1,9 @@
-"""CPU and memory of this container, from its control group (versions 1 and 2)."""
+"""CPU and memory of this container, from its control group (versions 1 and 2), and the CPU of one process."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,15 @@ def usage(root: Path = ROOT) -> dict[str, Any]:
     return (
         _version_2(root) if (root / "cgroup.controllers").exists() or (root / "cpu.stat").exists() else _version_1(root)
     )
+
+
+def cpu_s(pid: int) -> float | None:
+    """CPU-seconds that a process and the children that it has waited for have used; None if it is gone."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        # The second field, a name in parentheses, may hold anything.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return round(sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"), 3)
+    return None
 
 
 def _version_2(root: Path) -> dict[str, Any]:

@@ -46,6 +46,8 @@ class Checkpoints:
         self.partial = partial
         self._tf = tf
         self._files = tf.io.gfile
+        self._restored: str | None = None
+        """What was restored, until the variables that were made since have been looked for in it."""
         self._known: dict[int, bool] = {}
         """Whether a step's checkpoint is complete, of those that were looked at or written. One that could not be
         looked at is not among them, and is not deleted."""
@@ -201,6 +203,19 @@ class Checkpoints:
         if not self.partial:
             self._patiently(lambda: self._check(path))
         self._patiently(lambda: self.checkpoint.read(path, options=self.options).expect_partial())
+        self._restored = path
+
+    def not_restored(self) -> str:
+        """What the program has made since `restore`, and the checkpoint has no value for: it began with initial values.
+        Empty if there is nothing of that kind, and when asked again. To be asked before a `save` deletes old ones."""
+        path, self._restored = self._restored, None
+        if path is None or self.partial:
+            return ""
+        try:
+            return self._differences(path)
+        except Exception as error:  # training goes on
+            print(f"cannot compare with {path}: {error}", file=sys.stderr, flush=True)
+            return ""
 
     def compare(self) -> None:
         """Raises Mismatch if the newest checkpoint lacks variables of the program; nothing else, since nothing depends
@@ -218,9 +233,14 @@ class Checkpoints:
 
     def _check(self, path: str) -> None:
         """Compare the program's variables with those of a checkpoint. Raises Mismatch."""
+        if lacks := self._differences(path):
+            raise Mismatch(f"{lacks} ElasticCheckpoint(..., partial=True) starts them with their initial values")
+
+    def _differences(self, path: str) -> str:
+        """Which variables of the program a checkpoint has no value for; empty if it has all."""
         train = self._tf.train
         if not hasattr(train, "CheckpointView"):  # TensorFlow before 2.11
-            return
+            return ""
         view, program = train.CheckpointView(path), train.TrackableView(self.checkpoint)
         matched = view.match(self.checkpoint)
         held = {id(each) for each in matched.values()}
@@ -230,14 +250,14 @@ class Checkpoints:
             if id(each) not in held and hasattr(each, "shape") and hasattr(each, "assign") and name != "save_counter"
         ]
         if not lacks:
-            return
+            return ""
         unused = {name for name, node in _paths(0, view.children) if node not in matched}
         values = (key.partition("/.ATTRIBUTES/")[0] for key, _ in train.list_variables(path))
         spare = [name for name in values if name in unused and name != "save_counter"]
-        raise Mismatch(
+        return (
             f"{path} has no value for {_some(lacks)} of this program"
             + (f"; it has {_some(spare)}, which the program has not" if spare else "")
-            + ". Was something renamed? ElasticCheckpoint(..., partial=True) starts them with their initial values"
+            + ". Was something renamed?"
         )
 
 

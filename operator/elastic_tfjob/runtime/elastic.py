@@ -13,7 +13,6 @@ saved at intervals and on SIGTERM, resumed from at the next start.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import signal
@@ -24,8 +23,11 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
-from elastic_tfjob.runtime import preload, protocol, words
+from elastic_tfjob.runtime import agreement, coordinator, protocol, words
 from elastic_tfjob.runtime.checkpoints import Checkpoints, Mismatch
+from elastic_tfjob.runtime.contact import Contact, imported
+from elastic_tfjob.runtime.errors import brief
+from elastic_tfjob.runtime.fit import callback, chief_device
 from elastic_tfjob.runtime.progress import Progress
 from elastic_tfjob.runtime.scalars import scalar, whole
 
@@ -39,15 +41,7 @@ _KILLED_S = 60.0
 _TERMINATED = 128 + signal.SIGTERM
 
 
-def _imported() -> None:
-    """Tell the launcher that this program has the hook, though it may take long until it uses it."""
-    shared, generation = os.environ.get(protocol.DIRECTORY), os.environ.get(protocol.GENERATION)
-    if shared and generation:
-        with contextlib.suppress(OSError, ValueError):
-            protocol.write(protocol.generation_directory(Path(shared), int(generation)) / protocol.IMPORTED, {})
-
-
-_imported()
+imported()
 
 
 def batch_size_per_worker(batch_size: int, batch: str = "fixed", workers: int | None = None) -> int:
@@ -104,32 +98,41 @@ class ElasticCheckpoint:
             raise ValueError(f"keep is {keep}; at least one checkpoint must be kept")
         if every_steps is not None and every_steps < 1:
             raise ValueError(f"every_steps is {every_steps}; it must be at least 1")
-        self._task = protocol.Task.of(os.environ.get("TF_CONFIG"))
-        self.batch_size = None if batch_size is None else batch_size_per_worker(batch_size, batch, self._task.workers)
+        self.task = protocol.Task.of(os.environ.get("TF_CONFIG"))
+        self.batch_size = None if batch_size is None else batch_size_per_worker(batch_size, batch, self.task.workers)
         """Examples in one worker's batch, if the constructor was told a `batch_size`."""
         directory = directory or os.environ.get(protocol.CHECKPOINTS) or None
         self._checkpoints = None
         if directory is not None:
-            options = tf.train.CheckpointOptions(experimental_io_device=None if sharded else _chief_device(tf))
+            options = tf.train.CheckpointOptions(experimental_io_device=None if sharded else chief_device(tf))
             self._checkpoints = Checkpoints(checkpoint, directory.rstrip("/"), keep, options, partial=partial)
-        self._agreement = _Agreement(tf, strategy) if _many(tf, strategy) else None
+        self._agreement = agreement.Agreement(tf, strategy) if agreement.needed(tf, strategy) else None
         self._every_steps, self._every_s = every_steps, every_s
         shared, generation = os.environ.get(protocol.DIRECTORY), os.environ.get(protocol.GENERATION)
-        self._folder: Path | None = None
-        if shared and generation:
-            self._folder = protocol.generation_directory(Path(shared), int(generation))
-        report_to = Path(shared) if shared and self._task.chief else None
-        self._progress = Progress(report_to, int(generation or 0), self._watch)
-        self._progress.total_steps = total_steps
+        self._contact = Contact(shared, generation)
+        report_to = Path(shared) if shared and self.task.chief else None
+        self.progress = Progress(report_to, int(generation or 0), self._watch)
+        self.progress.total_steps = total_steps
         self._request: str | None = None  # the id of the save that the launcher asked for
         self._answered: str | None = None
         self._attention = self._terminated = self._waiting = False
         self._step: int | None = None
         self._saved_step = -1
         self._next_step = self._agree_at = 0
-        self._agree_every = 1
         self._due_at = math.inf
-        self._hello()
+        if self.task.chief:
+            coordinator.end_with_its_threads()
+        self._contact.hello()
+
+    @property
+    def resumed(self) -> bool:
+        """Whether resume() has been called."""
+        return self._step is not None
+
+    @property
+    def examples_of_a_batch(self) -> int:
+        """With parameter servers a batch is one worker's, else all workers' together; 0 without `batch_size`."""
+        return (self.batch_size or 0) * (self.task.workers if self._agreement is not None else 1)
 
     # -- what a program calls ------------------------------------------------------------------------------------------
 
@@ -141,17 +144,16 @@ class ElasticCheckpoint:
         restored undoes it. Raises RuntimeError if there are checkpoints and none of them can be restored, or the newest
         lacks variables of this program (unless `partial`), and what TensorFlow raises if the directory cannot be read.
         """
-        if self._is_prepared():
+        if self.is_prepared():
             if warm_up is not None:
                 warm_up()
             if self._checkpoints is not None:  # while the one before it still trains, and goes on if this one fails
                 self._checkpoints.compare()
         self._barrier()
         found = self._restore()
-        self._step = self._saved_step = int(found["step"]) if found else 0
-        if found is None:
-            self._saved_step = -1
-        self._progress.begin(self._step, found)
+        self._step = int(found["step"]) if found else 0
+        self._saved_step = self._step if found else -1
+        self.progress.begin(self._step, found)
         self._plan_next(_FIRST_S)
         self._handle_sigterm()
         return self._step
@@ -165,7 +167,7 @@ class ElasticCheckpoint:
             raise RuntimeError("ElasticCheckpoint.resume() must be called before step()")
         step, examples, loss = whole("step", step), whole("examples", examples), scalar("loss", loss)
         self._step = step
-        self._progress.count(step, loss, examples)
+        self.progress.count(step, loss, examples)
         if self._agreement is not None:
             if step >= self._agree_at:
                 self._agree(step)
@@ -177,64 +179,9 @@ class ElasticCheckpoint:
         resumed `fit` ends when `total_steps` are done. Under a prepared program the first batch is the warm-up.
         Examples are counted if the constructor was told a `batch_size`.
 
-        With parameter servers (tf-keras only) Keras hands batches out ahead of the workers and takes no callback for
-        each. There it counts, reports and saves at the end of an epoch (`steps_per_epoch` steps), and has no warm-up.
+        With parameter servers (tf-keras only) Keras takes no callback for each batch: see runtime/fit.py.
         """
-        import tensorflow as tf  # noqa: PLC0415
-
-        elastic = self
-        by_epochs = _chief_device(tf) is not None
-        # A program may have tf-keras by its own name. Its callbacks will do for Keras 3, but not the other way round.
-        keras: Any = sys.modules.get("tf_keras") or tf.keras
-
-        class ElasticCheckpointCallback(keras.callbacks.Callback):  # type: ignore[misc]
-            def __init__(self) -> None:
-                super().__init__()
-                self._done = 0
-                self._batch = -1
-                # With parameter servers a batch is one worker's, else all workers' together.
-                together = elastic._task.workers if elastic._agreement is not None else 1
-                self._examples = (elastic.batch_size or 0) * together
-
-            def on_train_begin(self, logs: Any = None) -> None:
-                optimizer = getattr(self.model, "optimizer", None)
-                if optimizer is not None and self.model.built and hasattr(optimizer, "build"):
-                    with contextlib.suppress(Exception):  # else its variables are restored when they are made
-                        optimizer.build(self.model.trainable_variables)
-                if by_epochs or not elastic._is_prepared():
-                    self._begin()
-
-            def _count(self, done: int, logs: Any) -> None:
-                if not self.model.stop_training:  # else all was done before, and Keras only sees it afterwards
-                    self._done += done
-                    elastic.step(self._done, loss=_loss(logs), examples=done * self._examples)
-                    self._end_if_done()
-
-            def _begin(self) -> None:
-                self._done = elastic.resume()
-                self._end_if_done()
-
-            def _end_if_done(self) -> None:
-                total = elastic._progress.total_steps
-                if total is not None and self._done >= total:
-                    self.model.stop_training = True
-
-        class ByBatches(ElasticCheckpointCallback):
-            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-                self._batch = -1
-
-            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-                done, self._batch = batch - self._batch, batch
-                if elastic._step is None:  # that was the warm-up
-                    self._begin()
-                else:
-                    self._count(done, logs)
-
-        class ByEpochs(ElasticCheckpointCallback):
-            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-                self._count(self.params["steps"], logs)
-
-        return ByEpochs() if by_epochs else ByBatches()
+        return callback(self)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -242,7 +189,7 @@ class ElasticCheckpoint:
         """Something is due, or asked for."""
         request, terminated = self._request, self._terminated
         self._attention = False
-        total = self._progress.total_steps
+        total = self.progress.total_steps
         finished = total is not None and step >= total
         due = step >= self._next_step or time.monotonic() >= self._due_at
         if request is None and not (terminated or finished or due):
@@ -255,17 +202,17 @@ class ElasticCheckpoint:
         if terminated:
             self._end()
         if finished:
-            self._progress.write()
+            self.progress.write()
 
     def _agree(self, step: int) -> None:
         """The same as _attend in every worker of a MultiWorkerMirroredStrategy: what the chief knows, all do."""
         assert self._agreement is not None
-        total = self._progress.total_steps
+        total = self.progress.total_steps
         finished = total is not None and step >= total
-        chief = self._task.chief
+        chief = self.task.chief
         request = self._request if chief else None
         due = chief and (step >= self._next_step or time.monotonic() >= self._due_at)
-        rate = self._progress.rate()
+        rate = self.progress.rate()
         every = min(max(int(rate * _AGREE_S), 1), 1000) if chief else 0
         some_due, some_asked, some_terminated, every = self._agreement.sum(
             int(due), int(request is not None), int(self._terminated), every
@@ -284,7 +231,7 @@ class ElasticCheckpoint:
         if some_terminated:
             self._end()
         if finished:
-            self._progress.write()
+            self.progress.write()
 
     def _save(self, step: int) -> bool:
         """Whether the newest checkpoint is of this step."""
@@ -293,33 +240,42 @@ class ElasticCheckpoint:
             self._plan_next()
             return True
         if self._checkpoints is None:
-            self._progress.save_error = "no checkpoint directory"
+            self.progress.save_error = "no checkpoint directory"
             self._plan_next()
             return False
+        self._tell_what_was_not_restored()
         try:
-            if self._task.chief:
-                facts = {"generation": self._progress.generation, "workers": self._task.workers}
-                self._progress.checkpoint = self._checkpoints.save(step, **facts)
+            if self.task.chief:
+                facts = {"generation": self.progress.generation, "workers": self.task.workers}
+                self.progress.checkpoint = self._checkpoints.save(step, **facts)
             else:
                 with tempfile.TemporaryDirectory() as folder:
                     self._checkpoints.write_elsewhere(folder)
         except Exception as error:  # of the file system, or of a parameter server: the next step will tell
-            self._progress.save_error = brief(error)
-            print(f"checkpoint at step {step} failed: {self._progress.save_error}", file=sys.stderr, flush=True)
+            self.progress.save_error = brief(error)
+            print(f"checkpoint at step {step} failed: {self.progress.save_error}", file=sys.stderr, flush=True)
             self._plan_next()
-            self._progress.pause()
+            self.progress.pause()
             return False
         self._saved_step = step
-        self._progress.save_error = None
+        self.progress.save_error = None
         self._plan_next()
-        self._progress.pause()
+        self.progress.pause()
         return True
+
+    def _tell_what_was_not_restored(self) -> None:
+        """At the first save, when all variables have been made."""
+        if self._checkpoints is None or not self.task.chief:
+            return
+        if told := self._checkpoints.not_restored():
+            self.progress.not_restored = told
+            print(f"WARNING: variables began with initial values: {told}", file=sys.stderr, flush=True)
 
     def _plan_next(self, within_s: float = math.inf) -> None:
         """When the next checkpoint is due; `within_s`, if there is an interval in seconds at all."""
         assert self._step is not None
         self._next_step = self._step + self._every_steps if self._every_steps else sys.maxsize
-        total = self._progress.total_steps
+        total = self.progress.total_steps
         if total is not None and self._step < total:
             self._next_step = min(self._next_step, total)
         elif total is not None:
@@ -331,7 +287,7 @@ class ElasticCheckpoint:
             return None
         found = self._checkpoints.complete()
         if self._agreement is not None:
-            newest = self._agreement.sum(found[0]["step"] + 1 if found and self._task.chief else 0)[0] - 1
+            newest = self._agreement.sum(found[0]["step"] + 1 if found and self.task.chief else 0)[0] - 1
             found = [each for each in found if each["step"] == newest]
             if newest >= 0 and not found:
                 where = self._checkpoints.directory
@@ -354,24 +310,9 @@ class ElasticCheckpoint:
 
     # -- with the launcher ---------------------------------------------------------------------------------------------
 
-    def _hello(self) -> None:
-        """Tell the launcher that this program can be rescaled, and what it set before it imported TensorFlow."""
-        if self._folder is None:
-            return
-        hello = {"pid": os.getpid(), "environment": preload.read_early(os.environ)}
-        preload.tell()
-        with contextlib.suppress(OSError):
-            protocol.write(self._folder.parent / protocol.HELLO, hello)
-            protocol.write(self._folder / protocol.HELLO, hello)
-
-    def _is_closed(self) -> bool:
-        """Whether the launcher holds this program back: its generation is prepared beside the one that runs."""
-        return (
-            self._folder is not None and not os.environ.get(protocol.OPEN) and not (self._folder / protocol.GO).exists()
-        )
-
-    def _is_prepared(self) -> bool:
-        prepared = self._is_closed()
+    def is_prepared(self) -> bool:
+        """Whether this program is prepared beside one that runs: then resume() waits."""
+        prepared = self._contact.is_closed()
         if self._agreement is not None:
             prepared = bool(self._agreement.sum(int(prepared))[0])
         return prepared
@@ -379,23 +320,20 @@ class ElasticCheckpoint:
     def _barrier(self) -> None:
         """Wait until this generation is to run. With many workers, only the chief waits for its launcher; the others
         wait for the chief, whose word is there sooner."""
-        if self._folder is not None and self._is_closed():
-            protocol.write(self._folder / protocol.READY, {"pid": os.getpid()})
-            while (self._agreement is None or self._task.chief) and self._is_closed():
+        if self._contact.is_closed():
+            self._contact.say_ready()
+            while (self._agreement is None or self.task.chief) and self._contact.is_closed():
                 time.sleep(_POLL_S)
         if self._agreement is not None:
             self._agreement.sum(0)
-            if self._folder is not None and self._is_closed():  # the chief's launcher has decided: this one's may know
-                with contextlib.suppress(OSError):
-                    protocol.write(self._folder / protocol.BEGUN, {"pid": os.getpid(), "at": time.time()})
+            if self._contact.is_closed():  # the chief's launcher has decided: this one's may know
+                self._contact.say_begun()
         words.restore()
 
     def _watch(self) -> None:
         """In the other thread, some times a second: is there something to do at the next step?"""
-        if self._folder is not None and self._task.trains:
-            request = None
-            if (self._folder / protocol.SAVE).exists():
-                request = (protocol.read(self._folder / protocol.SAVE) or {}).get("id")
+        if self.task.trains:
+            request = self._contact.request()
             self._request = None if request == self._answered else request
             if self._request is not None:
                 self._attention = True
@@ -404,30 +342,21 @@ class ElasticCheckpoint:
 
     def _answer(self, request: str, step: int, saved: bool) -> None:
         """The launcher learns that all is saved (and training stands still), or why it is not."""
-        assert self._folder is not None
         self._answered, self._request = request, None
         if saved:
-            self._progress.close()
-        answer = {"id": request, "ok": saved, "why": self._progress.save_error, "step": step, "at": time.time()}
-        try:
-            protocol.write(self._folder / protocol.SAVED, answer)
-        except OSError as error:  # no answer: the launcher will give up after its time-out
-            print(f"cannot answer the launcher: {error}", file=sys.stderr, flush=True)
-
-    def _asked_still(self, request: str) -> bool:
-        assert self._folder is not None
-        return (protocol.read(self._folder / protocol.SAVE) or {}).get("id") == request
+            self.progress.close()
+        self._contact.answer(request, step, ok=saved, why=self.progress.save_error)
 
     def _wait(self, request: str) -> None:
         """Until killed, or told to go on."""
         self._waiting = True
-        while self._asked_still(request):
+        while self._contact.request() == request:
             if self._terminated:
                 self._end()
             time.sleep(_POLL_S)
         self._waiting = False
-        self._progress.reopen()
-        self._progress.pause()
+        self.progress.reopen()
+        self.progress.pause()
 
     def _wait_together(self, request: str | None) -> None:
         assert self._agreement is not None
@@ -443,7 +372,7 @@ class ElasticCheckpoint:
             raise
         if default is not None:
             signal.signal(signal.SIGTERM, default)
-        self._progress.pause()
+        self.progress.pause()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -465,60 +394,7 @@ class ElasticCheckpoint:
         """End at once, as a program does that SIGTERM has ended: TensorFlow's threads may be waiting for replicas that
         are gone by now."""
         if not self._waiting:
-            self._progress.write()
+            self.progress.write()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(_TERMINATED)
-
-
-class _Agreement:
-    """Sums over all workers of a MultiWorkerMirroredStrategy, by which they decide alike. Every worker must call in the
-    same order."""
-
-    def __init__(self, tf: Any, strategy: Any) -> None:
-        self._tf, self._strategy = tf, strategy
-
-        @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
-        def total(values: Any) -> Any:
-            def reduce(values: Any) -> Any:
-                here = tf.identity(values)  # an argument is on no device, and only what is on one can be summed
-                return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, here)
-
-            return strategy.run(reduce, args=(values,))
-
-        self._total = total
-
-    def sum(self, *values: int) -> list[int]:
-        """The sum of each value. Raises what TensorFlow raises when a worker is gone."""
-        results = self._strategy.experimental_local_results(self._total(self._tf.constant(values, self._tf.int64)))
-        # Every replica of a worker brings the worker's value, so a chief's own value comes back once per replica.
-        return [int(value) // len(results) for value in results[0].numpy()]
-
-
-def brief(error: Exception) -> str:
-    """What went wrong in one line: without the places in the program that TensorFlow lists before it says that."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    places = ("Graph execution error", "Detected at node", "File ", "[[", "Hint: ")
-    told = " ".join(line for line in lines if line and not line.startswith(places))
-    return f"{type(error).__name__}: {told[:300]}"
-
-
-def _loss(logs: Any) -> Any:
-    """What Keras says of the loss, if that is a number."""
-    try:
-        return scalar("loss", (logs or {}).get("loss"))
-    except TypeError:
-        return None
-
-
-def _many(tf: Any, strategy: Any) -> bool:
-    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) and strategy.num_replicas_in_sync > len(
-        strategy.extended.worker_devices
-    )
-
-
-def _chief_device(tf: Any) -> str | None:
-    """Where a coordinator runs, if variables live in other processes."""
-    names = [device.name for device in tf.config.list_logical_devices("CPU")]
-    remote = any("/job:ps/" in name for name in names)
-    return next((name for name in names if remote and "/job:chief/" in name), None)

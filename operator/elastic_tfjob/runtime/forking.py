@@ -12,19 +12,17 @@ import contextlib
 import json
 import os
 import resource
-import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from elastic_tfjob.runtime import cgroup, preload
+from elastic_tfjob.runtime.fork_names import DESCRIPTOR, IGNORED, VARIABLE
 
 if TYPE_CHECKING:
     from elastic_tfjob.runtime.words import Words
 
-IGNORED = [signal.SIGPIPE, signal.SIGXFSZ]
-"""By Python, which runs this, and so by all that it starts unless that is undone."""
 LEAST_LIMIT = 1 << 30
 """A container with a smaller limit of memory keeps no second interpreter: about 100 MB are its own."""
 MOST_OWN = 120 << 20
@@ -32,7 +30,6 @@ MOST_OWN = 120 << 20
 ANSWER_S = 5.0
 """How long a fork may take before the program is started as a process of its own."""
 MAX_WHY, _MAX_MESSAGE = 200, 1 << 16
-_VARIABLE, _DESCRIPTOR = "ELASTIC_TFJOB_FORK", 201
 
 
 class Forks:
@@ -62,7 +59,7 @@ class Forks:
         limit = cgroup.usage().get("limit_bytes")
         if limit is not None and limit < LEAST_LIMIT:
             return f"the container's memory is limited to {limit >> 20} MiB: at least {LEAST_LIMIT >> 20} are needed"
-        if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= _DESCRIPTOR:
+        if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= DESCRIPTOR:
             return "too few files can be open"
         return ""
 
@@ -119,17 +116,17 @@ class Forks:
         self.close(self._gone)
         path = environment.get("PYTHONPATH")
         told = {
-            "fd": _DESCRIPTOR,
+            "fd": DESCRIPTOR,
             "path": path,
             "command": self._command,
             "packages": preload.packages(self.learnt.get("packages")),
             "variables": preload.variables(self.learnt.get("environment")),
         }
         start = os.path.join(self._archive, "elastic_tfjob", "runtime", "start")
-        added = {_VARIABLE: json.dumps(told), "PYTHONPATH": f"{start}:{path}" if path else start}
+        added = {VARIABLE: json.dumps(told), "PYTHONPATH": f"{start}:{path}" if path else start}
         here, there = socket.socketpair()
         try:
-            actions = [*(words.actions if words else []), (os.POSIX_SPAWN_DUP2, there.fileno(), _DESCRIPTOR)]
+            actions = [*(words.actions if words else []), (os.POSIX_SPAWN_DUP2, there.fileno(), DESCRIPTOR)]
             pid = _spawn(command, {**environment, **added}, actions, mask)
         except BaseException:
             here.close()

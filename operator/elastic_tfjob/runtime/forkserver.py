@@ -24,14 +24,11 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from elastic_tfjob.runtime import preload
+from elastic_tfjob.runtime import preload, protocol
+from elastic_tfjob.runtime.fork_names import IGNORED, OWN_STDERR, VARIABLE
 
-VARIABLE = "ELASTIC_TFJOB_FORK"
-"""What the launcher tells the process: JSON of the keys of `begin`."""
 WORTH_S = 0.3
 """What was imported in less is not worth a process."""
-OWN_STDERR = 200
-"""The descriptor by which a program has the container's standard error, where its own is a pipe: see words.py."""
 MAX_MESSAGE = 1 << 24
 NAME = "tfjob-forks"
 """What such a process is called in a list of processes."""
@@ -140,7 +137,7 @@ def _leave(channel: int, ready: dict[str, Any], program: preload.Program, todo: 
         os._exit(0)
     try:
         os.setpgid(0, 0)
-        if os.environ.pop("ELASTIC_TFJOB_STDERR", None):
+        if os.environ.pop(protocol.STDERR, None):
             os.dup2(OWN_STDERR, 2)
             os.close(OWN_STDERR)
         name = _rename(NAME)
@@ -198,7 +195,7 @@ def _become(request: dict[str, Any], files: list[int], parent: int, name: str) -
 
 def _anew(command: list[str]) -> NoReturn:
     """Begin again in an interpreter that has imported nothing: the same process, by its command line."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    for number in IGNORED:
         signal.signal(number, signal.SIG_DFL)
     sys.stdout.flush()
     os.execvp(command[0], command)

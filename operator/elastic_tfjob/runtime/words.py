@@ -16,10 +16,9 @@ import time
 from collections import deque
 
 from elastic_tfjob.runtime import protocol
+from elastic_tfjob.runtime.fork_names import OWN_STDERR
 
 _LINES, _LINE_BYTES, _TOLD = 200, 2000, 600
-_OWN = 200
-"""The descriptor by which the program has the container's standard error: none that it would get itself."""
 _DRAIN_S = 1.0
 
 
@@ -37,14 +36,14 @@ class Words:
 
     def __init__(self, generation: int) -> None:
         os.fstat(2)
-        if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= _OWN:
+        if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= OWN_STDERR:
             raise OSError("too few files can be open")
-        self.environment = {protocol.STDERR: str(_OWN)}
+        self.environment = {protocol.STDERR: str(OWN_STDERR)}
         self._mark = f"[generation {generation}] ".encode()
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._busy = threading.Lock()
         self._reads, self.writes = os.pipe()
-        self.actions = [(os.POSIX_SPAWN_DUP2, 2, _OWN), (os.POSIX_SPAWN_DUP2, self.writes, 2)]
+        self.actions = [(os.POSIX_SPAWN_DUP2, 2, OWN_STDERR), (os.POSIX_SPAWN_DUP2, self.writes, 2)]
         """What posix_spawn is to do with the program's descriptors."""
         self._thread = threading.Thread(target=self._forward, name="words", daemon=True)
 

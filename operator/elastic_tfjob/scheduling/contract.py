@@ -23,21 +23,27 @@ class Both(NamedTuple):
 FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
     "Snapshot": {
         "now": Both("the operator's clock", "the simulated clock"),
-        "nodes": Both("nodes that are ready and not cordoned", "all nodes"),
+        "nodes": Both("nodes that are ready, not cordoned, and not recalled by their pool", "all nodes"),
         "jobs": Both("TFJobs that the profile decides for", "jobs that have come and not ended"),
         "seed": Both("", "the run's seed"),
-        "pools": Both("", "the inference pool's demand"),
+        "pools": Both(
+            "pods of the pools' namespaces that no node has room for, headroom, annotation want-nodes of the ConfigMap",
+            "the inference pool's demand",
+        ),
         "history": Both("states of TFJobs that succeeded, and a ConfigMap of those that are gone", "finished jobs"),
     },
     "Node": {
         "name": Both("metadata.name", "the cluster of the scenario"),
         "capacity": Both("status.allocatable", "the cluster of the scenario"),
         "free": Both("capacity less the requests of pods that no decided job counts", "capacity"),
-        "pool": Both("", "training or inference"),
+        "pool": Both("label pool, of the pools in the ConfigMap", "training or inference"),
         "labels": Both("metadata.labels", "the cluster of the scenario"),
-        "taints": Both("spec.taints", "the cluster of the scenario"),
+        "taints": Both("spec.taints, without the operator's own", "the cluster of the scenario"),
         "accelerator_speed": Both("", "the cluster of the scenario"),
-        "loan": Both("", "the inference pool's demand, and the plan's loans"),
+        "loan": Both(
+            "annotation loan and taint loaned, and which pods are there",
+            "the inference pool's demand, and the plan's loans",
+        ),
     },
     "JobSpec": {
         "key": Both("namespace/name", "the workload"),
@@ -48,7 +54,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "deadline_s": Both("annotation deadline", "the workload"),
         "total_steps": Both("annotation total-steps, else what the program reports", "the speed model"),
         "duration_s": Both("annotation estimated-duration", "what the user says, or with `oracle` the truth"),
-        "loanable": Both("", "the workload"),
+        "loanable": Both("annotation loanable, of a job that can be stopped", "the workload"),
         "resizable": Both("a checkpoint-dir, and bounds with room between them", "always"),
         "stoppable": Both("a checkpoint-dir, and rescale not never", "always"),
         "movable": Both("a checkpoint-dir, and rescale not never", "always"),
@@ -77,7 +83,8 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "stops": Both("annotation record", "as carried out"),
         "stopped_s": Both("annotation record", "as carried out"),
         "resumed_s": Both("annotation record", "as carried out"),
-        "cpu_use": Both("what exporters report, over what pods hold", "the speed model ps-cpu"),
+        "memory": Both("annotation target, as the last plan had it", "as the last plan had it"),
+        "cpu_use": Both("what exporters report, over what pods hold", "the speed models ps-cpu and cpu-share"),
     },
 }
 """By class and field: who fills it."""
@@ -92,8 +99,12 @@ VERBS: Final[Mapping[str, Both]] = {
     "grant CPU": Both("in place, within a node", "at once"),
     "repair": Both("pods of a lost node are made anew on another one", "from the last checkpoint, after restart_s"),
     "move": Both("another pod on the new node, by overlap or spare; with the chief, by recreate", "after migrate_s"),
-    "promote": Both("", "service counts from zero again"),
-    "borrow, return": Both("", "the node changes its pool at once"),
+    "remember": Both("annotation target, with the job's change or alone", "at once"),
+    "borrow, return": Both(
+        "taint and annotation of the node; nothing starts there before; a node that returns is left as one that is "
+        "cordoned, and jobs that are late are stopped",
+        "the node changes its pool at once",
+    ),
 }
 """By what a plan asks for: how it is carried out."""
 
@@ -123,8 +134,7 @@ NEEDS: Final[Mapping[Need, Met]] = {
         "a job whose size changes is placed anew",
         "only a simulation places a resized job anew",
     ),
-    "promote": Met(*VERBS["promote"], "promotions are not stored live"),
-    "loans": Met(*VERBS["borrow, return"], "no node of another pool is lent to a live cluster"),
+    "loans": Met(*VERBS["borrow, return"]),
     "move": Met(*VERBS["move"], "a replica that runs stays where it is"),
     "stop": Met(*VERBS["stop"]),
     "resize": Met(*VERBS["resize"]),

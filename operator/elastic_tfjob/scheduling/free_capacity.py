@@ -6,6 +6,7 @@ from it and gives back to it freely and rolls everything back at its end.
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Literal
 
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints
@@ -81,6 +82,7 @@ class FreeCapacity:
         """Nodes by what they have free of each resource: of a full cluster, few have what is asked for."""
         self._largest = maximal(self.usable)
         self._allowed: dict[tuple[Constraints, bool], frozenset[int] | None] = {}
+        self._lent: dict[Constraints, frozenset[int]] = {}
         self.tainted = any(node.taints for node in nodes)
         self._plain = not self.tainted and all(node.loan == "own" for node in nodes)
 
@@ -292,19 +294,42 @@ class FreeCapacity:
         constraints = spec.constraints if type_ is None else spec.constraints_of(type_)
         if self._plain and constraints is ANYWHERE:
             return None
-        key = (constraints, spec.loanable)
+        return self._kind(constraints, spec.loanable)
+
+    def allowed_own(self, spec: JobSpec, type_: str) -> frozenset[int] | None:
+        """The same, of our own nodes alone."""
+        return self._kind(spec.constraints_of(type_), False)
+
+    def allowed_lent(self, spec: JobSpec, type_: str) -> frozenset[int]:
+        """The same, of nodes that are lent to us alone."""
+        if self._plain or not spec.loanable:
+            return frozenset()
+        constraints = spec.constraints_of(type_)
+        if constraints not in self._lent:
+            own, both = self._kind(constraints, False), self._kind(constraints, True)
+            everywhere = frozenset(range(len(self.nodes)))
+            self._lent[constraints] = (everywhere if both is None else both) - (everywhere if own is None else own)
+        return self._lent[constraints]
+
+    def _kind(self, constraints: Constraints, loanable: bool) -> frozenset[int] | None:
+        key = (constraints, loanable)
         if key not in self._allowed:
-            chosen = admitting(self.nodes, constraints, spec.loanable)
+            chosen = admitting(self.nodes, constraints, loanable)
             self._allowed[key] = None if len(chosen) == len(self.nodes) else chosen
         return self._allowed[key]
 
     def best_fit(self, demand: Resources, allowed: frozenset[int] | None) -> int | None:
         """The node with least left free that holds `demand`; ties to the first node. Needs rank `least-free`."""
-        order = self._order
-        start = bisect_left(order, (demand.accelerators, demand.cpu, demand.memory, -1))
-        for k in range(start, len(order)):
-            i = order[k][3]
-            if self.holds(i, demand) and (allowed is None or i in allowed):
+        cpu, memory, accelerators, pods, storage = demand
+        start = bisect_left(self._order, (accelerators, cpu, memory, -1))
+        for _, free_cpu, free_memory, i in islice(self._order, start, None):  # each has the accelerators
+            if (
+                free_cpu >= cpu
+                and free_memory >= memory
+                and self.pods[i] >= pods
+                and self.storage[i] >= storage
+                and (allowed is None or i in allowed)
+            ):
                 return i
         return None
 

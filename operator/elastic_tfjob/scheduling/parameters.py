@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from elastic_tfjob.api.limits import MAX_DURATION_S, MAX_ENTRIES
 from elastic_tfjob.scheduling.profile import Need, Order, Profile, Step
 from elastic_tfjob.scheduling.stages.lend.none import NoLoans
-from elastic_tfjob.scheduling.stages.lend.offered import BorrowOffered
+from elastic_tfjob.scheduling.stages.lend.offered import BorrowOffered, Reclaim
 from elastic_tfjob.scheduling.stages.place.catalogue import PLACES, PlaceName
 
 Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S)]
@@ -47,6 +47,11 @@ class ProfileParameters(BaseModel, ABC):
     on_change: bool = Field(True, description="false: a change waits for the next multiple of interval_s")
     oracle: bool = Field(False, description="the policy is told the true duration and speed (simulation only)")
     lend: Literal["none", "offered"] = Field("none", description="borrow nodes that the inference pool offers")
+    reclaim: Reclaim = Field(
+        "first",
+        description="with lend, which nodes go back: the first; or those without jobs, then those whose jobs can "
+        "shrink, then by least preemption cost, fewest jobs, a search for the fewest stops, or at random",
+    )
 
     stop_cooldown_s: Seconds = Field(
         0.0,
@@ -63,6 +68,8 @@ class ProfileParameters(BaseModel, ABC):
             yield "oracle"
         if self.lend == "offered":
             yield from ("loans", "stop")  # a node that goes back takes away what runs there
+        if self.reclaim != "first":
+            yield "loans"
         if self.place == "count":
             yield "totals"
 
@@ -71,7 +78,7 @@ class ProfileParameters(BaseModel, ABC):
         stages = self.stages()
         return Profile(
             name=name,
-            lend=BorrowOffered() if self.lend == "offered" else NoLoans(),
+            lend=BorrowOffered(self.reclaim) if self.lend == "offered" else NoLoans(),
             order=stages.order,
             steps=stages.steps,
             place=PLACES[self.place],

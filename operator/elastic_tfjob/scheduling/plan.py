@@ -3,28 +3,34 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Final, Literal
 
+from elastic_tfjob.scheduling.causes import Cause
 from elastic_tfjob.scheduling.forecasts import Forecasts
+from elastic_tfjob.scheduling.memory import Memory
+from elastic_tfjob.scheduling.reasons import Reason, Why, as_reason
 from elastic_tfjob.scheduling.snapshot import Cpu, Placement, Snapshot, counts_of
 
-StopCause = Literal["", "preempt", "reclaim", "deadline"]
+BEHIND: Final = Reason("behind")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a job shall hold: the node of every replica, in the order of the replicas' indices. No nodes: nothing.
 
-    `cpu` is what replicas shall hold where that differs from their requests. `cause` is why all is taken from a job
-    that runs, in one word. `promoted` tells that the job goes back to the first queue of LAS: its attained service
-    counts from zero again.
+    `cpu` is what replicas shall hold where that differs from their requests. `cause` is why it changes, in one word;
+    None for what stays as it is.
     """
 
     nodes: Placement
-    reason: str
+    reason: Why
     cpu: Cpu = field(default_factory=dict)
-    promoted: bool = False
-    cause: StopCause = ""
+    cause: Cause | None = None
+
+    @property
+    def why(self) -> Reason:
+        """The reason, with its code and facts."""
+        return as_reason(self.reason)
 
     @property
     def replicas(self) -> dict[str, int]:
@@ -37,7 +43,7 @@ class Loan:
 
     node: str
     action: Literal["borrow", "return"]
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True)
@@ -46,15 +52,19 @@ class Plan:
     waits, `held_back` why those behind them were not looked at, `kept` why one that was to be stopped keeps what it
     has. `queue` gives the jobs that waited when the round
     began, first to serve first.
+
+    `memory` has all numbers that shall be remembered of a job, for each job of which they are others than before. They
+    are stored with the job's change, where it has one: if that cannot be carried out now, they stay as they were.
     """
 
     snapshot: Snapshot = field(compare=False, repr=False)
     changes: Mapping[str, Target]
     loans: tuple[Loan, ...] = ()
-    refusals: Mapping[str, str] = field(default_factory=dict)
-    held_back: str = "does not fit beside the jobs before it"
+    refusals: Mapping[str, Reason] = field(default_factory=dict)
+    held_back: Reason = BEHIND
     queue: Callable[[], Iterable[str]] = field(default=tuple, compare=False, repr=False)
-    kept: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, Reason] = field(default_factory=dict)
+    memory: Mapping[str, Memory] = field(default_factory=dict)
 
     @cached_property
     def forecasts(self) -> Forecasts:
@@ -70,20 +80,20 @@ class Plan:
     def targets(self) -> dict[str, Target]:
         """Of every job that holds or shall hold something."""
         unchanged = {
-            key: Target(job.placement, "keeps what it has", job.cpu)
+            key: Target(job.placement, Reason("keeps"), job.cpu)
             for key, job in self.snapshot.jobs.items()
             if job.placement and key not in self.changes
         }
         return {**unchanged, **{key: target for key, target in self.changes.items() if target.nodes}}
 
     @property
-    def waiting(self) -> dict[str, str]:
+    def waiting(self) -> dict[str, Reason]:
         """Every job that shall hold nothing, and why."""
-        why: dict[str, str] = {}
+        why: dict[str, Reason] = {}
         for key, job in self.snapshot.jobs.items():
             target = self.changes.get(key)
             if target is not None and not target.nodes:
-                why[key] = self.refusals.get(key, target.reason)
+                why[key] = self.refusals.get(key) or as_reason(target.reason)
             elif target is None and not job.placement:
                 why[key] = self.refusals.get(key, self.held_back)
         return why

@@ -26,7 +26,6 @@ Need = Literal[
     "move",
     "repack",
     "resize",
-    "promote",
     "cpu",
     "service",
     "duration",
@@ -40,7 +39,7 @@ To be told: `oracle` true durations and speeds; `samples` of a job's speed befor
 take; `speed` how fast they are at other sizes; `deadline`; `loss` how fast the training loss falls; `service` what jobs
 have held so far (since when, how long).
 To be done: `stop` running jobs; `move` replicas that run to other nodes; `resize` running jobs; `repack`: place a job
-whose size changes anew; `promote`: have a job's service count from zero again; `cpu` change what replicas hold in
+whose size changes anew; `cpu` change what replicas hold in
 place, and measure how much of it they use; `loans` of nodes of another pool. `totals`: no node is chosen, which only a
 simulation can carry out.
 """

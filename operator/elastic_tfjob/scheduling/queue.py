@@ -1,6 +1,6 @@
 """Jobs in the order a profile serves them, kept from round to round."""
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf, nextafter
@@ -17,6 +17,12 @@ def entry(order: Order, job: Job, now: float) -> Entry:
     return (-spec.priority, order.key(job, now), spec.arrival_s, spec.sequence, spec.key)
 
 
+def cools(job: Job, cooldown_s: float, now: float) -> bool:
+    """Whether it is so early after its last stop that it is not resumed, or after its resumption that it is not
+    stopped."""
+    return bool(job.stops) and (job.resumed_s if job.placement else job.stopped_s) + cooldown_s - now > 0
+
+
 class JobQueue:
     """The waiting jobs, sorted within each shape (if one of a shape does not fit, none behind it does), or the
     running ones in one list. Keys follow the jobs' changes and, through a heap of jumps, the clock.
@@ -28,21 +34,35 @@ class JobQueue:
         self.lists: dict[Hashable, list[Entry]] = {}
         self._entries: dict[str, tuple[Hashable, Entry, Job]] = {}
         self._jumps: list[tuple[float, str, int]] = []
+        self._now = -inf
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def change(self, before: Job | None, after: Job | None, now: float) -> None:
-        if before is not None and before.spec.key in self._entries:
-            self._remove(before.spec.key)
-        if after is not None and self._belongs(after):
+        known = self._entries.get(before.spec.key) if before is not None else None
+        if after is None or not self._belongs(after, now):
+            if known is not None:
+                self._remove(known[1][4])
+        elif known is None:
+            self._insert(after, now)
+        elif known[:2] == (self._kind(after), entry(self.order, after, now)):
+            self._entries[after.spec.key] = (*known[:2], after)
+            self._push_jump(after, now)
+            self._replaced(known[1], after)
+        else:
+            self._remove(after.spec.key)
             self._insert(after, now)
 
     def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
         return True
 
     def at(self, now: float) -> "JobQueue":
-        """Itself, with the keys that have jumped by now put right."""
+        """Itself, with the keys that have jumped by now put right; all where the clock was set back."""
+        if now < self._now:
+            for _, _, job in list(self._entries.values()):
+                self.change(job, job, now)
+        self._now = now
         while self._jumps and self._jumps[0][0] <= now:
             at, key, identity = heappop(self._jumps)
             found = self._entries.get(key)
@@ -53,22 +73,40 @@ class JobQueue:
                     heappush(self._jumps, (nextafter(now, inf), key, identity))
         return self
 
-    def _belongs(self, job: Job) -> bool:
+    def _belongs(self, job: Job, now: float) -> bool:
         return job.phase != "rescaling" and bool(job.placement) == self.running
 
+    def _kind(self, job: Job) -> Hashable:
+        """What jobs of one list have in common."""
+        return None if self.running else job.spec.shape
+
+    def _removed(self, k: int) -> None:
+        """The entry at this place of its list is gone."""
+
+    def _inserted(self, k: int, job: Job) -> None:
+        """There is one more at this place of its list."""
+
+    def _replaced(self, entry: Entry, job: Job) -> None:
+        """A job has changed, and kept its place."""
+
     def _remove(self, key: str) -> None:
-        shape_, old, _ = self._entries.pop(key)
-        entries = self.lists[shape_]
-        del entries[bisect_left(entries, old)]
+        kind, old, _ = self._entries.pop(key)
+        entries = self.lists[kind]
+        k = bisect_left(entries, old)
+        del entries[k]
         if not entries:
-            del self.lists[shape_]
+            del self.lists[kind]
+        self._removed(k)
 
     def _insert(self, job: Job, now: float) -> None:
-        shape_ = None if self.running else job.spec.shape
+        kind = self._kind(job)
         new = entry(self.order, job, now)
-        self._entries[job.spec.key] = shape_, new, job
-        insort(self.lists.setdefault(shape_, []), new)
+        self._entries[job.spec.key] = kind, new, job
+        entries = self.lists.setdefault(kind, [])
+        k = bisect_left(entries, new)
+        entries.insert(k, new)
         self._push_jump(job, now)
+        self._inserted(k, job)
 
     def _push_jump(self, job: Job, now: float) -> None:
         at = self.order.next_jump_s(job, now)
@@ -76,13 +114,13 @@ class JobQueue:
             heappush(self._jumps, (at, job.spec.key, id(job)))
 
     def fill(self, snapshot: Snapshot) -> "JobQueue":
-        now = snapshot.now
+        now = self._now = snapshot.now
         for job in snapshot.jobs.values():
-            if self._belongs(job):
-                shape_ = None if self.running else job.spec.shape
+            if self._belongs(job, now):
+                kind = self._kind(job)
                 new = entry(self.order, job, now)
-                self._entries[job.spec.key] = shape_, new, job
-                self.lists.setdefault(shape_, []).append(new)
+                self._entries[job.spec.key] = kind, new, job
+                self.lists.setdefault(kind, []).append(new)
                 self._push_jump(job, now)
         for entries in self.lists.values():
             entries.sort()

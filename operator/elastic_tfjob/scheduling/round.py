@@ -4,11 +4,14 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from elastic_tfjob.scheduling.causes import Cause, cause_of
 from elastic_tfjob.scheduling.free_capacity import room_view
+from elastic_tfjob.scheduling.memory import Memory, with_number
 from elastic_tfjob.scheduling.placements import grown, lacking, shrunk
-from elastic_tfjob.scheduling.plan import Loan, Plan, StopCause, Target
+from elastic_tfjob.scheduling.plan import BEHIND, Loan, Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
-from elastic_tfjob.scheduling.queue import Entry, JobQueue, WaitingJobs, entry, queue_view
+from elastic_tfjob.scheduling.queue import Entry, JobQueue, WaitingJobs, cools, entry, queue_view
+from elastic_tfjob.scheduling.reasons import Reason, Why, as_reason, sized
 from elastic_tfjob.scheduling.snapshot import (
     AS_REQUESTED,
     UNPLACED,
@@ -19,6 +22,7 @@ from elastic_tfjob.scheduling.snapshot import (
     Node,
     Placement,
     Snapshot,
+    counts_of,
 )
 
 T = TypeVar("T")
@@ -35,16 +39,17 @@ class Round:
         """The nodes as this round stands: with those it borrows, without those it gives back."""
         self.loans: list[Loan] = []
         self.changes: dict[str, Target] = {}
-        self.refusals: dict[str, str] = {}
-        self.kept: dict[str, str] = {}
+        self.refusals: dict[str, Reason] = {}
+        self.kept: dict[str, Reason] = {}
         """Why jobs that were to be stopped keep what they have."""
+        self._memory: dict[str, Memory] = {}
         self._shared: dict[Hashable, Any] = {}
         self._requeued: list[Entry] = []
         self._failed: set[Hashable] = set()
         """Starts that found no nodes since room was last given back: the same again would not either."""
         self.unmet: dict[str, Counts] = {}
         """Sizes that running jobs must be brought to but for which there is no room."""
-        self.held_back = "does not fit beside the jobs before it"
+        self.held_back = BEHIND
         place = profile.place
         self.room = snapshot.view(("room", place.rank, place.totals_only), room_view(place.rank, place.totals_only))
         order = profile.order
@@ -78,24 +83,6 @@ class Round:
             return []
         return [job for job in self.snapshot.jobs.values() if job.phase == "rescaling"]
 
-    def active(self) -> Iterator[Job]:
-        """All jobs that may change, in order: waiting and running together."""
-        merge, jobs = self.waiting(), self.snapshot.jobs
-        if not merge.lead:
-            entries = [*self.running_in_order()]
-            for waiting in self.waiting_queue.lists.values():
-                entries += waiting
-            for e in sorted(entries):
-                yield jobs[e[4]]
-            return
-        for e in self.running_in_order():
-            while (head := merge.peek()) is not None and head < e:
-                yield jobs[head[4]]
-                merge.advance()
-            yield jobs[e[4]]
-        for e in merge:
-            yield jobs[e[4]]
-
     def job(self, key: str) -> Job:
         return self.snapshot.jobs[key]
 
@@ -111,7 +98,21 @@ class Round:
 
     # ---- what
 
-    def start(self, job: Job, counts: Counts, reason: str, *, promoted: bool = False) -> bool:
+    def memory(self, job: Job) -> Memory:
+        """What is remembered of a job, as this round stands."""
+        return self._memory.get(job.spec.key, job.memory)
+
+    def remember(self, job: Job, name: str, value: float | None) -> None:
+        """Have the next rounds find this number in `Job.memory`; None: forget it. It is for what is worth a write of
+        the job (a second slow reading, a promotion), not for what changes in each round. `undo` leaves it: remember
+        once the decision stands. Raises ValueError for a name that is none, and for a number that is not finite."""
+        memory = with_number(self.memory(job), name, value)
+        if memory == job.memory:
+            self._memory.pop(job.spec.key, None)
+        else:
+            self._memory[job.spec.key] = memory
+
+    def start(self, job: Job, counts: Counts, reason: Why) -> bool:
         """Give a waiting job these replicas if the Place stage finds room for all of them."""
         attempt = (job.spec.shape, tuple(counts.items()))
         if attempt in self._failed or self.cools(job):
@@ -120,32 +121,28 @@ class Round:
         if nodes is None:
             self._failed.add(attempt)
             return False
-        self._set(job, nodes, reason, promoted=promoted)
+        self._set(job, nodes, reason)
         return True
 
-    def stop(self, job: Job, reason: str, cause: StopCause = "preempt") -> bool:
+    def stop(self, job: Job, reason: Why, cause: Cause = "preempt") -> bool:
         """Take everything from a job. False for one that runs and has nowhere to go on from, or was resumed a short
         while ago: it keeps what it has, nobody waits for its room, and `kept` says why."""
-        why = "it has no checkpoint to go on from" if not job.spec.stoppable else self.cools(job)
+        why = Reason("no-checkpoint") if not job.spec.stoppable else self.cools(job)
         if job.placement and why and (cause != "reclaim" or not job.spec.stoppable):
             self.kept[job.key] = why
             return False
-        self.assign(job, UNPLACED, reason)
-        if (target := self.changes.get(job.spec.key)) is not None:
-            self.changes[job.spec.key] = replace(target, cause=cause)
+        self.assign(job, UNPLACED, reason, cause)
         return True
 
-    def cools(self, job: Job) -> str:
-        """Why it is too early to resume a job that was stopped, or to stop one that was resumed; empty where it is
+    def cools(self, job: Job) -> Reason | None:
+        """Why it is too early to resume a job that was stopped, or to stop one that was resumed; None where it is
         not."""
-        since_s = job.resumed_s if job.placement else job.stopped_s
-        left_s = since_s + self.profile.stop_cooldown_s - self.now
-        if left_s <= 0 or not job.stops:
-            return ""
+        if not cools(job, self.profile.stop_cooldown_s, self.now):
+            return None
         done = "resumed" if job.placement else "stopped"
-        return f"was {done} less than {self.profile.stop_cooldown_s:.0f} s ago"
+        return Reason("cools", {"done": done, "cooldown_s": self.profile.stop_cooldown_s})
 
-    def requeue(self, job: Job, reason: str) -> bool:
+    def requeue(self, job: Job, reason: Why) -> bool:
         """Take everything from a job and let it wait in order with the others: it may start again in this round. False
         as for `stop`."""
         if not self.stop(job, reason):
@@ -154,12 +151,12 @@ class Round:
         self._requeued.append(entry(self.profile.order, waits, self.now))
         return True
 
-    def move(self, job: Job, role: tuple[str, int], node: str, reason: str) -> bool:
+    def move(self, job: Job, role: tuple[str, int], node: str, reason: Why) -> bool:
         """Move one replica, by its type and index, to another node if that may run it and has room. It holds there what
         it requests; the others stay as they are. False, with `refuse`, for a job that runs and cannot be moved."""
         type_, k = role
         if job.placement and not job.spec.movable:
-            self.refuse(job, f"{type_} {k} stays on its node: without a checkpoint the job cannot be moved")
+            self.refuse(job, Reason("not-movable", {"type": type_, "index": k}))
             return False
         group, i, placement = job.spec.group(type_), self.room.index.get(node), self.placement(job)
         names = placement.get(type_, ())
@@ -180,13 +177,13 @@ class Round:
         self._set(job, nodes, reason, cpu)
         return True
 
-    def borrow(self, names: Sequence[str], reason: str) -> None:
+    def borrow(self, names: Sequence[str], reason: Why) -> None:
         """Take these nodes of other pools on loan: loanable jobs may run there from now on."""
         if names:
-            self.loans += [Loan(name, "borrow", reason) for name in names]
+            self.loans += [Loan(name, "borrow", as_reason(reason)) for name in names]
             self._set_nodes({name: replace(self.nodes[name], loan="loaned") for name in names})
 
-    def give_back(self, names: Collection[str], reason: str) -> None:
+    def give_back(self, names: Collection[str], reason: Why) -> None:
         """Return these nodes to their pools. Jobs that are still there are stopped; a node with one that cannot be
         stopped is kept until that has ended."""
         if not names:
@@ -199,9 +196,9 @@ class Round:
         kept = {name for job, on in there if not job.spec.stoppable for name in on}
         for job, on in there:
             if not on <= kept:
-                self.stop(job, "preempted: a node it runs on goes back to its own pool", "reclaim")
+                self.stop(job, Reason("node-returns"), "reclaim")
         returned = [name for name in names if name not in kept]
-        self.loans += [Loan(name, "return", reason) for name in returned]
+        self.loans += [Loan(name, "return", as_reason(reason)) for name in returned]
         self._set_nodes({name: replace(self.nodes[name], loan="reclaiming") for name in returned})
 
     def _set_nodes(self, changed: Mapping[str, Node]) -> None:
@@ -209,8 +206,9 @@ class Round:
         self.nodes = {**self.nodes, **changed}
         self.room.set_nodes(self.nodes)
 
-    def resize(self, job: Job, counts: Counts, reason: str) -> bool:
-        """Change how many replicas a job has: the first ones stay, or with `repack` all are placed anew.
+    def resize(self, job: Job, counts: Counts, reason: Why, cause: Cause | None = None) -> bool:
+        """Change how many replicas a job has: the first ones stay, or with `repack` all are placed anew. `cause` where
+        the sizes do not tell it.
 
         All hold what they request afterwards: CPU beyond that is granted last.
         """
@@ -235,13 +233,13 @@ class Round:
         if nodes is None:
             room.rollback(mark)
             return False
-        self._set(job, nodes, reason)
+        self._set(job, nodes, reason, cause=cause)
         return True
 
-    def assign(self, job: Job, nodes: Placement, reason: str) -> None:
+    def assign(self, job: Job, nodes: Placement, reason: Why, cause: Cause | None = None) -> None:
         """Put the job's replicas on these nodes, or with none take all away; the caller has checked that they fit.
 
-        They hold what they request.
+        They hold what they request. `cause` where the sizes do not tell it.
         """
         self._failed.clear()
         held, cpu = self.placement(job), self.cpu(job)
@@ -250,19 +248,23 @@ class Round:
         else:
             self.room.give(job.spec, held, cpu)
             self.room.take(job.spec, nodes)
-        self._set(job, nodes, reason)
+        self._set(job, nodes, reason, cause=cause)
 
-    def grant(self, job: Job, cpu: Cpu, reason: str) -> None:
+    def grant(self, job: Job, cpu: Cpu, reason: Why) -> None:
         """Let replicas hold this CPU, which the caller has taken from the FreeCapacity, where they are.
 
         The reason of a change of size or place stays the one shown.
         """
         nodes = self.placement(job)
         moved = self.changes.get(job.spec.key)
-        self._set(job, nodes, moved.reason if moved is not None and moved.nodes != job.placement else reason, cpu)
+        if moved is not None and moved.nodes != job.placement:
+            self._set(job, nodes, moved.reason, cpu, moved.cause)
+        else:
+            self._set(job, nodes, reason, cpu)
 
-    def repair(self, job: Job, counts: Counts, reason: str) -> bool:
-        """Give a running job this size, with new nodes for replicas whose node the cluster has lost."""
+    def repair(self, job: Job, counts: Counts, reason: Why, cause: Cause | None = None) -> bool:
+        """Give a running job this size, with new nodes for replicas whose node the cluster has lost. `cause` where the
+        sizes do not tell it."""
         nodes = self.snapshot.nodes
         wanted = shrunk(job.placement, counts)
         missing = {t: [k for k, name in enumerate(names) if name not in nodes] for t, names in wanted.items()}
@@ -283,7 +285,7 @@ class Round:
             for k in missing.get(type_, ()):
                 names[k] = next(new)
             placed[type_] = (*names, *new)[:n]
-        self._set(job, placed, reason)
+        self._set(job, placed, reason, cause=cause)
         return True
 
     def undo(self, mark: int, before: Mapping[str, Target | None]) -> None:
@@ -296,14 +298,19 @@ class Round:
         self.room.rollback(mark)
         self._failed.clear()
 
-    def refuse(self, job: Job, reason: str) -> None:
-        self.refusals[job.spec.key] = self.cools(job) or reason
+    def refuse(self, job: Job, reason: Why) -> None:
+        self.refusals[job.spec.key] = self.cools(job) or as_reason(reason)
 
-    def _set(self, job: Job, nodes: Placement, reason: str, cpu: Cpu = AS_REQUESTED, *, promoted: bool = False) -> None:
-        if nodes == job.placement and cpu == job.cpu and not promoted:
+    def _set(
+        self, job: Job, nodes: Placement, reason: Why, cpu: Cpu = AS_REQUESTED, cause: Cause | None = None
+    ) -> None:
+        if nodes == job.placement and cpu == job.cpu:
             self.changes.pop(job.spec.key, None)
-        else:
-            self.changes[job.spec.key] = Target(nodes, reason, cpu, promoted)
+            return
+        was, now = job.counts, counts_of(nodes)
+        if cause is None:
+            cause = cause_of(was, now, moved=nodes != job.placement, stopped=bool(job.stops))
+        self.changes[job.spec.key] = Target(nodes, sized(reason, was, now), cpu, cause)
 
     def plan(self) -> Plan:
         self.room.rollback(0)
@@ -317,6 +324,7 @@ class Round:
             self.held_back,
             _queue(self.snapshot, self.profile),
             self.kept,
+            self._memory,
         )
 
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Literal, Protocol, TypeVar, cast
 
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Taint
+from elastic_tfjob.scheduling.memory import Memory
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
 from elastic_tfjob.speed.history import History, Past
@@ -215,7 +216,7 @@ class Job:
     `cpu` is what replicas hold now. `cpu_use` is per type the mean of CPU used / CPU held, over a window in which `cpu`
     and `placement` did not change; a type that is missing is not known (yet). `loss` is how the training loss falls.
     `stops` is how often all was taken from it while it ran, `stopped_s` when that was last, and `resumed_s` when it was
-    last given something again.
+    last given something again. `memory` is what the last plan remembered of it (Plan.memory).
     """
 
     spec: JobSpec
@@ -236,6 +237,7 @@ class Job:
     stops: int = 0
     stopped_s: float = float("-inf")
     resumed_s: float = float("-inf")
+    memory: Memory = field(default_factory=dict)
 
     @property
     def key(self) -> str:

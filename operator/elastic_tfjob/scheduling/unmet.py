@@ -18,23 +18,34 @@ __all__ = ["refusals", "refused_values"]
 def refusals(name: str, settings: Mapping[str, Any]) -> list[str]:
     """Why a live cluster cannot follow profile `name` with these settings, one line for each. Raises ValueError for
     settings that the profile does not have."""
-    asked = _unmet(name, settings)
     problems = []
-    for parameter in settings:
-        for value in _values(PROFILES[name], parameter):
-            unmet = _tried(name, {**settings, parameter: value})
-            if unmet is not None and (without := asked - unmet):
-                why = "; ".join(NEEDS[need].why for need in sorted(without))
-                problems.append(f"profiles.{name}.{parameter}: {why}; allowed is {value}")
+    for parameter, said in settings.items():
+        # Beside the others, and alone: where two ask for the same need, another value of one would not spare it.
+        for beside in (settings, {parameter: said}):
+            if problem := _refusal(name, beside, parameter):
+                problems.append(problem)
                 break
     always = parse_profile(name, settings).stages().needs
     lacks = sorted(need for need in always if not NEEDS[need].live)
     return problems + [f"profiles.{name}: {NEEDS[need].why}" for need in lacks]
 
 
+def _refusal(name: str, settings: Mapping[str, Any], parameter: str) -> str | None:
+    """Why this parameter cannot have the value that it has here, where another value of it would do."""
+    asked = _tried(name, settings)
+    if asked is None:
+        return None
+    for value in _values(PROFILES[name], parameter):
+        unmet = _tried(name, {**settings, parameter: value})
+        if unmet is not None and (without := asked - unmet):
+            why = "; ".join(NEEDS[need].why for need in sorted(without))
+            return f"profiles.{name}.{parameter}: {why}; allowed is {value}"
+    return None
+
+
 def refused_values() -> Iterator[tuple[str, str, str]]:
     """Each parameter, its values that are refused, and why."""
-    found: dict[str, tuple[str, str]] = {}
+    found: dict[str, tuple[dict[str, None], str]] = {}
     for name, model in PROFILES.items():
         for parameter in model.model_fields:
             tried = ((value, _tried(name, {parameter: value})) for value in _values(model, parameter))
@@ -43,8 +54,9 @@ def refused_values() -> Iterator[tuple[str, str, str]]:
             for value, unmet in needs.items():
                 if more := sorted(unmet - least):
                     shown = "above 0" if type(value) is int else f"`{value}`"
-                    found[parameter] = shown, "; ".join(NEEDS[need].why for need in more)
-    yield from ((parameter, *row) for parameter, row in found.items())
+                    values, _ = found.setdefault(parameter, ({}, "; ".join(NEEDS[need].why for need in more)))
+                    values[shown] = None
+    yield from ((parameter, ", ".join(values), why) for parameter, (values, why) in found.items())
 
 
 def _unmet(name: str, settings: Mapping[str, Any]) -> frozenset[Need]:

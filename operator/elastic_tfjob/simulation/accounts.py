@@ -1,7 +1,9 @@
 """What jobs hold of the cluster as time goes on: areas, samples, and bars of the Gantt chart."""
 
+from collections.abc import Mapping
+
 from elastic_tfjob.scheduling.placements import replicas_on_nodes
-from elastic_tfjob.scheduling.snapshot import AS_REQUESTED, Placement, counts_of
+from elastic_tfjob.scheduling.snapshot import AS_REQUESTED, Node, Placement, Pool, counts_of
 from elastic_tfjob.simulation.live_job import LiveJob
 from elastic_tfjob.simulation.outcome import Interval, Outcome, Sample
 
@@ -19,6 +21,10 @@ class Accounts:
         self._cpu = 0
         self._busy = 0.0
         self._open: dict[tuple[str, str], Interval] = {}
+        self._lent: frozenset[str] = frozenset()
+        self._unmet = self._lent_used = 0
+        self._replicas: dict[str, int] = {}
+        """By node, where there is a pool that lends some."""
 
     def hold(self, live: LiveJob, new: Placement, now: float) -> None:
         """From now on the job holds `new`; its CPU is what `live.cpu_held` says already."""
@@ -28,6 +34,8 @@ class Accounts:
         self._cpu -= live.cpu
         if self.trace:
             self._bars(live, new, now)
+        if self.outcome.pool:
+            self._count(live.placement, new)
         live.placement = new
         if new:
             counts = counts_of(new)
@@ -42,6 +50,23 @@ class Accounts:
         self._accelerators += live.accelerators
         self._cpu += live.cpu
 
+    def lend(self, nodes: Mapping[str, Node], pools: Mapping[str, Pool], now: float) -> None:
+        """From now on these nodes are lent, and pools want so many back."""
+        self._account(now)
+        self._lent = frozenset(name for name, node in nodes.items() if node.loan == "loaned")
+        self._unmet = sum(pool.wanted for pool in pools.values())
+        self._lent_used = sum(name in self._replicas for name in self._lent)
+
+    def _count(self, old: Placement, new: Placement) -> None:
+        before, after = replicas_on_nodes(old), replicas_on_nodes(new)
+        for name in before.keys() | after.keys():
+            n = self._replicas.pop(name, 0)
+            left = n + after.get(name, 0) - before.get(name, 0)
+            if left:
+                self._replicas[name] = left
+            if name in self._lent:
+                self._lent_used += bool(left) - bool(n)
+
     def use(self, live: LiveJob, busy: float, now: float) -> None:
         """From now on the job uses so many CPUs."""
         self._account(now)
@@ -53,6 +78,9 @@ class Accounts:
         if passed > 0:
             outcome.accelerator_area += passed * self._accelerators
             outcome.cpu_area += passed * self._cpu
+            outcome.loaned_s += passed * len(self._lent)
+            outcome.loaned_used_s += passed * self._lent_used
+            outcome.unmet_s += passed * self._unmet
             if outcome.cpu_used_area is not None:
                 outcome.cpu_used_area += passed * 1000 * self._busy
             self._until_s = now

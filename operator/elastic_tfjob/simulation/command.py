@@ -17,12 +17,13 @@ from rich.table import Table
 from elastic_tfjob.api.scenario import Scenario
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse_profile
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
+from elastic_tfjob.simulation.beside import read_pool
 from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.formats import FORMATS, BadRow, WorkloadError, made_elastic, read_csv
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.report import write_report
 from elastic_tfjob.simulation.runner import RunSpec, run_all, uniform_cluster
-from elastic_tfjob.simulation.scenario import generate, inference_pool, node_changes, read_scenario
+from elastic_tfjob.simulation.scenario import generate, node_changes, own_pool, read_scenario
 from elastic_tfjob.simulation.speed_models.catalogue import DEFAULT_SPEED_MODEL, SPEED_MODELS, speed_model_named
 from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
 from elastic_tfjob.simulation.summary import COLUMNS, Summary, job_rows, summarise, with_losers
@@ -153,6 +154,7 @@ def _restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tu
     type=click.Choice(["T4", "A100"]),
     help="ElasticFlow's measured speeds on it; a trace's jobs whose model was measured there become elastic.",
 )
+@click.option("--inference-pool", metavar="FILE|NAME", help="A pool that lends nodes beside WORKLOAD, such as aryl.")
 @click.option("--skip-bad", is_flag=True, help="Leave out bad rows, count and list them.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the numbers here.")
 @click.option("--html", "html_file", type=click.Path(path_type=Path), help="Write a report page here.")
@@ -190,6 +192,7 @@ def simulate(
     speed_noise: float,
     estimate_noise: float,
     accelerator: Literal["T4", "A100"] | None,
+    inference_pool: str | None,
     skip_bad: bool,
     json_file: Path | None,
     html_file: Path | None,
@@ -219,9 +222,11 @@ def simulate(
             checkpoint_interval_s=checkpoint_interval,
             boot_cpu_s=boot_cpu,
         )
+        beside, own = read_pool(inference_pool) if inference_pool else None, own_pool(scenario)
         specs = []
         for k in range(replications):
             jobs = generate(scenario, seed + k) if scenario else trace
+            jobs = beside.mark(jobs, seed + k) if beside else jobs
             for job in jobs:
                 model.true_speed(job)  # so that what this model cannot run is said before the first run
             specs += [
@@ -234,7 +239,7 @@ def simulate(
                     model,
                     costs,
                     Noise(speed=speed_noise, estimate=estimate_noise),
-                    inference_pool(scenario) if scenario else None,
+                    beside.pool if beside else own,
                     node_changes(scenario, cluster) if scenario else (),
                     trace=html_file is not None,
                 )

@@ -7,7 +7,8 @@ from math import inf
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Seconds that a job stands still, and what it loses. `restart_s` holds (up to so many accelerators, seconds)
-    rising; the last one goes for all larger jobs. `checkpoint_interval_s` 0: a preempted job loses nothing.
+    rising; the last one goes for all larger jobs. `checkpoint_interval_s` 0: a preempted job loses nothing. A move
+    loses the training of the last `migrate_lost_s`.
 
     Where speed follows CPU, `boot_cpu_s` is the CPU time of starting one process of the training program. A job that
     starts waits for it. One that is rescaled trains on meanwhile, with what CPU that leaves, and stands still for
@@ -18,6 +19,7 @@ class Costs:
     restart_s: tuple[tuple[float, float], ...] = ((inf, 0.0),)
     rescale_s: float = 0.0
     migrate_s: float = 0.0
+    migrate_lost_s: float = 0.0
     checkpoint_interval_s: float = 0.0
     boot_cpu_s: float = 0.0
 

@@ -6,7 +6,6 @@ There is no ticking. The truth (speed models' rates, real durations) stays here;
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import heappop, heappush
 from math import inf
 
 from elastic_tfjob.scheduling.core import schedule
@@ -15,6 +14,7 @@ from elastic_tfjob.scheduling.plan import Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, Node, Placement, Pool, Snapshot
 from elastic_tfjob.simulation.accounts import Accounts
+from elastic_tfjob.simulation.agenda import ARRIVE, COOLED, DEMAND, FINISH, JUMP, NODES, READY, Agenda
 from elastic_tfjob.simulation.arrival import arrive
 from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.inference import DAY_S, INFERENCE, Demand, InferencePool
@@ -24,11 +24,10 @@ from elastic_tfjob.simulation.node_changes import NodeChange, NodeScript, on_los
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
 from elastic_tfjob.simulation.speed_models.boot import Boot, Boots
+from elastic_tfjob.simulation.speed_models.cpu import used_of_held
 from elastic_tfjob.simulation.speed_models.on_nodes import NodeSpeeds
 from elastic_tfjob.simulation.starts import Starts
 from elastic_tfjob.simulation.workload import WorkloadJob
-
-FINISH, READY, ARRIVE, JUMP, COOLED, NODES, DEMAND, ROUND = range(8)
 
 Progress = Callable[[float, int, int], None]
 """Called with the simulated time, jobs done and jobs in all."""
@@ -68,24 +67,15 @@ class Simulation:
         self._node_speeds = NodeSpeeds(cluster, contended=speed_model.contended)
         start = self.jobs[0].submit_s if self.jobs else 0.0
         self.snapshot = Snapshot(start, cluster, {}, seed)
-        self.outcome = Outcome(
-            profile=profile.name,
-            seed=seed,
-            oracle=profile.oracle,
-            records=[],
-            first_s=start,
-            last_s=start,
-            accelerator_capacity=sum(node.free.accelerators for node in own),
-            cpu_capacity=sum(node.free.cpu for node in own),
-        )
+        self.outcome = Outcome.begun(profile, seed, start, own, pool=inference is not None)
         self._live: dict[str, LiveJob] = {}
-        self._heap: list[tuple[float, int, int, int, str]] = []
+        self._agenda = Agenda()
         self._lost = 0
         """Jobs that stand still, as a node of theirs is lost."""
         self._accounts = Accounts(self.outcome, trace=trace)
+        self._pools = self.snapshot.pools
         self._boots = Boots(self.costs.boot_cpu_s)
         self._history = self.snapshot.history
-        self._round_at = inf
         self._done = 0
         self._last_round = -inf
         self._moved_s = -inf
@@ -102,11 +92,11 @@ class Simulation:
         begin = time.process_time()
         try:
             for k, work in enumerate(self.jobs):
-                heappush(self._heap, (work.submit_s, ARRIVE, k, 0, ""))
+                self._agenda.add(work.submit_s, ARRIVE, place=k)
             for k, change in enumerate(self._script.changes):
-                heappush(self._heap, (change.at_s, NODES, k, 0, ""))
+                self._agenda.add(change.at_s, NODES, place=k)
             if self._demand is not None and self.jobs:
-                heappush(self._heap, (self.jobs[0].submit_s, DEMAND, 0, 0, ""))
+                self._agenda.add(self.jobs[0].submit_s, DEMAND)
             self._loop()
         except KeyboardInterrupt:
             self.outcome.partial = True
@@ -118,20 +108,19 @@ class Simulation:
         return self.outcome
 
     def _loop(self) -> None:
-        heap, live = self._heap, self._live
+        agenda, live = self._agenda, self._live
         interval, on_change, drifts = self.profile.interval_s, self.profile.on_change, self.profile.drifts
-        contended = self._node_speeds.contended
-        last_report = 0
-        while heap:
-            now = heap[0][0]
+        contended, last_report = self._node_speeds.contended, 0
+        while agenda.events:
+            now = agenda.events[0][0]
             changed: list[Job] = []
             removed: list[str] = []
             round_due = scripted = False
             nodes: Mapping[str, Node] | None = None
             pools = self.snapshot.pools
             touched: set[str] = set()
-            while heap and heap[0][0] == now:
-                _, kind, k, version, key = heappop(heap)
+            while agenda.due(now):
+                _, kind, k, version, key = agenda.take()
                 if kind == ARRIVE:
                     changed.append(self._arrive(self.jobs[k], k, now))
                 elif kind == FINISH:
@@ -161,10 +150,10 @@ class Simulation:
                     if not self._stuck(now):
                         nodes, demand = self._demand.step(now, nodes or self.snapshot.nodes)
                         pools = {INFERENCE: demand}
-                        heappush(heap, (now + self._demand.pool.period_s, DEMAND, 0, 0, ""))
-                elif now == self._round_at:
+                        agenda.add(now + self._demand.pool.period_s, DEMAND)
+                elif now == agenda.round_at:
                     round_due = True
-                    self._round_at = inf
+                    agenda.round_at = inf
             if nodes is not None and nodes == self.snapshot.nodes and pools == self.snapshot.pools:
                 nodes = None
             news = bool(changed or removed) or nodes is not None
@@ -183,7 +172,7 @@ class Simulation:
                 self._decide(now)
             elif news:
                 self._wake(now, interval)
-            if interval and drifts and live and self._round_at == inf and not self._stuck(now):
+            if interval and drifts and live and agenda.round_at == inf and not self._stuck(now):
                 self._wake(now, interval)
             if self.progress is not None and self.outcome.rounds - last_report >= 200:
                 last_report = self.outcome.rounds
@@ -201,14 +190,8 @@ class Simulation:
         return now - max(self._moved_s, last_s) > (8 * DAY_S if self._demand else 3 * self.profile.interval_s)
 
     def _wake(self, now: float, interval: float) -> None:
-        """Have a round at the next multiple of the interval, `now` excluded unless it is one and had none yet."""
-        if interval <= 0 or self._round_at != inf:
-            return
-        at = (now // interval) * interval
-        if at < now or (at == now and self.snapshot.now == now and self._last_round == now):
-            at += interval
-        self._round_at = at
-        heappush(self._heap, (at, ROUND, 0, 0, ""))
+        had_one = self.snapshot.now == now and self._last_round == now
+        self._agenda.round_by_clock(now, interval, had_one=had_one)
 
     def _decide(self, now: float) -> None:
         self._last_round = now
@@ -217,15 +200,23 @@ class Simulation:
         if self.check is not None:
             self.check(plan)
         nodes, pools = self._lend(plan, now) if plan.loans else (None, self.snapshot.pools)
+        if nodes is not None or pools is not self._pools:
+            self._pools = pools
+            self._accounts.lend(nodes or self.snapshot.nodes, pools, now)
         if plan.changes:
             self._moved_s = now
-        if plan.changes or nodes is not None:
+            self.outcome.changes.update(target.cause for target in plan.changes.values() if target.cause is not None)
+            self.outcome.scaled_in += sum(target.why.code == "node-shrinks" for target in plan.changes.values())
+        for key, memory in plan.memory.items():
+            self._live[key].memory = memory
+        if plan.changes or plan.memory or nodes is not None:
             # Those that run first: what they give up is free for others only when they have.
             first = sorted(plan.changes.items(), key=lambda change: not self._live[change[0]].placement)
             for key, target in first:
                 if target.nodes and (record := self._live[key].record).start_s is None:
                     self._starts.note(record, plan.snapshot, key, target)
-            changed = {key: self._carry_out(self._live[key], target, now) for key, target in first}
+            changed = {key: self._live[key].seen_at(now) for key in plan.memory if key not in plan.changes}
+            changed |= {key: self._carry_out(self._live[key], target, now) for key, target in first}
             if self._node_speeds.contended:
                 held = (self.snapshot.jobs[key].placement for key in plan.changes)
                 touched = {
@@ -277,10 +268,10 @@ class Simulation:
     def _carry_out(self, live: LiveJob, target: Target, now: float) -> Job:
         new, old = target.nodes, live.placement
         pause = live.change_to(new, self.costs, now)
+        # A change does not end the pause of a start, a move or another change: that goes on to its end at least.
+        until_s = max(live.observed_s, now) if old and new else now
         was_lost, live.lost = live.lost, on_lost_node(new, self.snapshot.nodes)
         self._lost += live.lost - was_lost
-        if target.promoted:
-            live.service = 0.0
         self._push_cooled(live, now)
         held_before = live.cpu_held
         live.cpu_held = target.cpu
@@ -289,14 +280,15 @@ class Simulation:
             if not new or live.lost:
                 live.boot = None
             elif new != old:
-                live.boot = self._boots.begin(UNPLACED if was_lost else old, held_before, new, pause, now)
-            live.observed_s = max(live.observed_s, now) if new == old else now
+                was = UNPLACED if was_lost else old
+                live.boot = self._boots.begin(was, held_before, new, pause, now, instead=live.boot)
+            live.observed_s = until_s
             self._follow_cpu(live, now)
             return live.seen_at(now)
         live.rate = self._rate(live)
         if live.rate and (live.seen or (self.profile.learns and not self.profile.oracle)):
             live.observe()
-        live.observed_s = now + pause
+        live.observed_s = max(until_s, now + pause)
         self._plan_finish(live)
         if new:
             self._push_jump(live, now)
@@ -334,25 +326,24 @@ class Simulation:
     def _push_cooled(self, live: LiveJob, now: float) -> None:
         """Have a round when a job that was stopped or resumed just now may be resumed or stopped again."""
         if (cooldown_s := self.profile.stop_cooldown_s) and now in (live.stopped_s, live.resumed_s):
-            heappush(self._heap, (now + cooldown_s, COOLED, 0, 0, live.spec.key))
+            self._agenda.add(now + cooldown_s, COOLED, key=live.spec.key)
 
     def _plan_finish(self, live: LiveJob) -> None:
         live.version += 1
         if live.rate > 0:
             at = live.observed_s + max(0.0, live.true_speed.total_steps - live.steps) / live.rate
-            heappush(self._heap, (at, FINISH, 0, live.version, live.spec.key))
+            self._agenda.add(at, FINISH, version=live.version, key=live.spec.key)
 
     def _push_jump(self, live: LiveJob, now: float) -> None:
-        at = self.profile.order.next_jump_s(live.seen_at(now), now)
-        if at is not None:
-            heappush(self._heap, (max(at, now), JUMP, 0, live.version, live.spec.key))
+        if (at := self.profile.order.next_jump_s(live.seen_at(now), now)) is not None:
+            self._agenda.add(max(at, now), JUMP, version=live.version, key=live.spec.key)
 
     def _lend(self, plan: Plan, now: float) -> tuple[dict[str, Node], dict[str, Pool]]:
         """Carry out the loans; those preempted by a return get another round at once."""
         nodes, pools = carry_out_loans(plan.loans, self.snapshot.nodes, self.snapshot.pools)
+        self.outcome.returned += sum(loan.action == "return" for loan in plan.loans)
         if any(loan.action == "return" for loan in plan.loans) and plan.changes:
-            heappush(self._heap, (now, ROUND, 0, 0, ""))
-            self._round_at = now
+            self._agenda.round_now(now)
         return nodes, pools
 
     # ---- speed that follows CPU
@@ -364,7 +355,7 @@ class Simulation:
             at = self._boots.foresee(
                 boot, groups=live.spec.groups, placement=live.placement, cpu=live.cpu_held, use=live.use, now=now
             )
-            heappush(self._heap, (at, READY, 0, boot.version, live.spec.key))
+            self._agenda.add(at, READY, version=boot.version, key=live.spec.key)
         elif live.rate and self.profile.learns:
             live.observe()
         self._plan_finish(live)
@@ -372,7 +363,7 @@ class Simulation:
     def _ready(self, live: LiveJob, boot: Boot, now: float) -> Job:
         live.train_until(now)
         live.boot = None
-        live.observed_s = now + boot.pause_s
+        live.observed_s = max(live.observed_s, now + boot.pause_s)
         self._follow_cpu(live, now)
         return live.seen_at(now)
 
@@ -402,9 +393,11 @@ class Simulation:
         placement = live.placement
         if not placement or live.lost:
             return 0.0
-        rate = live.true_speed.rate(placement) * live.factor
-        return self._node_speeds.slowdown(rate, placement, self.snapshot.nodes)
+        part = self._node_speeds.slowdown(live.spec.key, placement, self.snapshot.nodes)
+        if self._node_speeds.contended:
+            live.use = used_of_held(live.spec, live.work.cpu_demand, placement, live.cpu_held, part)
+        return live.true_speed.rate(placement) * live.factor * part
 
     def _hold(self, live: LiveJob, new: Placement, now: float) -> None:
-        self._node_speeds.moved(live.spec, live.work.cpu_demand, live.placement, new)
+        self._node_speeds.moved(live.spec, live.work.cpu_demand, live.placement, new, live.cpu_held)
         self._accounts.hold(live, new, now)

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup, fixed_group
+from elastic_tfjob.simulation.chronus import parse_chronus
 from elastic_tfjob.simulation.speed_models.ps import MODELS
 from elastic_tfjob.simulation.workload import LossCurve, Workload, WorkloadJob
 
@@ -284,6 +285,12 @@ FORMATS: dict[str, Format] = {
             ),
             ("duration",),
             parse_elasticflow,
+        ),
+        Format(
+            "chronus",
+            ("job_id", "num_gpu", "submit_time", "duration", "expect_time_list", "best_effort", "model_name"),
+            (),
+            parse_chronus,
         ),
         Format("pollux", ("name", "time", "application", "num_replicas", "batch_size"), (), parse_pollux),
         Format("gavel", ("job_type", "total_steps", "scale_factor", "arrival_s"), (), parse_gavel),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
+from elastic_tfjob.scheduling.memory import Memory
 from elastic_tfjob.scheduling.snapshot import PS, UNPLACED, WORKER, Cpu, Job, JobSpec, Phase, Placement, counts_of
 from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.outcome import JobRecord
@@ -55,6 +56,7 @@ class LiveJob:
     busy: float = 0.0
     """CPUs that it uses."""
     loss: Growth = NOT_REPORTED
+    memory: Memory = field(default_factory=dict)
     lost: bool = False
     """Whether it stands still, as a node of its is lost."""
 
@@ -90,6 +92,7 @@ class LiveJob:
             stops=self.record.preemptions,
             stopped_s=self.stopped_s,
             resumed_s=self.resumed_s,
+            memory=self.memory,
         )
 
     def _loss_at(self, now: float) -> Growth:
@@ -108,9 +111,13 @@ class LiveJob:
         """Lose the steps since the last checkpoint, of which there is one every `interval_s`; 0: nothing is lost."""
         if interval_s > 0:
             kept = interval_s * self.rate
-            lost = self.steps % kept if kept > 0 else 0.0
-            self.steps -= lost
-            self.record.lost_steps += lost
+            self.lose(self.steps % kept if kept > 0 else 0.0)
+
+    def lose(self, steps: float) -> None:
+        """Steps that have to be done again."""
+        self.steps -= steps
+        self.record.lost_steps += steps
+        self.record.lost_s += steps / self.rate if self.rate > 0 else 0.0
 
     def lose_node(self, checkpoint_interval_s: float, now: float) -> None:
         """The program ends with a node that it ran on, and goes on from its last checkpoint some time."""
@@ -154,6 +161,7 @@ class LiveJob:
             record.rescales += 1
             return restart_s if self.lost else costs.rescale_s
         record.migrations += 1
+        self.lose(min(self.steps, costs.migrate_lost_s * self.rate))
         return costs.migrate_s
 
     def training(self) -> Training:

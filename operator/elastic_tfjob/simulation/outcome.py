@@ -1,8 +1,13 @@
 """What one run of the simulator gave: each job's fate, and what the cluster held."""
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from elastic_tfjob.scheduling.causes import Cause
 from elastic_tfjob.scheduling.forecasts import Forecast
+from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.snapshot import Node
 
 
 @dataclass(slots=True)
@@ -20,6 +25,8 @@ class JobRecord:
     rescales: int = 0
     migrations: int = 0
     lost_steps: float = 0.0
+    lost_s: float = 0.0
+    """What it took to make these steps, at the speed that it had when they were lost."""
     lost_nodes: int = 0
     """How often it lost a node that it ran on."""
     forecast: Forecast | None = None
@@ -72,3 +79,32 @@ class Outcome:
     partial: bool = False
     samples: list[Sample] = field(default_factory=list)
     intervals: list[Interval] = field(default_factory=list)
+    changes: Counter[Cause] = field(default_factory=Counter)
+    """What plans changed, by cause."""
+    pool: bool = False
+    """Whether there was a pool that lends nodes; areas in node-seconds."""
+    loaned_s: float = 0.0
+    loaned_used_s: float = 0.0
+    unmet_s: float = 0.0
+    """For how long nodes were lent, jobs were on them, and the pool waited for nodes that it wanted back."""
+    returned: int = 0
+    scaled_in: int = 0
+    """Nodes that went back, and jobs that shrank for that."""
+
+    @classmethod
+    def begun(
+        cls, profile: Profile, seed: int, start_s: float, nodes: Iterable[Node], *, pool: bool = False
+    ) -> "Outcome":
+        """That of a run that begins, on these nodes."""
+        free = [node.free for node in nodes]
+        return cls(
+            profile=profile.name,
+            seed=seed,
+            oracle=profile.oracle,
+            records=[],
+            first_s=start_s,
+            last_s=start_s,
+            accelerator_capacity=sum(each.accelerators for each in free),
+            cpu_capacity=sum(each.cpu for each in free),
+            pool=pool,
+        )

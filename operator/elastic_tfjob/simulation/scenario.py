@@ -8,7 +8,16 @@ from pathlib import Path
 
 import yaml
 
-from elastic_tfjob.api.scenario import Arrivals, Distribution, JobClass, Number, Replicas, Scenario, parse_scenario
+from elastic_tfjob.api.scenario import (
+    Arrivals,
+    Distribution,
+    Inference,
+    JobClass,
+    Number,
+    Replicas,
+    Scenario,
+    parse_scenario,
+)
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Node, ReplicaGroup
 from elastic_tfjob.simulation.formats import GIB, WorkloadError
@@ -130,9 +139,11 @@ def node_changes(scenario: Scenario, cluster: Sequence[Node]) -> tuple[NodeChang
     return tuple(changes)
 
 
-def inference_pool(scenario: Scenario) -> InferencePool | None:
-    pool = scenario.inference
-    if pool is None:
-        return None
+def own_pool(scenario: Scenario | None) -> InferencePool | None:
+    """The inference pool that a scenario brings along, if any."""
+    return None if scenario is None or scenario.inference is None else pool_of(scenario.inference)
+
+
+def pool_of(pool: Inference) -> InferencePool:
     each = Resources(round(pool.cpus_per_node * 1000), round(pool.memory_gib_per_node * GIB), pool.gpus_per_node)
     return InferencePool(pool.nodes, each, pool.accelerator_speed, headroom=pool.headroom)

@@ -1,8 +1,9 @@
 """The numbers of a run."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,13 @@ class Summary:
     `tardiness_s` is the mean, over finished jobs with a deadline, of the seconds after it. `wasted_cpu` is the part of
     the CPU held that was not used. `losers` counts jobs that take longer than under the first profile of the run (same
     seed), by more than a hundredth, `worst_loser` is by how much the worst does; None for the first profile itself.
+    `changes` counts what plans changed, by cause. `preempted_jobs` is how many jobs were stopped at least once,
+    `lost_work_s` what it took to make the steps that were lost.
+
+    With a pool that lends nodes: `reclaim_preemptions` counts stops because a node went back, `scaled_in` jobs that
+    shrank for that instead; `loaned_node_hours` is how long nodes were lent, `loaned_used_hours` how long jobs were on
+    them; `unmet_inference` is the node-hours that the pool waited for nodes that it wanted back, and
+    `reclaim_latency_s` the same per node that went back.
     """
 
     profile: str
@@ -53,6 +61,15 @@ class Summary:
     wasted_cpu: float | None = None
     losers: int | None = None
     worst_loser: float | None = None
+    changes: Mapping[str, int] = field(default_factory=dict)
+    preempted_jobs: int = 0
+    lost_work_s: float = 0.0
+    reclaim_preemptions: int | None = None
+    scaled_in: int | None = None
+    loaned_node_hours: float | None = None
+    loaned_used_hours: float | None = None
+    unmet_inference: float | None = None
+    reclaim_latency_s: float | None = None
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -97,7 +114,24 @@ def summarise(outcome: Outcome, jobs: int) -> Summary:
         p95_jct_s=float(np.percentile(jcts, 95)) if done else None,
         tardiness_s=float(np.mean(late)) if late else None,
         wasted_cpu=_wasted(outcome),
+        changes=dict(sorted(outcome.changes.items())),
+        preempted_jobs=sum(r.preemptions > 0 for r in records),
+        lost_work_s=sum(r.lost_s for r in records),
+        **_of_loans(outcome),
     )
+
+
+def _of_loans(outcome: Outcome) -> dict[str, Any]:
+    if not outcome.pool:
+        return {}
+    return {
+        "reclaim_preemptions": outcome.changes["reclaim"],
+        "scaled_in": outcome.scaled_in,
+        "loaned_node_hours": outcome.loaned_s / 3600,
+        "loaned_used_hours": outcome.loaned_used_s / 3600,
+        "unmet_inference": outcome.unmet_s / 3600,
+        "reclaim_latency_s": outcome.unmet_s / outcome.returned if outcome.returned else None,
+    }
 
 
 LOSES = 0.01

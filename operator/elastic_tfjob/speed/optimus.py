@@ -57,6 +57,15 @@ class OptimusFit:
             return 0.0
         return (1 if self.mode == "sync" else workers) / cost
 
+    def predict_all(self, ps: NDArray[np.int64], workers: NDArray[np.int64]) -> Array:
+        """`predict` of many sizes at once."""
+        per_ps = np.divide(workers, ps, out=np.zeros(len(ps)), where=ps > 0)
+        some, whole = np.maximum(workers, 1), np.ones(len(ps))
+        parts = [whole, per_ps, workers, ps] if self.mode == "async" else [1 / some, whole, per_ps, workers, ps]
+        cost = np.array(self.coefficients) @ np.array(parts, dtype=np.float64)
+        rates = np.divide(workers if self.mode == "async" else whole, cost, out=np.zeros(len(ps)), where=cost > 0)
+        return np.where(workers > 0, rates, 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class OnlineSpeed:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from elastic_tfjob.scheduling.causes import STOPS, cause_of
 from elastic_tfjob.scheduling.nodes import ANY_NODE, usable_nodes
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.resources import Resources
@@ -17,7 +18,21 @@ def violations(plan: Plan) -> list[str]:
         *changed_while_rescaling(plan),
         *below_request(plan),
         *stopped_for_good(plan),
+        *other_causes(plan),
     ]
+
+
+def other_causes(plan: Plan) -> list[str]:
+    """Each change has the cause that its sizes tell, or one that they cannot tell."""
+    broken = []
+    for key, target in plan.changes.items():
+        job = plan.snapshot.jobs[key]
+        moved = target.nodes != job.placement
+        told = cause_of(job.counts, target.replicas, moved=moved, stopped=bool(job.stops))
+        allowed = STOPS if not target.nodes else (told, *(("repair", "asked", "deadline") if job.placement else ()))
+        if target.cause not in allowed:
+            broken.append(f"{key}: {target.cause}, not {told}")
+    return broken
 
 
 def over_capacity(plan: Plan) -> list[str]:

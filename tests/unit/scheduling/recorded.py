@@ -30,6 +30,7 @@ NOW = 1000.0
 Json = dict[str, Any]
 
 CASES: dict[str, tuple[str, Json]] = {name: (name, {}) for name in PROFILES}
+CASES |= {"specon published": ("specon", {"published": True})}
 CASES |= {f"{name} {place}": (name, {"place": place}) for name in ("fifo-backfill", "drf") for place in PLACES}
 CASES |= {f"{name} lend": (name, {"lend": "offered"}) for name in ("fifo-backfill", "kips", "srtf")}
 """Each profile as it comes, every placement under one that never resizes and one that does, and loans."""
@@ -225,8 +226,10 @@ def told(plan: Plan) -> Json:
     changes = {}
     for key, target in sorted(plan.changes.items()):
         nodes = {t: list(names) for t, names in target.nodes.items() if names}
-        changes[key] = [nodes, {t: list(held) for t, held in target.cpu.items()}, target.promoted]
+        changes[key] = [nodes, {t: list(held) for t, held in target.cpu.items()}]
     found: Json = {"changes": changes}
+    if plan.memory:
+        found["memory"] = {key: dict(memory) for key, memory in sorted(plan.memory.items())}
     if plan.loans:
         found["loans"] = [[loan.node, loan.action] for loan in plan.loans]
     return found

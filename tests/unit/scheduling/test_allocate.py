@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from elastic_tfjob.scheduling.constraints import Taint
+from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
 from elastic_tfjob.scheduling.toolkit.sizes import downward
@@ -56,7 +57,7 @@ class TestDrf:
         big = job("big", workers(1, 1, 4), on={"Worker": ("n",) * 4})
         decided = plan("drf", [node("n", gpus=4)], [big, job("new", workers(1, 1, 4), at=1)])
         assert sizes(decided) == {"big": 2, "new": 2}
-        assert decided.changes["big"].reason == "dominant share: 4 Worker to 2 Worker"
+        assert decided.changes["big"].reason == Reason("dominant-share", {"was": {"Worker": 4}, "now": {"Worker": 2}})
         assert decided.changes["big"].nodes == {"Worker": ("n", "n")}
 
     def test_a_job_that_cannot_be_rescaled_keeps_its_size(self) -> None:
@@ -185,7 +186,7 @@ class TestKips:
         jobs = [job("a", one), job("b", one), job("wide", workers(2, 1, 2, gpus=0, cpus=1)), job("last", one, at=1)]
         decided = plan("kips", [node("n", cpus=4)], jobs, now=100)
         assert sizes(decided) == {"a": 1, "b": 1, "wide": 1, "last": 1}
-        assert decided.changes["wide"].reason == "makes room for last, which waits for 99 s"
+        assert decided.changes["wide"].reason == Reason("makes-room", {"job": "last", "waits_s": 99.0})
 
     def test_the_reason_of_a_start_is_only_why_that_size(self) -> None:
         """The size is said by who carries the plan out."""
@@ -193,13 +194,15 @@ class TestKips:
         nodes = [node("n", cpus=3)]
         decided = plan("kips", nodes, [job("first", two), job("second", two, at=1)])
         assert {key: target.reason for key, target in decided.changes.items()} == {
-            "first": "as declared",
-            "second": "no room for the declared 2 Worker",
+            "first": Reason("as-declared"),
+            "second": Reason("less-room", {"declared": {"Worker": 2}}),
         }
         wide = job("wide", workers(2, 1, 3, gpus=0, cpus=1), on={"Worker": ("n",) * 3}, duration=1e6, steps_per_s=1.0)
         decided = plan("kips", nodes, [wide, job("new", workers(1, gpus=0, cpus=1))])
-        assert decided.changes["new"].reason == "on room that others give back"
-        assert decided.changes["wide"].reason == "Worker 3 -> 2: makes room for new, which waits for 0 s"
+        assert decided.changes["new"].reason == Reason("given-room")
+        sizes_ = {"was": {"Worker": 3}, "now": {"Worker": 2}}
+        assert decided.changes["wide"].reason == Reason("makes-room", {"job": "new", "waits_s": 0.0, **sizes_})
+        assert str(decided.changes["wide"].reason) == "Worker 3 -> 2: makes room for new, which waits for 0 s"
 
     def test_a_job_whose_steps_are_done_is_lent_no_cpu_to_start_with(self) -> None:
         """Both make no step: one has yet to make its first, the other has made its last."""
@@ -260,7 +263,8 @@ class TestKips:
         one = replace(one, cpu_use={PS: 0.2, WORKER: 1.0})
         other = node("control-plane", cpus=8, taints=(Taint("role"),))
         decided = plan("kips", [node("n", cpus=2), node("m", cpus=1), other], [one], now=1000)
-        assert "100% of their CPU, 1000m idle" in decided.changes["one"].reason
+        why = decided.changes["one"].why
+        assert (why.code, why.facts["use"], why.facts["idle_millicores"]) == ("busy", {WORKER: 1.0}, 1000)
 
     def test_cpu_of_replicas_that_leave_is_lent_to_nobody_yet(self) -> None:
         """Four hold a node of 1 CPU; a PS is to come before two workers may go, so that five have to fit."""
@@ -307,4 +311,4 @@ def test_what_is_free_where_nobody_may_run_keeps_nobody_from_preempting(profile:
 def test_a_job_that_lacks_room_is_told_of_nodes_where_it_may_run() -> None:
     control = node("control", gpus=4, taints=(Taint("control-plane", "", "NoSchedule"),))
     decided = plan("fifo", [node("n", gpus=4), control], [job("wide", workers(5))])
-    assert decided.waiting["wide"] == "needs 5 accelerators, 4 free"
+    assert decided.waiting["wide"] == Reason("short", {"accelerators": 5, "accelerators_free": 4})

@@ -7,7 +7,7 @@ import pytest
 
 from elastic_tfjob.scheduling import contract, snapshot, unmet
 from elastic_tfjob.scheduling.profile import Need
-from elastic_tfjob.scheduling.profiles import PROFILES
+from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
 from elastic_tfjob.scheduling.unmet import refusals
 
 
@@ -44,12 +44,6 @@ def test_each_need_is_in_the_table() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
-        (
-            "kips",
-            {"lend": "offered"},
-            "profiles.kips.lend: no node of another pool is lent to a live cluster",
-        ),
-        ("las", {"promote_knob": 2}, "profiles.las.promote_knob: promotions are not stored live; allowed is 0"),
         ("edf", {"oracle": True}, "profiles.edf.oracle: only a simulation knows the truth"),
         ("optimus", {"sample_points": 3}, "profiles.optimus.sample_points: only a simulation measures"),
         ("drf", {"repack": True}, "profiles.drf.repack: only a simulation places a resized job anew"),
@@ -61,18 +55,30 @@ def test_what_a_live_cluster_lacks_is_refused_in_words(name: str, settings: dict
     assert problem.startswith(words)
 
 
+def test_two_parameters_that_ask_for_the_same_are_refused_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another value of one of them alone would not do."""
+    loans = contract.NEEDS["loans"]._replace(live="", why="no node is lent")
+    monkeypatch.setattr(unmet, "NEEDS", {**contract.NEEDS, "loans": loans})
+    lend, reclaim = refusals("kips", {"lend": "offered", "reclaim": "cost"})
+    assert lend.startswith("profiles.kips.lend: no node")
+    assert reclaim.startswith("profiles.kips.reclaim: no node")
+
+
 @pytest.mark.parametrize("name", PROFILES)
 def test_defaults_are_passed_over(name: str) -> None:
-    """Each profile can be chosen, with what its parameters are by default and with what changes nothing."""
-    assert refusals(name, {}) == []
+    """Each profile can be chosen, with what its parameters are by default and with what changes nothing; but for one
+    whose defaults are what it is for, and the live world lacks."""
+    always = parse_profile(name, {}).stages().needs
+    lacks = sorted(need for need in always if not contract.NEEDS[need].live)
+    assert refusals(name, {}) == [f"profiles.{name}: {contract.NEEDS[need].why}" for need in lacks]
     assert refusals(name, {"oracle": False, "lend": "none", "place": "spread", "stop_cooldown_s": 5}) == []
 
 
-def test_a_need_that_the_live_world_meets_by_now_is_refused_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing but the table says what is refused."""
-    loans = contract.NEEDS["loans"]._replace(live="by annotation")
-    monkeypatch.setattr(unmet, "NEEDS", {**contract.NEEDS, "loans": loans})
+def test_nothing_but_the_table_says_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusals("kips", {"lend": "offered"}) == []
+    loans = contract.NEEDS["loans"]._replace(live="", why="no node is lent")
+    monkeypatch.setattr(unmet, "NEEDS", {**contract.NEEDS, "loans": loans})
+    assert refusals("kips", {"lend": "offered"}) == ["profiles.kips.lend: no node is lent; allowed is none"]
 
 
 def test_a_profile_that_cannot_do_without_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

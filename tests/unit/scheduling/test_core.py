@@ -3,6 +3,7 @@
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Loan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
+from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.snapshot import Node
 
 from .build import job, node, plan, sizes, snapshot, workers
@@ -21,7 +22,7 @@ class TestLoans:
         decided = plan(
             "fifo", [self.own, foreign("i", "offered")], [job("j", workers(4), loanable=True)], lend="offered"
         )
-        assert decided.loans == (Loan("i", "borrow", "offered, and a loanable job waits"),)
+        assert decided.loans == (Loan("i", "borrow", Reason("offered")),)
         assert decided.changes["j"].nodes == {"Worker": ("own", "i", "i", "i")}
 
     def test_jobs_that_are_not_loanable_never_run_there(self) -> None:
@@ -35,8 +36,8 @@ class TestLoans:
     def test_a_node_wanted_back_is_returned_and_its_jobs_are_preempted(self) -> None:
         running = job("j", workers(4), loanable=True, on={"Worker": ("i",) * 4})
         decided = plan("fifo", [self.own, foreign("i", "reclaiming")], [running], lend="offered")
-        assert decided.loans == (Loan("i", "return", "its own pool needs it"),)
-        assert decided.waiting == {"j": "preempted: a node it runs on goes back to its own pool"}
+        assert decided.loans == (Loan("i", "return", Reason("pool-wants")),)
+        assert decided.waiting == {"j": Reason("node-returns")}
 
     def test_an_idle_loan_is_kept_until_its_pool_wants_it(self) -> None:
         assert plan("fifo", [self.own, foreign("i", "loaned")], [job("j")], lend="offered").loans == ()
@@ -51,9 +52,9 @@ def test_every_job_has_a_target_or_a_reason() -> None:
     ]
     decided = plan("fifo", [node("n", gpus=3)], jobs)
     assert set(decided.targets) | set(decided.waiting) == {j.key for j in jobs}
-    assert decided.targets["runs"].reason == "keeps what it has"
-    assert decided.targets["starts"].reason == "next in order and it fits"
-    assert decided.waiting["behind"] == "waits behind waits, which does not fit yet"
+    assert decided.targets["runs"].reason == Reason("keeps")
+    assert decided.targets["starts"].reason == Reason("fits")
+    assert decided.waiting["behind"] == Reason("waits-behind", {"job": "waits"})
 
 
 def test_what_others_use_on_a_node_is_not_given_out() -> None:

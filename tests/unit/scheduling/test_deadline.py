@@ -9,6 +9,7 @@ import pytest
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
+from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, Snapshot
 from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.engine import Simulation
@@ -67,7 +68,7 @@ def test_what_is_left_over_goes_on() -> None:
 def test_a_hopeless_job_waits_behind_one_that_can_make_it_and_says_why() -> None:
     plan = decide([job("late", HOUR, 100.0), job("fine", HOUR, 1000.0)], 4)
     assert sizes(plan) == {"fine": 4}
-    assert "cannot be met: needs" in plan.waiting["late"]
+    assert plan.waiting["late"].code == "deadline-missed"
 
 
 def test_a_hopeless_job_runs_where_there_is_room() -> None:
@@ -79,7 +80,7 @@ def test_one_long_job_gives_way_to_two_short_ones() -> None:
     jobs = [job("long", 900.0, 1000.0, most=1), job("x", 700.0, 1010.0, most=1), job("y", 100.0, 1020.0, most=1)]
     plan = decide(jobs, 1)
     assert sizes(plan) == {"x": 1}
-    assert "gives way" in plan.waiting["long"]
+    assert plan.waiting["long"] == Reason("gives-way")
 
 
 def test_a_running_job_keeps_a_promise_where_promises_are_kept() -> None:
@@ -100,14 +101,14 @@ def test_the_pause_is_charged_to_who_changes_size() -> None:
     """At 2 workers it is done at 1,000 s; growing later would be too late with the pause."""
     ready = running(job("a", 2000.0, 1000.0), 2)
     assert sizes(decide([ready, job("b", 100.0, None, most=2)], 4, pause_s=30))["a"] == 2
-    assert "cannot be met" in decide([job("a", 4000.0, 1000.0)], 4, pause_s=30).changes["a"].reason
+    assert decide([job("a", 4000.0, 1000.0)], 4, pause_s=30).changes["a"].why.code == "deadline-missed"
 
 
 def test_a_job_of_unknown_speed_is_probed_with_its_least() -> None:
     unknown = job("new", HOUR, 2 * HOUR, speed=None)
     plan = decide([unknown], 8)
     assert sizes(plan) == {"new": 1}
-    assert "not known" in plan.changes["new"].reason
+    assert plan.changes["new"].reason == Reason("unknown-speed")
 
 
 def test_measured_speeds_decide_about_growth() -> None:
@@ -129,10 +130,7 @@ def test_odd_numbers_harm_nobody(deadline: float, steps: float | None) -> None:
 
 def test_without_a_deadline_or_steps_it_is_best_effort_with_a_reason() -> None:
     plan = decide([job("a", HOUR, 1000.0), job("b", HOUR, None), job("c", None, 4000.0)], 4)
-    assert plan.waiting == {
-        "b": "best effort: it has no deadline",
-        "c": "best effort: how many steps it has is not known",
-    }
+    assert plan.waiting == {"b": Reason("no-deadline"), "c": Reason("unknown-steps")}
 
 
 def test_a_job_without_a_checkpoint_keeps_its_size() -> None:

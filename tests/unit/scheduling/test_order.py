@@ -2,7 +2,8 @@
 
 import pytest
 
-from elastic_tfjob.scheduling.stages.order.las import LeastAttainedService
+from elastic_tfjob.scheduling.reasons import Reason
+from elastic_tfjob.scheduling.stages.order.las import FORGIVEN, LeastAttainedService
 
 from .build import job, node, plan, sizes, workers
 
@@ -18,8 +19,8 @@ def test_fifo_head_of_line_holds_back_what_would_fit() -> None:
     decided = plan("fifo", FOUR, [job("wide", workers(8), at=1), job("small", at=2)])
     assert sizes(decided) == {}
     assert decided.waiting == {
-        "wide": "needs 8 accelerators, 4 free",
-        "small": "waits behind wide, which does not fit yet",
+        "wide": Reason("short", {"accelerators": 8, "accelerators_free": 4}),
+        "small": Reason("waits-behind", {"job": "wide"}),
     }
 
 
@@ -67,7 +68,7 @@ def test_preemption_skips_what_does_not_fit_and_keeps_smaller_jobs() -> None:
     small = job("small", duration=30, on={"Worker": ("a",)}, steps_per_s=1.0)
     decided = plan("srtf", FOUR, [wide, small, job("short", workers(3), duration=5)])
     assert sizes(decided) == {"short": 3, "small": 1}
-    assert decided.waiting == {"wide": "preempted: jobs before it in the order take the whole cluster"}
+    assert decided.waiting == {"wide": Reason("others-first")}
 
 
 def test_edf_goes_by_deadline_and_puts_jobs_without_one_last() -> None:
@@ -113,7 +114,16 @@ class TestLeastAttainedService:
         assert order.next_jump_s(starved, 1000.0) == 1120.0
         assert [order.promotes(starved, t) for t in (1119.0, 1120.0)] == [False, True]
         decided = plan("las", ONE, [starved], now=1120.0, thresholds=(100,), promote_knob=2)
-        assert decided.changes["s"].promoted
+        assert decided.memory == {"s": {FORGIVEN: starved.service}}
+        runs = job("s", on={"Worker": ("a",)}, service=120.0, since_s=1120.0, memory=decided.memory["s"])
+        assert order.key(runs, 1120.0)[0] == 0
+        assert order.next_jump_s(runs, 1120.0) == 1220.0
+        assert order.key(runs, 1221.0)[0] == 1
+
+    @pytest.mark.parametrize(("written", "counts"), [(-1e300, 120.0), (50.0, 70.0), (1e300, 0.0)])
+    def test_no_more_is_forgiven_than_a_job_has_had(self, written: float, counts: float) -> None:
+        order = LeastAttainedService((100.0,), promote_knob=2.0)
+        assert order.attained(job("s", service=120.0, memory={FORGIVEN: written})) == counts
 
     def test_a_new_job_preempts_one_that_has_sunk(self) -> None:
         sunk = job("sunk", on={"Worker": ("a",)}, service=150.0)

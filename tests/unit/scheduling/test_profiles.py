@@ -58,7 +58,7 @@ def test_parameters_of_one_profile_do_not_build_another() -> None:
         ("optimus", {}, {"resize", "stop", "speed", "move", "repack", "samples"}),
         ("optimus", {"repack": False, "sample_points": 0}, {"resize", "stop", "speed"}),
         ("kips", {}, {"resize", "cpu"}),
-        ("las", {"promote_knob": 2}, {"service", "stop", "promote"}),
+        ("las", {"promote_knob": 2}, {"service", "stop"}),
     ],
 )
 def test_needs_follow_from_the_parameters(name: str, settings: dict[str, Any], expected: set[str]) -> None:

@@ -15,7 +15,9 @@ from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, Node, Snapshot
+from elastic_tfjob.scheduling.stages.order.las import FORGIVEN
 from elastic_tfjob.scheduling.stages.place.catalogue import PLACES
+from elastic_tfjob.simulation.loans import carry_out_loans
 from elastic_tfjob.simulation.speed_models.ps import MODELS, PsTrueSpeed
 
 from .build import node, servers, workers
@@ -148,7 +150,6 @@ def carried_out(before: Snapshot, plan: Plan, now: float) -> Snapshot:
     for key, target in plan.changes.items():
         old = before.jobs[key]
         rate = (old.speed.steps_per_s(target.replicas) or 0.0) if old.speed else believed(old, target.replicas)
-        service = 0.0 if target.promoted else old.service_at(now)
         changed.append(
             Job(
                 old.spec,
@@ -158,14 +159,18 @@ def carried_out(before: Snapshot, plan: Plan, now: float) -> Snapshot:
                 now,
                 rate if target.nodes else 0.0,
                 now,
-                service,
+                old.service_at(now),
                 old.executed_s,
                 now if old.placement and target.replicas != old.counts else old.rescaled_s,
                 speed=old.speed,
                 cpu=target.cpu,  # how busy replicas are is not known right after a change
+                memory=plan.memory.get(key, old.memory),
             )
         )
-    return before.evolve(now, changed=changed)
+    alone = {key: memory for key, memory in plan.memory.items() if key not in plan.changes}
+    changed += [replace(before.jobs[key], memory=memory) for key, memory in alone.items()]
+    nodes = carry_out_loans(plan.loans, before.nodes, before.pools)[0] if plan.loans else None
+    return before.evolve(now, changed=changed, nodes=nodes)
 
 
 def believed(job: Job, counts: Counts) -> float:
@@ -176,7 +181,8 @@ def believed(job: Job, counts: Counts) -> float:
 
 def at_rest(snapshot: Snapshot, profile: Profile) -> tuple[Snapshot, Plan]:
     """After a few rounds in which nothing else happens. `deadline` plans with totals: where jobs do not find nodes for
-    what the totals have, a round may begin from other running jobs than the one before it."""
+    what the totals have, a round may begin from other running jobs than the one before it. `aryl` gives nodes back, and
+    who was stopped for that may start elsewhere."""
     for _ in range(6):
         plan = schedule(snapshot, profile)
         assert violations(plan) == []
@@ -206,15 +212,35 @@ def test_invariants(name: str, place: str | None, snapshot: Snapshot, extra: Any
     settled = carried_out(snapshot, plan, snapshot.now)
     again = schedule(settled, profile)
     assert again == schedule(Snapshot(settled.now, settled.nodes, settled.jobs), profile)
-    if name == "deadline":
+    if name in ("deadline", "aryl"):
         settled, again = at_rest(settled, profile)
     assert again.changes == {}, "an unchanged world, another plan"
+    assert again.memory == {}, "an unchanged world, something else to remember"
     new = extra.draw(jobs(99))
     gone = extra.draw(st.sampled_from(sorted(settled.jobs))) if settled.jobs else None
     later = settled.evolve(NOW + 7, changed=[new], removed=[gone] if gone else [])
     plan = schedule(later, profile)
     assert violations(plan) == []
     assert plan == schedule(Snapshot(later.now, later.nodes, later.jobs), profile)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    snapshot=snapshots(), forgiven=st.lists(st.sampled_from([None, -1.0, 0.0, 100.0, 1e300]), min_size=8, max_size=8)
+)
+def test_what_is_remembered_gives_a_plan_that_stays(snapshot: Snapshot, forgiven: list[float | None]) -> None:
+    """The profile whose plans depend on what it remembers: fed back, there is nothing more to do or to remember."""
+    known = [
+        replace(job, memory={} if number is None else {FORGIVEN: number})
+        for job, number in zip(snapshot.jobs.values(), forgiven, strict=False)
+    ]
+    snapshot = snapshot.evolve(snapshot.now, changed=known)
+    profile = build("las", parse_profile("las", {"promote_knob": 0.1, "thresholds": [50.0, 5000.0]}))
+    plan = schedule(snapshot, profile)
+    assert violations(plan) == []
+    assert plan == schedule(Snapshot(snapshot.now, snapshot.nodes, snapshot.jobs), profile)
+    again = schedule(carried_out(snapshot, plan, snapshot.now), profile)
+    assert (again.changes, again.memory) == ({}, {})
 
 
 NODES = st.fixed_dictionaries(
@@ -226,6 +252,9 @@ NODES = st.fixed_dictionaries(
 )
 
 
+LOANS = [("none", "first"), *(("offered", rule) for rule in ("first", "cost", "fewest", "random"))]
+
+
 @pytest.mark.parametrize("name", ["fifo-backfill", "srtf", "drf", "kips"])
 @pytest.mark.parametrize("place", PLACES)
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
@@ -234,9 +263,8 @@ def test_views_follow_nodes(name: str, place: str, start: Snapshot, draw: Any) -
     """Nodes come and go, grow, and are lent and returned, under jobs that run there: plans are those of a Snapshot that
     is built from nothing, and leave the kept one as it was."""
     assume(place != "count" or not any(j.placement for j in start.jobs.values()))
-    profile = build(
-        name, parse_profile(name, {"place": place, "lend": draw.draw(st.sampled_from(["none", "offered"]))})
-    )
+    lend, reclaim = draw.draw(st.sampled_from(LOANS))
+    profile = build(name, parse_profile(name, {"place": place, "lend": lend, "reclaim": reclaim}))
     snapshot = start
     for later in (1, 2, 3):
         names = draw.draw(st.lists(st.sampled_from([f"n{k}" for k in range(6)]), unique=True))

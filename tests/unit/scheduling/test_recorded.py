@@ -1,6 +1,7 @@
 """Every profile decides as it did when recorded_plans.json.gz was written. What is to change is recorded anew, with
 the reason in the commit's message (see recorded.py)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,16 @@ def test_plans_stay_as_they_were(case: str, known: list[dict[str, Any]]) -> None
             compared += 1
             assert decided(case, snapshot) == each["plans"][case], f"seed {each['snapshot']['seed']}"
     assert compared > 10
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_others_remember_changes_no_plan(case: str, known: list[dict[str, Any]]) -> None:
+    """A profile goes by what it remembers itself."""
+    for each in known[:20]:
+        snapshot = built(each["snapshot"])
+        if applies(case, snapshot):
+            jobs = [replace(job, memory={"other.number": 1.0}) for job in snapshot.jobs.values()]
+            assert decided(case, snapshot.evolve(snapshot.now, changed=jobs)) == each["plans"][case]
 
 
 def test_there_is_something_to_compare(known: list[dict[str, Any]]) -> None:

@@ -10,6 +10,7 @@ from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Loan, Plan
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import build, parse_profile
+from elastic_tfjob.scheduling.reasons import Reason, as_reason
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job, Node, Pool, Snapshot
 from elastic_tfjob.scheduling.toolkit.declared_size import FixedSize
@@ -44,7 +45,7 @@ class TestMove:
 
     def test_one_replica_goes_and_the_others_stay(self) -> None:
         target = self.moved(("Worker", 0), "b").changes["j"]
-        assert (target.nodes, target.cpu, target.reason) == (on("b", "a"), {"Worker": (1000, 1500)}, "closer")
+        assert (target.nodes, target.cpu, str(target.reason)) == (on("b", "a"), {"Worker": (1000, 1500)}, "closer")
 
     def test_who_moves_holds_what_it_requests(self) -> None:
         target = self.moved(("Worker", 1), "b").changes["j"]
@@ -58,7 +59,7 @@ class TestMove:
         stays = replace(self.runs, spec=replace(self.runs.spec, movable=False))
         plan = decided(self.nodes, [stays], lambda r: r.move(r.job("j"), ("Worker", 0), "b", "closer"), needs={"cpu"})
         assert plan.changes == {}
-        assert "without a checkpoint the job cannot be moved" in plan.refusals["j"]
+        assert plan.refusals["j"] == Reason("not-movable", {"type": "Worker", "index": 0})
 
     @pytest.mark.parametrize("role", [("Worker", 2), ("PS", 0)])
     def test_what_there_is_not_does_not_move(self, role: tuple[str, int]) -> None:
@@ -110,12 +111,12 @@ def test_which_node_goes_back_is_the_policys_choice_and_it_may_scale_in_first() 
     runs = job("j", workers(4, 1, 4), loanable=True, on=on("own", "x", "x", "y"))
     fifo = replace(build("fifo", parse_profile("fifo", {})), lend=ScaleInFirst())
     plan = schedule(Snapshot(0.0, nodes, {"j": runs}, pools={"inference": Pool(wanted=1)}), fifo)
-    assert plan.loans == (Loan("y", "return", "the pool wants one"),)
+    assert plan.loans == (Loan("y", "return", as_reason("the pool wants one")),)
     assert plan.changes["j"].nodes == on("own", "x", "x")
     baseline = replace(build("fifo", parse_profile("fifo", {"lend": "offered"})))
     plan = schedule(Snapshot(0.0, nodes, {"j": runs}, pools={"inference": Pool(wanted=1)}), baseline)
-    assert plan.loans == (Loan("x", "return", "its own pool needs it"),)
-    assert plan.waiting == {"j": "preempted: a node it runs on goes back to its own pool"}
+    assert plan.loans == (Loan("x", "return", Reason("pool-wants")),)
+    assert plan.waiting == {"j": Reason("node-returns")}
 
 
 def test_a_pool_lends_no_more_than_it_can_spare() -> None:

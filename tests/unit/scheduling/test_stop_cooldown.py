@@ -6,6 +6,7 @@ import pytest
 
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import build, parse_profile
+from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, Node, Snapshot, fixed_group
@@ -48,7 +49,7 @@ def test_it_is_not_resumed_at_once(now: float, starts: bool) -> None:
 def test_it_is_not_stopped_again_at_once(now: float, stops: bool) -> None:
     round_ = round_at(now, RESUMED)
     assert round_.stop(RESUMED, "test") == stops
-    assert round_.kept == ({} if stops else {"a": "was resumed less than 60 s ago"})
+    assert round_.kept == ({} if stops else {"a": Reason("cools", {"done": "resumed", "cooldown_s": 60.0})})
     assert round_.plan().kept == round_.kept
 
 
@@ -56,7 +57,7 @@ def test_a_job_without_checkpoints_says_so() -> None:
     job = replace(RESUMED, spec=replace(RESUMED.spec, stoppable=False), stops=0)
     round_ = round_at(500.0, job)
     assert not round_.stop(job, "test")
-    assert round_.kept == {"a": "it has no checkpoint to go on from"}
+    assert round_.kept == {"a": Reason("no-checkpoint")}
 
 
 def test_a_node_that_goes_back_does_not_wait() -> None:
@@ -76,7 +77,7 @@ def test_a_job_that_cools_holds_nobody_back(profile: str) -> None:
     made = build(profile, parse_profile(profile, {"stop_cooldown_s": COOLDOWN_S}))
     plan = schedule(snapshot(110.0, first, behind), made)
     assert set(plan.targets) == {"b"}
-    assert plan.waiting["a"] == "was stopped less than 60 s ago"
+    assert plan.waiting["a"] == Reason("cools", {"done": "stopped", "cooldown_s": 60.0})
 
 
 @pytest.mark.parametrize("profile", PREEMPTIVE)

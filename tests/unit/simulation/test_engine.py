@@ -78,6 +78,22 @@ def test_an_elastic_job_grows_when_another_ends_and_pays_for_it() -> None:
     assert sum(r.rescales for r in outcome.records) == 1
 
 
+def test_a_change_during_a_pause_does_not_end_that_pause() -> None:
+    """b ends at 3: a, which has yet to start until 12, grows to 2 GPUs then. A pause of 1 s would end at 4."""
+    jobs = [work("a", 0, 20, high=2), work("b", -11, 2, high=1)]
+    outcome = simulate(
+        "drf", jobs, gpus=2, speed_model=LinearSpeedModel(), costs=Costs(start_s=12, rescale_s=1), check=no_violation
+    )
+    assert finishes(outcome) == {"a": 12 + 10, "b": 3}
+
+
+def test_a_change_at_the_end_of_a_pause_ends_with_its_own() -> None:
+    """b ends at 11.5, when a has half a second of its start left: the change takes a second from then."""
+    jobs = [work("a", 0, 20, high=2), work("b", -2.5, 2, high=1)]
+    outcome = simulate("drf", jobs, gpus=2, speed_model=LinearSpeedModel(), costs=Costs(start_s=12, rescale_s=1))
+    assert finishes(outcome) == {"a": 12.5 + 10, "b": 11.5}
+
+
 def test_deadlines_are_counted_of_all_jobs_that_have_one() -> None:
     jobs = [work("a", 0, 10, deadline_s=10), work("b", 0, 10, deadline_s=19), work("c", 0, 10)]
     assert summarise(simulate("fifo", jobs), 3).deadline_met == 0.5

@@ -160,3 +160,34 @@ def test_files_gzip_and_what_cannot_be_read(tmp_path: Path) -> None:
         read_csv(packed)
     with pytest.raises(WorkloadError, match="cannot be read"):
         read_csv(tmp_path / "none.csv")
+
+
+CHRONUS = (
+    "job_id,user,num_gpu,submit_time,iterations,model_name,duration,interval,expect_time_list,expect_value_list,"
+    "best_effort,job_type\n"
+)
+
+
+def test_chronus_writes_minutes() -> None:
+    """A soft deadline is the first of its steps; a best-effort job has none."""
+    text = CHRONUS + "0,vc,4,10,9,m,96,5,159-189-229,10-8-5,0,soft\n1,vc,1,2.5,9,m,6,5,,,1,best\n"
+    soft, best = parse_csv(text, "t.csv")[0].jobs
+    assert (soft.submit_s, soft.duration_s, soft.deadline_s) == (600.0, 5760.0, 600.0 + 159 * 60)
+    assert soft.groups == (ReplicaGroup(WORKER, Resources(accelerators=1), 4, 4, 4),)
+    assert (best.submit_s, best.deadline_s) == (150.0, None)
+    assert parse_csv(text, "t.csv")[0].format == "chronus"
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        ("0,vc,0,10,9,m,96,5,159,10,0,soft", "num_gpu"),
+        ("0,vc,1,10,9,m,96,5,x-1,10,0,soft", "expect_time_list"),
+        ("0,vc,1,10,9,m,96,5,,10,0,soft", "expect_time_list"),
+        ("0,vc,1,10,9,m,0,5,1,10,0,soft", "duration"),
+    ],
+)
+def test_wrong_rows_of_chronus(row: str, column: str) -> None:
+    good = "1,vc,1,2,9,m,6,5,,,1,best\n"
+    with pytest.raises(WorkloadError, match=f"t.csv:2: column '{column}'"):
+        parse_csv(CHRONUS + row + "\n" + good, "t.csv")

@@ -1,5 +1,6 @@
 """Speed that follows CPU: the speed model against its formula, and the engine's timelines worked out by hand."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,6 +103,23 @@ def test_training_goes_on_beside_what_a_rescale_starts() -> None:
     done = 100 + 20 / 0.176 * 0.55
     assert finishes(outcome)["b"] == pytest.approx(27.6 + 20 + 1 + (1000 - done) * 0.112)
     assert outcome.records[1].rescales == 1
+
+
+@pytest.mark.parametrize(
+    ("costs", "starts_s"),
+    [(Costs(start_s=12, rescale_s=1), 12), (Costs(boot_cpu_s=5, rescale_s=1), 3 + 10 + 1)],
+    ids=["pause", "program"],
+)
+def test_a_change_during_a_start_does_not_have_the_job_train_before(costs: Costs, starts_s: float) -> None:
+    """b ends at 3, while a starts (a pause until 12, or a program until 10), and a gets its second worker. The pause
+    goes on; the program starts anew, and nothing trains beside it."""
+    jobs = [job("a", steps=1000, high=2), job("b", at=-100, steps=1, high=1)]
+    jobs[1] = replace(jobs[1], submit_s=3 - (12 if costs.start_s else 10) - 0.176)
+    outcome = simulate("drf", jobs, cpus=2, speed_model=PsCpuSpeedModel(), costs=costs, check=no_violation)
+    ends = finishes(outcome)
+    assert ends["b"] == pytest.approx(3)
+    assert ends["a"] == pytest.approx(starts_s + 1000 * 0.112)
+    assert next(r for r in outcome.records if r.key == "a").rescales == 1
 
 
 def test_what_a_shrinking_job_gives_up_is_free_when_its_rescale_is_done() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.api.scenario import Arrivals, Distribution, parse_scenario
-from elastic_tfjob.simulation.scenario import arrival_times, draw, generate, inference_pool
+from elastic_tfjob.simulation.scenario import arrival_times, draw, generate, own_pool
 
 KIND: dict[str, Any] = {"name": "k", "workers": {"count": 2, "max": 5, "gpus": 1}, "duration_s": 100}
 
@@ -29,7 +29,7 @@ def test_groups_deadlines_and_pool() -> None:
     assert [(g.type, g.count, g.minimum, g.maximum) for g in job.groups] == [("Worker", 2, 2, 5), ("PS", 1, 1, 1)]
     assert (job.submit_s, job.deadline_s) == (0, 150)
     assert job.loss is not None
-    pool = inference_pool(scenario)
+    pool = own_pool(scenario)
     assert pool is not None
     assert (pool.nodes, pool.each.accelerators) == (3, 4)
 

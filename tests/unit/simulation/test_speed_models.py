@@ -1,6 +1,7 @@
 """Each speed model against its formula."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,7 @@ from elastic_tfjob.simulation.speed_models.pollux import (
     between,
 )
 from elastic_tfjob.simulation.speed_models.ps import MODELS, PsSpeedModel
+from elastic_tfjob.simulation.speed_models.ps_measured import SURFACES, PsMeasuredSpeedModel, samples_per_s
 from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
 
 from .build import work
@@ -60,6 +62,52 @@ class TestPs:
     def test_an_unknown_model_is_named_with_those_there_are(self) -> None:
         with pytest.raises(ValueError, match="job j: the speed model ps knows no model '', only resnet-50, vgg-16"):
             PsSpeedModel().true_speed(work("j", 0, 1))
+
+
+class TestPsMeasured:
+    def surface(self, ps: int, workers: int) -> float:
+        """log f = c0 + c1 P + c2 W + c3 P^2 + c4 P W + c5 W^2 + c6 one, without residuals, of vgg-16."""
+        c, p, w = SURFACES["vgg-16"].c, math.log(ps), math.log(workers)
+        return math.exp(
+            c[0] + c[1] * p + c[2] * w + c[3] * p * p + c[4] * p * w + c[5] * w * w + c[6] * (ps + workers < 3)
+        )
+
+    def test_greedy_climbing_ends_far_below_the_best(self) -> None:
+        """Measured are 9.6 samples/s at (1, 1), 24 at (8, 1), 25.6 at (16, 2) and 4.9 at (1, 8)."""
+        for (ps, workers), measured in {(1, 1): 9.6, (8, 1): 24.0, (16, 2): 25.6, (1, 8): 4.9, (4, 4): 14.6}.items():
+            assert self.surface(ps, workers) == pytest.approx(measured, rel=0.13)
+
+    def test_residuals_are_of_the_size_of_the_error_of_the_fit_and_drawn_by_seed(self) -> None:
+        sizes = [(p, w) for p in range(1, 13) for w in range(1, 13)]
+        errors = sorted(abs(math.log(samples_per_s("vgg-16", p, w) / self.surface(p, w))) for p, w in sizes)
+        assert errors[len(errors) // 2] == pytest.approx(0.041, rel=0.35)
+        assert samples_per_s("vgg-16", 3, 2) == samples_per_s("vgg-16", 3, 2, 0) != samples_per_s("vgg-16", 3, 2, 1)
+
+    def test_it_is_what_the_formula_of_ps_was_fitted_to(self) -> None:
+        """The two agree but for the errors of both fits: in the median by a tenth."""
+        for name, model in MODELS.items():
+            sizes = [(p, w) for p in range(1, 17) for w in range(1, 9) if 2 < p + w <= 24]
+            off = sorted(abs(math.log(samples_per_s(name, p, w) / model.samples_per_s(p, w))) for p, w in sizes)
+            assert off[len(off) // 2] < 0.15, name
+
+    def test_nothing_moves_without_ps_or_workers_and_beyond_what_was_measured_the_ratio_stands(self) -> None:
+        assert samples_per_s("wlm", 0, 3) == samples_per_s("wlm", 3, 0) == 0
+        assert samples_per_s("wlm", 16, 16) == pytest.approx(samples_per_s("wlm", 12, 12))
+
+    def test_a_policy_is_told_the_truth_or_the_fit_of_optimus(self) -> None:
+        job = WorkloadJob("j", 0, (fixed_group(PS, Resources(), 2), fixed_group(WORKER, Resources(), 4)), 100.0)
+        job = replace(job, model="vgg-16")
+        told, fit = (PsMeasuredSpeedModel(told=told).true_speed(job) for told in ("truth", "fit"))
+        assert told.total_steps == fit.total_steps == pytest.approx(100 * samples_per_s("vgg-16", 2, 4))
+        assert told.rate(on("a", "a", "b", "b", ps=2)) == fit.rate(on("a", "a", "b", "b", ps=2))
+        assert told.steps_per_s({PS: 2, WORKER: 4}) == samples_per_s("vgg-16", 2, 4)
+        assert fit.steps_per_s({PS: 2, WORKER: 4}) == MODELS["vgg-16"].samples_per_s(2, 4)
+
+    def test_what_it_does_not_know_is_named(self) -> None:
+        with pytest.raises(ValueError, match="the speed model ps-measured knows no model '', only resnet-50, vgg-16"):
+            PsMeasuredSpeedModel().true_speed(work("j", 0, 1))
+        with pytest.raises(ValueError, match="needs steps, or a duration and at least 1 PS and 1 worker"):
+            PsMeasuredSpeedModel().true_speed(replace(work("j", 0, 1), model="wlm"))
 
 
 class TestElasticFlow:

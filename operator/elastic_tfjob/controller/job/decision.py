@@ -6,7 +6,9 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
-from elastic_tfjob.controller.objects.observed import Budget, Job, Pod, PodGroup, Service
+from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
 
 
@@ -177,7 +179,7 @@ Action = (
 @dataclass(frozen=True, slots=True)
 class Count:
     """What to count once status and state are stored: a transition (created, successful, failed or restarted), or a
-    figure of stops, of which `label` is the cause."""
+    figure of starts, rescales and stops, of which `label` is the cause."""
 
     what: str
     amount: float = 1.0

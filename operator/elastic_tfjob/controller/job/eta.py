@@ -3,8 +3,8 @@
 from datetime import datetime
 
 from elastic_tfjob.api.limits import MAX_STEPS, after
-from elastic_tfjob.controller.objects.annotations import State
 from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.scheduling.forecasts import forecast
 from elastic_tfjob.scheduling.snapshot import Job, JobSpec

@@ -8,11 +8,24 @@ from decimal import Decimal
 from typing import Any, Final
 
 from elastic_tfjob.api.tfjob import SchedulingPolicy, TFJobSpec
+from elastic_tfjob.controller.job.decision import Create, DeletePodGroup, Event, UpdatePodGroup
 from elastic_tfjob.controller.job.pods import owner_reference
-from elastic_tfjob.controller.objects.observed import Job, PodGroup
+from elastic_tfjob.controller.job.reconcile_pass import Pass
+from elastic_tfjob.controller.objects.dependents import PodGroup
+from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.quantities import quantity
 
-__all__ = ["VOLCANO", "decorate", "group_version", "must_wait", "render_pod_group", "shrunk"]
+__all__ = [
+    "VOLCANO",
+    "decorate",
+    "delete_pod_group",
+    "gang_may_start",
+    "group_version",
+    "has_other_scheduler",
+    "must_wait",
+    "render_pod_group",
+    "shrunk",
+]
 
 VOLCANO: Final = "volcano"
 _VOLCANO_VERSION: Final = "scheduling.volcano.sh/v1beta1"
@@ -114,3 +127,37 @@ def _min_resources(spec: TFJobSpec, members: int, priorities: Mapping[str, int])
 def _format(amount: Decimal) -> str:
     whole = amount == amount.to_integral_value()
     return f"{amount:f}".split(".")[0] if whole else f"{(amount * 1000).to_integral_value()}m"
+
+
+def gang_may_start(p: Pass) -> bool:
+    """Keep the job's PodGroup, if a gang scheduler is used; whether the job's pods may be created."""
+    scheduler = p.settings.gang_scheduler
+    if not scheduler:
+        return True
+    spec = p.spec
+    if p.state is not None:
+        if p.state.phase == "Waiting":
+            return True  # it has no gang yet
+        spec = shrunk(p.sizes.spec(p.state.replicas))
+    wanted = render_pod_group(p.job, spec, scheduler, p.priorities, p.pod_group)
+    if p.pod_group is None:
+        p.actions.append(Create("PodGroup", p.job.name, lambda: wanted))
+    elif p.pod_group.owner == p.job.uid and not _within(wanted["spec"], p.pod_group.spec()):
+        p.actions.append(UpdatePodGroup(p.pod_group.name, wanted["spec"]))
+    if must_wait(scheduler, p.pod_group):
+        p.status.last_reconcile_time = p.status.last_reconcile_time or p.now
+        return False
+    return True
+
+
+def delete_pod_group(p: Pass) -> None:
+    """Of a job that ended or is suspended."""
+    group = p.pod_group
+    if p.settings.gang_scheduler and group is not None and group.owner == p.job.uid:
+        p.actions.append(DeletePodGroup(group.name, group.uid))
+        p.events.append(Event("Normal", "JobTerminated", "Job has been terminated. Deleting PodGroup"))
+
+
+def _within(wanted: Mapping[str, Any], existing: Mapping[str, Any]) -> bool:
+    """True when all that is wanted is there; the gang scheduler may have added defaults."""
+    return all(existing.get(name) == value for name, value in wanted.items())

@@ -9,11 +9,21 @@ from typing import Any, Final
 
 from elastic_tfjob.api.annotations import Elasticity
 from elastic_tfjob.api.tfjob import CONTAINER, TFJobSpec
-from elastic_tfjob.controller.objects.annotations import COMMAND_ANNOTATION
+from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION
+from elastic_tfjob.controller.objects.loan import LOANED_TAINT
 from elastic_tfjob.controller.objects.quantities import amounts, requests_of
 from elastic_tfjob.scheduling.resources import Resources
 
-__all__ = ["STATUS_PORT", "has_launcher", "inject", "needs_accelerator", "pin", "set_cpu", "sidecar_request"]
+__all__ = [
+    "STATUS_PORT",
+    "has_launcher",
+    "inject",
+    "needs_accelerator",
+    "pin",
+    "set_cpu",
+    "sidecar_request",
+    "tolerate_loan",
+]
 
 STATUS_PORT: Final = 9465
 _FOLDER: Final = "/elastic-tfjob"
@@ -114,6 +124,12 @@ def pin(pod: dict[str, Any], node: str) -> None:
     required["nodeSelectorTerms"] = [
         {**term, "matchFields": [*(term.get("matchFields") or ()), here]} for term in terms
     ]
+
+
+def tolerate_loan(pod: dict[str, Any]) -> None:
+    """Let the pod be bound to a node that another pool has lent."""
+    toleration = {"key": LOANED_TAINT, "operator": "Exists", "effect": "NoSchedule"}
+    pod["spec"]["tolerations"] = [*(pod["spec"].get("tolerations") or ()), toleration]
 
 
 def set_cpu(pod: dict[str, Any], request: int, limit: int) -> None:

@@ -11,17 +11,17 @@ from itertools import count as numbers
 from typing import Final
 
 from elastic_tfjob.api.limits import MAX_REPLICAS
-from elastic_tfjob.controller.objects.annotations import Counts, Next, State, Target
+from elastic_tfjob.controller.job.pods import Role
 from elastic_tfjob.controller.objects.indexes import simplest, spans
-from elastic_tfjob.controller.objects.observed import Pod
+from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.size import Counts
+from elastic_tfjob.controller.objects.state import Next, State
+from elastic_tfjob.controller.objects.target import Target
 
 __all__ = ["Move", "coming_indexes", "described", "moves", "replicas_moved", "switched_with_moves"]
 
-Role = tuple[str, int]
-"""Replica type and index of the pod."""
 
 _NAMED: Final = 5
-_ENDED: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def moves(state: State, target: Target, pods: Mapping[Role, Pod]) -> tuple[Move,
     for name, nodes in target.nodes.items():
         for task, (index, node) in enumerate(zip(state.pods(name), nodes, strict=False)):
             pod = pods.get((name, index))
-            if pod is None or pod.terminating or pod.stopped_by_us or pod.phase in _ENDED:
+            if pod is None or pod.terminating or pod.stopped_by_us or pod.ended:
                 continue
             if task < target.replicas.get(name, 0) and pod.node and pod.node != node:
                 found.append(Move(name, task, index, pod.node, node))

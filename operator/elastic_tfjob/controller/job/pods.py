@@ -28,9 +28,10 @@ from elastic_tfjob.api.tfjob import (
     TFJobSpec,
 )
 from elastic_tfjob.controller.objects.indexes import Indexes
-from elastic_tfjob.controller.objects.observed import Job
+from elastic_tfjob.controller.objects.job import Job
 
 __all__ = [
+    "Role",
     "Sizes",
     "TFConfigs",
     "general_name",
@@ -41,6 +42,9 @@ __all__ = [
     "sized",
     "tf_config",
 ]
+
+Role = tuple[str, int]
+"""Replica type and index of the pod."""
 
 _AS_COUNTED: Final[Indexes] = {}
 _OWN_ANNOTATIONS: Final = frozenset(PREFIX + name for name in OPERATOR_ANNOTATIONS)

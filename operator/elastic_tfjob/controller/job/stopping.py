@@ -12,10 +12,11 @@ from datetime import datetime
 from typing import Final
 
 from elastic_tfjob.controller.job.decision import Count, Event
-from elastic_tfjob.controller.objects.observed import Pod
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.status import format_time, moment_of
 from elastic_tfjob.controller.objects.stop import Stop
+from elastic_tfjob.scheduling.causes import Cause
 
 __all__ = ["Saving", "asked", "judge", "resumed", "stopped"]
 
@@ -47,7 +48,7 @@ class Verdict:
     tallies: tuple[Count, ...] = ()
 
 
-def asked(saving: Saving, request: int, size: str, cause: str, reason: str) -> Verdict:
+def asked(saving: Saving, request: int, size: str, cause: Cause, reason: str) -> Verdict:
     """The stop of a job that shall hold nothing any more, when it begins."""
     report = saving.report
     step = report.step if report is not None else None
@@ -76,6 +77,9 @@ def judge(saving: Saving, stop: Stop) -> Verdict:
     if saving.chief is None or saving.chief.terminating or saving.chief.phase != "Running":
         return _missed(saving, stop, "the chief's pod is gone")
     began = moment_of(stop.asked)
+    if report is not None and began is not None and _idle(report, saving.generation, began):
+        lost = None if _newest(report) is None else _behind(report)
+        return _end(saving, stop, lost=lost, event="Ends without a new checkpoint: it has made no step since it began")
     waited_s = (saving.now - began).total_seconds() if began is not None else saving.limit_s
     if waited_s >= saving.limit_s and saving.listened_s >= min(_LISTENED_S, saving.limit_s):
         why = f": {said.why}" if said is not None and said.why else ""
@@ -121,9 +125,14 @@ def _nobody_to_ask(saving: Saving) -> str:
         return "its launcher is of an older version; the program saves when it is terminated"
     if report.hook is False:
         return "its program does not use ElasticCheckpoint"
-    if report.generation == saving.generation and report.first_step_at is None:
-        return "it has made no step since it began"
     return ""
+
+
+def _idle(report: Report, generation: int, asked: datetime) -> bool:
+    """Whether a program has made no step, as it said after it was asked for a checkpoint: reports come every few
+    seconds, in which one that has just begun makes hundreds of steps. The time of asking is in whole seconds."""
+    begun = report.generation != generation or report.first_step_at is not None
+    return not begun and report.received_at >= asked.timestamp() + 1
 
 
 def _missed(saving: Saving, stop: Stop, why: str) -> Verdict:

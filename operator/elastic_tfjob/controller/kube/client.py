@@ -30,6 +30,7 @@ from elastic_tfjob.controller.kube.errors import (
 from elastic_tfjob.controller.kube.fair import FairSlots
 
 __all__ = [
+    "MAX_LINE",
     "ApiClient",
     "in_cluster",
     "load_configuration",
@@ -43,6 +44,8 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 METADATA_ONLY: Final = "application/json;as={};g=meta.k8s.io;v=v1,application/json"
 
+MAX_LINE: Final = 1 << 20
+"""Bytes of a line of a log that are read."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30, sock_connect=5)
 # The server ends a watch after this long, shortly after a bookmark, and it is resumed from there, which costs it a
 # look-up. Silence for longer means that the connection is dead, so that is noticed within a minute also where bookmarks
@@ -153,6 +156,33 @@ class ApiClient:
         """What is at a path, unread and without retries: for what the API server only passes on. More than `limit`
         bytes are TooLarge, an encoded answer is Unavailable."""
         return await self._exchange("GET", path, timeout=aiohttp.ClientTimeout(total=timeout_s), limit=limit)
+
+    async def lines(self, path: str) -> AsyncIterator[bytes]:
+        """What is at a path, line by line, for as long as the server sends: a pod's log that is followed. Of a line
+        that is very long the first MAX_LINE bytes."""
+        name = f"GET {path.partition('?')[0]}"
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
+        try:
+            async with self._session.request(
+                "GET", self._base + path, headers=await self._headers("*/*"), timeout=timeout, **self._transport()
+            ) as response:
+                if response.status >= 300:
+                    raise error_of(name, response.status, await response.read(), response.headers)
+                rest, cut_off = b"", False
+                async for chunk in response.content.iter_any():
+                    *whole, rest = (rest + chunk).split(b"\n")
+                    for line in whole:
+                        if not cut_off:
+                            yield line[:MAX_LINE]
+                        cut_off = False
+                    if len(rest) > MAX_LINE:
+                        if not cut_off:
+                            yield rest[:MAX_LINE]
+                        rest, cut_off = b"", True
+                if rest and not cut_off:
+                    yield rest
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unavailable(name, 0, type(error).__name__, str(error)) from error
 
     async def watch(
         self, path: str, *, version: str, accept: str = JSON, **params: str

@@ -1,17 +1,19 @@
 """The configuration that holds now: read from a ConfigMap, followed without a restart, never left for a wrong one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
 
+from elastic_tfjob.api.fields import few
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.supervise import excerpt
 from elastic_tfjob.controller.objects.cluster import ConfigMap
-from elastic_tfjob.controller.objects.observed import Key
+from elastic_tfjob.controller.objects.loan import parse_wants
+from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
 from elastic_tfjob.scheduling.unmet import refusals
 
@@ -25,12 +27,23 @@ _PROBLEM: Final = 800
 
 class LiveConfiguration:
     """`current` is the last good content of the ConfigMap `place` (NAMESPACE/NAME), or the defaults where there is no
-    ConfigMap. `changed` is called with each new one."""
+    ConfigMap. `changed` is called with each new one. `wants`: by pool, how many nodes the ConfigMap's annotation says
+    that it wants, of which `wanted` is called with each change. `one_namespace`: the operator sees no other."""
 
     def __init__(
-        self, api: ApiClient, place: str, recorder: Recorder, changed: Callable[[Configuration], None]
+        self,
+        api: ApiClient,
+        place: str,
+        recorder: Recorder,
+        changed: Callable[[Configuration], None],
+        *,
+        wanted: Callable[[], None] = lambda: None,
+        one_namespace: bool = False,
     ) -> None:
         self.current = Configuration()
+        self.wants: Mapping[str, int] = {}
+        self._wanted = wanted
+        self._one_namespace = one_namespace
         self._recorder = recorder
         self._changed = changed
         self._text: str | None = None
@@ -46,6 +59,7 @@ class LiveConfiguration:
     def _read(self, key: Key) -> None:
         assert self.informer is not None
         found = next(iter(self.informer.of_job(key)), None)
+        self._read_wants(found)
         if found is None:
             log.warning("the ConfigMap is gone: defaults hold", config_map="/".join(key))
             self._text = None
@@ -57,6 +71,8 @@ class LiveConfiguration:
             try:
                 read = parse_configuration(found.text)
                 _must_be_met(read)
+                if self._one_namespace and read.pools:
+                    raise ValueError("pools: an operator of one namespace (--namespace) lends no nodes")
             except ValueError as error:
                 self._refuse(found, str(error))
             except Exception as error:  # what YAML can do to its parser has no end
@@ -64,6 +80,16 @@ class LiveConfiguration:
             else:
                 self._take(read)
                 self._text = found.text
+
+    def _read_wants(self, found: ConfigMap | None) -> None:
+        """What outside says of pools' demand. What is wrong there is told, and the rest of it holds."""
+        wants, problems = parse_wants(found.wants if found is not None else "")
+        if found is not None and problems:
+            message = "; ".join(few(problems))[:_PROBLEM]
+            self._recorder.record(found, Event("Warning", "InvalidConfiguration", message))
+        if wants != self.wants:
+            self.wants = wants
+            self._wanted()
 
     def _take(self, configuration: Configuration) -> None:
         if configuration == self.current:

@@ -24,8 +24,8 @@ from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound
 from elastic_tfjob.controller.kube.fair import FairQueue, Shares
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, unending
-from elastic_tfjob.controller.objects.cluster import ConfigMap
-from elastic_tfjob.controller.objects.observed import Job
+from elastic_tfjob.controller.objects.cluster import ConfigMap, Node
+from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.status import format_time
 
 __all__ = ["Recorder"]
@@ -50,9 +50,12 @@ _REASON: Final = 128
 _SUBJECT_NAME: Final = 200
 
 
-Subject = Job | ConfigMap
+Subject = Job | ConfigMap | Node
 _TFJOB: Final = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND}
 _CONFIG_MAP: Final = {"apiVersion": "v1", "kind": "ConfigMap"}
+_NODE: Final = {"apiVersion": "v1", "kind": "Node"}
+# Where Kubernetes keeps events about what is in no namespace.
+_NO_NAMESPACE: Final = "default"
 
 
 class _Seen:
@@ -93,11 +96,12 @@ class Recorder:
         self._written.set()
 
     def record(self, job: Subject, event: Event) -> None:
-        """Queue an event about a job or ConfigMap. A repetition counts up; what does not fit into the queue is lost."""
+        """Queue an event about an object. A repetition counts up; what does not fit into the queue is lost."""
         event = Event(_words(event.type, _REASON), _words(event.reason, _REASON), _words(event.message, _MESSAGE))
         now = time.monotonic()
         mark = _hash(job, event)
-        known = self._seen.setdefault(job.namespace, OrderedDict())
+        namespace = job.namespace or _NO_NAMESPACE
+        known = self._seen.setdefault(namespace, OrderedDict())
         seen = known.get(mark)
         if seen is None:
             seen = known[mark] = _Seen(now)
@@ -107,7 +111,6 @@ class Recorder:
             if now - seen.written_at < _REPEAT_S:
                 return
             seen.written_at = now
-        namespace = job.namespace
         if not self._bytes.admits(namespace):
             metrics.EVENTS.labels("dropped").inc()
             if now - self._warned_at > _REPEAT_S:
@@ -115,8 +118,8 @@ class Recorder:
                 log.warning("events are dropped: too many wait", namespace=namespace, waiting=len(self._queue))
             return
         subject = {
-            **(_CONFIG_MAP if isinstance(job, ConfigMap) else _TFJOB),
-            "namespace": namespace,
+            **_kind(job),
+            **({"namespace": job.namespace} if job.namespace else {}),
             "name": job.name,
             "uid": job.uid,
             "resourceVersion": str(job.version),
@@ -200,6 +203,12 @@ class Recorder:
                 "count": count,
             },
         )
+
+
+def _kind(subject: Subject) -> dict[str, str]:
+    if isinstance(subject, ConfigMap):
+        return _CONFIG_MAP
+    return _NODE if isinstance(subject, Node) else _TFJOB
 
 
 def _words(value: object, longest: int) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -14,7 +14,6 @@ from elastic_tfjob.api.tfjob import (
     JOB_NAME_LABEL,
     KIND,
     OPERATOR_NAME_LABEL,
-    PLURAL,
     REPLICA_INDEX_LABEL,
     REPLICA_TYPE_LABEL,
     VERSION,
@@ -39,14 +38,17 @@ from elastic_tfjob.controller.job.disruptions import BUDGET
 from elastic_tfjob.controller.job.gang import group_version
 from elastic_tfjob.controller.job.pods import owner_reference
 from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.caches import Caches, jobs_path
 from elastic_tfjob.controller.kube.client import STRATEGIC_MERGE_PATCH, ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, NotFound, Unavailable
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.informer import Informer
-from elastic_tfjob.controller.objects.annotations import COMMAND_ANNOTATION, STOP_COMMAND
-from elastic_tfjob.controller.objects.observed import Budget, Job, Pod, PodGroup, Service
+from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND
+from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.pod import Pod
 
-__all__ = ["Caches", "Executor", "Refusals", "jobs_path"]
+__all__ = ["Executor", "Refusals"]
 
 log = structlog.get_logger(__name__)
 
@@ -57,23 +59,6 @@ _MOST_REFUSED_S: Final = 3600.0
 # The labels by which the operator finds an object again, and knows which replica it is.
 _IDENTITY: Final = (OPERATOR_NAME_LABEL, JOB_NAME_LABEL, REPLICA_TYPE_LABEL, REPLICA_INDEX_LABEL)
 _WORDS: Final = {"Pod": "pod", "Service": "service", "PodGroup": "PodGroup", BUDGET: BUDGET}
-
-
-def jobs_path(namespace: str = "") -> str:
-    """Collection of TFJobs of one namespace, or of all."""
-    return f"/apis/{GROUP}/{VERSION}" + (f"/namespaces/{namespace}" if namespace else "") + f"/{PLURAL}"
-
-
-@dataclass(frozen=True, slots=True)
-class Caches:
-    """The informers that decisions are made from. `pod_groups` is None without a gang scheduler, `budgets` where
-    there are none to follow."""
-
-    jobs: Informer[Job]
-    pods: Informer[Pod]
-    services: Informer[Service]
-    pod_groups: Informer[PodGroup] | None = None
-    budgets: Informer[Budget] | None = None
 
 
 class Refusals:

@@ -18,7 +18,7 @@ from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.client import JSON, METADATA_ONLY, ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Expired, NotFound, TooLarge
 from elastic_tfjob.controller.kube.supervise import excerpt, trace
-from elastic_tfjob.controller.objects.observed import Key
+from elastic_tfjob.controller.objects.parsing import Key
 
 __all__ = ["Informer"]
 
@@ -92,6 +92,9 @@ class Informer(Generic[T]):
         # has come back by itself, to where a selector finds it.
         self._tombstones: OrderedDict[str, int] = OrderedDict()
         self.synced = asyncio.Event()
+        self.changes = 0
+        """How often an entry came, became another one or went."""
+        self._one = asyncio.Lock()
 
     def of_job(self, key: Key) -> tuple[T, ...]:
         """The entries that belong to a job."""
@@ -122,10 +125,16 @@ class Informer(Generic[T]):
         known = entries.get(entry.name)
         if known is not None and (known.uid, known.version) == (entry.uid, entry.version):
             entries[entry.name] = self._by_uid[entry.uid] = entry
+            self.changes += 1
             self._touched(entry.key)
 
     async def run(self) -> None:
-        """List and watch for ever. API errors are logged and followed by another try."""
+        """List and watch for ever. API errors are logged and followed by another try. Where it runs already, a second
+        run waits, and goes on when the first one ends: who needs an informer need not know who else does."""
+        async with self._one:
+            await self._follow()
+
+    async def _follow(self) -> None:
         backoff_s = 0.0
         while True:
             begun = time.monotonic()
@@ -244,6 +253,7 @@ class Informer(Generic[T]):
             self._forget(before)
         self._by_job.setdefault(entry.key, {})[entry.name] = entry
         self._by_uid[entry.uid] = entry
+        self.changes += 1
         self._touched(entry.key)
         if before is not None and before.key != entry.key:
             # Its labels give it to another job: that is news for the one that has lost it, whoever changed them.
@@ -260,6 +270,7 @@ class Informer(Generic[T]):
         known = self._by_uid.get(uid)
         if known is not None:
             self._forget(known)
+            self.changes += 1
             self._touched(known.key)
             self._changed(known.key)
 

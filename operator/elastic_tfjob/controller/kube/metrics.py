@@ -6,11 +6,18 @@ from prometheus_client import Counter, Gauge, Histogram
 
 __all__ = [
     "API_REQUESTS",
+    "DEADLINES",
+    "DEADLINE_JOBS",
+    "DEADLINE_SLACK",
     "EVENTS",
     "JOBS",
     "LEADER",
     "LOOP_LAG",
+    "NODE_LOANS",
+    "NODE_RETURN_SECONDS",
     "POD_OPERATIONS",
+    "POOL_NODES",
+    "POOL_PENDING",
     "QUEUE_DEPTH",
     "RECONCILE_FAILURES",
     "RECONCILE_SECONDS",
@@ -18,7 +25,7 @@ __all__ = [
     "SCHEDULING_FAILURES",
     "SCHEDULING_SECONDS",
     "STATUS_REQUESTS",
-    "STOPS",
+    "TALLIES",
     "TARGETS",
     "TASK_FAILURES",
     "UNREADABLE",
@@ -83,10 +90,46 @@ SCHEDULING_SECONDS: Final = Histogram(
 SCHEDULING_FAILURES: Final = Counter("elastic_tfjob_scheduling_failures", "Scheduling rounds that failed")
 TARGETS: Final = Counter("elastic_tfjob_targets", "Targets written to jobs, by result", ("result",))
 SCHEDULED_JOBS: Final = Gauge("elastic_tfjob_scheduled_jobs", "Jobs that the profile decides for, by phase", ("phase",))
+DEADLINES: Final = Counter("elastic_tfjob_deadlines", "Jobs whose deadline was met or missed", ("result",))
+DEADLINE_JOBS: Final = Gauge(
+    "elastic_tfjob_deadline_jobs", "Jobs with a deadline that have not ended, by what is expected of it", ("verdict",)
+)
+DEADLINE_SLACK: Final = Gauge(
+    "elastic_tfjob_deadline_slack_seconds",
+    "From the expected end to the deadline, of jobs that have not ended: the least of all, and the median",
+    ("of",),
+)
+POOL_NODES: Final = Gauge(
+    "elastic_tfjob_pool_nodes",
+    "Nodes of a pool that lends: in use there, ready to be lent (offered), lent, or recalled",
+    ("pool", "state"),
+)
+POOL_PENDING: Final = Gauge(
+    "elastic_tfjob_pool_pending_pods",
+    "Pods of a pool that kube-scheduler finds no node for: they fit beside others (room), on a node that is lent "
+    "(recall), or nowhere",
+    ("pool", "fit"),
+)
+NODE_LOANS: Final = Counter(
+    "elastic_tfjob_node_loans", "Changes of loans that were written to nodes, by result", ("pool", "stage", "result")
+)
+NODE_RETURN_SECONDS: Final = Histogram(
+    "elastic_tfjob_node_return_seconds",
+    "Time from the recall of a node to its return",
+    ("pool",),
+    buckets=(1, 2, 5, 10, 20, 30, 60, 120, 300, 600),
+)
 STATUS_REQUESTS: Final = Counter(
     "elastic_tfjob_status_requests", "Questions to the pods' exporters, by result", ("result",)
 )
-STOPS: Final = {
+TALLIES: Final = {
+    "starts": Counter("elastic_tfjob_starts", "Jobs that were given their first size, or one after a stop", ("cause",)),
+    "rescales": Counter("elastic_tfjob_rescales", "Rescales and moves that came to their end, by cause", ("cause",)),
+    "roll_backs": Counter(
+        "elastic_tfjob_roll_backs",
+        "Rescales and moves that were taken back before they were done, by cause",
+        ("cause",),
+    ),
     "stops": Counter("elastic_tfjob_stops", "Running jobs that a plan stopped, by cause", ("cause",)),
     "resumes": Counter("elastic_tfjob_resumes", "Stopped jobs that make steps again"),
     "stop_wait_seconds": Counter(
@@ -100,9 +143,9 @@ LEADER: Final = Gauge("elastic_tfjob_leader", "1 while this replica is the leade
 
 
 def count(what: str, namespace: str, amount: float = 1.0, cause: str = "") -> None:
-    """Count what a decision says: a job's transition, or a figure of stops."""
-    if what in STOPS:
-        (STOPS[what].labels(cause) if cause else STOPS[what]).inc(amount)
+    """Count what a decision says: a job's transition, or a figure of starts, rescales and stops."""
+    if what in TALLIES:
+        (TALLIES[what].labels(cause) if cause else TALLIES[what]).inc(amount)
     else:
         count_job(what, namespace)
 

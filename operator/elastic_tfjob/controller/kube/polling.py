@@ -24,7 +24,8 @@ from elastic_tfjob.controller.kube.client import ApiClient, read_whole
 from elastic_tfjob.controller.kube.errors import ApiError
 from elastic_tfjob.controller.kube.fair import FairQueue
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, trace, unending
-from elastic_tfjob.controller.objects.observed import Key, Pod
+from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.settings import StatusPolling
 
@@ -172,9 +173,10 @@ class Reports:
         self._limiter = AsyncLimiter(1, 1)
 
     def of_job(self, key: Key) -> Mapping[str, Report]:
-        """The newest reports of a job's pods, by pod name. They outlive the pod's running, not the pod."""
-        sources = self._sources.get(key, {})
-        return {name: source.report for name, source in sources.items() if source.report is not None}
+        """The newest reports of a job's pods, by pod name. They outlive the pod's running, not the pod. Also for other
+        threads, while pods come and go."""
+        sources = tuple(self._sources.get(key, {}).items())
+        return {name: source.report for name, source in sources if source.report is not None}
 
     def renewed(self) -> set[Key]:
         """The jobs of which a pod has answered since this was asked last."""

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from elastic_tfjob.controller.kube.listening import listening
+
 __all__ = ["serve_probes"]
 
 
@@ -17,9 +19,13 @@ async def serve_probes(
     """Serve while the context is open. Addresses are those of Options. `alive` and `ready` say what is wrong, or
     nothing: the answer is then 503 with these words. Raises OSError where an address is taken."""
 
+    one = asyncio.Lock()
+
     async def show_metrics(_: web.Request) -> web.Response:
-        # In a thread: with many namespaces it takes longer than others should wait for.
-        text = await asyncio.to_thread(generate_latest)
+        # In a thread: with many namespaces it takes longer than others should wait for. One at a time: the scheduling
+        # loop computes in threads of the same pool.
+        async with one:
+            text = await asyncio.to_thread(generate_latest)
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def show_alive(_: web.Request) -> web.Response:
@@ -29,8 +35,8 @@ async def serve_probes(
         return _answer(ready())
 
     async with (
-        _server(metrics_address, [web.get("/metrics", show_metrics)]),
-        _server(health_address, [web.get("/healthz", show_alive), web.get("/readyz", show_ready)]),
+        listening(metrics_address, _routes(web.get("/metrics", show_metrics))),
+        listening(health_address, _routes(web.get("/healthz", show_alive), web.get("/readyz", show_ready))),
     ):
         yield
 
@@ -39,19 +45,7 @@ def _answer(problem: str) -> web.Response:
     return web.Response(status=503, text=problem) if problem else web.Response(text="ok")
 
 
-@asynccontextmanager
-async def _server(address: str, routes: list[web.RouteDef]) -> AsyncIterator[None]:
-    host, _, port = address.rpartition(":")
-    if not int(port):
-        yield
-        return
+def _routes(*routes: web.RouteDef) -> web.Application:
     app = web.Application()
     app.add_routes(routes)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        # Without a host asyncio listens on all addresses of both families, or of the one that there is.
-        await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
-        yield
-    finally:
-        await runner.cleanup()
+    return app

@@ -5,7 +5,7 @@ from typing import Final
 
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.fair import FairQueue
-from elastic_tfjob.controller.objects.observed import Key
+from elastic_tfjob.controller.objects.parsing import Key
 
 __all__ = ["KeyQueue"]
 

@@ -55,15 +55,13 @@ class Supervisor:
             begun = time.monotonic()
             problem, frames = "it returned", tuple[str, ...]()
             try:
-                await run()
-            except asyncio.CancelledError as error:
-                if cancels(error):
-                    raise
-                problem, frames = "something it waited for was cancelled", trace(error)
-            except Exception as error:
-                problem, frames = excerpt(error), trace(error)
+                ended = await _outcome(run)
             finally:
                 well.cancel()
+            if isinstance(ended, asyncio.CancelledError):
+                problem, frames = "something it waited for was cancelled", trace(ended)
+            elif ended is not None:
+                problem, frames = excerpt(ended), trace(ended)
             if time.monotonic() - begun >= _WELL_S:
                 backoff_s = 0.0
             self._failing.setdefault(name, time.monotonic())
@@ -85,13 +83,35 @@ async def unending(run: Callable[[], Awaitable[object]]) -> None:
     """For a task of a TaskGroup that never ends: a group takes no notice of one that returns, or is cancelled by
     something that it waited for, and goes on without it. Raises RuntimeError then, which ends the whole group, so that
     its Supervisor tells it and begins it anew."""
-    try:
+    ended = await _outcome(run)
+    if isinstance(ended, asyncio.CancelledError):
+        raise RuntimeError("something it waited for was cancelled") from ended
+    raise ended or RuntimeError("it returned")
+
+
+async def _outcome(run: Callable[[], Awaitable[object]]) -> Exception | asyncio.CancelledError | None:
+    """The error that `run` ended with, if any; raises CancelledError where who waits here is cancelled, and only then.
+
+    It runs in a task of its own, since who counts the cancellations of a task that has run a TaskGroup is misled: a
+    group that is failing when it is cancelled raises its failure alone, and one whose member fails while it waits for
+    the others leaves its own cancellation counted (Python 3.11 and 3.12).
+    """
+
+    async def alone() -> None:
         await run()
-    except asyncio.CancelledError as error:
-        if cancels(error):
-            raise
-        raise RuntimeError("something it waited for was cancelled") from error
-    raise RuntimeError("it returned")
+
+    task = asyncio.create_task(alone())
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        raise
+    try:
+        task.result()
+    except (Exception, asyncio.CancelledError) as error:
+        return error
+    return None
 
 
 def excerpt(error: BaseException) -> str:

@@ -68,6 +68,21 @@ EVENTS: Final[Mapping[str, Meaning]] = {
         "Normal", "TFJob", "All pods of a stopped job are gone. The message says at which step, and why."
     ),
     "Resumed": Meaning("Normal", "TFJob", "A stopped job makes steps again. The message says from which one on."),
+    "DeadlineAtRisk": Meaning(
+        "Warning", "TFJob", "The job is expected to end after its deadline. The message says which size would do."
+    ),
+    "DeadlineUnattainable": Meaning(
+        "Warning", "TFJob", "No size that the job may have meets its deadline. The message has the least that would."
+    ),
+    "DeadlineMissed": Meaning("Warning", "TFJob", "The deadline has passed, or the job has failed."),
+    "DeadlineLimited": Meaning(
+        "Warning", "TFJob", "Something that the job does not say keeps the operator from doing more for its deadline."
+    ),
+    "LossUnusable": Meaning(
+        "Warning",
+        "TFJob",
+        "The profile goes by the training loss, and the job reports none, or one that is no number. Each is told once.",
+    ),
     "CPUAdjusted": Meaning("Normal", "TFJob", "Running pods hold other CPU than before, in place."),
     "ResizeRefused": Meaning("Warning", "TFJob", "The API server refuses a pod other CPU. It is tried again later."),
     "ResizeUnsupported": Meaning("Warning", "TFJob", "The cluster cannot change CPU in place (Kubernetes < 1.33)."),
@@ -79,6 +94,18 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "StateNotStored": Meaning("Warning", "TFJob", "The job's annotations leave too little room for the state."),
     "KueueQuota": Meaning("Warning", "TFJob", "More replicas are asked for than Kueue admitted."),
     "NotScheduled": Meaning("Warning", "TFJob", "The profile leaves the job out for a while. The message says why."),
+    # Loans of nodes
+    "NodeLent": Meaning(
+        "Normal", "Node", "The node is lent: loanable jobs may run there, pods of its pool are kept away."
+    ),
+    "NodeRecalled": Meaning("Normal", "Node", "The node is wanted back. Jobs leave it. The message says why."),
+    "NodeReturned": Meaning("Normal", "Node", "The node is its pool's again. The message says how long that took."),
+    "NodeNotVacated": Meaning(
+        "Warning", "Node", "Pods of jobs are still there long after the recall. The taint is gone: priorities decide."
+    ),
+    "LoansForbidden": Meaning(
+        "Warning", "Node", "The operator has no right to write nodes (components/loans). Nothing is lent for a while."
+    ),
     # The operator itself
     "ReconcileFailed": Meaning("Warning", "TFJob", "A bug keeps the operator from this job. It is tried again."),
     "InvalidConfiguration": Meaning("Warning", "ConfigMap", "config.yaml is refused; the last good one stays."),

@@ -21,7 +21,8 @@ from elastic_tfjob.api.limits import (
     MAX_REPLICAS,
     MAX_STEPS,
 )
-from elastic_tfjob.controller.objects.annotations import Counts, mine
+from elastic_tfjob.controller.objects.annotations import mine
+from elastic_tfjob.controller.objects.size import Counts
 from elastic_tfjob.controller.objects.status import format_time, moment_of
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth, LossState
 

@@ -5,22 +5,39 @@ scope: annotated           # jobs with an elastic.kubeflow.org/ annotation, or a
 profiles: {kips: {cooldown_s: 60}}
 rescale: {prepare_timeout_s: 300}
 status: {interval_s: 5, max_requests_per_s: 50}
+query: {max_open_requests: 64}
+pools: {inference: {namespaces: [serving], headroom: 1}}    # nodes with the label elastic.kubeflow.org/pool=inference
 """
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from elastic_tfjob.api.fields import cut, describe
 from elastic_tfjob.api.limits import MAX_CONFIGURATION_BYTES, MAX_DURATION_S, MAX_PROBLEM_LENGTH, MAX_PROBLEMS
 from elastic_tfjob.api.scenario import wrong_places
-from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse_profile
+from elastic_tfjob.controller.objects.loan import POOL_LABEL, POOL_NAME
+from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, build, parse_profile
+from elastic_tfjob.scheduling.stages.lend.none import NoLoans
 
-__all__ = ["Configuration", "RescaleLimits", "StatusPolling", "parse_configuration"]
+__all__ = [
+    "FIXED",
+    "Configuration",
+    "PoolSettings",
+    "QueryLimits",
+    "RescaleLimits",
+    "StatusPolling",
+    "parse_configuration",
+]
 
 STOP_COOLDOWN_S: Final = 60.0
+FIXED: Final = "fixed"
+# What nodes of no other pool are called in the core.
+OWN_POOL: Final = "training"
+# Parameters that ask for loans, and the value of each that does not.
+_ABOUT_LOANS: Final = {"lend": "none", "reclaim": "first"}
 Seconds = Annotated[float, Field(gt=0, le=MAX_DURATION_S)]
 
 
@@ -49,6 +66,46 @@ class StatusPolling(_Model):
     max_requests_per_s: float = Field(50.0, ge=1, le=10_000, description="questions to all pods together")
 
 
+class QueryLimits(_Model):
+    """How much the query API does for those who ask (--query-bind-address)."""
+
+    max_open_requests: int = Field(64, ge=1, le=10_000, description="requests at once; more are answered 503")
+    max_streams: int = Field(
+        100, ge=0, le=180, description="open live streams, which are not counted above; more are answered 503"
+    )
+    allow_cache_s: float = Field(
+        60.0, ge=0, le=3600, description="for so long what the API server allows somebody is remembered"
+    )
+    deny_cache_s: float = Field(5.0, ge=0, le=3600, description="for so long what it denies is remembered")
+    max_reviews_per_s: float = Field(
+        20.0, ge=1, le=1000, description="questions to the API server about tokens and rights; more are answered 429"
+    )
+
+
+class PoolSettings(_Model):
+    """A pool whose nodes may be lent to loanable jobs (docs/loans.md)."""
+
+    namespaces: tuple[Annotated[str, Field(min_length=1, max_length=63)], ...] = Field(
+        min_length=1, max_length=8, description="whose pods are the pool's own: only they want nodes back"
+    )
+    headroom: int = Field(1, ge=0, le=10_000, description="idle nodes that the pool keeps")
+    hold_s: float = Field(
+        600.0, ge=10, le=MAX_DURATION_S, description="a node that came back is not lent again for so long"
+    )
+    grace_s: Seconds = Field(
+        120.0, description="from a recall until jobs that have not left are stopped, after which pods are deleted"
+    )
+
+
+def _pool_name(name: str) -> str:
+    if not POOL_NAME.fullmatch(name) or name == OWN_POOL:
+        raise ValueError(f"a pool is called by a value of the label {POOL_LABEL}, other than {OWN_POOL}")
+    return name
+
+
+PoolName = Annotated[str, AfterValidator(_pool_name)]
+
+
 class Configuration(_Model):
     """All that may be said. `parameters` are those of the chosen profile, with its defaults."""
 
@@ -57,6 +114,10 @@ class Configuration(_Model):
     profiles: dict[str, dict[str, Any]] = Field(default_factory=dict, description="parameters by profile")
     rescale: RescaleLimits = RescaleLimits()
     status: StatusPolling = StatusPolling()
+    query: QueryLimits = QueryLimits()
+    pools: dict[PoolName, PoolSettings] = Field(
+        default_factory=dict, max_length=16, description="pools that lend nodes, by the value of the nodes' label"
+    )
 
     @field_validator("profile")
     @classmethod
@@ -72,6 +133,17 @@ class Configuration(_Model):
                 raise ValueError(f"profiles.{name}: there are {', '.join(PROFILES)}")
             if parse_profile(name, settings).place == "count":
                 raise ValueError(f"profiles.{name}.place: count looks at totals only, which is for simulations")
+            asked = next((part for part, idle in _ABOUT_LOANS.items() if settings.get(part, idle) != idle), None)
+            if asked is not None and not self.pools:
+                raise ValueError(f"profiles.{name}.{asked}: there are no pools to borrow from")
+        said = self.profiles.get(self.profile, {})
+        lends = not isinstance(build(self.profile, parse_profile(self.profile, said)).lend, NoLoans)
+        if self.pools and (self.profile == FIXED or not lends):
+            raise ValueError(f"pools: profile {self.profile} borrows no node; set profiles.{self.profile}.lend")
+        if lends and not self.pools:
+            raise ValueError(
+                f"profile {self.profile} borrows nodes, and there are no pools; set profiles.{self.profile}.lend: none"
+            )
         return self
 
     @property
@@ -119,7 +191,9 @@ def _short(problem: str) -> str:
     """Without pydantic's own words, nor the whole document where one key of it is wrong; with what there is."""
     text = problem.replace("Value error, ", "").removeprefix("(whole): ").split(" (found an object")[0]
     place = text.partition(":")[0]
-    models: dict[str, type[BaseModel]] = {"rescale": RescaleLimits, "status": StatusPolling}
+    models: dict[str, type[BaseModel]] = {"rescale": RescaleLimits, "status": StatusPolling, "query": QueryLimits}
+    if place.startswith("pools."):
+        models["pools"] = PoolSettings
     if "Extra inputs are not permitted" in text and "Parameters of" not in text:
         known = models.get(place.partition(".")[0], Configuration).model_fields
         text = f"{place} is not known; there are {', '.join(known)}"

@@ -1,17 +1,16 @@
 """What the state remembers of a stop, from when a plan asks for it until the job goes on. Pure."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from elastic_tfjob.api.fields import Fields, cut
 from elastic_tfjob.api.limits import MAX_GENERATION, MAX_STEPS, MAX_TEXT, MAX_WORD
+from elastic_tfjob.scheduling.causes import STOPS, Cause
 
-__all__ = ["CAUSES", "PREEMPT", "Stop", "read_stop"]
+__all__ = ["PREEMPT", "Stop", "read_stop"]
 
-PREEMPT: Final = "preempt"
+PREEMPT: Final[Cause] = "preempt"
 """The cause of a stop of which nothing else is known."""
-CAUSES: Final = (PREEMPT, "reclaim", "deadline")
-"""Others go before it; a node goes back to its pool; another job would miss its deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +27,11 @@ class Stop:
     reached: int | None = None
     saved: int | None = None
     lost: int | None = None
-    cause: str = PREEMPT
+    cause: Cause = PREEMPT
     reason: str = ""
 
     def __post_init__(self) -> None:
-        if self.cause not in CAUSES:  # it labels a metric, and somebody may have written it
+        if self.cause not in STOPS:  # it labels a metric, and somebody may have written it
             object.__setattr__(self, "cause", PREEMPT)
         if len(self.reason) > MAX_TEXT:
             object.__setattr__(self, "reason", cut(self.reason))
@@ -49,6 +48,6 @@ def read_stop(raw: Fields | None) -> Stop | None:
         reached=raw.integer("reached", MAX_STEPS),
         saved=raw.integer("saved", MAX_STEPS),
         lost=raw.integer("lost", MAX_STEPS),
-        cause=raw.text("cause", MAX_WORD) or PREEMPT,
+        cause=cast("Cause", raw.text("cause", MAX_WORD)),
         reason=raw.text("reason"),
     )

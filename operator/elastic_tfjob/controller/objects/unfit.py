@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from elastic_tfjob.controller.objects.observed import Pod
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.status import parse_time
 
 __all__ = ["PATIENCE_S", "Pair", "Unfit", "active", "judge", "verdict_due_s"]

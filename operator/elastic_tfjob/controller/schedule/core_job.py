@@ -2,19 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from functools import lru_cache
 from typing import Final
 
 from elastic_tfjob.api.annotations import Elasticity
 from elastic_tfjob.api.limits import MAX_STEPS
-from elastic_tfjob.controller.objects.annotations import State
-from elastic_tfjob.controller.objects.observed import Job, Pod
+from elastic_tfjob.controller.objects.affinity import NAME_FIELD
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.service import Record
+from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.status import parse_time
 from elastic_tfjob.controller.objects.unfit import Pair
-from elastic_tfjob.controller.schedule.request import NAME_FIELD, JobRequest
+from elastic_tfjob.controller.schedule.request import JobRequest
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Requirement
 from elastic_tfjob.speed.history import Lesson, stem
@@ -76,10 +77,6 @@ def job_spec(
             least = most = asked[name]
         count = min(max(replica.count, least), most)
         groups.append(core.ReplicaGroup(name, found.requests[name], count, least, most))
-    deadline = elasticity.deadline
-    deadline_s = None
-    if deadline is not None:
-        deadline_s = deadline.timestamp() if isinstance(deadline, datetime) else created + deadline.total_seconds()
     where = tuple((name, _elsewhere(name, constraints, unfit)) for name, constraints in found.constraints)
     distinct = {constraints for _, constraints in where}
     steps = (
@@ -93,9 +90,10 @@ def job_spec(
         arrival_s=created,
         groups=tuple(groups),
         priority=max((priorities.get(name, 0) for name in found.classes), default=0),
-        deadline_s=deadline_s,
+        deadline_s=elasticity.deadline_s(created),
         total_steps=None if steps is None else float(min(steps, MAX_STEPS)),
         duration_s=expected.total_seconds() if expected is not None else None,
+        loanable=elasticity.loanable and found.stoppable,
         resizable=found.elastic or bool(asked),
         stoppable=found.stoppable,
         movable=found.stoppable,
@@ -139,8 +137,11 @@ def measured(found: JobRequest, state: State) -> dict[tuple[int, int], tuple[flo
     """The steps per second that the state remembers by (PSs, workers), each with the millicores of a worker's pod."""
     if core.WORKER not in found.requests:
         return {}
-    request, beside = found.requests[core.WORKER].cpu, found.beside[core.WORKER]
-    return {size: (rate, request if lent is None else lent + beside) for size, (rate, lent) in state.measured.items()}
+    request = found.requests[core.WORKER].cpu
+    return {
+        size: (rate, request if lent is None else found.pod_cpu(core.WORKER, lent))
+        for size, (rate, lent) in state.measured.items()
+    }
 
 
 def speed(

@@ -9,112 +9,52 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
-from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.client import ApiClient
-from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, NotFound
 from elastic_tfjob.controller.kube.events import Recorder
-from elastic_tfjob.controller.kube.executor import jobs_path
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.memory import Memory
 from elastic_tfjob.controller.kube.polling import Reports
-from elastic_tfjob.controller.kube.supervise import cancels, excerpt, unending
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, Target, claim
+from elastic_tfjob.controller.kube.supervise import excerpt, unending
 from elastic_tfjob.controller.objects.cluster import ACTIVE_AND_BOUND, ForeignPod, Node
-from elastic_tfjob.controller.objects.observed import Job, Key, Pod
-from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.settings import Configuration
-from elastic_tfjob.controller.objects.status import parse_time
-from elastic_tfjob.controller.objects.unfit import Pair, Unfit, active, judge, verdict_due_s
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.settings import FIXED, Configuration
+from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.objects.unfit import Pair, Unfit
 from elastic_tfjob.controller.schedule.isolate import without_offenders
-from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job, set_aside
-from elastic_tfjob.controller.schedule.snapshot import assemble
-from elastic_tfjob.controller.schedule.targets import decide, decide_fixed, released, suspended
-from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.controller.schedule.left_out import LeftOut
+from elastic_tfjob.controller.schedule.loans import Loans
+from elastic_tfjob.controller.schedule.notices import Notices
+from elastic_tfjob.controller.schedule.round import Described, Planned, Seen, describe_all, plan_round
+from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, set_aside
+from elastic_tfjob.controller.schedule.target_writer import TargetWriter
+from elastic_tfjob.controller.schedule.targets import decide_fixed, released, suspended
+from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import build
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Snapshot
-from elastic_tfjob.speed.history import History
 
-__all__ = ["FIXED", "Scheduler"]
+__all__ = ["Scheduler"]
 
 log = structlog.get_logger(__name__)
 
-FIXED: Final = "fixed"
 _SPACING_S: Final = 1.0
 _INTERVAL_S: Final = 15.0
-# A target that is not stored after so long is left to a later round: the next one must not wait for a webhook that is
-# slow in one namespace.
-_WRITE_S: Final = 15.0
-# Why a job waits may be worded with figures that change all the time.
-_REASON_S: Final = 10.0
-_REFUSED_S: Final = 60.0
-_MAX_REFUSED_S: Final = 3600.0
 # A round waits so long for its writes. One that a slow webhook holds up goes on beside the rounds that follow.
 _WRITES_S: Final = 1.0
-# A job that was left out is looked at again after so long, then after twice as long, and so on.
-_ASIDE_S: Final = 30.0
-_MAX_ASIDE_S: Final = 3600.0
-# Characters of an error that are told.
-_WORDS: Final = 500
 # Attempts, one round of the core each, to find the jobs that make it fail.
 _TRIES: Final = 100
-
-
-@dataclass(slots=True)
-class _Refusal:
-    """A size that a job could not get. `until` is Unix time."""
-
-    generation: int
-    replicas: Mapping[str, int]
-    delay_s: float
-    until: float
-
-
-@dataclass(slots=True)
-class _Aside:
-    """A job that was left out, until when (monotonic seconds). It is kept for a while after, for `delay_s` to grow."""
-
-    delay_s: float
-    until: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What the caches hold of one job: all that a ScheduledJob is made from."""
-
-    job: Job | None
-    pods: tuple[Pod, ...]
-    reports: Mapping[str, Report]
-    before: ScheduledJob | None
-    unfit: Mapping[Pair, Unfit]
-
-
-@dataclass(frozen=True, slots=True)
-class _Described:
-    """A job's ScheduledJob, what is known of nodes that it cannot have, and in how many seconds there may be more to
-    know; and why it is left out, if it is."""
-
-    found: ScheduledJob
-    unfit: Mapping[Pair, Unfit]
-    again_s: float | None
-    error: Exception | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    snapshot: Snapshot
-    targets: Mapping[str, Target]
-    failed: Mapping[str, Exception]
 
 
 class Scheduler:
@@ -132,12 +72,11 @@ class Scheduler:
         namespace: str = "",
         priorities: Callable[[], Mapping[str, int]] = dict,
         memory: Memory | None = None,
+        wants: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        self._api = api
         self._jobs = jobs
         self._pods = pods
         self._reports = reports
-        self._recorder = recorder
         self._configuration = configuration
         self._priorities = priorities
         self._memory = memory if memory is not None else Memory()
@@ -166,15 +105,32 @@ class Scheduler:
         self._around: tuple[Mapping[str, Resources], Mapping[str, int], frozenset[str]] = {}, {}, frozenset()
         # Jobs whose ScheduledJob will be another one without any change: what is promised, owed or refused for a time.
         self._passing: set[Key] = set()
-        self._refusals: dict[Key, _Refusal] = {}
-        self._reasoned_at: dict[Key, float] = {}
-        self._aside: dict[Key, _Aside] = {}
+        self._left_out = LeftOut()
         self._unfit: dict[Key, Mapping[Pair, Unfit]] = {}
-        # Jobs whose target is being written, and those of them for which a round has decided again meanwhile.
-        self._writing: set[Key] = set()
-        self._overtaken: set[Key] = set()
+        self._writer = TargetWriter(
+            api,
+            jobs,
+            known=self._candidates.get,
+            touched=self.touched,
+            later=self._look_later,
+            leave_out=self._leave_out,
+        )
+        # What jobs are told, and the plan of the present round that it goes by.
+        self._notices = Notices(api, jobs, recorder)
+        self._loans = Loans(api, self._nodes, recorder, wants=wants, touched=lambda _: self.wake())
+        self._made: Plan | None = None
         # Grows when all that is known is thrown away: a round that began before says nothing any more.
         self._epoch = 0
+
+    @property
+    def nodes(self) -> Informer[Node]:
+        """The nodes, which are read once a profile decides, or somebody else runs this informer."""
+        return self._nodes
+
+    @property
+    def foreign(self) -> Informer[ForeignPod]:
+        """The pods that take room on nodes and are no TFJob's; as for `nodes`."""
+        return self._foreign
 
     def touched(self, key: Key) -> None:
         """A job, one of its pods or what it reports has changed."""
@@ -182,10 +138,17 @@ class Scheduler:
             self._dirty.add(key)
             self._wake.set()
 
+    def _look_later(self, key: Key) -> None:
+        self._dirty.add(key)
+
     def _cluster_touched(self, _: Key) -> None:
         # A thousand plain jobs coming and going are nothing to a loop that has no job to decide for.
-        if self._managed:
+        if self._managed or self._configuration().pools:
             self._wake.set()
+
+    def wake(self) -> None:
+        """Something else has changed that a round goes by."""
+        self._wake.set()
 
     def configured(self) -> None:
         """The configuration has changed."""
@@ -214,6 +177,8 @@ class Scheduler:
                     group.create_task(unending(self._foreign.run), name="foreign-pods")
                     await self._nodes.synced.wait()
                     await self._foreign.synced.wait()
+                if watching:
+                    self._loans.follow(configuration, group)
                 begun = time.monotonic()
                 if holds():
                     try:
@@ -245,41 +210,24 @@ class Scheduler:
             if epoch != self._epoch:
                 return
             now = time.time()
-            begun = [self._begin_write(key, target, now, group) for key, target in targets.items()]
+            begun = [self._writer.begin(key, target, now, group) for key, target in targets.items()]
+            begun += self._loans.write(group)
+            plan, self._made = self._made, None
+            await self._notices.look(plan, group)
             if tasks := [task for task in begun if task is not None]:
                 await asyncio.wait(tasks, timeout=_WRITES_S)
 
-    def _begin_write(
-        self, key: Key, target: Target, now: float, group: asyncio.TaskGroup
-    ) -> "asyncio.Task[None] | None":
-        """Write a target, beside later rounds if it takes long. None: the job's last write is still under way; when
-        that has ended the job is looked at again."""
-        if key in self._writing:
-            self._overtaken.add(key)
-            return None
-        self._writing.add(key)
-        task = group.create_task(self._write(key, target, now), name=f"target-{key[0]}-{key[1]}")
-        # Not in the task itself, which may be cancelled before it begins.
-        task.add_done_callback(lambda _: self._written(key))
-        return task
-
-    def _written(self, key: Key) -> None:
-        self._writing.discard(key)
-        if key in self._overtaken:
-            self._overtaken.discard(key)
-            self.touched(key)
-
     async def _decide(self, configuration: Configuration) -> dict[Key, Target]:
-        fixed, now, epoch = configuration.profile == FIXED, time.monotonic(), self._epoch
+        fixed, epoch = configuration.profile == FIXED, self._epoch
         changed, self._dirty = self._dirty, set()
-        changed |= {key for key, each in self._aside.items() if each.until <= now}
+        changed |= self._left_out.due
         await self._describe(changed if fixed else self._looked_at(changed, configuration), configuration)
         if epoch != self._epoch:
             return {}
         targets: dict[Key, Target] = {}
         for key in changed:
             found = self._candidates.get(key)
-            if found is None or self._stands_aside(key):
+            if found is None or key in self._left_out:
                 continue
             try:
                 if fixed:
@@ -293,9 +241,8 @@ class Scheduler:
                 continue
             if target is not None:
                 targets[key] = target
-        if fixed:
-            return targets
-        if not self._managed:
+        if fixed or not (self._managed or self._loans.concerns(configuration)):
+            self._loans.without_plan(configuration, self._foreign, self._pods, self._candidates.values())
             self._snapshot = None
             return targets
         return {**targets, **await self._plan(configuration, changed)}
@@ -305,8 +252,8 @@ class Scheduler:
         of which something holds for a time only; and all when nodes or priorities are others. Of ten thousand jobs
         that run there are few at a time. Between, progress is as predicted."""
         now = time.monotonic()
-        usable = {node.name: node.allocatable for node in self._nodes if node.usable}
-        around = usable, dict(self._priorities()), self._cordoned()
+        usable = {node.name: node.allocatable for node in self._loans.usable()}
+        around = usable, dict(self._priorities()), self._loans.cordoned()
         if around != self._around:
             self._around, self._all_at = around, now
             return changed | self._managed
@@ -315,47 +262,51 @@ class Scheduler:
         self._all_at = now
         return changed | (self._managed & (self._reports.renewed() | self._passing))
 
-    def _cordoned(self) -> frozenset[str]:
-        return frozenset(node.name for node in self._nodes if node.cordoned)
-
     async def _describe(self, keys: set[Key], configuration: Configuration) -> None:
         """Bring the candidates of these jobs up to date."""
-        nodes = {node.name: node for node in self._nodes if node.usable}
-        seen: dict[Key, _Seen] = {}
+        nodes = {node.name: node for node in self._loans.usable()}
+        seen: dict[Key, Seen] = {}
         for key in keys:
             job = next(iter(self._jobs.of_job(key)), None)
             pods = self._pods.of_job(key)
             if job is None and not pods:
-                for known in (self._candidates, self._refusals, self._reasoned_at, self._aside, self._unfit):
+                for known in (self._candidates, self._unfit):
                     known.pop(key, None)
                 self._managed.discard(key)
                 self._passing.discard(key)
+                self._notices.follow(key, None)
+                self._writer.forget(key)
+                self._left_out.forget(key)
                 continue
             before, unfit = self._candidates.get(key), self._unfit.get(key, {})
-            seen[key] = _Seen(job, pods, self._reports.of_job(key), before, unfit)
+            seen[key] = Seen(job, pods, self._reports.of_job(key), before, unfit)
         epoch, now = self._epoch, datetime.now(UTC)
         described = await asyncio.to_thread(
-            _describe_all,
+            describe_all,
             seen,
             nodes,
             now,
             configuration.scope == "all",
             self._priorities(),
-            cordoned=self._cordoned(),
+            cordoned=self._loans.cordoned(),
         )
         if epoch != self._epoch:
             return
+        by_loss = "loss" in self._profile_of(configuration).needs
         for key, each in described.items():
             self._take_in(key, each)
+            if by_loss:
+                self._notices.by_loss(key, each.found, now.timestamp())
         phases = Counter(found.job.phase for found in self._decided() if found.job is not None)
         for phase in ("waiting", "running", "rescaling"):
             metrics.SCHEDULED_JOBS.labels(phase).set(phases[phase])
 
-    def _take_in(self, key: Key, described: _Described) -> None:
+    def _take_in(self, key: Key, described: Described) -> None:
         found, before = described.found, self._candidates.get(key)
         self._candidates[key] = found
+        self._notices.follow(key, found.source)
         if before is not None and (found.terms is not before.terms or found.target != before.target):
-            self._aside.pop(key, None)  # what was wrong with it may be mended
+            self._left_out.forget(key)  # what was wrong with it may be mended
         if described.unfit:
             self._unfit[key] = described.unfit
         else:
@@ -368,41 +319,27 @@ class Scheduler:
             self._leave_out(key, described.error)
             return
         try:
-            self._note_refusal(key, found)
+            self._writer.note_refusal(key, found)
         except Exception as error:
             self._leave_out(key, error)
             return
         if described.again_s is not None:
             asyncio.get_running_loop().call_later(described.again_s, self.touched, key)
-        if found.source is None or not found.followed:
-            return
-        for problem in found.terms.problems if found.terms is not None else ():
-            self._recorder.record(found.source, Event("Warning", "KueueQuota", problem))
-        if found.job is None and found.awaited_since_s is not None:
-            nodes = ", ".join(sorted({node for node in found.awaited.values() if node})) or "any node"
-            message = f"Its pods did not come to {nodes}: the room that was kept for them there is given to others"
-            self._recorder.record(found.source, Event("Warning", "NotScheduled", message))
+        self._notices.described(found)
 
     def _decided(self) -> Iterator[ScheduledJob]:
         return (self._candidates[key] for key in self._managed)
 
     def _leave_out(self, key: Key, error: BaseException) -> None:
         """Decide nothing for a job for a while; longer, if it is not the first time."""
-        now, known = time.monotonic(), self._aside.get(key)
-        delay_s = _ASIDE_S if known is None else min(2 * known.delay_s, _MAX_ASIDE_S)
-        self._aside[key] = _Aside(delay_s, now + delay_s)
+        self._left_out.add(key)
         namespace, name = key
         log.warning("job left out of scheduling", namespace=namespace, job=name, error=excerpt(error))
         found = self._candidates.get(key)
         source = found.source if found is not None else None
         source = source if source is not None else next(iter(self._jobs.of_job(key)), None)
         if source is not None:
-            message = f"Left out of scheduling: {str(error) or type(error).__name__}"[:_WORDS]
-            self._recorder.record(source, Event("Warning", "NotScheduled", message))
-
-    def _stands_aside(self, key: Key) -> bool:
-        known = self._aside.get(key)
-        return known is not None and time.monotonic() < known.until
+            self._notices.left_out(source, error)
 
     async def _plan(self, configuration: Configuration, changed: set[Key]) -> dict[Key, Target]:
         """What the profile decides. Where the core fails it is tried from scratch, and then without the jobs that make
@@ -412,17 +349,26 @@ class Scheduler:
         if self._by_uid:
             own = {pod.uid for pod in self._pods}
             foreign = [pod for pod in foreign if pod.uid not in own]
-        nodes = {node.name: node for node in sorted(self._nodes, key=lambda node: node.name) if node.usable}
-        tried = {key for key in self._managed if not self._stands_aside(key)}
+        nodes = {node.name: node for node in sorted(self._loans.usable(), key=lambda node: node.name)}
+        cluster = self._loans.cluster(configuration, foreign, self._pods, self._candidates.values())
+        tried = {key for key in self._managed if key not in self._left_out}
         all_jobs = {f"{key[0]}/{key[1]}": (key, found) for key, found in self._candidates.items()}
         epoch = self._epoch
 
-        async def attempt(keys: Iterable[Key], previous: Snapshot | None = None) -> _Planned:
+        async def attempt(keys: Iterable[Key], previous: Snapshot | None = None) -> Planned:
             chosen = set(keys)
             considered = {name: f if key in chosen else set_aside(f) for name, (key, f) in all_jobs.items()}
             history = self._memory.history
             return await asyncio.to_thread(
-                _plan, considered, nodes, foreign, profile, previous=previous, history=history
+                plan_round,
+                considered,
+                nodes,
+                foreign,
+                profile,
+                now_s=time.time(),
+                previous=previous,
+                history=history,
+                cluster=cluster,
             )
 
         self._snapshot, previous = None, self._snapshot
@@ -435,15 +381,13 @@ class Scheduler:
             planned, failed = await without_offenders([tried - changed, tried & changed], attempt, tries=_TRIES)
         if epoch != self._epoch:
             return {}
-        self._snapshot = planned.snapshot
+        self._snapshot, self._made = planned.snapshot, planned.plan
+        self._loans.decided(cluster, planned.lent, planned.plan.loans)
         for name, error in planned.failed.items():
             failed[all_jobs[name][0]] = error
         for key, error in failed.items():
             self._leave_out(key, error)
-        for key in tried - set(failed):
-            known = self._aside.get(key)
-            if known is not None and time.monotonic() > known.until + known.delay_s:
-                del self._aside[key]
+        self._left_out.worked(tried - set(failed))
         return {all_jobs[name][0]: target for name, target in planned.targets.items()}
 
     def _profile_of(self, configuration: Configuration) -> Profile:
@@ -452,130 +396,3 @@ class Scheduler:
             # A replica that runs stays where it is: only added ones can be placed.
             self._profile = configuration, replace(made, repack=False)
         return self._profile[1]
-
-    def _note_refusal(self, key: Key, found: ScheduledJob) -> None:
-        target, state = found.target, found.state
-        if target is None or state is None or state.refused is None or state.refused.generation != target.generation:
-            return
-        known = self._refusals.get(key)
-        if known is not None and known.generation == target.generation:
-            return
-        again = known is not None and known.replicas == target.replicas
-        delay_s = min(2 * known.delay_s, _MAX_REFUSED_S) if known is not None and again else _REFUSED_S
-        until = parse_time(state.refused.at).timestamp() + delay_s
-        self._refusals[key] = _Refusal(target.generation, target.replicas, delay_s, until)
-
-    def _may_write(self, key: Key, target: Target, now: float) -> bool:
-        known = self._refusals.get(key)
-        if known is not None and known.replicas == target.replicas and now < known.until:
-            self._dirty.add(key)  # a later round looks again
-            return False
-        before = self._candidates[key].target
-        if before is not None and not before.replicas and not target.replicas:
-            if now - self._reasoned_at.get(key, 0.0) < _REASON_S:
-                self._dirty.add(key)
-                return False
-            self._reasoned_at[key] = now
-        return True
-
-    async def _write(self, key: Key, target: Target, now: float) -> None:
-        """Store a target, unless it is too early for it. Whatever goes wrong touches no other job."""
-        try:
-            found = self._candidates.get(key)
-            job = found.source if found is not None else None
-            if job is None or not self._may_write(key, target, now):
-                return
-            body = {
-                "metadata": {
-                    "uid": job.uid,
-                    "resourceVersion": str(job.version),
-                    "annotations": {**claim(job.annotations, job.uid), TARGET_ANNOTATION: target.to_json()},
-                }
-            }
-            await self._store(job, target, body)
-        except (Exception, asyncio.CancelledError) as error:
-            if cancels(error):
-                raise
-            self._leave_out(key, error)
-
-    async def _store(self, job: Job, target: Target, body: dict[str, Any]) -> None:
-        where = {"namespace": job.namespace, "job": job.name}
-        try:
-            async with asyncio.timeout(_WRITE_S):
-                answer = await self._api.patch(f"{jobs_path(job.namespace)}/{job.name}", body)
-            self._jobs.seen(answer)
-        except Conflict:
-            metrics.TARGETS.labels("conflict").inc()
-            self.touched(job.key)  # it has changed since: the next round decides anew
-        except NotFound:
-            metrics.TARGETS.labels("gone").inc()
-        except Invalid as error:
-            # It would be in each plan, and others would wait for room that it never takes.
-            metrics.TARGETS.labels("failed").inc()
-            self._leave_out(job.key, error)
-        except (ApiError, TimeoutError) as error:
-            metrics.TARGETS.labels("failed").inc()
-            log.warning("target not written", **where, error=excerpt(error))
-            self._dirty.add(job.key)
-        else:
-            metrics.TARGETS.labels("ok").inc()
-            log.info(
-                "target",
-                **where,
-                generation=target.generation,
-                replicas=dict(target.replicas),
-                nodes=sorted({node for names in target.nodes.values() for node in names}),
-                reason=target.reason,
-            )
-
-
-def _describe_all(
-    seen: Mapping[Key, _Seen],
-    nodes: Mapping[str, Node],
-    now: datetime,
-    everything: bool,
-    priorities: Mapping[str, int],
-    *,
-    cordoned: Collection[str],
-) -> dict[Key, _Described]:
-    """Each job's ScheduledJob. One that cannot be described is not decided for, and all that its pods take counts."""
-    now_s = now.timestamp()
-    described: dict[Key, _Described] = {}
-    for key, each in seen.items():
-        try:
-            unfit = judge(each.unfit, each.pods, now_s)
-            found = scheduled_job(
-                each.job,
-                each.pods,
-                nodes=nodes,
-                now=now,
-                all_jobs=everything,
-                reports=each.reports,
-                priorities=priorities,
-                before=each.before,
-                unfit=active(unfit, now_s),
-                cordoned=cordoned,
-            )
-            described[key] = _Described(found, unfit, verdict_due_s(each.pods, now_s))
-        except Exception as error:
-            described[key] = _Described(
-                replace(scheduled_job(None, each.pods, nodes=nodes, now=now), source=each.job), {}, None, error
-            )
-    return described
-
-
-def _plan(
-    candidates: Mapping[str, ScheduledJob],
-    nodes: Mapping[str, Node],
-    foreign: Iterable[ForeignPod],
-    profile: Profile,
-    *,
-    previous: Snapshot | None,
-    history: History,
-) -> _Planned:
-    """What the profile decides for these jobs, by their keys in the Snapshot, and for which that failed."""
-    snapshot = assemble(candidates.values(), nodes, foreign, time.time(), previous, history=history)
-    plan = schedule(snapshot, profile)
-    failed: dict[str, Exception] = {}
-    decided = {name: found for name, found in candidates.items() if found.job is not None}
-    return _Planned(snapshot, decide(plan, decided, failed.__setitem__), failed)

@@ -3,23 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Final
 
 from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX, Elasticity
 from elastic_tfjob.api.limits import MAX_REPLICAS
 from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.inject import sidecar_request
-from elastic_tfjob.controller.objects.annotations import State, Target
-from elastic_tfjob.controller.objects.observed import Job, required_terms
+from elastic_tfjob.controller.objects.affinity import constraints_of
+from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.quantities import cpu_of, requests_of
+from elastic_tfjob.controller.objects.state import State
+from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.scheduling import snapshot as core
-from elastic_tfjob.scheduling.constraints import Constraints, Requirement, Toleration
+from elastic_tfjob.scheduling.constraints import Constraints
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
-__all__ = ["NAME_FIELD", "JobRequest", "annotated", "asked_for", "promised", "refused_target", "terms"]
-
-# The one field that required node affinity may name beside labels; given to the core as one more label.
-NAME_FIELD: Final = "metadata.name"
+__all__ = ["JobRequest", "annotated", "asked_for", "promised", "refused_target", "terms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +53,14 @@ class JobRequest:
         least, most = self.elasticity.bounds(name, count)
         most = min(most, count if self.queue else MAX_REPLICAS)
         return min(least, most), most
+
+    def pod_cpu(self, name: str, container: int) -> int:
+        """Millicores of a whole pod of this type, of which the container that trains has `container`."""
+        return container + self.beside[name]
+
+    def container_cpu(self, name: str, pod: int) -> int:
+        """Millicores of the container that trains, in a pod of this type that has `pod`."""
+        return max(1, pod - self.beside[name])
 
     @property
     def problems(self) -> list[str]:
@@ -95,7 +101,7 @@ def terms(job: Job, before: JobRequest | None = None) -> JobRequest:
         pod = replica.template.get("spec") or {}
         requests[name] = requests_of(pod).plus(added)
         beside[name] = requests[name].cpu - cpu_of(pod)[0]
-        constraints.append((name, _constraints(pod)))
+        constraints.append((name, constraints_of(pod)))
         classes.append(pod.get("priorityClassName", ""))
     return JobRequest(
         digest,
@@ -115,25 +121,6 @@ def terms(job: Job, before: JobRequest | None = None) -> JobRequest:
 def _without_templates(spec: TFJobSpec) -> TFJobSpec:
     bare = {name: replica.model_copy(update={"template": {}}) for name, replica in spec.tf_replica_specs.items()}
     return spec.model_copy(update={"tf_replica_specs": bare})
-
-
-def _constraints(pod: Mapping[str, Any]) -> Constraints:
-    affinity = tuple(
-        tuple(
-            Requirement(each["key"], each["operator"], tuple(each.get("values") or ()))
-            for part in ("matchExpressions", "matchFields")
-            for each in term.get(part) or ()
-        )
-        for term in required_terms(pod)
-    )
-    selector = dict(pod.get("nodeSelector") or {})
-    if pod.get("nodeName"):
-        selector[NAME_FIELD] = pod["nodeName"]
-    tolerations = tuple(
-        Toleration(each.get("key", ""), each.get("operator") or "Equal", each.get("value", ""), each.get("effect", ""))
-        for each in pod.get("tolerations") or ()
-    )
-    return Constraints(tuple(sorted(selector.items())), affinity, tolerations)
 
 
 def promised(

@@ -14,12 +14,15 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 from elastic_tfjob.api.tfjob import TFJobSpec
-from elastic_tfjob.controller.job.rescale import chief_of
-from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION, State, Target
+from elastic_tfjob.controller.job.rescale_input import chief_of
+from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.cluster import Node
-from elastic_tfjob.controller.objects.observed import Job, Pod
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.service import Record
+from elastic_tfjob.controller.objects.state import State
+from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.objects.unfit import Pair
 from elastic_tfjob.controller.schedule.core_job import (
     Role,
@@ -41,6 +44,7 @@ from elastic_tfjob.controller.schedule.request import (
     terms,
 )
 from elastic_tfjob.scheduling import snapshot as core
+from elastic_tfjob.scheduling.memory import NO_MEMORY
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.speed.growth import Growth
 from elastic_tfjob.speed.history import Lesson
@@ -52,7 +56,6 @@ Usage = Mapping[str, Resources]
 
 T = TypeVar("T")
 
-_ENDED: Final = ("Succeeded", "Failed")
 # So long pods may take to give up what they were told to, in seconds; then it counts as theirs.
 _GIVE_UP_S: Final = 60.0
 # So long room is kept, in seconds, for pods that are not there and of which nobody says why; and so long a job that
@@ -124,14 +127,17 @@ def scheduled_job(
     """What is to be decided for a job; `before` is what it was before, to save work and to know for how long promises
     stand. `unfit` are nodes that kube-scheduler refuses it, `cordoned` those that run what is there and get
     nothing more. Raises InvalidTFJob and ValueError."""
-    active = [pod for pod in pods if pod.phase not in _ENDED and pod.node]
+    active = [pod for pod in pods if not pod.ended and pod.node]
     everything = _sum((pod.node, pod.requests) for pod in active)
     follows = job is not None and (all_jobs or annotated(job))
     if job is None or job.deleting or not (follows or _remembered(job)):
         return ScheduledJob(job, others=everything)
     found = terms(job, before.terms if before else None)
     spec, unfit, now_s = found.spec, unfit or {}, now.timestamp()
-    target, state = _stored(Target.of, job, spec), _stored(State.of, job, spec)
+    if before is not None and before.source is job and before.terms is not None:
+        target, state = before.target, before.state  # it is the same object, which was read before
+    else:
+        target, state = _stored(Target.of, job, spec), _stored(State.of, job, spec)
     ours = spec.managed_here() and not job.status().finished
     followed = ours and follows and found.elasticity.placement != "none"
     if not followed or spec.run_policy.suspend:
@@ -185,7 +191,7 @@ def scheduled_job(
         for role, pod in kept.items()
         if any(over := pod.requests.minus(_request(found, cpu, role)).positive())
     }
-    same = before is not None and before.target == target
+    same = before is not None and _but_memory(before.target) == _but_memory(target)
     stops = on_its_way and not size
     owes_since_s = _since(bool(owed) or stops, before.owes_since_s if before is not None and same else None, now_s)
     owes_s = now_s - owes_since_s if owes_since_s is not None else 0.0
@@ -234,6 +240,7 @@ def scheduled_job(
             stops=record.stops,
             stopped_s=_moment_s(record.stopped),
             resumed_s=_moment_s(record.resumed),
+            memory=target.memory if target is not None else NO_MEMORY,
         ),
         found,
         target,
@@ -257,6 +264,11 @@ def scheduled_job(
         # Others need not wait for it: what its pods take counts, and what they may take later does not.
         return set_aside(replace(made, held=made.taken))
     return made
+
+
+def _but_memory(target: Target | None) -> Target | None:
+    """What a target asks of the job: what a profile remembers asks for nothing."""
+    return replace(target, memory=NO_MEMORY) if target is not None and target.memory else target
 
 
 def _moment_s(time: str) -> float:
@@ -307,9 +319,10 @@ def _promised_cpu(
     cpu = {}
     for name, values in given.items():
         if name in found.requests:
-            request, beside = found.requests[name].cpu, found.beside[name]
+            request = found.requests[name].cpu
+            whole = [found.pod_cpu(name, value) for value in values]
             each = tuple(
-                values[index] + beside if index < len(values) and request <= values[index] + beside <= most else request
+                whole[index] if index < len(whole) and request <= whole[index] <= most else request
                 for index in range(size.get(name, 0))
             )
             if any(value != request for value in each):

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
+from elastic_tfjob.controller.objects.affinity import NAME_FIELD
 from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
-from elastic_tfjob.controller.schedule.request import NAME_FIELD
+from elastic_tfjob.controller.objects.loan import without_loaned
+from elastic_tfjob.controller.schedule.lending import NOTHING_LENT, Lending
 from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
@@ -20,6 +22,7 @@ def assemble(
     previous: core.Snapshot | None = None,
     *,
     history: History = core.NOTHING_LEARNED,
+    lending: Lending = NOTHING_LENT,
 ) -> core.Snapshot:
     """The Snapshot; evolved from the previous one where no node changed."""
     used = {name: [0] * len(NOTHING) for name in nodes}
@@ -35,14 +38,20 @@ def assemble(
     for name, node in nodes.items():
         capacity = node.allocatable
         left = capacity.minus(Resources(*used[name])).positive()
-        free[name] = core.Node(name, capacity, left, labels={**node.labels, NAME_FIELD: name}, taints=node.taints)
+        labels = {**node.labels, NAME_FIELD: name}
+        if (standing := lending.nodes.get(name)) is None:
+            free[name] = core.Node(name, capacity, left, labels=labels, taints=node.taints)
+        else:  # the operator's own taint keeps away the pool's pods, not loanable jobs
+            taints = tuple(without_loaned(node.taints))
+            free[name] = core.Node(name, capacity, left, standing.pool, labels, taints, loan=standing.loan)
     if previous is None:
-        return core.Snapshot(now_s, free, jobs, history=history)
+        return core.Snapshot(now_s, free, jobs, pools=lending.pools, history=history)
     return previous.evolve(
         now_s,
         changed=[job for key, job in jobs.items() if previous.jobs.get(key) != job],
         removed=[key for key in previous.jobs if key not in jobs],
         nodes=None if free == previous.nodes else free,
+        pools=lending.pools,
         history=history,
     )
 

@@ -10,13 +10,17 @@ from dataclasses import replace
 from typing import Final, cast
 
 from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, Target, bytes_of
+from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, bytes_of
+from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.schedule.core_job import Role
 from elastic_tfjob.controller.schedule.request import asked_for, promised
 from elastic_tfjob.controller.schedule.scheduled_job import REFUSED, ScheduledJob
 from elastic_tfjob.scheduling import plan as core
+from elastic_tfjob.scheduling.causes import TOLD
+from elastic_tfjob.scheduling.memory import NO_MEMORY, Memory
 from elastic_tfjob.scheduling.nodes import ANY_NODE
 from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.reasons import Reason, Why, added, as_reason
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
 __all__ = ["decide", "decide_fixed", "released", "suspended"]
@@ -35,25 +39,26 @@ def decide(
     """The targets to write, by the jobs' keys in the Snapshot: what changed and can be had now, why the others wait,
     and the sizes of jobs that run without a target (they began under another profile). `left_out` is told of a job
     for which that fails."""
-    free = {name: node.free for name, node in plan.snapshot.nodes.items()}
+    # A node that this plan borrows is not lent yet: nothing is promised there before it is.
+    free = {name: node.free for name, node in plan.snapshot.nodes.items() if node.loan in ("own", "loaned")}
     for each in candidates.values():
         if each.job is not None:
             for name, taken in each.held.items():
                 if name in free:
                     free[name] = free[name].minus(taken)
     targets: dict[str, Target | None] = {}
-    later: dict[str, str] = {}
+    later: dict[str, Reason] = {}
     for key, change in plan.changes.items():
         found = candidates[key]
         try:
             if not change.nodes:
                 if _stoppable(found):
-                    targets[key] = replace(_waits(found, change.reason), cause=change.cause)
+                    targets[key] = replace(_waits(found, change.reason), cause=change.cause or "")
                 continue
             needed = _needed(found, change)
             short = next((name for name, more in needed.items() if not more.within(free.get(name, NOTHING))), None)
             if short is not None:
-                later[key] = f"waits for room on {short} that another job is about to give up"
+                later[key] = Reason("room-to-come", {"node": short})
                 continue
             targets[key] = _holds(found, change)
         except Exception as error:
@@ -62,6 +67,7 @@ def decide(
             continue
         for name, more in needed.items():
             free[name] = free[name].minus(more.positive())
+    not_now = plan.changes.keys() - targets.keys()
     waiting = {**plan.waiting, **later}
     for key, found in candidates.items():
         if key in targets or found.job is None:
@@ -70,11 +76,24 @@ def decide(
             if found.job.phase == "waiting" and not found.refused and key in waiting:
                 targets[key] = _waits(found, waiting[key])
             elif found.job.placement:
-                targets[key] = _kept(found)
+                kept = _kept(found)
+                targets[key] = found.target if kept is None and key in plan.memory else kept
         except Exception as error:
             left_out(key, error)
-    fitting = {key: _fitting(target, candidates[key]) for key, target in targets.items() if target is not None}
+    remembering = {
+        key: _remembering(target, candidates[key], None if key in not_now else plan.memory.get(key))
+        for key, target in targets.items()
+        if target is not None
+    }
+    fitting = {key: _fitting(target, candidates[key]) for key, target in remembering.items()}
     return {key: target for key, target in fitting.items() if _differs(target, candidates[key].target)}
+
+
+def _remembering(target: Target, found: ScheduledJob, memory: Memory | None) -> Target:
+    """The target with what is to be remembered of the job; None: what was."""
+    if memory is None:
+        memory = found.target.memory if found.target is not None else NO_MEMORY
+    return target if target.memory == memory else replace(target, memory=memory)
 
 
 def _stoppable(found: ScheduledJob) -> bool:
@@ -100,7 +119,8 @@ def decide_fixed(found: ScheduledJob) -> Target | None:
     if not size or (wanted == dict(size) and (target is None or target.declared == terms.declared or not asked)):
         return None
     cpu = target.cpu if target else {}
-    return Target(_generation(found, wanted), wanted, cpu=cpu, reason=why, declared=terms.declared)
+    new = Target(_generation(found, wanted), wanted, cpu=cpu, reason=why, declared=terms.declared, cause="asked")
+    return _remembering(new, found, None)
 
 
 def released(found: ScheduledJob, profile: str) -> Target | None:
@@ -132,8 +152,9 @@ def _as_declared(found: ScheduledJob, profile: str) -> Target:
     assert found.terms is not None
     declared, target = found.terms.declared, found.target
     cpu = target.cpu if target is not None and target.replicas else {}
-    reason = f"{profile}: the declared size"
-    return Target(_generation(found, declared), declared, cpu=cpu, reason=reason, declared=declared)
+    reason = str(Reason("released", {"profile": profile}))
+    new = Target(_generation(found, declared), declared, cpu=cpu, reason=reason, declared=declared)
+    return _remembering(new, found, None)
 
 
 def suspended(found: ScheduledJob) -> Target | None:
@@ -141,7 +162,9 @@ def suspended(found: ScheduledJob) -> Target | None:
     terms, target = found.terms, found.target
     if found.job is not None or terms is None or not found.followed or not terms.spec.run_policy.suspend:
         return None
-    return _waits(found, "suspended") if target is not None and target.replicas else None
+    if target is None or not target.replicas:
+        return None
+    return _remembering(_waits(found, Reason("suspended")), found, None)
 
 
 def _needed(found: ScheduledJob, change: core.Target) -> dict[str, Resources]:
@@ -196,15 +219,11 @@ def _holds(found: ScheduledJob, change: core.Target) -> Target:
     replicas = {group.type: len(change.nodes.get(group.type, ())) for group in found.job.spec.groups}
     moving = [role for role, node in _roles(change.nodes) if _moves(found, role, node)]
     anywhere = any(node in (ANY_NODE, "") for _, node in _roles(change.nodes))
-    reason = change.reason
-    if found.refused:  # a replica that finds no other node keeps the one it cannot have: it may become free
-        reason = f"{reason.replace(REFUSED + ' is gone', ' cannot be had')} (kube-scheduler: {found.refused})"
+    reason = _with_nodes(as_reason(change.reason), found)
     cpu = {
-        name: tuple(max(1, value - found.terms.beside[name]) for value in _millicores(change, name))
+        name: tuple(found.terms.container_cpu(name, value) for value in _millicores(change, name))
         for name in change.cpu
     }
-    for node in found.cordoned:
-        reason = reason.replace(f"{node} is gone", f"{node} is cordoned")
     return Target(
         _generation(found, replicas, moves=bool(moving)),
         replicas,
@@ -212,14 +231,27 @@ def _holds(found: ScheduledJob, change: core.Target) -> Target:
         if anywhere
         else {name: tuple(node.removesuffix(REFUSED) for node in names) for name, names in change.nodes.items()},
         cpu,
-        reason,
+        str(reason),
         _declared(found, replicas),
+        change.cause if change.cause is not None and change.cause in TOLD else "",
     )
 
 
-def _waits(found: ScheduledJob, why: str) -> Target:
+def _with_nodes(reason: Reason, found: ScheduledJob) -> Reason:
+    """Of lost nodes, which are cordoned and which kube-scheduler refuses: a replica that finds no other node keeps the
+    one it cannot have, which may become free."""
+    gone = reason.facts.get("gone")
+    if reason.code == "lost" and isinstance(gone, tuple):
+        refused = tuple(node.removesuffix(REFUSED) for node in gone if node.endswith(REFUSED))
+        cordoned = tuple(node for node in gone if node in found.cordoned)
+        left = tuple(node for node in gone if not node.endswith(REFUSED) and node not in cordoned)
+        reason = added(reason, gone=left, cordoned=cordoned, refused=refused)
+    return added(reason, kube_scheduler=found.refused) if found.refused else reason
+
+
+def _waits(found: ScheduledJob, why: Why) -> Target:
     assert found.terms is not None
-    return Target(_generation(found, {}), {}, reason=why, declared=found.terms.declared)
+    return Target(_generation(found, {}), {}, reason=str(why), declared=found.terms.declared)
 
 
 def _kept(found: ScheduledJob) -> Target | None:
@@ -231,7 +263,7 @@ def _kept(found: ScheduledJob) -> Target | None:
         return None if declared == found.target.declared else replace(found.target, declared=declared)
     if found.job.phase == "rescaling" and found.state is not None and found.state.rescaling:
         return None
-    change = core.Target(found.job.placement, "had this size when the profile took over")
+    change = core.Target(found.job.placement, Reason("profile-begins"))
     return replace(_holds(found, change), generation=found.state.generation if found.state is not None else 0)
 
 
@@ -286,7 +318,8 @@ def _fitting(target: Target, found: ScheduledJob) -> Target:
 
 
 def _differs(wanted: Target, known: Target | None) -> bool:
-    """Whether there is anything new in a target but, for a job that goes on running, other words."""
+    """Whether there is anything new in a target but, for a job that goes on running, other words. What is remembered
+    of the job is new, too, and asks nothing of it."""
     if known is None:
         return True
     same = (wanted.generation, dict(wanted.replicas), dict(wanted.nodes), dict(wanted.cpu), dict(wanted.declared)) == (
@@ -296,4 +329,4 @@ def _differs(wanted: Target, known: Target | None) -> bool:
         dict(known.cpu),
         dict(known.declared),
     )
-    return not same or (not wanted.replicas and wanted.reason != known.reason)
+    return not same or wanted.memory != known.memory or (not wanted.replicas and wanted.reason != known.reason)

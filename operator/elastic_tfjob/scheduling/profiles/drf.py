@@ -8,12 +8,13 @@ import numpy as np
 from pydantic import Field
 
 from elastic_tfjob.scheduling.parameters import ElasticParameters, Stages, needs
+from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, ReplicaGroup
 from elastic_tfjob.scheduling.stages.order.fifo import Fifo
-from elastic_tfjob.scheduling.toolkit.apply_sizes import apply_sizes, candidates
-from elastic_tfjob.scheduling.toolkit.progressive_filling import Ladder, OnFull, fill, ladders_view
+from elastic_tfjob.scheduling.toolkit.apply_sizes import apply_rows, candidates
+from elastic_tfjob.scheduling.toolkit.progressive_filling import Ladder, Ladders, OnFull, fill
 from elastic_tfjob.scheduling.toolkit.sizes import bundle_more
 
 
@@ -28,14 +29,8 @@ class DominantResourceFairness:
     on_full: OnFull = "next"
 
     def __call__(self, round_: Round) -> None:
-        jobs, free = candidates(round_)
-        total = round_.room.total
-        ladders = round_.snapshot.view(("ladders", self, total), ladders_view(shares, total))
-        climbs = [ladders.of(job) for job in jobs]
-        keys = np.concatenate([ladder.keys for ladder in climbs]) if climbs else np.zeros(0)
-        granted = fill(climbs, keys, free, self.on_full)
-        sizes = [ladder.sizes[n - 1] if n else None for ladder, n in zip(climbs, granted.tolist(), strict=True)]
-        apply_sizes(round_, jobs, sizes, "dominant share")
+        ladders, free = candidates(round_, Ladders, shares, self)
+        apply_rows(round_, ladders, fill(ladders, ladders.keys, free, self.on_full), Reason("dominant-share"))
 
 
 def shares(job: Job, total: Resources) -> Ladder:

@@ -1,26 +1,28 @@
 """Each job in order takes as much as helps it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
 
 from elastic_tfjob.scheduling.parameters import ProfileParameters, Stages, needs
+from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import WORKER, Counts, Job
 from elastic_tfjob.scheduling.stages.order.edf import EarliestDeadlineFirst
-from elastic_tfjob.scheduling.toolkit.apply_sizes import apply_sizes, candidates
-from elastic_tfjob.scheduling.toolkit.progressive_filling import ladders_view
+from elastic_tfjob.scheduling.toolkit.apply_sizes import apply_rows, candidates
+from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """A job's sizes, the largest first, and what each asks for."""
+    """A job's sizes, the largest first, what each asks for, and of each resource the least that any of them does."""
 
     sizes: Sequence[Counts]
     wants: Sequence[Resources]
+    least: Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +36,36 @@ class GreedyInOrder:
     size: Literal["useful", "largest"] = "useful"
 
     def __call__(self, round_: Round) -> None:
-        jobs, free = candidates(round_)
-        total = round_.room.total
-        ladders = round_.snapshot.view(("ladders", self, total), ladders_view(self.climb, total))
-        sizes: list[Counts | None] = []
-        for job in jobs:
-            chosen = None
-            ladder = ladders.of(job)
-            for counts, want in zip(ladder.sizes, ladder.wants, strict=True):
-                if want.within(free):
-                    chosen, free = counts, free.minus(want)
-                    break
-            sizes.append(chosen)
-        apply_sizes(round_, jobs, sizes, "earliest deadline")
+        found, free = candidates(round_, OpenJobs, self.climb, self)
+        apply_rows(round_, found, [*first_that_fit(found.known, free)], Reason("earliest-deadline"))
 
     def climb(self, job: Job, total: Resources) -> Choices:
         sizes = sizes_of(job, self.size == "useful")
-        return Choices(sizes, [job.spec.demand(counts) for counts in sizes])
+        wants = [job.spec.demand(counts) for counts in sizes]
+        return Choices(sizes, wants, Resources(*map(min, zip(*wants, strict=True))))
+
+
+def first_that_fit(choices: Iterable[Choices], free: Resources) -> Iterator[int]:
+    """One job after the other, the row of its first choice for which there is room beside the jobs before it; 0 where
+    there is for none."""
+    cpu, memory, accelerators, pods, storage = free
+    for each in choices:
+        least = each.least
+        chosen = 0
+        if least[0] <= cpu and least[1] <= memory and least[2] <= accelerators and least[3] <= pods:
+            for k, want in enumerate(each.wants):
+                if (
+                    want[0] <= cpu
+                    and want[1] <= memory
+                    and want[2] <= accelerators
+                    and want[3] <= pods
+                    and want[4] <= storage
+                ):
+                    cpu, memory, accelerators = cpu - want[0], memory - want[1], accelerators - want[2]
+                    pods, storage = pods - want[3], storage - want[4]
+                    chosen = k + 1
+                    break
+        yield chosen
 
 
 def sizes_of(job: Job, useful: bool) -> list[Counts]:

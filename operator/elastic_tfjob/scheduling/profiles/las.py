@@ -1,15 +1,30 @@
 """Least attained service."""
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from elastic_tfjob.api.limits import MAX_ENTRIES
 from elastic_tfjob.scheduling.parameters import ProfileParameters, Stages, needs
-from elastic_tfjob.scheduling.profile import Need
-from elastic_tfjob.scheduling.stages.order.las import LeastAttainedService
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.stages.order.las import FORGIVEN, LeastAttainedService
 from elastic_tfjob.scheduling.toolkit.declared_size import Preemptive
+
+
+@dataclass(frozen=True, slots=True)
+class Forgive:
+    """Remembers of each promoted job that starts what it has had until now: that counts no more."""
+
+    order: LeastAttainedService
+
+    def __call__(self, round_: Round) -> None:
+        if not self.order.promote_knob:
+            return
+        for key, target in round_.changes.items():
+            job = round_.job(key)
+            if target.nodes and self.order.promotes(job, round_.now):
+                round_.remember(job, FORGIVEN, job.service)
 
 
 class LasParameters(ProfileParameters):
@@ -40,11 +55,6 @@ class LasParameters(ProfileParameters):
             raise ValueError("one or more rising numbers above 0, such as 3250,7200")
         return value
 
-    def _needs(self) -> Iterable[Need]:
-        yield from super()._needs()
-        if self.promote_knob:
-            yield "promote"
-
     def stages(self) -> Stages:
         order = LeastAttainedService(self.thresholds, self.within, self.promote_knob)
-        return Stages(order, (Preemptive(),), needs("service", "stop"))
+        return Stages(order, (Preemptive(), Forgive(order)), needs("service", "stop"))

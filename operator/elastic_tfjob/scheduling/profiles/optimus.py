@@ -7,13 +7,14 @@ import numpy as np
 from pydantic import Field
 
 from elastic_tfjob.scheduling.parameters import ElasticParameters, Stages, needs
+from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
 from elastic_tfjob.scheduling.stages.order.fifo import Fifo
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
-from elastic_tfjob.scheduling.toolkit.apply_sizes import apply_sizes, candidates
-from elastic_tfjob.scheduling.toolkit.progressive_filling import Ladder, OnFull, fill, ladders_view
+from elastic_tfjob.scheduling.toolkit.apply_sizes import apply_rows, candidates
+from elastic_tfjob.scheduling.toolkit.progressive_filling import Ladder, Ladders, OnFull, fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +30,12 @@ class MarginalGain:
     on_full: OnFull = "next"
 
     def __call__(self, round_: Round) -> None:
-        jobs, free = candidates(round_)
-        total, now = round_.room.total, round_.now
-        ladders = round_.snapshot.view(("ladders", self, total), ladders_view(self.climb, total))
-        climbs = [ladders.of(job) for job in jobs]
-        if climbs:
-            left = np.array(
-                [max(0.0, job.spec.total_steps - job.steps_at(now)) if job.spec.total_steps else 1.0 for job in jobs]
-            )
-            # Minima are worth the same to all: their keys come first, whatever is left.
-            keys = np.concatenate([ladder.keys for ladder in climbs])
-            keys = keys * np.repeat(left, [len(ladder.keys) for ladder in climbs])
-            keys[np.cumsum([0] + [len(ladder.keys) for ladder in climbs[:-1]])] = -np.inf
-        else:
-            keys = np.zeros(0)
-        granted = fill(climbs, keys, free, self.on_full)
-        sizes = [ladder.sizes[n - 1] if n else None for ladder, n in zip(climbs, granted.tolist(), strict=True)]
-        apply_sizes(round_, jobs, sizes, "marginal gain")
+        ladders, free = candidates(round_, Ladders, self.climb, self)
+        lengths = ladders.lengths
+        keys = ladders.keys * np.repeat(ladders.steps_left(round_.now), lengths)
+        # Minima are worth the same to all: their keys come first, whatever is left.
+        keys[np.cumsum(lengths) - lengths] = -np.inf
+        apply_rows(round_, ladders, fill(ladders, keys, free, self.on_full), Reason("marginal-gain"))
 
     def climb(self, job: Job, total: Resources) -> Ladder:
         """Rungs of one PS or worker each; the key is minus the gain per remaining step, never below the rung before:

@@ -1,16 +1,21 @@
 """Tetris: packing and shortness in one score."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 from pydantic import Field
 
 from elastic_tfjob.scheduling.parameters import ElasticParameters, Stages, needs
+from elastic_tfjob.scheduling.plan import BEHIND
+from elastic_tfjob.scheduling.profile import Order
+from elastic_tfjob.scheduling.queue import Entry, JobQueue
+from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, ReplicaGroup
+from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, ReplicaGroup, Shape
 from elastic_tfjob.scheduling.stages.order.srtf import ShortestRemainingTimeFirst
+from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, Terms, open_jobs, unsized
 from elastic_tfjob.scheduling.toolkit.refusal import lacks
 from elastic_tfjob.scheduling.toolkit.sizes import bundle_more, movable
 
@@ -30,65 +35,118 @@ class Tetris:
     shortness_weight: float = 1.0
 
     def __call__(self, round_: Round) -> None:
-        room, total, jobs, now = round_.room, round_.room.total, round_.snapshot.jobs, round_.now
-        queues: dict[Hashable, list[Unit]] = {}
-        for key, entries in round_.waiting_queue.lists.items():
-            first = jobs[entries[0][4]]
-            demand = first.spec.demand(first.spec.minimum)
-            if demand.within(room.free_total):
-                waiting = [jobs[e[4]] for e in reversed(entries)]
-                if units := [(job, first.spec.minimum, demand) for job in waiting if not round_.cools(job)]:
-                    queues[key] = units
-                for job in waiting if len(units) < len(waiting) else ():
-                    if round_.cools(job):
-                        round_.refuse(job, "")
-            else:
-                round_.refuse(first, lacks(first, round_))
-        for e in reversed(round_.running_in_order()):
-            job = jobs[e[4]]
-            if job.spec.elastic and movable(job, round_):
-                enqueue_growth(queues, job, job.counts, room.free_total)
-        short = [shortness(units[-1][0], now) for units in queues.values()]
-        aligned = [alignment(units[-1][2], room.free_total, total) for units in queues.values()]
+        room, total, now = round_.room, round_.room.total, round_.now
+        queues = {**self._starts(round_), **self._growth(round_)}
+        short = [shortness(units.head, now) for units in queues.values()]
+        aligned = [alignment(units.demand, room.free_total, total) for units in queues.values()]
         weight = self.shortness_weight * sum(aligned) / sum(short) if sum(short) > 0 else 0.0
         while queues:
             free = room.free_total
             best, best_score = None, -1.0
             for key, units in queues.items():
-                job, _, demand = units[-1]
-                score = alignment(demand, free, total) + weight * shortness(job, now)
+                score = alignment(units.demand, free, total) + weight * shortness(units.head, now)
                 if score > best_score:
                     best, best_score = key, score
             units = queues[best]
-            job, following, demand = units[-1]
-            given = demand.within(free) and self._give(round_, job, following)
-            if given:
-                units.pop()
-            elif not round_.placement(job):
-                units.clear()  # none of this shape fits any more
-            else:
-                units.pop()  # beside what it holds this one has no room; another may
-            if not units:
+            job, following = units.head, units.following
+            given = units.demand.within(free) and self._give(round_, job, following)
+            # Where a job finds no nodes to start on, none of its shape does; beside what it holds, another may.
+            if not (given or round_.placement(job)) or not units.advance():
                 del queues[best]
             if given and job.spec.elastic and round_.profile.cooldown_s == 0:
-                enqueue_growth(queues, job, following, room.free_total)
+                kind = growth_kind(job.spec, following)
+                bundle = next_bundle(job.spec.groups, tuple(following.items()))
+                if bundle is not None and bundle[1].within(room.free_total):
+                    if kind in queues:
+                        queues[kind].put_first(job)
+                    else:
+                        queues[kind] = Units(*bundle, iter((job,)))
+
+    def _starts(self, round_: Round) -> dict[Hashable, "Units"]:
+        """Waiting jobs, by shape."""
+        queues: dict[Hashable, Units] = {}
+        for shape, entries in sorted(round_.waiting_queue.lists.items(), key=lambda each: each[1][0]):
+            first = round_.job(entries[0][4])
+            least = first.spec.minimum
+            if (demand := first.spec.demand(least)).within(round_.room.free_total):
+                jobs = (job for e in entries if not round_.cools(job := round_.job(e[4])))
+                queues[shape] = Units(least, demand, jobs)
+            else:
+                round_.refuse(first, lacks(first, round_))
+        profile = round_.profile
+        terms = Terms(profile.stop_cooldown_s, profile.cooldown_s)
+        for job in open_jobs(round_, OpenJobs, terms, unsized).later.values():
+            if not job.placement and job.spec.shape in queues:
+                round_.refuse(job, BEHIND)
+        return {shape: units for shape, units in queues.items() if units}
+
+    def _growth(self, round_: Round) -> dict[Hashable, "Units"]:
+        """Running jobs, by size and what they are made of; those first whose last job comes last."""
+        order = round_.profile.order
+        view = round_.snapshot.view(("growing", order), lambda snapshot: Growing(order).fill(snapshot))
+        found: list[tuple[Entry, Hashable, Units]] = []
+        for kind, entries in view.at(round_.now).lists.items():
+            first = round_.job(entries[0][4])
+            bundle = next_bundle(first.spec.groups, tuple(first.counts.items()))
+            if bundle is None or not bundle[1].within(round_.room.free_total):
+                continue
+            last = next((e for e in reversed(entries) if movable(round_.job(e[4]), round_)), None)
+            if last is not None:
+                jobs = map(round_.job, (e[4] for e in entries))
+                found.append((last, kind, Units(*bundle, (job for job in jobs if movable(job, round_)))))
+        return {kind: units for _, kind, units in sorted(found, key=lambda each: each[0], reverse=True)}
 
     def _give(self, round_: Round, job: Job, counts: Counts) -> bool:
         if round_.placement(job):
-            return round_.resize(job, counts, "packing and shortness: what was free suits it best")
-        return round_.start(job, counts, "packing and shortness: it suits what was free best")
+            return round_.resize(job, counts, Reason("packing"))
+        return round_.start(job, counts, Reason("packing"))
 
 
-Unit = tuple[Job, Counts, Resources]
-"""A job, the size it would reach, and what that adds to what it holds."""
+class Units:
+    """Jobs that are next in turn for a unit of one kind: the size that they would reach, and what that adds to what
+    they hold."""
+
+    def __init__(self, following: Counts, demand: Resources, jobs: Iterator[Job]) -> None:
+        self.following = following
+        self.demand = demand
+        self._later: list[Job] = []
+        self._jobs = jobs
+        self._head = next(jobs, None)
+
+    def __bool__(self) -> bool:
+        return self._head is not None
+
+    @property
+    def head(self) -> Job:
+        assert self._head is not None
+        return self._head
+
+    def put_first(self, job: Job) -> None:
+        self._later.append(self.head)
+        self._head = job
+
+    def advance(self) -> bool:
+        """On to the next one, if there is any."""
+        self._head = self._later.pop() if self._later else next(self._jobs, None)
+        return self._head is not None
 
 
-def enqueue_growth(queues: dict[Hashable, list[Unit]], job: Job, counts: Counts, free: Resources) -> None:
-    """Add the job's next bundle to the units of its kind, if it may have one and it fits the totals."""
-    kind = (job.spec.groups, tuple(counts.items()))
-    bundle = next_bundle(*kind)
-    if bundle is not None and bundle[1].within(free):
-        queues.setdefault((kind, job.spec.constraints), []).append((job, *bundle))
+class Growing(JobQueue):
+    """The running jobs that may have another size, by the kind of their next bundle."""
+
+    def __init__(self, order: Order) -> None:
+        super().__init__(order, running=True)
+
+    def _belongs(self, job: Job, now: float) -> bool:
+        return job.spec.elastic and super()._belongs(job, now)
+
+    def _kind(self, job: Job) -> Hashable:
+        return growth_kind(job.spec, job.counts)
+
+
+def growth_kind(spec: JobSpec, counts: Counts) -> Shape:
+    """What jobs have in common whose next bundle is the same, and may go to the same nodes."""
+    return Shape(spec.groups, tuple(counts.items()), spec.constraints)
 
 
 @lru_cache(maxsize=4096)

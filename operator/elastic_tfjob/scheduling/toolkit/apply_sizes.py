@@ -1,30 +1,44 @@
 """From sizes to nodes: what every elastic allocation does once it knows how many replicas each job gets."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
+from typing import Any, TypeVar
 
-from elastic_tfjob.scheduling.reasons import describe_size
+from elastic_tfjob.scheduling.plan import BEHIND
+from elastic_tfjob.scheduling.profile import Order
+from elastic_tfjob.scheduling.reasons import Why, added
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, counts_of
+from elastic_tfjob.scheduling.toolkit.open_jobs import Climb, OpenJobs, Sized, Terms, open_jobs
 from elastic_tfjob.scheduling.toolkit.refusal import lacks
-from elastic_tfjob.scheduling.toolkit.sizes import downward, movable
+from elastic_tfjob.scheduling.toolkit.sizes import downward
+
+K = TypeVar("K", bound=Sized)
+V = TypeVar("V", bound=OpenJobs[Any])
 
 
-def candidates(round_: Round) -> tuple[list[Job], Resources]:
-    """The jobs whose size is open, in the profile's order, and the totals they share."""
-    free = round_.room.total
-    jobs: list[Job] = []
-    for job in round_.active():
-        # Of all jobs those that wait are the most, and what `movable` says of them is known.
-        if not job.placement and round_.cools(job):
-            round_.refuse(job, "")
-        elif not job.placement or (movable(job, round_) and job.spec.stoppable and not round_.cools(job)):
-            jobs.append(job)
-        else:
-            free = free.minus(job.holds)
-    for job in round_.rescaling():
-        free = free.minus(job.holds)
-    return jobs, free
+def candidates(
+    round_: Round, kind: Callable[[Order, Terms, Climb[K], Resources], V], climb: Climb[K], owner: Hashable
+) -> tuple[V, Resources]:
+    """The jobs whose size is open, in the profile's order, with what `climb` says of each; and the totals that they
+    share. `kind`, `owner`: as for `open_jobs`. Raises ValueError for an order in which waiting jobs pass running ones
+    as time goes on."""
+    profile = round_.profile
+    if profile.order.drift:
+        raise ValueError(f"{profile.name}: waiting and running jobs have no common order that could be kept")
+    found = open_jobs(round_, kind, Terms(profile.stop_cooldown_s, profile.cooldown_s), climb, owner)
+    for job in found.later.values():
+        if not job.placement:
+            round_.refuse(job, BEHIND)
+    return found, round_.room.total.minus(found.others)
+
+
+def apply_rows(round_: Round, found: OpenJobs[K], rows: Sequence[int], why: Why) -> None:
+    """Give each of the open jobs the size of this row (1 for the first that is known of it), or nothing where that is
+    0. Who has it already is not looked at."""
+    differ = [k for k, (had, has) in enumerate(zip(found.rows, rows, strict=True)) if had != has]
+    sizes = [found.known[k].sizes[rows[k] - 1] if rows[k] else None for k in differ]
+    apply_sizes(round_, [found.jobs[k] for k in differ], sizes, why)
 
 
 Below = Callable[[Job, Counts], Iterator[Counts]]
@@ -35,7 +49,7 @@ def apply_sizes(
     round_: Round,
     jobs: Sequence[Job],
     sizes: Sequence[Counts | None],
-    why: str | Mapping[str, str],
+    why: Why | Mapping[str, Why],
     *,
     below: Below = downward,
     last: Set[str] = frozenset(),
@@ -49,21 +63,21 @@ def apply_sizes(
     what the whole job does not find, replicas that are added to it may.
     """
     repack = round_.profile.repack
-    reasons = dict.fromkeys((job.spec.key for job in jobs), why) if isinstance(why, str) else why
+    reasons = why if isinstance(why, Mapping) else dict.fromkeys((job.spec.key for job in jobs), why)
     placing: list[tuple[bool, int, int, Job, Counts]] = []
     for k, (job, counts) in enumerate(zip(jobs, sizes, strict=True)):
         said = reasons[job.spec.key]
         if counts is None:
             if job.placement:
-                round_.stop(job, f"{said}: nothing left for its minimum")
+                round_.stop(job, added(said, minimum=True))
         elif not job.placement:
             placing.append((job.spec.key in last, sum(counts.values()), k, job, counts))
         elif counts != (held := job.counts):
             if repack:
-                round_.stop(job, f"{said}: {describe_size(counts)} fits on no nodes")
+                round_.stop(job, added(said, no_nodes=counts))
                 placing.append((job.spec.key in last, sum(counts.values()), k, job, counts))
             elif all(n <= held.get(type_, 0) for type_, n in counts.items()):
-                round_.resize(job, counts, f"{said}: {describe_size(held)} to {describe_size(counts)}")
+                round_.resize(job, counts, said)
             elif gains(job, counts, round_.profile.min_gain):
                 placing.append((job.spec.key in last, sum(counts.values()), k, job, counts))
     wanting = [(job, counts) for _, _, _, job, counts in sorted(placing, key=lambda p: p[:3])]
@@ -72,23 +86,30 @@ def apply_sizes(
         placed = [_place(round_, job, counts, reasons[job.spec.key], below) for job, counts in wanting]
         wanting = [(job, counts) for job, counts in wanting if counts_of(round_.placement(job)) != counts]
         progress = any(placed)
-    if isinstance(why, str):
-        round_.held_back = f"{why}: nothing left for its minimum"
+    if not isinstance(why, Mapping):
+        round_.held_back = added(why, minimum=True)
 
 
-def _place(round_: Round, job: Job, counts: Counts, why: str, below: Below) -> bool:
+def _place(round_: Round, job: Job, counts: Counts, why: Why, below: Below) -> bool:
     """Whether the job got this size, or any that is smaller but more than it has."""
     held = round_.placement(job)
-    for smaller in below(job, counts):
+    tried = below(job, counts) if held or _may_fit(round_, job, counts) else ()
+    for smaller in tried:
         if held and all(n <= len(held.get(type_, ())) for type_, n in smaller.items()):
             return False  # no growth fits: keeps what it has
-        change = f"{describe_size(job.counts)} to {describe_size(smaller)}" if job.placement else describe_size(smaller)
         place = round_.resize if held else round_.start
-        if place(job, smaller, f"{why}: {change}"):
+        if place(job, smaller, why):
             return True
     if not held and not job.placement:
         round_.refuse(job, lacks(job, round_))
     return False
+
+
+def _may_fit(round_: Round, job: Job, counts: Counts) -> bool:
+    """Whether there is room in total for the least size that a waiting job may get instead of this one. No placement
+    finds nodes for what the totals do not have."""
+    minimum = job.spec.minimum
+    return round_.room.fits_total(job.spec.demand({t: min(n, minimum.get(t, 0)) for t, n in counts.items()}))
 
 
 def gains(job: Job, counts: Counts, least: float) -> bool:

@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from math import inf
 
+from elastic_tfjob.scheduling.plan import BEHIND
 from elastic_tfjob.scheduling.queue import Entry
+from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job
+from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, Terms, open_jobs, unsized
 from elastic_tfjob.scheduling.toolkit.reachable import reachable_total
 from elastic_tfjob.scheduling.toolkit.refusal import lacks
 
@@ -24,13 +27,13 @@ class FixedSize:
         queue = round_.waiting()
         for entry in queue:
             job = round_.job(entry[4])
-            if round_.start(job, job.spec.declared, "next in order and it fits"):
+            if round_.start(job, job.spec.declared, Reason("fits")):
                 continue
             round_.refuse(job, lacks(job, round_))
             if round_.cools(job):
                 continue
             if not self.backfill:
-                round_.held_back = f"waits behind {job.key}, which does not fit yet"
+                round_.held_back = Reason("waits-behind", {"job": job.key})
                 return
             queue.drop()
 
@@ -49,11 +52,12 @@ class Preemptive:
         if not len(round_.waiting_queue):
             return
         jobs = round_.snapshot.jobs
+        terms = Terms(round_.profile.stop_cooldown_s, resizes=False, waiting=False)
+        running = open_jobs(round_, OpenJobs, terms, unsized)
         # The totals that jobs may share: what is free, and what those hold that may be preempted.
         cpu, memory, accelerators = reachable_total(round_)[:3]
-        running = [entry for entry in round_.running_in_order() if self._open(jobs[entry[4]], round_)]
-        for entry in running:
-            demand = jobs[entry[4]].spec.declared_demand
+        demands = [job.spec.declared_demand for job in running.jobs]
+        for demand in demands:
             cpu += demand[0]
             memory += demand[1]
             accelerators += demand[2]
@@ -61,41 +65,33 @@ class Preemptive:
         starting: list[Job] = []
         queue = round_.waiting()
         head = queue.peek()
-        for entry in (*running, END):
+        for k, entry in enumerate((*running.entries, END)):
             while head is not None and head < entry:
                 job = jobs[head[4]]
                 demand = job.spec.declared_demand
                 if round_.cools(job):
-                    round_.refuse(job, "")
+                    round_.refuse(job, BEHIND)
                 elif demand[2] <= accelerators and demand[0] <= cpu and demand[1] <= memory:
                     cpu -= demand[0]
                     memory -= demand[1]
                     accelerators -= demand[2]
                     starting.append(job)
                 else:
-                    round_.refuse(job, "jobs before it in the order take the whole cluster")
+                    round_.refuse(job, Reason("whole-cluster"))
                     queue.drop()
                 queue.advance()
                 head = queue.peek()
             if entry is END:
                 break
-            job = jobs[entry[4]]
-            demand = job.spec.declared_demand
+            demand = demands[k]
             if demand[2] <= accelerators and demand[0] <= cpu and demand[1] <= memory:
                 cpu -= demand[0]
                 memory -= demand[1]
                 accelerators -= demand[2]
             else:
-                preempted.append(job)
+                preempted.append(running.jobs[k])
         for job in preempted:
-            round_.stop(job, "preempted: jobs before it in the order take the whole cluster")
-        promotes = getattr(round_.profile.order, "promotes", None)
+            round_.stop(job, Reason("others-first"))
         for job in starting:
-            promoted = promotes is not None and promotes(job, round_.now)
-            if not round_.start(job, job.spec.declared, "among the first in order", promoted=promoted):
+            if not round_.start(job, job.spec.declared, Reason("first")):
                 round_.refuse(job, lacks(job, round_))
-
-    @staticmethod
-    def _open(job: Job, round_: Round) -> bool:
-        """Whether a running job may be stopped."""
-        return job.spec.stoppable and not round_.cools(job)

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
+from elastic_tfjob.scheduling.causes import Cause
 from elastic_tfjob.scheduling.nodes import ANY_NODE
-from elastic_tfjob.scheduling.reasons import describe_change
+from elastic_tfjob.scheduling.reasons import Reason, added
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Snapshot
 from elastic_tfjob.scheduling.toolkit.sizes import downward
@@ -68,17 +69,23 @@ def repair(round_: Round, misfits: Misfits) -> None:
         bounds, lost = outside_bounds(job), lost_nodes(job, round_.snapshot.nodes)
         if bounds is None and not lost:
             if job.cpu and not round_.profile.adjusts_cpu:
-                round_.assign(job, job.placement, "CPU as requested: this profile does not adjust it")
+                round_.assign(job, job.placement, Reason("cpu-as-requested"))
             continue
         wanted = bounds if bounds is not None else {t: n for t, n in job.counts.items() if n}
-        why = [f"{' and '.join(lost)} is gone"] if lost else []
-        if bounds is not None:
-            why.append(job.spec.asked or "its bounds ask for another size")
-        reason = "; ".join(why)
-        if round_.repair(job, wanted, f"{describe_change(job.counts, wanted)}: {reason}"):
+        why, cause = misfit(job, round_.snapshot.nodes)
+        if round_.repair(job, wanted, why, cause):
             continue
         round_.unmet[key] = wanted
         if lost and job.spec.resizable:
             for fewer in downward(job, wanted):
-                if round_.repair(job, fewer, f"{describe_change(job.counts, fewer)}: {reason}, no room for as many"):
+                if round_.repair(job, fewer, added(why, fewer=True), cause):
                     break
+
+
+def misfit(job: Job, nodes: Mapping[str, Node]) -> tuple[Reason, Cause]:
+    """Why a running job cannot stay as it is: its bounds, or somebody, ask for another size, or nodes are lost."""
+    lost = lost_nodes(job, nodes)
+    asked = {"by": job.spec.asked} if outside_bounds(job) is not None else {}
+    if lost:
+        return Reason("lost", {"gone": tuple(lost), **asked}), "repair"
+    return Reason("asked" if job.spec.asked else "bounds", asked), "asked"

@@ -5,7 +5,7 @@ from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from elastic_tfjob.scheduling.plan import Target
-from elastic_tfjob.scheduling.reasons import describe_change
+from elastic_tfjob.scheduling.reasons import Reason, added
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Node, counts_of
@@ -30,8 +30,8 @@ class Donors(Protocol):
         """Smallest gives first; anew after each replica."""
         ...
 
-    def why(self, donor: Job) -> str:
-        """Words that go before what the room is made for, if any."""
+    def facts(self, donor: Job) -> Mapping[str, float]:
+        """What else is a reason why this one gives, beside what the room is made for."""
         ...
 
 
@@ -65,7 +65,7 @@ class Taking:
         """Donors by rank, and an upper bound of what could be free; without and with what they need."""
         self._in_vain: list[tuple[JobSpec, bool]] = []
 
-    def take(self, job: Job, demand: Counts, why: str, attempt: Callable[[], bool], *, needed: bool) -> bool:
+    def take(self, job: Job, demand: Counts, why: Reason, attempt: Callable[[], bool], *, needed: bool) -> bool:
         """Take replicas from others, one at a time, until `attempt` succeeds; all or nothing.
 
         What was taken on nodes that turn out not to matter is given back.
@@ -89,8 +89,7 @@ class Taking:
             if fewer is None:
                 continue
             before.setdefault(key, round_.changes.get(key))
-            done = f"{describe_change(donor.counts, fewer)}: " if donor.placement else ""
-            round_.resize(donor, fewer, f"{done}{donors.why(donor)}{why}")
+            round_.resize(donor, fewer, added(why, **donors.facts(donor)))
             if attempt():
                 self._give_back(before, round_.placement(job).values())
                 for entry in (*passed_over, *((donors.rank(round_.job(k)), k) for k in before)):
@@ -141,7 +140,10 @@ class Taking:
             had = target.nodes if target is not None else donor.placement
             has = self._round.placement(donor)
             if matter.isdisjoint(name for t, names in had.items() for name in names[len(has.get(t, ())) :]):
-                self._round.assign(donor, had, target.reason if target is not None else "keeps what it has")
+                if target is not None:
+                    self._round.assign(donor, had, target.reason, target.cause)
+                else:
+                    self._round.assign(donor, had, Reason("keeps"))
 
 
 def needs_all_of(spec: JobSpec, other: JobSpec) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 
 from elastic_tfjob.scheduling.placements import more_replicas
-from elastic_tfjob.scheduling.snapshot import Cpu, Placement, ReplicaGroup
+from elastic_tfjob.scheduling.snapshot import UNPLACED, Cpu, Placement, ReplicaGroup
 from elastic_tfjob.simulation.speed_models.cpu import CpuBound, Pace, cores_held
 
 BOOT_CORES = 1.0
@@ -49,8 +49,13 @@ class Boots:
         """By node: when what leaves it by a rescale is gone."""
         self._version = 0
 
-    def begin(self, old: Placement, old_cpu: Cpu, new: Placement, pause_s: float, now: float) -> Boot:
-        """A program in `new` beside the one in `old`; it waits until what leaves its nodes is gone."""
+    def begin(
+        self, old: Placement, old_cpu: Cpu, new: Placement, pause_s: float, now: float, *, instead: Boot | None = None
+    ) -> Boot:
+        """A program in `new` beside the one in `old`; it waits until what leaves its nodes is gone. Where that one was
+        still starting, as `instead`, its start was in vain: nothing trains beside the new one."""
+        if instead is not None and not instead.placement:
+            return Boot(UNPLACED, {}, max(pause_s, instead.pause_s), self.free_s(more_replicas(new, old), now), now)
         return Boot(old, old_cpu, pause_s, self.free_s(more_replicas(new, old), now), now)
 
     def foresee(

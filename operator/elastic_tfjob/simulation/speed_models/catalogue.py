@@ -8,11 +8,13 @@ from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
 from elastic_tfjob.simulation.speed_models.pollux import PolluxSpeedModel
 from elastic_tfjob.simulation.speed_models.ps import PsSpeedModel
 from elastic_tfjob.simulation.speed_models.ps_cpu import PsCpuSpeedModel
+from elastic_tfjob.simulation.speed_models.ps_measured import PsMeasuredSpeedModel
 
 SPEED_MODELS: dict[str, SpeedModel] = {
     "fixed": FixedSpeedModel(),
     "linear": LinearSpeedModel(),
     "ps": PsSpeedModel(),
+    "ps-measured": PsMeasuredSpeedModel(),
     "ps-cpu": PsCpuSpeedModel(),
     "pollux": PolluxSpeedModel(),
     "elasticflow": ElasticFlowSpeedModel(),
@@ -22,6 +24,7 @@ SPEED_MODELS: dict[str, SpeedModel] = {
 DEFAULT_SPEED_MODEL = {
     "jobs": "fixed",
     "gavel": "fixed",
+    "chronus": "fixed",
     "elasticflow": "elasticflow",
     "pollux": "pollux",
     "dl2": "ps",

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from elastic_tfjob.scheduling.snapshot import Cpu, Placement, ReplicaGroup
+from elastic_tfjob.scheduling.snapshot import Cpu, JobSpec, Placement, ReplicaGroup
 
 Cores = Mapping[str, Sequence[float]]
 """CPUs that each replica holds, by type."""
@@ -34,3 +34,16 @@ def cores_held(groups: Sequence[ReplicaGroup], placement: Placement, cpu: Cpu) -
             each = cpu.get(group.type, (group.request.cpu,) * n)
             cores[group.type] = [held / 1000 for held in each[:n]]
     return cores
+
+
+def used_of_held(
+    spec: JobSpec, cpu_demand: float | None, placement: Placement, cpu: Cpu, part: float
+) -> dict[str, float]:
+    """By type, CPU used over CPU held of a job whose containers share their nodes' CPUs, and which works at this part
+    of its undisturbed rate. A type that requests no CPU holds none: it is missing."""
+    use = {}
+    for type_, each in cores_held(spec.groups, placement, cpu).items():
+        if all(each):
+            can = cpu_demand if cpu_demand is not None else spec.requested_cpu(type_) / 1000
+            use[type_] = len(each) * can * part / sum(each)
+    return use

@@ -11,8 +11,9 @@ from elastic_tfjob.simulation.workload import WorkloadJob
 class CpuShareSpeedModel:
     """SpeCon's setting (arXiv 2010.11307): short CPU-bound jobs whose requests do not bound what they use.
 
-    One step is one second undisturbed. A container that wants d CPUs of a node with K gets d min(1, K / sum d), and
-    works in proportion; a job is as slow as its slowest container. NodeSpeeds keeps the sums.
+    One step is one second undisturbed. The CPUs of a node are shared out in proportion to the CPU that containers
+    hold, which is what they request unless a plan says otherwise; what one cannot use goes to the others. A container
+    works in proportion to what it gets; a job is as slow as its slowest container. NodeSpeeds keeps the shares.
     """
 
     name: str = "cpu-share"

@@ -3,7 +3,7 @@
 from math import inf
 
 from elastic_tfjob.scheduling.profiles.deadline.outlook import Case, Outlook
-from elastic_tfjob.scheduling.reasons import describe_size
+from elastic_tfjob.scheduling.reasons import Reason
 
 __all__ = ["guarantee", "probe"]
 
@@ -24,7 +24,7 @@ def probe(outlook: Outlook) -> None:
             continue
         used += share
         room = room.minus(demand)
-        case.row, case.why = row, "its speed is not known yet"
+        case.row, case.why = row, Reason("unknown-speed")
         outlook.timeline.hold(demand, 0.0 if case.job.spec.stoppable else inf)
 
 
@@ -44,27 +44,24 @@ def guarantee(outlook: Outlook) -> None:
             continue
         least = case.need.least_s(case.curve)
         if least > case.need.by_s:
-            best = describe_size(case.curve.sizes[-1])
-            late = f"needs {least:.0f} s even with {best}, has {max(0.0, case.need.by_s):.0f} s"
-            case.why = f"best effort, its deadline cannot be met: {late}"
+            left_s = max(0.0, case.need.by_s)
+            case.why = Reason("deadline-missed", {"needs_s": least, "largest": case.curve.sizes[-1], "left_s": left_s})
             continue
         if _book(outlook, case) or _exchange(outlook, case, accepted, dropped, k):
             accepted.append(case)
         else:
             dropped.append((_area(case), k, case))
-            case.why = "best effort: no room to meet its deadline beside the others"
+            case.why = Reason("deadline-no-room")
     for _, _, case in sorted(dropped, key=lambda each: each[:2]):
         _book(outlook, case)
     for case in outlook.cases:
         if case.booking is not None:
             case.row = case.booking.first
-            case.why = f"meets its deadline with {describe_size(case.curve.sizes[case.booking.cap - 1])}"
+            case.why = Reason("deadline-met", {"with": case.curve.sizes[case.booking.cap - 1]})
 
 
-def _untimed(case: Case) -> str:
-    if case.need.by_s == inf:
-        return "best effort: it has no deadline"
-    return "best effort: how many steps it has is not known"
+def _untimed(case: Case) -> Reason:
+    return Reason("no-deadline" if case.need.by_s == inf else "unknown-steps")
 
 
 def _book(outlook: Outlook, case: Case) -> bool:
@@ -90,7 +87,7 @@ def _exchange(
         timeline.release(other.booking)
         if _book(outlook, case):
             other.booking = None
-            other.why = "best effort: gives way to a job that meets its deadline with less"
+            other.why = Reason("gives-way")
             dropped.append((area, k, other))
             del accepted[n]
             return True

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from elastic_tfjob.scheduling.profiles.deadline.outlook import Outlook
-from elastic_tfjob.scheduling.profiles.deadline.rest import share_rest
+from elastic_tfjob.scheduling.profiles.deadline.rest import Rest
+from elastic_tfjob.scheduling.reasons import Reason, Why, added
 from elastic_tfjob.scheduling.snapshot import Counts, Job, counts_of
 from elastic_tfjob.scheduling.toolkit.apply_sizes import apply_sizes
 
@@ -20,44 +21,49 @@ def carry_out(outlook: Outlook) -> None:
     A job that gets less than it was to leaves room in the totals: all is undone, and shared again without what it did
     not get. So nobody is stopped in favour of a job that then does not start.
     """
-    round_ = outlook.round
-    bases = [case.row for case in outlook.cases]
-    sizes = {case.job.spec.key: case.curve.sizes for case in outlook.cases}
+    round_, cases = outlook.round, outlook.cases
+    rows = {case.job.key: n for n, case in enumerate(cases)}
     refusals = dict(round_.refusals)
 
     def below(job: Job, counts: Counts) -> Iterator[Counts]:
-        steps = sizes[job.spec.key]
-        yield from reversed(steps[: steps.index(counts) + 1])
+        case = cases[rows[job.key]]
+        return (case.curve.sizes[row - 1] for row in range(case.row, 0, -1))
 
+    bases = [case.row for case in cases]
+    rest = Rest(outlook)
+    rest.share()
     for k in range(TRIES):
-        share_rest(outlook)
-        cases = outlook.cases
         mark, before = round_.room.mark(), dict(round_.changes)
-        wanted = [case.curve.sizes[case.row - 1] if case.row else None for case in cases]
-        why = {case.job.spec.key: case.why or "best effort" for case in cases}
-        last = {case.job.spec.key for case in cases if case.booking is None and not case.probe}
-        apply_sizes(round_, [case.job for case in cases], wanted, why, below=below, last=last)
-        short = [
-            (case, base)
-            for case, base, want in zip(cases, bases, wanted, strict=True)
-            if want is not None and counts_of(round_.placement(case.job)) != want
-        ]
+        # Most jobs are to keep what they have.
+        others = [n for n, case in enumerate(cases) if case.changes and not case.kept]
+        whys: dict[str, Why] = {cases[n].job.key: cases[n].why for n in others}
+        last = {cases[n].job.key for n in others if cases[n].booking is None and not cases[n].probe}
+        apply_sizes(
+            round_, [cases[n].job for n in others], [cases[n].wanted for n in others], whys, below=below, last=last
+        )
+        short = {
+            n: counts
+            for n in (others if not before else range(len(cases)))
+            if (case := cases[n]).row and not case.kept
+            if (counts := counts_of(round_.placement(case.job))) != case.wanted
+        }
         if not short or k == TRIES - 1:
             break
-        got = [case.curve.index(counts_of(round_.placement(case.job))) for case, _ in short]
         round_.undo(mark, {key: before.get(key) for key in round_.changes})
         round_.refusals = dict(refusals)
         for case, base in zip(cases, bases, strict=True):
             case.row = base
-        for (case, base), row in zip(short, got, strict=True):
-            case.most = row
-            if base > row or (case.job.placement and not row):
+        for n, counts in short.items():
+            case = cases[n]
+            row = case.most = case.curve.index(counts)
+            if case.row > row or (case.job.placement and not row):
                 outlook.lower(case, row)
-        outlook.cases = [case for case in cases if not case.kept]
-        bases = [case.row for case in outlook.cases]
+                bases[n] = case.row
+        rest.share(short)
     for case in outlook.cases:
         if not case.row and not case.job.placement:
-            round_.refusals.setdefault(case.job.spec.key, case.why or "best effort: nothing left for its least size")
+            why = case.why if case.why.code != "best-effort" else added(case.why, minimum=True)
+            round_.refusals.setdefault(case.job.spec.key, why)
     for job in outlook.unfit:
-        round_.refuse(job, "no size of it fits the cluster")
-    round_.held_back = "others with earlier deadlines come first"
+        round_.refuse(job, Reason("no-size"))
+    round_.held_back = Reason("later-deadline")

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import isfinite
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elastic_tfjob.scheduling.forecasts import prediction_of
+from elastic_tfjob.scheduling.profiles.deadline.ladders import Ladders
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, Node, Snapshot
 from elastic_tfjob.speed.history import Past
@@ -29,7 +31,15 @@ DIGITS: Final = "9g"
 """Speeds are compared to so many digits: two ways to reckon the same speed differ in the last ones."""
 
 
-@dataclass(frozen=True, slots=True)
+class Plain(NamedTuple):
+    """The arrays of a curve as lists: of a few numbers each, where loops are faster."""
+
+    rates: list[float]
+    share: list[float]
+    demand: list[list[float]]
+
+
+@dataclass(frozen=True)
 class Curve:
     """The sizes of a job that are each faster than all below. Row 0 of the arrays stands for nothing, row k for
     `sizes[k - 1]`: steps per second, demand per resource (columns as in Resources), and the dominant share of the
@@ -43,13 +53,25 @@ class Curve:
     columns: tuple[int, ...]
     known: bool
 
+    @cached_property
+    def plain(self) -> Plain:
+        return Plain(self.rates.tolist(), self.share.tolist(), self.demand.tolist())
+
+    @cached_property
+    def ladders(self) -> Ladders:
+        return Ladders(*self.plain)
+
+    @cached_property
+    def _rows(self) -> Mapping[frozenset[tuple[str, int]], int]:
+        return {_held(size): k for k, size in reversed([*enumerate(self.sizes, 1)])}
+
     def index(self, counts: Counts) -> int:
         """The row of this size; 0 where it is none of them."""
-        held = {t: n for t, n in counts.items() if n}
-        for k, size in enumerate(self.sizes):
-            if {t: n for t, n in size.items() if n} == held:
-                return k + 1
-        return 0
+        return self._rows.get(_held(counts), 0)
+
+
+def _held(counts: Counts) -> frozenset[tuple[str, int]]:
+    return frozenset((type_, n) for type_, n in counts.items() if n)
 
 
 def climb(job: Job, total: Resources, how: Sizes, past: Past | None, nodes: Mapping[str, Node]) -> Curve | None:
@@ -62,7 +84,7 @@ def climb(job: Job, total: Resources, how: Sizes, past: Past | None, nodes: Mapp
         return _curve(job.spec, found, total, True)
     unknown = replace(known, speed=None, past=None, steps_per_s=0.0, estimate=(job.spec.minimum, 1.0))
     found = list(_useful(replace(job, speed=None), unknown, total, how))
-    return _curve(job.spec, found, total, False) if found else None
+    return prior(_curve(job.spec, found, total, False)) if found else None
 
 
 def _curve(spec: JobSpec, found: list[tuple[Counts, float]], total: Resources, known: bool) -> Curve:

@@ -1,18 +1,24 @@
 """What the steps of one round share: the jobs it looks at, what is known of each, and what each is to get."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
+from typing import Final
 
 from elastic_tfjob.scheduling.forecasts import work_left
 from elastic_tfjob.scheduling.profiles.deadline.curves import Curve, curve_view
 from elastic_tfjob.scheduling.profiles.deadline.settings import Settings
 from elastic_tfjob.scheduling.profiles.deadline.timeline import Booking, Need, Timeline
+from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Job
+from elastic_tfjob.scheduling.snapshot import Counts, Job
 from elastic_tfjob.scheduling.toolkit.apply_sizes import candidates
+from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, unsized
 
 __all__ = ["Case", "Outlook"]
+
+BEST_EFFORT: Final = Reason("best-effort")
 
 
 @dataclass(slots=True)
@@ -28,7 +34,7 @@ class Case:
     row: int = 0
     booking: Booking | None = None
     probe: bool = False
-    why: str = ""
+    why: Reason = BEST_EFFORT
     most: int | None = None
     kept: bool = False
 
@@ -36,6 +42,16 @@ class Case:
     def timed(self) -> bool:
         """Whether it has a deadline, and all is known that tells whether it meets that."""
         return self.need.by_s < inf and self.curve.known and self.need.left < inf
+
+    @property
+    def wanted(self) -> Counts | None:
+        """The size that it is to get; None: nothing."""
+        return self.curve.sizes[self.row - 1] if self.row else None
+
+    @property
+    def changes(self) -> bool:
+        """Whether it has another size than it is to get."""
+        return self.row != self.current or (not self.current and bool(self.job.placement))
 
 
 class Outlook:
@@ -45,19 +61,23 @@ class Outlook:
     def __init__(self, round_: Round, settings: Settings) -> None:
         self.round, self.settings = round_, settings
         now, snapshot = round_.now, round_.snapshot
-        jobs, free = candidates(round_)
+        open_, free = candidates(round_, OpenJobs, unsized, None)
+        # Of those that run, the first ones share what they hold; the others stay as they are.
+        free = free.minus(open_.held)
         self.total = round_.room.total
         curves = snapshot.view(("deadline curves", self.total, settings.sizes), curve_view(self.total, settings.sizes))
         self.cases: list[Case] = []
         self.unfit: list[Job] = []
         looked = {True: 0, False: 0}
-        for job in jobs:
+        for job in open_.jobs:
             running = bool(job.placement)
             looked[running] += 1
             if looked[running] > settings.most_planned:
-                if running:
-                    free = free.minus(job.holds)
+                if looked[not running] > settings.most_planned:
+                    break
                 continue
+            if running:
+                free = free.plus(job.holds)
             past = snapshot.past(job.spec)
             curve = curves.of(job, past, snapshot.nodes, settled(job, now, settings.settle_s))
             if curve is None:
@@ -74,7 +94,7 @@ class Outlook:
             delay = max(0.0, job.observed_s - now) if running else 0.0
             need = Need(steps, by_s, delay, settings.pause_s, current)
             self.cases.append(Case(job, curve, need, current, probe=self._probe(job, curve)))
-        self.probing = self._fixed_probes(jobs)
+        self.probing = self._fixed_probes(open_.aside)
         self.free = free.positive()
         self.timeline = Timeline(self.free, [case.need.by_s for case in self.cases if case.timed])
 
@@ -82,11 +102,9 @@ class Outlook:
         """Whether it has to run for its speed to be known; one that ran and was stopped has shown all that it does."""
         return not curve.known and (bool(job.placement) or job.steps <= 0)
 
-    def _fixed_probes(self, jobs: list[Job]) -> float:
+    def _fixed_probes(self, aside: Mapping[str, Job]) -> float:
         """Share of the cluster of jobs that cannot be stopped and have just started."""
-        open_ = {job.spec.key for job in jobs}
-        running = (self.round.job(entry[4]) for entry in self.round.running_in_order())
-        fixed = [job for job in running if job.spec.key not in open_]
+        fixed = [aside[entry[4]] for entry in self.round.running_in_order() if entry[4] in aside] if aside else []
         now, settle_s = self.round.now, self.settings.settle_s
         fresh = [job for job in fixed if job.steps_per_s <= 0 or not settled(job, now, settle_s)]
         return sum(job.holds.dominant_share(self.total) for job in fresh)

@@ -1,96 +1,203 @@
 """What deadlines leave over goes where it brings most."""
 
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
-from math import inf
+from math import inf, isfinite
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from elastic_tfjob.scheduling.profiles.deadline.curves import prior
+from elastic_tfjob.scheduling.profiles.deadline.curves import Floats
+from elastic_tfjob.scheduling.profiles.deadline.ladders import DEMAND, GAIN, HAD, NO_LADDER, ROW, Ladder, Way
 from elastic_tfjob.scheduling.profiles.deadline.outlook import Case, Outlook
 from elastic_tfjob.scheduling.toolkit.cost import time_left_s
 
-__all__ = ["share_rest"]
+__all__ = ["Rest"]
 
 LEAST_S: Final = 1.0
 """A job that is about to end counts as if it had this left."""
 
+Entry = tuple[float, int, int]
+"""(-gain, case, row): the best larger size of a case when it was looked at."""
 
-def share_rest(outlook: Outlook) -> None:
+
+class Rest:
     """To the job whose speed, relative to what it has left, gains most for the share of the cluster, size by size.
 
     So short jobs come before long ones, and a second worker before a tenth. The gain grows with the age of the job
     over the time that it needs (highest response ratio next, Brinch Hansen, 1971), so that nobody waits for ever.
+
+    While there is room for all that is asked for, who comes next does not depend on it, and all turns are found at
+    once, on arrays; from where something is short on, one after the other.
     """
-    settings, now = outlook.settings, outlook.round.now
-    free = np.array(outlook.room_now(), dtype=np.float64)
-    usual = _usual_s(outlook.cases)
-    heap: list[tuple[float, int, int]] = []
-    values: list[float] = []
-    for k, case in enumerate(outlook.cases):
-        if case.probe and case.row:
-            values.append(0.0)
-            continue
-        if case.probe:
-            case.most = max(1, case.current) if case.most is None else case.most
-        left_s = max(LEAST_S, _left_s(case, now, usual))
-        rates = case.curve.rates
-        value = (1 + max(0.0, now - case.job.spec.arrival_s) / left_s) / (left_s * rates[1])
-        values.append(value)
-        found = _next(case, value, free, settings.keep, settings.min_gain)
-        if found is not None:
-            heap.append((-found[0], k, found[1]))
-    heapify(heap)
-    while heap:
-        _, k, row = heappop(heap)
-        case = outlook.cases[k]
-        more = case.curve.demand[row] - case.curve.demand[case.row]
-        if (more <= free).all():
-            free -= more
-            case.row = row
-        found = _next(case, values[k], free, settings.keep, settings.min_gain)
-        if found is not None:
-            heappush(heap, (-found[0], k, found[1]))
 
+    def __init__(self, outlook: Outlook) -> None:
+        self._outlook, self._cases = outlook, outlook.cases
+        self._bonus = 1 + outlook.settings.keep
+        """By this much more what a job has is worth to it than the same to another."""
+        self._kept = -1
+        self._values: Floats = np.zeros(0)
+        self._ways = [_way(case, outlook.settings.min_gain) for case in self._cases]
+        self._ladders = [NO_LADDER] * len(self._cases)
 
-def _next(case: Case, value: float, free: np.ndarray, keep: float, min_gain: float) -> tuple[float, int] | None:
-    """(gain, row) of the best larger size that fits; None where there is none that pays."""
-    curve, row, current = case.curve, case.row, case.current
-    rates, share = curve.rates, curve.share
-    if row + 1 >= len(rates) or (case.most is not None and row >= case.most):
+    def share(self, lowered: Iterable[int] | None = None) -> None:
+        """Share all that is free: the rows of the cases become what each gets beside the row that it has. `lowered`:
+        the places of the cases whose row or `most` is not as it was when it was shared last; None: all."""
+        self._look(lowered)
+        self._one_by_one(*self._while_room(self._free()))
+
+    def _free(self) -> list[float]:
+        return [float(part) for part in self._outlook.room_now()]
+
+    def _look(self, lowered: Iterable[int] | None) -> None:
+        self._value()
+        for k in range(len(self._cases)) if lowered is None else lowered:
+            self._ladders[k] = self._ladder(k)
+
+    def _value(self) -> None:
+        """What a step per second, for the share of the cluster, is worth to each case: as long as no more of them stay
+        as they are."""
+        kept = sum(case.kept for case in self._cases)
+        if kept == self._kept:
+            return
+        self._kept, usual, now = kept, _usual_s(self._cases), self._outlook.round.now
+        values = []
+        for case in self._cases:
+            left_s = max(LEAST_S, _left_s(case, now, usual))
+            age_s = max(0.0, now - case.job.spec.arrival_s)
+            values.append((1 + age_s / left_s) / (left_s * case.curve.plain.rates[1]))
+        self._values = np.array(values)
+
+    def _ladder(self, k: int) -> Ladder:
+        case, way = self._cases[k], self._ways[k]
+        if case.kept or (case.probe and case.row):
+            return NO_LADDER
+        most = max(1, case.current) if case.probe and case.most is None else case.most
+        if most is not None and most < way.last:
+            way = self._ways[k] = Way(way.current, way.first, most)
+        return case.curve.ladders.ladder(case.row, way)
+
+    def _while_room(self, free: list[float]) -> tuple[list[Entry], list[float]]:
+        """Take the turns that come before all in which something is short: what is asked for next, and what is free
+        then."""
+        ladders = self._ladders
+        lengths = np.array([len(ladder) for ladder in ladders])
+        asking = np.flatnonzero(lengths)
+        if not len(asking):
+            return [], free
+        rungs = np.concatenate(ladders)
+        demand = rungs[:, DEMAND]
+        whose, firsts = np.arange(len(ladders)).repeat(lengths), lengths.cumsum() - lengths
+        gains = rungs[:, GAIN] * self._values[whose] * np.where(rungs[:, HAD], self._bonus, 1.0)
+        keys = -_falling(gains, whose)
+        # Who does not find room for its first rung asks for a smaller one, and is not among those that climb.
+        small = asking[(demand[firsts[asking]] > free).any(axis=1)]
+        heap = [entry for k in small.tolist() if (entry := self._next(k, free)) is not None]
+        climbs = np.ones(len(ladders), dtype=np.bool_)
+        climbs[small] = False
+        order = np.flatnonzero(climbs[whose])
+        order = order[keys[order].argsort(kind="stable")]
+        left = np.array(free) - demand[order].cumsum(axis=0)
+        # What a case asks for next is chosen when it has got the last: it has to fit then, and when its turn comes.
+        then = np.minimum(order + 1, len(whose) - 1)
+        goes_on = (then > order) & (whose[then] == whose[order])
+        short = (left < 0).any(axis=1) | (goes_on & (demand[then] > left).any(axis=1))
+        turns = int(short.argmax()) if short.any() else len(order)
+        if heap:
+            turns = min(turns, int(np.searchsorted(keys[order], min(heap)[0])))
+        got = np.bincount(whose[order[:turns]], minlength=len(ladders))
+        for k in np.flatnonzero(got).tolist():
+            self._cases[k].row = int(rungs[firsts[k] + got[k] - 1, ROW])
+        following = np.flatnonzero(climbs & (got < lengths))
+        at = (firsts + got)[following]
+        heap += zip((-gains[at]).tolist(), following.tolist(), rungs[at, ROW].astype(np.int64).tolist(), strict=True)
+        return heap, left[turns - 1].tolist() if turns else free
+
+    def _one_by_one(self, heap: list[Entry], free: list[float]) -> None:
+        cases = self._cases
+        heapify(heap)
+        while heap:
+            _, k, row = heappop(heap)
+            case = cases[k]
+            want, has = case.curve.plain.demand[row], case.curve.plain.demand[case.row]
+            left = [
+                free[0] - (want[0] - has[0]),
+                free[1] - (want[1] - has[1]),
+                free[2] - (want[2] - has[2]),
+                free[3] - (want[3] - has[3]),
+                free[4] - (want[4] - has[4]),
+            ]
+            if min(left) >= 0:
+                free = left
+                case.row = row
+            then = self._next(k, free)
+            if then is not None:
+                heappush(heap, then)
+
+    def _next(self, k: int, free: list[float]) -> Entry | None:
+        """The best larger size of a case that fits; None where there is none that pays."""
+        case, way = self._cases[k], self._ways[k]
+        demand, row = case.curve.plain.demand, case.row
+        start, last = way.beyond(row)
+        held = demand[row]
+        cpu, memory, accelerators, pods, storage = free
+        for larger, gain in reversed(case.curve.ladders.better(row, start)):
+            want = demand[larger]
+            if (
+                larger <= last
+                and want[0] - held[0] <= cpu
+                and want[1] - held[1] <= memory
+                and want[2] - held[2] <= accelerators
+                and want[3] - held[3] <= pods
+                and want[4] - held[4] <= storage
+            ):
+                return -gain * float(self._values[k]) * (self._bonus if row < way.current else 1.0), k, larger
         return None
-    gains = (rates[row + 1 :] - rates[row]) / (share[row + 1 :] - share[row] + 1e-12) * value
-    fits = (curve.demand[row + 1 :] - curve.demand[row] <= free).all(axis=1)
-    gains = np.where(fits, gains, -inf)
-    if case.most is not None:
-        gains[max(0, case.most - row) :] = -inf
-    if current:
-        if row < current:
-            # What it has costs no pause; beyond that it goes only from there.
-            here = current - row - 1
-            gains[here + 1 :] = -inf
-            gains[: here + 1] *= 1 + keep
-        else:
-            need, now_s = case.need, case.need.left / rates[current] + case.need.delay_s
-            then_s = need.left / rates[row + 1 :] + need.delay_s + need.pause_s
-            pays = (rates[row + 1 :] >= rates[current] * (1 + min_gain)) & ((then_s < now_s) | ~np.isfinite(now_s))
-            gains = np.where(pays, gains, -inf)
-    best = int(gains.argmax())
-    return (float(gains[best]), row + 1 + best) if gains[best] > 0 else None
+
+
+def _way(case: Case, min_gain: float) -> Way:
+    """Where a case may go: beyond what it has only where that pays, and is worth the pause."""
+    rates, need, current = case.curve.plain.rates, case.need, case.current
+    last = len(rates) - 1
+    if not current:
+        return Way(0, 0, last)
+    least, now_s = rates[current] * (1 + min_gain), need.left / rates[current] + need.delay_s
+    first = current + 1
+    # Rates rise from row to row.
+    while first <= last and (
+        rates[first] < least or (isfinite(now_s) and need.left / rates[first] + need.delay_s + need.pause_s >= now_s)
+    ):
+        first += 1
+    return Way(current, first, last)
+
+
+def _falling(gains: Floats, whose: NDArray[np.int64]) -> Floats:
+    """By when each rung has its turn: one that gains more than the one below it comes right after that."""
+    rises = np.flatnonzero((gains[1:] > gains[:-1]) & (whose[1:] == whose[:-1]))
+    if not len(rises):
+        return gains
+    found = gains.copy()
+    for k in np.unique(whose[rises]).tolist():
+        first, end = np.searchsorted(whose, (k, k + 1)).tolist()
+        found[first:end] = np.minimum.accumulate(gains[first:end])
+    return found
 
 
 def _left_s(case: Case, now: float, usual: float) -> float:
     """Seconds that the job has left at its least size; where nothing tells that, what is usual, but no less than it has
     run so far."""
     if case.curve.known and case.need.left < inf:
-        return case.need.left / float(case.curve.rates[1])
-    if not case.curve.known:
-        case.curve = prior(case.curve)
+        return case.need.left / case.curve.plain.rates[1]
     lasts = time_left_s(case.job, now)
     return lasts if case.job.spec.duration_s is not None and case.job.spec.total_steps is None else max(usual, lasts)
 
 
 def _usual_s(cases: list[Case]) -> float:
     """What jobs that are known have left, in the mean."""
-    known = [case.need.left / float(case.curve.rates[1]) for case in cases if case.curve.known and case.need.left < inf]
+    known = [
+        case.need.left / case.curve.plain.rates[1]
+        for case in cases
+        if not case.kept and case.curve.known and case.need.left < inf
+    ]
     return sum(known) / len(known) if known else LEAST_S

@@ -78,7 +78,7 @@ class Timeline:
     def book(self, curve: Curve, need: Need, rows: int | None = None) -> Booking | None:
         """Set aside the least cap with which the job is done in time, as early as there is room; None where it is not.
         `rows`: only so many sizes."""
-        slots = int(np.searchsorted(self.starts, need.by_s))
+        slots = int(self.starts.searchsorted(need.by_s))
         if not slots:
             return None
         rows = len(curve.rates) - 1 if rows is None else rows
@@ -89,12 +89,12 @@ class Timeline:
         fits = np.full(slots, rows)
         for column in curve.columns:
             room = self.free[column, :slots] + ROUNDING
-            np.minimum(fits, np.searchsorted(curve.demand[1 : rows + 1, column], room, side="right"), out=fits)
+            np.minimum(fits, curve.demand[1 : rows + 1, column].searchsorted(room, side="right"), out=fits)
         time_at = np.bincount(fits, weights=widths, minlength=rows + 1)
         rates = curve.rates[: rows + 1]
-        below = np.cumsum(rates * time_at)
-        above = np.cumsum(time_at[::-1])[::-1]
-        made = np.concatenate([[0.0], below[:-1]]) + rates * above
+        above = time_at[::-1].cumsum()[::-1]
+        made = rates * above
+        made[1:] += (rates * time_at).cumsum()[:-1]
         steps = need.steps(curve)[: rows + 1]
         enough = made >= steps * (1 - 1e-12)
         enough[0] = False
@@ -102,8 +102,8 @@ class Timeline:
         if not enough[cap]:
             return None
         used = np.minimum(fits, cap)
-        done = np.cumsum(rates[used] * widths)
-        last = min(int(np.searchsorted(done, steps[cap] * (1 - 1e-12))), slots - 1)
+        done = (rates[used] * widths).cumsum()
+        last = min(int(done.searchsorted(steps[cap] * (1 - 1e-12))), slots - 1)
         used = used[: last + 1]
         part = np.ones(last + 1)
         if last:

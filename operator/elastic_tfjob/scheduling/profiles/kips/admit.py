@@ -1,12 +1,14 @@
 """Room for who must have it, and for who waits."""
 
 from elastic_tfjob.scheduling.placements import lacking
+from elastic_tfjob.scheduling.plan import BEHIND
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
-from elastic_tfjob.scheduling.reasons import describe_change, describe_size
+from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import NOTHING
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, counts_of
 from elastic_tfjob.scheduling.toolkit.refusal import lacks
+from elastic_tfjob.scheduling.toolkit.repair import misfit
 from elastic_tfjob.scheduling.toolkit.sizes import downward, movable, one_fewer
 
 
@@ -29,7 +31,7 @@ def relieve(adjustment: Adjustment) -> None:
                 fewer = one_fewer(counts_of(held), job.spec.minimum) if job.spec.elastic else None
                 if fewer is None or held.get(WORKER, ("",))[-1] != name or not movable(job, round_):
                     break
-                round_.resize(job, fewer, f"{describe_change(job.counts, fewer)}: {name} has less than its pods hold")
+                round_.resize(job, fewer, Reason("node-full", {"node": name}))
 
 
 def guarantee(adjustment: Adjustment) -> None:
@@ -37,13 +39,13 @@ def guarantee(adjustment: Adjustment) -> None:
     round_ = adjustment.round
     for key, counts in round_.unmet.items():
         job = round_.job(key)
-        why = job.spec.asked or "its bounds ask for another size"
+        why, cause = misfit(job, round_.snapshot.nodes)
         adjustment.taking.take(
             job,
             lacking(job.placement, counts) or counts,
-            f"makes room for {job.key}: {why}",
-            lambda job=job, counts=counts, why=why: round_.repair(  # type: ignore[misc]
-                job, counts, f"{describe_change(job.counts, counts)}: {why}"
+            Reason("makes-room", {"job": job.key, "by": job.spec.asked}),
+            lambda job=job, counts=counts, why=why, cause=cause: round_.repair(  # type: ignore[misc]
+                job, counts, why, cause
             ),
             needed=True,
         )
@@ -57,7 +59,7 @@ def admit(adjustment: Adjustment) -> None:
     for entry in queue:
         job = round_.job(entry[4])
         if round_.cools(job):
-            round_.refuse(job, "")
+            round_.refuse(job, BEHIND)
             continue
         if _start(adjustment, job):
             continue
@@ -69,12 +71,12 @@ def admit(adjustment: Adjustment) -> None:
 
 def _start(adjustment: Adjustment, job: Job) -> bool:
     round_, taking, declared = adjustment.round, adjustment.taking, job.spec.declared
-    why = "as declared"
+    why = Reason("as-declared")
     for counts in downward(job, declared):
         if round_.start(job, counts, why):
             taking.started(job)
             return True
-        why = f"no room for the declared {describe_size(declared)}"
+        why = Reason("less-room", {"declared": declared})
     least = job.spec.minimum
     waited = round_.now - max(job.spec.arrival_s, job.since_s)
     impatient = waited >= adjustment.settings.patience_s
@@ -83,8 +85,8 @@ def _start(adjustment: Adjustment, job: Job) -> bool:
     if taking.take(
         job,
         least,
-        f"makes room for {job.key}, which waits for {waited:.0f} s",
-        lambda: round_.start(job, least, "on room that others give back"),
+        Reason("makes-room", {"job": job.key, "waits_s": waited}),
+        lambda: round_.start(job, least, Reason("given-room")),
         needed=impatient,
     ):
         return True

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from math import isfinite, sqrt
 
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
+from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.snapshot import Cpu, Job
 from elastic_tfjob.scheduling.toolkit.cpu_grants import Claim
 
@@ -13,7 +14,7 @@ def count_as_free(adjustment: Adjustment) -> None:
     round_ = adjustment.round
     for job in adjustment.lent:
         if round_.cpu(job):
-            round_.assign(job, round_.placement(job), "CPU as requested")
+            round_.assign(job, round_.placement(job), Reason("cpu-as-requested"))
 
 
 def keep_for_leaving(adjustment: Adjustment) -> None:
@@ -137,13 +138,12 @@ def _starting(adjustment: Adjustment, resized: Iterable[Job]) -> Iterator[Claim]
                 yield Claim(job, type_, k, want)
 
 
-def _reason(adjustment: Adjustment, job: Job, cpu: Cpu) -> str:
-    parts = []
+def _reason(adjustment: Adjustment, job: Job, cpu: Cpu) -> Reason:
+    had: dict[str, int] = {}
+    has: dict[str, int] = {}
     for type_, names in adjustment.round.placement(job).items():
         asked = (job.spec.requested_cpu(type_),) * len(names)
         before, after = sum(job.cpu.get(type_, asked)), sum(cpu.get(type_, asked))
         if before != after:
-            use = job.cpu_use.get(type_)
-            known = "" if use is None else f" ({100 * use:.0f} % used)"
-            parts.append(f"{type_} {before}m -> {after}m{known}")
-    return f"CPU in place: {', '.join(parts)}"
+            had[type_], has[type_] = before, after
+    return Reason("cpu", {"had": had, "has": has, "use": {t: use for t, use in job.cpu_use.items() if t in has}})

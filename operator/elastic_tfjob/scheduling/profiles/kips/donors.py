@@ -1,5 +1,7 @@
 """Whom replicas are taken from."""
 
+from collections.abc import Mapping
+
 from elastic_tfjob.scheduling.profiles.kips.settings import Settings
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
@@ -41,8 +43,9 @@ class IdleFirst:
         least = max(1, donor.spec.minimum.get(WORKER, 0))
         return (kind, beside_ps, -len(workers) / least, -donor.spec.arrival_s, -donor.spec.sequence)
 
-    def why(self, donor: Job) -> str:
-        return f"workers use {donor.cpu_use[WORKER]:.0%} of their CPU, " if self._idles(donor) else ""
+    def facts(self, donor: Job) -> Mapping[str, float]:
+        """How little of their CPU its workers use, where that is why it gives first."""
+        return {"idle": donor.cpu_use[WORKER]} if self._idles(donor) else {}
 
     def _idles(self, job: Job) -> bool:
         """Whether it leaves its workers' CPU idle as it trains: before the first step they wait for their chief."""

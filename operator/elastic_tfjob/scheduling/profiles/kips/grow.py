@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from heapq import heapify, heappop
 
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
-from elastic_tfjob.scheduling.reasons import describe_change
+from elastic_tfjob.scheduling.reasons import Fact, Reason
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
 from elastic_tfjob.scheduling.toolkit.sizes import movable
 from elastic_tfjob.speed.history import ALIKE
@@ -40,8 +40,7 @@ def go_back(adjustment: Adjustment) -> None:
         if rate < job.steps_per_s * (1 + adjustment.settings.min_gain) or counts == job.counts:
             continue
         if job.spec.within_bounds(counts) == counts and adjustment.worth(job, 1 - job.steps_per_s / rate):
-            seen_there = f"{rate:.3g} steps/s there, {job.steps_per_s:.3g} here"
-            round_.resize(job, counts, f"{describe_change(job.counts, counts)}: was faster with fewer, {seen_there}")
+            round_.resize(job, counts, Reason("slower", {"there": rate, "here": job.steps_per_s}))
 
 
 def grow(adjustment: Adjustment) -> None:
@@ -68,8 +67,8 @@ def grow(adjustment: Adjustment) -> None:
             continue
         if key not in idle:
             idle[key] = round_.room.free_cpu_for(job.spec)
-        why = f"{_use_words(job, counts)}, {idle[key]}m idle, predicted {factor - 1:+.0%}"
-        if not round_.resize(job, counts, f"{describe_change(job.counts, counts)}: {why}"):
+        facts: dict[str, Fact] = {"use": _use(job, counts), "idle_millicores": idle[key], "gain": factor - 1}
+        if not round_.resize(job, counts, Reason("busy", facts)):
             full.add(kind)
             continue
         grown[key] = counts, factor
@@ -79,7 +78,7 @@ def grow(adjustment: Adjustment) -> None:
     for key, (_, factor) in grown.items():
         job = round_.job(key)
         if factor < 1 + adjustment.settings.min_gain or not adjustment.worth(job, 1 - 1 / factor):
-            round_.assign(job, job.placement, "keeps what it has")
+            round_.assign(job, job.placement, Reason("keeps"))
 
 
 def _units(adjustment: Adjustment, job: Job, held: Counts, factor: float, speed: Prediction) -> list[Unit]:
@@ -121,9 +120,7 @@ def _growth(adjustment: Adjustment, job: Job) -> Prediction:
     )
 
 
-def _use_words(job: Job, counts: Counts) -> str:
-    return " and ".join(
-        f"{'workers use' if type_ == WORKER else f'{type_} use'} {job.cpu_use[type_]:.0%} of their CPU"
-        for type_ in (WORKER, PS)
-        if type_ in job.cpu_use and counts.get(type_, 0) > len(job.placement.get(type_, ()))
-    )
+def _use(job: Job, counts: Counts) -> dict[str, float]:
+    """How busy the types are that grow."""
+    grows = (type_ for type_ in (WORKER, PS) if counts.get(type_, 0) > len(job.placement.get(type_, ())))
+    return {type_: job.cpu_use[type_] for type_ in grows if type_ in job.cpu_use}

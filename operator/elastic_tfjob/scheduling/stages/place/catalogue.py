@@ -3,6 +3,7 @@
 from typing import Literal
 
 from elastic_tfjob.scheduling.profile import Place
+from elastic_tfjob.scheduling.stages.place.apart import Apart
 from elastic_tfjob.scheduling.stages.place.best_fit import BestFit
 from elastic_tfjob.scheduling.stages.place.consolidate import Consolidate
 from elastic_tfjob.scheduling.stages.place.count import CountOnly
@@ -10,7 +11,7 @@ from elastic_tfjob.scheduling.stages.place.even import EvenSplit
 from elastic_tfjob.scheduling.stages.place.pack import Pack
 from elastic_tfjob.scheduling.stages.place.spread import Spread
 
-PlaceName = Literal["count", "consolidate", "best-fit", "spread", "even", "pack"]
+PlaceName = Literal["count", "consolidate", "best-fit", "spread", "even", "pack", "apart"]
 
 PLACES: dict[PlaceName, Place] = {
     "count": CountOnly(),
@@ -19,4 +20,5 @@ PLACES: dict[PlaceName, Place] = {
     "spread": Spread(),
     "even": EvenSplit(),
     "pack": Pack(),
+    "apart": Apart(),
 }

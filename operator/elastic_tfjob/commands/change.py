@@ -1,0 +1,152 @@
+"""`scale`, `auto`, `suspend`, `resume`: what a person may ask of a job. All by annotations and spec.runPolicy."""
+
+import asyncio
+from typing import Any
+
+import click
+
+from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.commands import show
+from elastic_tfjob.commands.cluster import EXIT_NOT_IN_TIME, Cluster, Failed, run
+from elastic_tfjob.commands.options import job_argument, where
+from elastic_tfjob.controller.query.rows.job import JobRow, Seen, job_row, see
+
+__all__ = ["auto", "resume", "scale", "suspend"]
+
+_TYPES = (("workers", "Worker"), ("ps", "PS"))
+_LOOK_S = 1.0
+
+
+@click.command()
+@job_argument
+@click.option("--workers", type=click.IntRange(min=0), help="Workers to have.")
+@click.option("--ps", type=click.IntRange(min=0), help="Parameter servers to have.")
+@click.option("--wait", is_flag=True, help="Until the job has this size.")
+@click.option("--timeout", type=click.IntRange(1, 86_400), default=600, show_default=True, help="Seconds for --wait.")
+@where
+def scale(job: str, workers: int | None, ps: int | None, wait: bool, timeout: int, **cluster: Any) -> None:
+    """Ask for a size of an elastic TFJob, within its bounds. The job keeps it until `auto`.
+
+    \b
+    Examples:
+      elastic-tfjob scale digits --workers 4
+      elastic-tfjob scale digits --workers 4 --ps 2 --wait --timeout 120
+
+    Exit code 4: the job did not have the size in time; it is still asked for.
+    """
+    asked = {of: count for (_, of), count in zip(_TYPES, (workers, ps), strict=True) if count is not None}
+    if not asked:
+        raise click.UsageError("say how many: --workers, --ps, or both")
+
+    async def do(at: Cluster) -> None:
+        seen = see(await at.job(job))
+        refuse(seen, asked)
+        annotations = {f"{PREFIX}target-{kind}": str(asked[of]) for kind, of in _TYPES if of in asked}
+        await at.change(seen.job, {"metadata": {"annotations": annotations}})
+        click.echo(f"{job}: {show.size(asked)} asked for")
+        if wait:
+            await _until(at, job, asked, timeout)
+
+    run(do, **cluster)
+
+
+@click.command()
+@job_argument
+@where
+def auto(job: str, **cluster: Any) -> None:
+    """Let the operator's profile decide the size of a TFJob again, after `scale`.
+
+    \b
+    Example:
+      elastic-tfjob auto digits
+    """
+
+    async def do(at: Cluster) -> None:
+        found = await at.job(job)
+        names = [f"{PREFIX}target-{kind}" for kind, _ in _TYPES if f"{PREFIX}target-{kind}" in found.annotations]
+        if not names:
+            click.echo(f"{job}: nobody has asked for a size; the profile decides already")
+            return
+        await at.change(found, {"metadata": {"annotations": dict.fromkeys(names)}})
+        click.echo(f"{job}: the profile decides its size")
+
+    run(do, **cluster)
+
+
+@click.command()
+@job_argument
+@where
+def suspend(job: str, **cluster: Any) -> None:
+    """Suspend a TFJob: its pods are deleted, and the job stays. With ElasticCheckpoint it goes on from its newest
+    checkpoint later.
+
+    \b
+    Example:
+      elastic-tfjob suspend digits
+    """
+    run(lambda at: _set_suspended(at, job, True), **cluster)
+
+
+@click.command()
+@job_argument
+@where
+def resume(job: str, **cluster: Any) -> None:
+    """Resume a TFJob that was suspended.
+
+    \b
+    Example:
+      elastic-tfjob resume digits
+    """
+    run(lambda at: _set_suspended(at, job, False), **cluster)
+
+
+def refuse(seen: Seen, asked: dict[str, int]) -> None:
+    """Raises Failed where the job cannot have this size, with what it can have."""
+    request, name = seen.request, seen.job.name
+    if request is None:
+        raise Failed(f"{name}: {show.plain(seen.problems[0] if seen.problems else 'its spec cannot be read')}")
+    if seen.status.finished:
+        raise Failed(f"{name} has ended")
+    if not request.elastic:
+        raise Failed(
+            f"{name} is not elastic: it needs the annotation {PREFIX}checkpoint-dir, bounds that leave room "
+            f"({PREFIX}max-workers), and {PREFIX}rescale other than never (docs/elastic.md)"
+        )
+    for of, count in asked.items():
+        if of not in request.declared:
+            raise Failed(f"{name} has no replicas of type {of}; it has {', '.join(sorted(request.declared))}")
+        least, most = request.bounds(of)
+        if not least <= count <= most:
+            kueue = f", which Kueue admitted (queue {seen.job.queue})" if seen.job.queue else ""
+            raise Failed(f"{name}: {count} {of} is out of its bounds: allowed is {least} to {most}{kueue}")
+
+
+async def _set_suspended(at: Cluster, name: str, wanted: bool) -> None:
+    seen = see(await at.job(name))
+    if seen.job.queue:
+        raise Failed(
+            f"{name}: Kueue suspends and resumes it (queue {seen.job.queue}): kubectl -n {at.namespace} get workloads"
+        )
+    if seen.status.finished:
+        raise Failed(f"{name} has ended")
+    if seen.request is not None and seen.request.spec.run_policy.suspend == wanted:
+        click.echo(f"{name} is {'suspended' if wanted else 'not suspended'} already")
+        return
+    await at.change(seen.job, {"spec": {"runPolicy": {"suspend": wanted}}})
+    click.echo(f"{name}: {'suspended' if wanted else 'resumed'}")
+
+
+async def _until(at: Cluster, name: str, asked: dict[str, int], timeout_s: int) -> None:
+    """Until the job has the size and is at rest."""
+    row: JobRow | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            while row is None or row.phase != "Stable" or any(row.replicas.get(of, 0) != n for of, n in asked.items()):
+                await asyncio.sleep(_LOOK_S if row is not None else 0)
+                row = job_row(await at.job(name))
+                if row.state in ("Succeeded", "Failed"):
+                    raise Failed(f"{name} has ended ({row.state}) before it had the size")
+    except TimeoutError:
+        why = show.plain(f"{row.state}: {row.reason}") if row is not None else "it could not be read"
+        raise Failed(f"{name} does not have the size after {timeout_s} s ({why})", EXIT_NOT_IN_TIME) from None
+    click.echo(f"{name}: has {show.size(row.replicas)}")

@@ -1,0 +1,154 @@
+"""A user's way to the API server: their kubeconfig, their rights, and errors in words."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlencode
+
+import click
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+
+from elastic_tfjob.commands.show import plain
+from elastic_tfjob.controller.kube.caches import jobs_path
+from elastic_tfjob.controller.kube.client import ApiClient, in_cluster
+from elastic_tfjob.controller.kube.errors import ApiError, Conflict, NotFound, Unavailable
+from elastic_tfjob.controller.objects.job import Job
+
+__all__ = [
+    "EXIT_FAILED",
+    "EXIT_NOT_FOUND",
+    "EXIT_NOT_IN_TIME",
+    "Cluster",
+    "Failed",
+    "connected",
+    "path_of",
+    "read_all",
+    "run",
+]
+
+T = TypeVar("T")
+
+EXIT_FAILED: Final = 1
+EXIT_NOT_FOUND: Final = 3
+EXIT_NOT_IN_TIME: Final = 4
+
+_PAGE: Final = 500
+_TIMEOUT_S: Final = 30.0
+_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+class Failed(click.ClickException):
+    """Something that cannot be done: what, and what can be done about it."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # click itself reads it of the instance
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A connection. `namespace` is where the user works: as said on the command line, else by their kubeconfig."""
+
+    api: ApiClient
+    namespace: str
+
+    async def items(self, path: str, **params: str) -> list[dict[str, Any]]:
+        """All objects of a collection, page by page. Raises ApiError."""
+        found: list[dict[str, Any]] = []
+        more: dict[str, str] = {}
+        while True:
+            query = urlencode({**params, "limit": str(_PAGE), **more})
+            page = await self.api.once("GET", f"{path}?{query}", timeout_s=_TIMEOUT_S)
+            found += page.get("items") or ()
+            if not (following := (page.get("metadata") or {}).get("continue")):
+                return found
+            more = {"continue": str(following)}
+
+    async def raw_job(self, name: str) -> dict[str, Any]:
+        """A TFJob as the API server has it. Raises Failed where there is none."""
+        try:
+            return await self.api.once("GET", self.job_path(name), timeout_s=_TIMEOUT_S)
+        except NotFound:
+            hint = f"`elastic-tfjob jobs -n {self.namespace}` lists those that there are"
+            raise Failed(f"namespace {self.namespace} has no TFJob {name}: {hint}", EXIT_NOT_FOUND) from None
+
+    async def job(self, name: str) -> Job:
+        """A TFJob as the operator reads it. Raises Failed where there is none, or it cannot be read."""
+        raw = await self.raw_job(name)
+        try:
+            return Job.parse(raw)
+        except ValueError as error:
+            raise Failed(f"{name}: {plain(str(error))}") from None
+
+    async def change(self, job: Job, patch: dict[str, Any]) -> None:
+        """Change some fields of a job, unless it is another one of the same name by now."""
+        metadata = {**patch.get("metadata", {}), "uid": job.uid}
+        try:
+            await self.api.patch(self.job_path(job.name), {**patch, "metadata": metadata})
+        except Conflict:
+            raise Failed(f"{job.name} was deleted and made anew meanwhile: look at it again first") from None
+
+    def job_path(self, name: str) -> str:
+        """The path of a TFJob."""
+        return f"{jobs_path(self.namespace)}/{quote(name, safe='')}"
+
+
+def read_all(parse: Callable[[dict[str, Any]], T], raws: Iterable[dict[str, Any]]) -> list[T]:
+    """Objects as the operator reads them. One that makes no sense, which may be anybody's, is left out and told."""
+    found = []
+    for raw in raws:
+        try:
+            found.append(parse(raw))
+        except ValueError as error:
+            metadata = raw.get("metadata") or {}
+            click.echo(plain(f"{metadata.get('namespace')}/{metadata.get('name')} is left out: {error}"), err=True)
+    return found
+
+
+def path_of(namespace: str, resource: str) -> str:
+    """The path of a core collection, of one namespace or (empty) of all."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/{resource}" if namespace else f"/api/v1/{resource}"
+
+
+@asynccontextmanager
+async def connected(kubeconfig: str | None, context: str | None, namespace: str | None) -> AsyncIterator[Cluster]:
+    """A connection as the user's kubeconfig says, or in a pod its ServiceAccount. Raises Failed."""
+    configuration = Configuration()
+    try:
+        if context is None and in_cluster(kubeconfig):
+            load_incluster_config(client_configuration=configuration)
+            own = _NAMESPACE_FILE.read_text().strip() if _NAMESPACE_FILE.exists() else ""
+        else:
+            loader = await load_kube_config(
+                config_file=kubeconfig, context=context, client_configuration=configuration, persist_config=False
+            )
+            own = str((loader.current_context.get("context") or {}).get("namespace") or "")
+    except ConfigException as error:
+        where = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+        raise Failed(f"no cluster to talk to: {where}: {error}; --kubeconfig names another file") from error
+    async with ApiClient(configuration) as api:
+        yield Cluster(api, namespace or own or "default")
+
+
+def run(
+    do: Callable[[Cluster], Awaitable[T]], *, kubeconfig: str | None, context: str | None, namespace: str | None
+) -> T:
+    """Do something with a connection. What the API server refuses ends with a message and EXIT_FAILED."""
+
+    async def begin() -> T:
+        async with connected(kubeconfig, context, namespace) as cluster:
+            return await do(cluster)
+
+    try:
+        return asyncio.run(begin())
+    except Unavailable as error:
+        raise Failed(f"the API server does not answer: {plain(error.message)}") from error
+    except ApiError as error:
+        if error.status in (401, 403):
+            raise Failed(f"not allowed: {plain(error.message)}") from error
+        raise Failed(f"the API server refuses: {plain(error.message or error.reason)}") from error

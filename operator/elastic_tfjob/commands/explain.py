@@ -1,0 +1,189 @@
+"""`explain`: one job, what happened to it and why, and what would have to change."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from elastic_tfjob.commands import show
+from elastic_tfjob.commands.cluster import Cluster, path_of, run
+from elastic_tfjob.commands.options import job_argument, output, where
+from elastic_tfjob.controller.kube.errors import ApiError
+from elastic_tfjob.controller.objects.status import moment_of
+from elastic_tfjob.controller.query.rows.forecast import ForecastRow, forecast_row
+from elastic_tfjob.controller.query.rows.job import JobRow, Seen, job_row, see
+from elastic_tfjob.controller.query.rows.timeline import Happening, sizes, timeline
+
+__all__ = ["explain", "hints", "told"]
+
+_EVENTS = 50
+
+
+@click.command()
+@job_argument
+@where
+@output("json")
+def explain(job: str, output: str | None, **cluster: Any) -> None:
+    """Explain a TFJob: its state and why, its bounds, its expected end, its timeline, what would have to change.
+
+    \b
+    Examples:
+      elastic-tfjob explain digits
+      elastic-tfjob explain digits -o json | jq '.timeline[] | select(.kind == "rescaled")'
+
+    The timeline has the last ten changes of size with their reasons and pauses, and the job's events, as far as the
+    API server still has them and you may read them.
+    """
+
+    async def do(at: Cluster) -> None:
+        seen = see(await at.job(job))
+        row = job_row(seen)
+        events, unread = await _events(at, seen)
+        forecast = forecast_row(seen, row, datetime.now(UTC))
+        if output == "json":
+            found = {"job": row, "forecast": forecast, "timeline": timeline(seen), "sizes": sizes(seen)}
+            click.echo(show.as_json({**found, "events": events, "hints": list(hints(seen, row))}))
+            return
+        click.echo("\n".join(told(seen, row, forecast, events)))
+        if unread:
+            click.echo(f"\n{unread}", err=True)
+
+    run(do, **cluster)
+
+
+async def _events(at: Cluster, seen: Seen) -> tuple[list[Happening], str]:
+    """The job's events, and why there are none where they cannot be read."""
+    about = f"involvedObject.uid={seen.job.uid}"
+    try:
+        items = await at.items(path_of(at.namespace, "events"), fieldSelector=about)
+    except ApiError as error:
+        return [], f"events are not shown: {show.plain(error.message or error.reason)}"
+    found = []
+    for item in items[-_EVENTS:]:
+        when = item.get("lastTimestamp") or item.get("eventTime") or item.get("firstTimestamp")
+        text, reason = str(item.get("message") or ""), str(item.get("reason") or "")
+        found.append(Happening(at=when if moment_of(when) else None, kind="condition", text=text, reason=reason))
+    return found, ""
+
+
+def told(seen: Seen, row: JobRow, forecast: ForecastRow, events: Sequence[Happening]) -> Iterator[str]:
+    """The explanation, line by line."""
+    now = datetime.now(UTC)
+    yield f"{row.namespace}/{row.name}: {row.state}"
+    facts = [
+        ("why", row.reason),
+        ("waits", f"for {show.ago(row.waits_since, now)}" if row.waits_since else ""),
+        ("size", show.size(row.replicas)),
+        ("shall have", show.size(row.wanted) if row.wanted != row.replicas else ""),
+        ("bounds", ", ".join(f"{name} {a} to {b}" for name, (a, b) in row.bounds.items() if a != b) or "fixed"),
+        ("steps", _steps(row)),
+        ("ends", _ends(forecast, now)),
+        ("deadline", _deadline(row, forecast, now)),
+        ("rescales", _rescales(row)),
+        ("Kueue queue", row.queue),
+    ]
+    for name, text in facts:
+        if text:
+            yield f"  {name + ':':<13}{show.plain(text)}"
+    for problem in row.problems:
+        yield f"  {'problem:':<13}{show.plain(problem)}"
+    lines = sorted([*timeline(seen), *events], key=lambda each: (each.at is None, each.at or ""))
+    cells = [
+        [show.ago(each.at, now) + " ago" if each.at else "to come", each.text, each.cause or "", _why(each)]
+        for each in lines
+    ]
+    yield ""
+    yield show.table(["WHEN", "WHAT", "CAUSE", "WHY"], cells)
+    if found := list(hints(seen, row)):
+        yield "\nWhat would have to change:"
+        yield from (f"  - {show.plain(each)}" for each in found)
+
+
+def hints(seen: Seen, row: JobRow) -> Iterator[str]:
+    """What a user can do about a job that is not as they may want it."""
+    request, name = seen.request, row.name
+    if row.state in ("Succeeded", "Failed", "Terminating"):
+        return
+    if request is None:
+        yield "the spec, which is invalid: see the problem above"
+        return
+    if row.state == "Suspended":
+        yield (
+            f"Kueue has to admit it: kubectl -n {row.namespace} get workloads"
+            if row.queue
+            else f"it is suspended: elastic-tfjob resume {name} -n {row.namespace}"
+        )
+    if row.state == "Waiting":
+        least = " + ".join(f"{low} {kind}" for kind, (low, _) in sorted(row.bounds.items()) if low)
+        yield f"it starts once nodes have room for {least} (elastic-tfjob top nodes); lower min-workers and min-ps help"
+    if seen.state is not None and seen.state.refused is not None:
+        yield "its last change of size was rolled back; the same one is tried again later, ever more rarely"
+    if not request.elastic and request.elasticity.annotated:
+        if request.elasticity.checkpoint_dir is None:
+            yield "it keeps its size: without the annotation checkpoint-dir it could not go on from where it was"
+        elif request.elasticity.rescale == "never":
+            yield "it keeps its size: the annotation rescale is never"
+        else:
+            yield "it keeps its size: no bounds (min-workers, max-workers, min-ps, max-ps) leave room"
+    asked = [
+        f"target-{kind}"
+        for kind, of in (("workers", "Worker"), ("ps", "PS"))
+        if request.elasticity.asked(of) is not None
+    ]
+    if asked:
+        yield f"a person asked for its size ({', '.join(asked)}): elastic-tfjob auto {name} leaves it to the profile"
+    if row.slack_s is not None and row.slack_s < 0:
+        yield "it is expected to miss its deadline: more replicas (max-workers), a later deadline, or a higher priority"
+
+
+def _steps(row: JobRow) -> str:
+    if row.step is None:
+        return ""
+    whole = f" of {row.total_steps}" if row.total_steps else ""
+    speed = f", {show.number(row.steps_per_s)} a second" if row.steps_per_s else ""
+    return (
+        f"{row.step}{whole}{speed} ({show.ago(row.figures_at)} ago)" if row.figures_at else f"{row.step}{whole}{speed}"
+    )
+
+
+def _ends(forecast: ForecastRow, now: datetime) -> str:
+    expected = moment_of(forecast.expected)
+    if expected is None:
+        return ""
+    text = f"in {show.duration((expected - now).total_seconds())} ({forecast.expected})"
+    earliest, latest = moment_of(forecast.earliest), moment_of(forecast.latest)
+    if earliest is not None and latest is not None and earliest != latest:
+        ends = [show.duration((each - now).total_seconds()) for each in (earliest, latest)]
+        text += f", 9 of 10 times in {ends[0]} to {ends[1]}"
+    return text
+
+
+def _deadline(row: JobRow, forecast: ForecastRow, now: datetime) -> str:
+    due = moment_of(row.deadline)
+    if due is None:
+        return ""
+    text = f"in {show.duration((due - now).total_seconds())} ({row.deadline})"
+    if forecast.meets is None:
+        return text
+    meets = "will be met" if forecast.meets else "will be missed"
+    close = ", but it is close" if forecast.at_risk else ""
+    return f"{text}: {meets}, by {show.duration(abs(forecast.slack_s or 0))}{close}"
+
+
+def _rescales(row: JobRow) -> str:
+    if not row.rescales:
+        return ""
+    pause = (
+        f", the last one stopped training for {row.last_downtime_s:.2f} s" if row.last_downtime_s is not None else ""
+    )
+    return f"{row.rescales}{pause}"
+
+
+def _why(each: Happening) -> str:
+    parts = [each.reason]
+    if each.downtime_s is not None:
+        parts.append(f"training stopped for {each.downtime_s:.2f} s")
+    if each.lost_steps:
+        parts.append(f"{each.lost_steps} steps lost")
+    return "; ".join(filter(None, parts))

@@ -1,0 +1,118 @@
+"""`jobs`: what there is, in one table."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from elastic_tfjob.commands import show
+from elastic_tfjob.commands.cluster import Cluster, read_all, run
+from elastic_tfjob.commands.options import output, where
+from elastic_tfjob.controller.kube.caches import jobs_path
+from elastic_tfjob.controller.kube.errors import Expired, Unavailable
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.query.rows.job import JOB_STATES, JobRow, job_row
+from elastic_tfjob.controller.query.rows.listing import SORTED_BY, Listing, page
+
+__all__ = ["jobs"]
+
+_ALL = 10**9
+
+
+@click.command()
+@where
+@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
+@output("json", "wide")
+@click.option("-w", "--watch", is_flag=True, help="Go on, and show each change.")
+@click.option("--state", "states", multiple=True, type=click.Choice(JOB_STATES), help="Only these; may be repeated.")
+@click.option("--sort", type=click.Choice(list(SORTED_BY)), default="name", show_default=True, help="What to sort by.")
+@click.option("--reverse", is_flag=True, help="The largest first.")
+def jobs(  # noqa: PLR0917
+    all_namespaces: bool,
+    output: str | None,
+    watch: bool,
+    states: tuple[str, ...],
+    sort: str,
+    reverse: bool,
+    **cluster: Any,
+) -> None:
+    """List TFJobs: state, size, steps, speed, when they end, and why they are as they are.
+
+    \b
+    Examples:
+      elastic-tfjob jobs                       those of your namespace
+      elastic-tfjob jobs -A --state Waiting    who waits, and for what
+      elastic-tfjob jobs -o wide --sort slack_s  the tightest deadline first
+      elastic-tfjob jobs -w                    follow them
+      elastic-tfjob jobs -o json | jq '.[] | select(.step > 1000) | .name'
+
+    SIZE is what a job holds now. STEP, STEPS/S and ENDS IN are as the operator stored them last.
+    """
+    listing = Listing(states=frozenset(states), sort=sort, descending=reverse, limit=_ALL)
+
+    async def do(at: Cluster) -> None:
+        namespace = "" if all_namespaces else at.namespace
+        if watch:
+            await _watch(at, namespace, listing, output, namespaces=all_namespaces)
+            return
+        rows = [job_row(job) for job in read_all(Job.parse, await at.items(jobs_path(namespace)))]
+        found = page(rows, listing).items
+        if not found and output != "json":
+            what = "TFJobs in these states" if states else "TFJobs"
+            click.echo(f"no {what} in {'any namespace' if all_namespaces else f'namespace {namespace}'}", err=True)
+            return
+        click.echo(_render(found, output, namespaces=all_namespaces))
+
+    run(do, **cluster)
+
+
+def _render(rows: Sequence[JobRow], output: str | None, *, namespaces: bool) -> str:
+    if output == "json":
+        return show.as_json(rows)
+    now, columns = datetime.now(UTC), {"wide": output == "wide", "namespaces": namespaces}
+    return show.table(show.job_head(**columns), [show.job_cells(row, now, **columns) for row in rows])
+
+
+async def _watch(at: Cluster, namespace: str, listing: Listing, output: str | None, *, namespaces: bool) -> None:
+    """On a terminal a table that stays; else a table, or for JSON a list in one line, after each change."""
+    path, console = jobs_path(namespace), Console()
+    live = Live(console=console, auto_refresh=False) if console.is_terminal and output != "json" else None
+    known: dict[str, JobRow] = {}
+
+    def tell() -> None:
+        rows = page(known.values(), listing).items
+        if live is not None:
+            live.update(Text.from_ansi(_render(rows, output, namespaces=namespaces)), refresh=True)
+        else:
+            text = _render(rows, output, namespaces=namespaces)
+            click.echo(text.replace("\n", "") if output == "json" else text)
+
+    if live is not None:
+        live.start()
+    try:
+        while True:
+            first = await at.api.once("GET", path, timeout_s=30)
+            known = {job.uid: job_row(job) for job in read_all(Job.parse, first.get("items") or ())}
+            version = str(first["metadata"]["resourceVersion"])
+            tell()
+            try:
+                while True:
+                    async for event in at.api.watch(path, version=version):
+                        raw = event["object"]
+                        version = str(raw["metadata"]["resourceVersion"])
+                        if event["type"] == "BOOKMARK":
+                            continue
+                        known.pop(raw["metadata"]["uid"], None)
+                        if event["type"] != "DELETED":
+                            known |= {job.uid: job_row(job) for job in read_all(Job.parse, [raw])}
+                        tell()
+            except (Expired, Unavailable):
+                await asyncio.sleep(1)
+    finally:
+        if live is not None:
+            live.stop()

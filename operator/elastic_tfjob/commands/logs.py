@@ -1,0 +1,130 @@
+"""`logs`: what a job's program writes, across rescales: the pod may be made anew, or its container restarted."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import click
+
+from elastic_tfjob.api.tfjob import CONTAINER, JOB_NAME_LABEL
+from elastic_tfjob.commands import show
+from elastic_tfjob.commands.cluster import EXIT_NOT_FOUND, Cluster, Failed, path_of, run
+from elastic_tfjob.commands.options import job_argument, where
+from elastic_tfjob.controller.job.rescale_input import chief_of
+from elastic_tfjob.controller.kube.errors import ApiError, Invalid, NotFound, Unavailable
+from elastic_tfjob.controller.objects.status import moment_of
+from elastic_tfjob.controller.query.rows.job import see
+
+__all__ = ["follow_log", "lines", "logs"]
+
+_LOOK_S: Final = 1.0
+_PODS: Final = 64
+
+
+@click.command()
+@job_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended, across rescales and restarts.")
+@click.option("--all", "everything", is_flag=True, help="All replicas, each line with its replica before it.")
+@click.option("--replica", help="One replica, such as worker-1. Default: the chief, or worker-0 without one.")
+@click.option("--tail", type=click.IntRange(min=0), help="Begin with so many lines.")
+@where
+def logs(job: str, follow: bool, everything: bool, replica: str | None, tail: int | None, **cluster: Any) -> None:
+    """Print what the program of a TFJob writes: the chief's, unless you say otherwise.
+
+    \b
+    Examples:
+      elastic-tfjob logs digits -f               follow the chief across rescales
+      elastic-tfjob logs digits --replica ps-0   a parameter server
+      elastic-tfjob logs digits --all --tail 10  the last lines of each replica
+
+    Where a pod is made anew, `--- NAME` on standard error says so.
+    """
+    if everything and replica:
+        raise click.UsageError("--all and --replica exclude each other")
+
+    async def do(at: Cluster) -> None:
+        seen = see(await at.job(job))
+        if everything:
+            selector = f"{JOB_NAME_LABEL}={job}"
+            pods = [
+                item["metadata"]["name"]
+                for item in await at.items(path_of(at.namespace, "pods"), labelSelector=selector)
+            ]
+            if not pods:
+                raise Failed(f"{job} has no pods now", EXIT_NOT_FOUND)
+            if len(pods) > _PODS:
+                raise Failed(f"{job} has {len(pods)} pods; --all is for up to {_PODS}: choose one with --replica")
+            names = sorted(pods)
+        else:
+            kind, index = chief_of(seen.request.spec) if seen.request is not None else ("Worker", 0)
+            names = [f"{job}-{(replica or f'{kind}-{index}').lower()}"]
+
+        def writer(name: str) -> Callable[[str], None]:
+            short = f"[{name.removeprefix(f'{job}-')}] " if everything else ""
+            # A file or a pipe gets what the program wrote.
+            shown = show.harmless if sys.stdout.isatty() else str
+            return lambda line: click.echo(f"{short}{shown(line)}")
+
+        await asyncio.gather(*(follow_log(at, job, name, writer(name), follow=follow, tail=tail) for name in names))
+
+    run(do, **cluster)
+
+
+async def follow_log(
+    at: Cluster, job: str, name: str, write: Callable[[str], None], *, follow: bool, tail: int | None = None
+) -> None:
+    """The lines of one replica's pods, one pod after the other. Raises ApiError; without `follow` Failed, too."""
+    path = f"{path_of(at.namespace, 'pods')}/{quote(name, safe='')}"
+    uid, last = "", ""
+    while True:
+        # First whether the job has ended: what its pods wrote till then is still printed.
+        ended = not follow or await _ended(at, job)
+        try:
+            pod = await at.api.once("GET", path)
+            if uid and pod["metadata"]["uid"] != uid:
+                click.echo(f"--- {name} was made anew", err=True)
+                last = ""
+            params = {"follow": "true"} if follow else {}
+            if not uid and tail is not None:
+                params["tailLines"] = str(tail)
+            uid = pod["metadata"]["uid"]
+            async for when, line in lines(at, f"{path}/log", last, params):
+                write(line)
+                last = when
+        except NotFound:
+            if not follow:
+                raise Failed(f"{job} has no pod {name} now; --follow waits for it", EXIT_NOT_FOUND) from None
+        except Invalid:
+            if not follow:  # ContainerCreating and the like, in the API server's words
+                raise
+        except Unavailable:
+            if not follow:
+                raise
+        if ended:
+            return
+        await asyncio.sleep(_LOOK_S)
+
+
+async def lines(at: Cluster, path: str, after: str, params: dict[str, str]) -> AsyncIterator[tuple[str, str]]:
+    """Lines with their times. The API server begins at a whole second: what was printed already is left out."""
+    query = {"container": CONTAINER, "timestamps": "true", **params}
+    if after:
+        query["sinceTime"] = after
+    async for raw in at.api.lines(f"{path}?{urlencode(query)}"):
+        text = raw.decode(errors="replace")
+        when, _, line = text.partition(" ")
+        if moment_of(when) is None:
+            yield after, text  # the kubelet's own words, of a log that it cannot read
+        elif when > after:
+            yield when, line
+
+
+async def _ended(at: Cluster, job: str) -> bool:
+    try:
+        return see(await at.job(job)).status.finished
+    except Failed:
+        return True  # it is gone
+    except ApiError:
+        return False

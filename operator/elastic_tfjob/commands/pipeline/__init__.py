@@ -1,0 +1,1 @@
+"""The steps of Kubeflow Pipelines: `elastic-tfjob pipeline run` and `pipeline cleanup`."""

@@ -1,0 +1,129 @@
+"""Rows as tables for a terminal. Pure but for writing."""
+
+import io
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from elastic_tfjob.controller.objects.size import words
+from elastic_tfjob.controller.objects.status import moment_of
+from elastic_tfjob.controller.query.rows.job import JobRow
+
+__all__ = ["ago", "as_json", "duration", "harmless", "job_cells", "job_head", "number", "plain", "size", "table"]
+
+_COLOUR: Final = re.compile(r"(\x1b\[[0-9;]{0,32}m)")
+_COLOURS: Mapping[str, str] = {
+    "Running": "green",
+    "Succeeded": "green",
+    "Failed": "red",
+    "Waiting": "yellow",
+    "Stopping": "yellow",
+    "Restarting": "yellow",
+    "Rescaling": "cyan",
+    "Starting": "cyan",
+}
+
+
+def plain(text: str) -> str:
+    """A text that others wrote, without what a terminal takes for a command."""
+    return "".join(c if c == " " or unicodedata.category(c)[0] not in "CZ" else " " for c in text)
+
+
+def harmless(line: str) -> str:
+    """A line of a program's output, with its colours, tabs and returns, without all else that a terminal obeys."""
+    parts = _COLOUR.split(line)
+    kept = (
+        part if number % 2 else "".join(c if c in "\t\r" or unicodedata.category(c)[0] != "C" else " " for c in part)
+        for number, part in enumerate(parts)
+    )
+    return "".join(kept) + ("\x1b[0m" if len(parts) > 1 else "")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, width: int | None = None) -> str:
+    """A table as text: coloured and as wide as the terminal where there is one; else plain, each row in one line."""
+    terminal = Console(width=width)
+    fits = terminal.is_terminal or width is not None
+    made = Table(box=None, pad_edge=False, header_style="bold" if fits else "", show_edge=False)
+    for name in head:
+        made.add_column(name, no_wrap=not fits, overflow="fold")
+    longest = sum(map(len, head))
+    for cells in rows:
+        made.add_row(*(Text(plain(cell), style=_COLOURS.get(cell, "")) for cell in cells))
+        longest = max(longest, sum(len(cell) + 2 for cell in cells))
+    out = io.StringIO()
+    to = Console(
+        file=out,
+        width=terminal.width if fits else longest + 2 * len(head) + 200,
+        force_terminal=terminal.is_terminal,
+        no_color=not terminal.is_terminal,
+    )
+    to.print(made)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def as_json(found: Any) -> str:
+    """JSON for programs, of the same rows that the query API gives."""
+    return orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()
+
+
+def job_head(*, wide: bool, namespaces: bool) -> list[str]:
+    """The columns of jobs."""
+    head = ["NAMESPACE"] if namespaces else []
+    head += ["NAME", "STATE", "SIZE", "STEP", "STEPS/S", "ENDS IN"]
+    return [*head, *(["BOUNDS", "SLACK", "RESCALES", "PAUSE", "AGE"] if wide else []), "WHY"]
+
+
+def job_cells(row: JobRow, now: datetime, *, wide: bool, namespaces: bool) -> list[str]:
+    """One job in these columns."""
+    steps = "" if row.step is None else f"{row.step}/{row.total_steps}" if row.total_steps else str(row.step)
+    eta = moment_of(row.eta) if row.state in ("Running", "Rescaling") else None
+    cells = [row.namespace] if namespaces else []
+    cells += [row.name, row.state, size(row.replicas), steps, number(row.steps_per_s)]
+    cells.append(duration((eta - now).total_seconds()) if eta is not None else "")
+    if wide:
+        bounds = " ".join(f"{name} {a}-{b}" for name, (a, b) in row.bounds.items() if a != b)
+        cells += [bounds or "fixed", duration(row.slack_s), str(row.rescales), _seconds(row.last_downtime_s)]
+        cells.append(ago(row.created, now))
+    return [*cells, row.reason]
+
+
+def size(replicas: Mapping[str, int]) -> str:
+    """`1 PS + 4 Worker`; empty for nothing."""
+    return words(replicas) if any(replicas.values()) else ""
+
+
+def number(value: float | None) -> str:
+    """Three digits."""
+    return "" if value is None else f"{value:.3g}"
+
+
+def duration(seconds: float | None) -> str:
+    """`1h05m`, `90s`; with - before it where it is below 0."""
+    if seconds is None:
+        return ""
+    sign, left = ("-" if seconds < 0 else ""), round(abs(seconds))
+    if left < 120:
+        return f"{sign}{left}s"
+    minutes, _ = divmod(left, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{sign}{days}d{hours:02}h"
+    return f"{sign}{hours}h{minutes:02}m" if hours else f"{sign}{minutes}m"
+
+
+def ago(time: str | None, now: datetime | None = None) -> str:
+    """How long ago a time was."""
+    at = moment_of(time)
+    return duration(((now or datetime.now(UTC)) - at).total_seconds()) if at is not None else ""
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}s"

@@ -1,0 +1,113 @@
+"""`top`: the CPU of nodes, or of jobs: held, lent, free."""
+
+from collections import defaultdict
+from typing import Any
+
+import click
+
+from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
+from elastic_tfjob.commands import show
+from elastic_tfjob.commands.cluster import Cluster, path_of, read_all, run
+from elastic_tfjob.commands.options import output, where
+from elastic_tfjob.controller.kube.caches import jobs_path
+from elastic_tfjob.controller.objects.cluster import ACTIVE_AND_BOUND, ForeignPod, Node
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.query.rows.job import see
+from elastic_tfjob.controller.query.rows.node import NodeRow, node_rows
+
+__all__ = ["top"]
+
+_OURS = f"{OPERATOR_NAME_LABEL}={CONTROLLER_NAME}"
+_OTHERS = f"{OPERATOR_NAME_LABEL}!={CONTROLLER_NAME}"
+
+
+@click.command()
+@click.argument("what", type=click.Choice(["nodes", "jobs"]), default="nodes")
+@where
+@click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of all namespaces.")
+@output("json")
+def top(what: str, all_namespaces: bool, output: str | None, **cluster: Any) -> None:
+    """Show the CPU that TFJobs hold, and what of it is lent to them beyond their requests.
+
+    \b
+    Examples:
+      elastic-tfjob top           nodes: needs the right to list nodes, and pods of all namespaces
+      elastic-tfjob top jobs      jobs of your namespace
+      elastic-tfjob top jobs -A -o json
+
+    CPU is in cores. HELD is what replicas request now, LENT the part of it beyond their templates' requests.
+    """
+
+    async def do(at: Cluster) -> None:
+        if what == "nodes":
+            rows = await _nodes(at)
+            head = ["NODE", "STATE", "CPU", "HELD", "LENT", "OTHERS", "FREE", "REPLICAS", "JOBS"]
+            click.echo(show.as_json(rows) if output == "json" else show.table(head, map(_cells, rows)))
+            return
+        found = await _jobs(at, "" if all_namespaces else at.namespace)
+        if output == "json":
+            click.echo(show.as_json(found))
+            return
+        head = ["NAMESPACE", "JOB", "REPLICAS", "HELD", "LENT", "NODES"]
+        cells = [
+            [
+                each["namespace"],
+                each["job"],
+                str(each["replicas"]),
+                _cores(each["held"]),
+                _cores(each["lent"]),
+                ", ".join(each["nodes"]),
+            ]
+            for each in found
+        ]
+        click.echo(show.table(head, cells))
+
+    run(do, **cluster)
+
+
+async def _requested(at: Cluster, namespace: str) -> dict[Key, dict[str, int]]:
+    """Millicores that templates request, by job and type in lower case."""
+    found = {}
+    for job in read_all(Job.parse, await at.items(jobs_path(namespace))):
+        seen = see(job)
+        requests = seen.request.requests if seen.request is not None else {}
+        found[seen.job.key] = {name.lower(): amount.cpu for name, amount in requests.items()}
+    return found
+
+
+async def _nodes(at: Cluster) -> list[NodeRow]:
+    requested = await _requested(at, "")
+    nodes = read_all(Node.parse, await at.items(path_of("", "nodes")))
+    pods = read_all(Pod.parse, await at.items(path_of("", "pods"), labelSelector=_OURS))
+    others = await at.items(path_of("", "pods"), labelSelector=_OTHERS, fieldSelector=ACTIVE_AND_BOUND)
+    foreign = read_all(ForeignPod.parse, others)
+    return node_rows(nodes, pods, foreign, lambda key, kind: requested.get(key, {}).get(kind), None)
+
+
+async def _jobs(at: Cluster, namespace: str) -> list[dict[str, Any]]:
+    requested = await _requested(at, namespace)
+    pods = defaultdict[Key, list[Pod]](list)
+    for pod in read_all(Pod.parse, await at.items(path_of(namespace, "pods"), labelSelector=_OURS)):
+        if pod.node and not pod.ended:
+            pods[pod.key].append(pod)
+    found = []
+    for key, held in sorted(pods.items(), key=lambda each: -sum(pod.requests.cpu for pod in each[1])):
+        declared = requested.get(key, {})
+        lent = sum(max(0, pod.requests.cpu - declared.get(pod.replica_type, pod.requests.cpu)) for pod in held)
+        cpu = sum(pod.requests.cpu for pod in held)
+        nodes = sorted({pod.node for pod in held})
+        row = {"namespace": key[0], "job": key[1], "replicas": len(held), "held": cpu, "lent": lent, "nodes": nodes}
+        found.append(row)
+    return found
+
+
+def _cells(row: NodeRow) -> list[str]:
+    state = "cordoned" if row.cordoned else "ready" if row.ready else "not ready"
+    cpu = map(_cores, (row.cpu, row.held, row.lent, row.others, row.free))
+    return [row.name, state, *cpu, str(row.replicas), str(row.jobs)]
+
+
+def _cores(millicores: int) -> str:
+    return f"{millicores / 1000:.2f}"

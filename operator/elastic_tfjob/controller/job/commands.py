@@ -1,0 +1,113 @@
+"""The operator's words to a job's launchers: which pods lack a command, and its text. Pure."""
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from math import log2
+from typing import Final, Literal
+
+import orjson
+
+from elastic_tfjob.controller.job.pods import Role, TFConfigs
+from elastic_tfjob.controller.job.rescale_input import RescaleInput, roles_of
+from elastic_tfjob.controller.objects.command import Command, abridged
+from elastic_tfjob.controller.objects.size import Mode
+from elastic_tfjob.controller.objects.state import Next
+
+Action = Literal["prepare", "switch", "run", "save"]
+# Commands of one pass: each names all replicas, so those of a large job are not held in memory together.
+TOLD_AT_ONCE: Final = 200
+# When it is looked again who has not been told yet: each pod that was brings the job back at once. This is for those
+# that are gone, of which the operator has not heard yet; more questions would change nothing.
+TOLD_S: Final = 1.0
+# A pod that has not heard its command after so long is told again; then after twice as long, and so on.
+_NUDGE_S: Final = 5.0
+
+
+def run_commands(s: RescaleInput) -> dict[Role, str]:
+    """Every pod runs the state's generation. One that was never told anything runs generation 0 by itself."""
+    state, pods = s.state, s.by_role
+    roles = [role for role in roles_of(state) if state.generation or (role in pods and pods[role].command)]
+    return send_commands(s, roles, "run", None)
+
+
+def send_commands(s: RescaleInput, roles: Iterable[Role], action: Action, coming: Next | None) -> dict[Role, str]:
+    """The commands that differ from what the pods were told, and those that do not seem to reach their pods; no more
+    than TOLD_AT_ONCE.
+
+    The kubelet passes an annotation on within a second; but one that changes while it is still passing on the change
+    before (on a busy node) stays where it is until it looks again by itself, up to a minute and a half later. Any
+    change of the pod makes it look: the text gets a space at its end, which launchers do not mind, or loses it.
+    """
+    found: dict[Role, str] = {}
+    if not s.launcher:
+        return found
+    pods = s.by_role
+    order: Order | None = None
+    space = " " * (int(log2(max(1.0, 2 * s.elapsed_s / _NUDGE_S))) % 2)
+    for role in roles:
+        pod = pods.get(role)
+        if pod is None or pod.terminating or pod.stopped_by_us:
+            continue
+        order = order or Order.of(s, action, coming)
+        wanted = order.kept(role)
+        if pod.command.rstrip() != wanted:
+            found[role] = order.text(role)
+        elif pod.command != wanted + space and _deaf(s, role, order):
+            found[role] = order.text(role) + space
+        if len(found) == TOLD_AT_ONCE:
+            break
+    return found
+
+
+class Order:
+    """One command to many pods, which differs in the last part of TF_CONFIG only."""
+
+    def __init__(self, command: Command, configs: TFConfigs) -> None:
+        self.generation = command.generation
+        self.action = command.action
+        self._configs = configs
+        begin, self._end = command.to_json().split('"tf_config":""')
+        self._begin = f'{begin}"tf_config":'
+        self._heads: dict[str, str] = {}
+        self._hashes: dict[str, blake2b] = {}
+
+    @classmethod
+    def of(cls, s: RescaleInput, action: Action, coming: Next | None) -> "Order":
+        """The command to run the state's size, or to go to the coming one."""
+        size = coming or s.state
+        mode: Mode = coming.mode if coming else "overlap"
+        request = s.state.stop.request if action == "save" and s.state.stop is not None else None
+        command = Command(size.generation, action, "", mode, s.timeouts.checkpoint_s, request)
+        return cls(command, s.sizes.tf_configs(size.replicas, size.slot, size.indexes))
+
+    def text(self, role: Role) -> str:
+        """A pod's command."""
+        return "".join(self._parts(role))
+
+    def kept(self, role: Role) -> str:
+        """What is kept of it, once the pod has it."""
+        begin, rest = self._parts(role)
+        return abridged(rest, begin, self._hashes)
+
+    def _parts(self, role: Role) -> tuple[str, str]:
+        """What it begins with as others do, and the rest."""
+        head, tail = self._configs.parts(*role)
+        if head not in self._heads:
+            self._heads[head] = self._begin + orjson.dumps(head).decode().removesuffix('"')
+        return self._heads[head], orjson.dumps(tail).decode().removeprefix('"') + self._end
+
+
+def _deaf(s: RescaleInput, role: Role, command: Order) -> bool:
+    """Whether a replica's exporter tells that its launcher has not heard a command."""
+    report = s.report(role)
+    if report is None or report.generation is None:
+        return False
+    if command.action == "run":
+        return report.generation != command.generation or report.prepared is not None
+    if command.action == "save":
+        stop = s.state.stop
+        return stop is not None and (report.saved is None or report.saved.request != stop.request)
+    if command.action == "switch" and role != s.chief:  # who does not decide does not answer
+        return False
+    answer = report.prepared if command.action == "prepare" else report.switch
+    return command.generation not in (report.generation, answer and answer.generation)

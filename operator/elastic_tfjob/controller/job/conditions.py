@@ -1,0 +1,110 @@
+"""The conditions of a job, from the counts of its pods, as upstream sets them. Pure."""
+
+from typing import Final
+
+from elastic_tfjob.api.tfjob import REPLICA_TYPES
+from elastic_tfjob.controller.job.decision import Count
+from elastic_tfjob.controller.job.reconcile_pass import Pass
+
+# While it prepares, a job runs.
+_PAUSED: Final = ("Checkpointing", "Switching", "Recreating")
+
+
+def update_status(p: Pass) -> None:
+    """Conditions from the counts, in upstream's order of types. See docs/compatibility.md for the full table."""
+    p.status.start_time = p.status.start_time or p.now
+    # Running would replace Restarting before a later type is looked at, so remember it.
+    restarting = p.status.get("Restarting")
+    has_chief = any(name in p.spec.tf_replica_specs and _runs_with(p, name) for name in ("Chief", "Master"))
+    for name in REPLICA_TYPES:
+        replica = p.spec.tf_replica_specs.get(name)
+        if replica is None:
+            continue
+        counts = p.status.replicas[name]
+        complete = replica.count == counts.succeeded and _runs_with(p, name)
+        if has_chief:
+            if name in ("Chief", "Master"):
+                if counts.active:
+                    _runs_on(p)
+                if complete:
+                    _succeed(p)
+        elif name == "Worker":
+            any_worker = p.spec.success_policy != "AllWorkers"
+            if complete or (any_worker and _worker_0_completed(p)):
+                _succeed(p)
+            elif counts.active:
+                _runs_on(p)
+        if counts.failed:
+            if restarting is not None:
+                p.condition("Restarting", restarting.reason, restarting.message)
+            elif not (p.spec.enable_dynamic_worker and name == "Worker"):
+                fail(
+                    p,
+                    "TFJobFailed",
+                    f"TFJob {p.job.namespace}/{p.job.name} has failed because {counts.failed} {name} "
+                    "replica(s) failed.",
+                )
+    if p.status.finished:
+        count_active_as_succeeded(p)
+        _count_as_declared(p)
+        p.again_at = p.time  # the verdict is stored first; then another pass cleans up
+
+
+def _runs_with(p: Pass, name: str) -> bool:
+    """Whether replicas of a type can tell how the job fares. Of a job that follows a target there may be none, by
+    its bounds or since the type is not part of its size (yet): what has no pod has not succeeded. Else the spec
+    says it, 0 included, as upstream has it."""
+    return p.state is None or bool(p.state.replicas.get(name))
+
+
+def _worker_0_completed(p: Pass) -> bool:
+    return any(pod.index == 0 and pod.phase == "Succeeded" and pod.exit_code == 0 for pod in p.of_type("Worker"))
+
+
+def _runs_on(p: Pass) -> None:
+    if p.state is not None and p.state.phase in _PAUSED:
+        name, stop = f"TFJob {p.job.namespace}/{p.job.name}", p.state.stop
+        if stop is not None and p.state.phase == "Recreating":
+            p.condition("Restarting", "TFJobStopping", f"{name} is stopped: {stop.reason}")
+        else:
+            p.condition("Restarting", "TFJobRescaling", f"{name} is rescaling.")
+        return
+    p.condition("Running", "TFJobRunning", f"TFJob {p.job.namespace}/{p.job.name} is running.")
+
+
+def _succeed(p: Pass) -> None:
+    message = f"TFJob {p.job.namespace}/{p.job.name} successfully completed."
+    p.status.completion_time = p.status.completion_time or p.now
+    if p.condition("Succeeded", "TFJobSucceeded", message):
+        p.event("Normal", "TFJobSucceeded", message)
+        p.counts.append(Count("successful"))
+
+
+def fail(p: Pass, reason: str, message: str) -> None:
+    """The job has failed: the verdict is stored first, then another pass cleans up."""
+    p.status.completion_time = p.status.completion_time or p.now
+    if p.condition("Failed", reason, message):
+        p.event("Normal", reason, message)
+    if Count("failed") not in p.counts:
+        p.counts.append(Count("failed"))
+    p.again_at = p.time
+
+
+def count_active_as_succeeded(p: Pass) -> None:
+    """What still ran when the job succeeded ends as succeeded, once and for all."""
+    if p.status.is_true("Succeeded"):
+        for counts in p.status.replicas.values():
+            counts.succeeded += counts.active
+            counts.active = 0
+
+
+def _count_as_declared(p: Pass) -> None:
+    """A job that succeeded with another size than its spec's is counted as if it had had that one: tools wait for
+    `replicaStatuses.Worker.succeeded` to be what the manifest says."""
+    if p.state is None or not p.status.is_true("Succeeded"):
+        return
+    for name, counts in p.status.replicas.items():
+        replica = p.declared.tf_replica_specs.get(name)
+        if replica is not None:
+            all_have = counts.succeeded > 0 and counts.succeeded == p.state.replicas.get(name, 0)
+            counts.succeeded = replica.count if all_have else min(counts.succeeded, replica.count)

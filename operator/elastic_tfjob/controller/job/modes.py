@@ -1,0 +1,70 @@
+"""Which mode of rescaling a job gets: `overlap`, `spare` or `recreate`. Pure."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from elastic_tfjob.controller.job.describe import describe_role
+from elastic_tfjob.controller.job.inject import needs_accelerator
+from elastic_tfjob.controller.job.moves import Move
+from elastic_tfjob.controller.job.rescale_input import RescaleInput, roles_of
+from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.size import Mode
+from elastic_tfjob.controller.objects.status import moment_of
+
+# A second program beside the first needs about what that one uses: its heap, less the libraries that they share.
+_SECOND_PROGRAM: Final = 0.8
+# A program that makes steps has told its launcher that it can be rescaled; so long after, the launcher has looked.
+_MODES_S: Final = 5.0
+# Of a program that was started later than this, nobody knows yet that it will not construct ElasticCheckpoint, whatever
+# its launcher says.
+_HOOK_S: Final = 30.0
+
+
+def choose_mode(s: RescaleInput, moving: Sequence[Move] = (), *, numbered: bool = True) -> tuple[Mode | None, str]:
+    """The best way of rescaling that is allowed and possible, and why it is no better one where that is no choice of
+    the user's; None: not known yet, and what is waited for. `moving` replicas get pods beside theirs if those can be
+    `numbered`."""
+    chief, report = s.by_role.get(s.chief), s.report(s.chief)
+    if any(each.role == s.chief for each in moving):
+        # It decides the switch, alone: nobody could hand that over to another pod.
+        return "recreate", f"{describe_role(s.chief)} leads the training, and moves"
+    if not numbered:
+        return "recreate", "there are too many replicas to prepare others beside them"
+    if s.mode == "recreate" or not s.launcher or chief is None or chief.phase != "Running":
+        return "recreate", ""
+    if report is None or report.generation != s.state.generation or report.first_step_at is None:
+        if _without_hook(s, chief, report):
+            return "recreate", "the program does not use ElasticCheckpoint"
+        limit_s = s.timeouts.hook_s
+        if min(s.unheard_s, _running_s(s, chief)) > limit_s:
+            return "recreate", f"{describe_role(s.chief)} has not reported a step for {limit_s:.0f} s"
+        step = f"waits until {describe_role(s.chief)} reports a step, at most {limit_s:.0f} s"
+        return None, f"{step}; then its pods are recreated"
+    if not report.modes and report.at - report.first_step_at < _MODES_S:
+        return None, f"waits until the launcher of {describe_role(s.chief)} says what it can do"
+    reports = [found for role in roles_of(s.state) if (found := s.report(role)) is not None]
+    offered = set.intersection(*(set(each.modes) for each in reports))
+    overlap = s.mode == "overlap" and "overlap" in offered and all(map(_room_for_two, reports))
+    if overlap and not needs_accelerator(s.spec):
+        return "overlap", ""
+    return ("spare", "") if "spare" in offered else ("recreate", "")
+
+
+def _without_hook(s: RescaleInput, chief: Pod, report: Report | None) -> bool:
+    """Whether the chief's program has had time to construct ElasticCheckpoint, and has not. One that reported steps
+    before does so again when it is made anew, however long its imports take."""
+    if report is None or report.hook is not False or s.state.step is not None:
+        return False
+    return _running_s(s, chief) >= _HOOK_S
+
+
+def _running_s(s: RescaleInput, chief: Pod) -> float:
+    """For how long the chief's program runs: since its container was started, the last time."""
+    began = moment_of(chief.running_since)
+    return s.elapsed_s if began is None else (s.now - began).total_seconds()
+
+
+def _room_for_two(report: Report) -> bool:
+    used, limit = report.memory.used_bytes, report.memory.limit_bytes
+    return used is None or limit is None or limit - used >= _SECOND_PROGRAM * used

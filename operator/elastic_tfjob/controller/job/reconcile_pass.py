@@ -1,0 +1,140 @@
+"""The working state of one look at a job: what is observed, and what was decided so far. Pure."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime
+from functools import cached_property
+from typing import TypeVar
+
+from elastic_tfjob.api.annotations import Elasticity
+from elastic_tfjob.api.limits import after
+from elastic_tfjob.api.tfjob import TFJobSpec
+from elastic_tfjob.controller.job.decision import Action, Count, DeletePod, DeleteService, Event, Observed, Settings
+from elastic_tfjob.controller.job.pods import Sizes, general_name
+from elastic_tfjob.controller.job.rescale_input import Transition, chief_of
+from elastic_tfjob.controller.objects.dependents import Service
+from elastic_tfjob.controller.objects.indexes import position
+from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.state import State
+from elastic_tfjob.controller.objects.status import format_time
+
+T = TypeVar("T")
+
+
+class Pass:
+    """One look at one job. Each part of the decision reads it, and adds to what it decides."""
+
+    def __init__(self, observed: Observed, spec: TFJobSpec, settings: Settings) -> None:
+        self.job = observed.job
+        # `declared` is what the user wrote; `spec` has the numbers of replicas that the job runs with.
+        self.declared = self.spec = spec
+        self.sizes = Sizes(observed.job, spec, settings.cluster_domain)
+        self.settings = settings
+        self.elasticity = Elasticity.parse(observed.job.annotations, spec)
+        self.reports = observed.reports
+        self.listened_s = observed.listened_s
+        self.pod_group = observed.pod_group
+        self.budget = observed.budget
+        self.budget_known = observed.budget_known
+        self.priorities = observed.priorities
+        self.time = observed.now
+        self.now = format_time(observed.now)
+        self.status = observed.job.status()
+        self.before = self.status.to_dict()
+        self.pods = tuple(pod for pod in observed.pods if pod.owner == self.job.uid)
+        self.services = tuple(service for service in observed.services if service.owner == self.job.uid)
+        # Of all jobs' refusals those of this one: others are no reason to look at it again.
+        self.refused = {
+            (pod.uid, more): until
+            for pod in self.pods
+            for more in (True, False)
+            if (until := observed.refused.get((pod.uid, more))) is not None and until > observed.now
+        }
+        self.orphans = tuple(service for service in observed.services if not service.owner)
+        # Left by an earlier job of the same name until the garbage collector or the kubelet is done with them.
+        others: tuple[Pod | Service, ...] = (*observed.pods, *observed.services)
+        # So are names of our own that labels do not give to that replica any more: somebody has changed them.
+        self.taken = {(type(each), each.name): each for each in others if each.owner}
+        self.by_type: dict[str, list[Pod]] = {}
+        for pod in self.pods:
+            self.by_type.setdefault(pod.replica_type, []).append(pod)
+        self.actions: list[Action] = []
+        self.deleted: set[str] = set()
+        self.created = 0
+        self.events: list[Event] = []
+        self.counts: list[Count] = []
+        self.again_at: datetime | None = None
+        self.stored = self.own(State.of)
+        # Of a job that follows a target: where it is, and what to do about it.
+        self.state: State | None = None
+        self.step: Transition | None = None
+
+    def delete_pods(self, pods: Iterable[Pod], *, mark: bool = False) -> None:
+        """Each once, and none that ends already. `mark`: say before that their end is no failure."""
+        for pod in pods:
+            if not pod.terminating and pod.uid not in self.deleted:
+                self.deleted.add(pod.uid)
+                self.actions.append(DeletePod(pod.name, pod.uid, mark=mark and pod.phase == "Running"))
+
+    def delete_services(self, names: set[str]) -> None:
+        """Those of the job's that have these names."""
+        self.actions += [
+            DeleteService(service.name, service.uid)
+            for service in self.services
+            if service.name in names and not service.terminating
+        ]
+
+    @property
+    def waits_for_target(self) -> bool:
+        """Whether the profile decides when and where this job's pods start."""
+        follows = self.elasticity.annotated or self.settings.all_jobs
+        return self.settings.wait_for_target and follows and self.elasticity.placement != "none"
+
+    @cached_property
+    def elastic(self) -> bool:
+        """Whether the job may have another size than its spec's."""
+        return self.elasticity.elastic(self.declared)
+
+    @cached_property
+    def stoppable(self) -> bool:
+        """Whether all may be taken from the job for a time: it goes on from a checkpoint."""
+        return self.elasticity.stoppable(self.declared)
+
+    @property
+    def chief_report(self) -> Report | None:
+        """What the replica that leads the training said last."""
+        return self.reports.get(general_name(self.job.name, *chief_of(self.declared)))
+
+    def own(self, read: Callable[[Mapping[str, str], str, Collection[str]], T | None]) -> T | None:
+        """One of the operator's own annotations; nonsense is reported, and is as none."""
+        try:
+            return read(self.job.annotations, self.job.uid, self.declared.tf_replica_specs)
+        except ValueError as error:
+            self.event("Warning", "InvalidAnnotation", str(error))
+            return None
+
+    def look_again(self, after_s: float) -> None:
+        """Have another pass after so many seconds at the latest."""
+        at = after(self.time, after_s)
+        self.again_at = at if self.again_at is None else min(self.again_at, at)
+
+    def task(self, name: str, pod: Pod) -> int | None:
+        """The task of a pod in the size that the job runs with; None for one that is not part of it."""
+        if pod.index is None:
+            return None
+        if self.state is None:
+            replica = self.spec.tf_replica_specs[name]
+            return pod.index if pod.index < replica.count else None
+        return position(self.state.replicas, self.state.indexes, name, pod.index)
+
+    def of_type(self, name: str) -> Iterable[Pod]:
+        """The job's pods of a replica type."""
+        return self.by_type.get(name.lower(), ())
+
+    def condition(self, type_: str, reason: str, message: str, status: str = "True") -> bool:
+        """Set a condition; whether that changes it."""
+        return self.status.set(type_, reason, message, self.now, status)
+
+    def event(self, type_: str, reason: str, message: str) -> None:
+        """Tell the user."""
+        self.events.append(Event(type_, reason, message))

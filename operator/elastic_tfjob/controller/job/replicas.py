@@ -1,0 +1,219 @@
+"""The pods and services of a job's replicas: which there shall be, and what becomes of those that end. Pure."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from elastic_tfjob.api.tfjob import REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
+from elastic_tfjob.controller.job import gang, inject
+from elastic_tfjob.controller.job.cpu import cpu_of_replica
+from elastic_tfjob.controller.job.decision import AdoptService, Count, Create, DeleteService
+from elastic_tfjob.controller.job.pods import general_name, render_pod, render_service
+from elastic_tfjob.controller.job.reconcile_pass import Pass
+from elastic_tfjob.controller.objects.affinity import template_pin
+from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, Command
+from elastic_tfjob.controller.objects.dependents import Service
+from elastic_tfjob.controller.objects.indexes import position
+from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.state import Next, State
+from elastic_tfjob.controller.objects.status import ReplicaCounts, moment_of
+
+# What upstream takes for the exit code of a container that has none: retryable, since it is above 127.
+_NO_EXIT_CODE: Final = 0xBEEF
+_RETRYABLE_FROM: Final = 128
+# Objects that one pass creates. Those of a job of a thousand replicas take the API server half a minute: meanwhile the
+# job may have been suspended, deleted or scaled.
+_CREATED_AT_ONCE: Final = 200
+_INSTALL_AGAIN_S: Final = 10.0
+
+
+def advance_pods(p: Pass, name: str, wanted: Sequence[int]) -> None:
+    """Have the pods of a type with these indexes. Those beyond the size that the job runs with are being prepared
+    for the next one: what becomes of them says nothing about the job."""
+    replica = p.spec.tf_replica_specs[name]
+    counts = p.status.replicas[name] = ReplicaCounts()
+    present: set[int] = set()
+    kept = wanted if isinstance(wanted, range) else frozenset(wanted)
+    hold = p.step is not None and p.step.hold
+    for pod in p.of_type(name):
+        if pod.index is None:
+            continue
+        present.add(pod.index)
+        # What is marked was to be deleted, by an operator that was killed before it came to that.
+        unfinished = pod.stopped_by_us and not hold
+        if pod.index not in kept or unfinished or _waits_for_a_node_in_vain(p, name, pod):
+            p.delete_pods([pod], mark=True)
+        elif pod.not_installed:
+            _install_again(p, pod)
+        leaving = leaves(p, name, pod)
+        if pod.exit_code is not None:
+            p.event("Normal", "ExitedWithCode", f"Pod: {pod.namespace}.{pod.name} exited with code {pod.exit_code}")
+        if pod.phase == "Failed" and not leaving:
+            _judge_failed(p, name, replica.restart, pod)
+        _tally(counts, pod, leaving=leaving)
+    if hold:
+        return
+    for index in wanted:
+        if index not in present and _may_create(p, Pod, general_name(p.job.name, name, index)):
+            _create_pod(p, name, index)
+
+
+def leaves(p: Pass, name: str, pod: Pod) -> bool:
+    """Whether what becomes of a pod says nothing about the job: it is not part of the size, the operator ended it,
+    or what the operator put into it did. A job with checkpoints survives the loss of a pod, so a drain or a
+    preemption is no failure of it."""
+    stoppable = p.state is not None and p.stoppable
+    ended_for_us = pod.stopped_by_us or bool(pod.not_installed) or (stoppable and pod.terminating)
+    return ended_for_us or p.task(name, pod) is None
+
+
+def _install_again(p: Pass, pod: Pod) -> None:
+    """A pod whose launcher could not be installed is made anew, but not at once: a node's disk may be full."""
+    since = moment_of(pod.not_installed)
+    left_s = _INSTALL_AGAIN_S - (p.time - since).total_seconds() if since is not None else 0.0
+    if left_s > 0:
+        p.look_again(left_s)
+        return
+    p.event("Warning", "LauncherNotInstalled", f"{pod.name} ended before it began, and is made anew")
+    p.delete_pods([pod])
+
+
+def _may_create(p: Pass, kind: type[Pod | Service], name: str) -> bool:
+    """Whether a name is free, and this pass may create more."""
+    if (holder := p.taken.get((kind, name))) is not None:
+        if holder.owner == p.job.uid and not (holder.terminating or holder.uid in p.deleted):
+            p.event("Warning", f"FailedCreate{kind.__name__}", _relabelled(holder))
+        return False
+    if p.created == _CREATED_AT_ONCE:
+        p.again_at = p.time
+        return False
+    p.created += 1
+    return True
+
+
+def _waits_for_a_node_in_vain(p: Pass, name: str, pod: Pod) -> bool:
+    """Whether a pod that is not bound yet is pinned to another node than it shall have by now: one that is lost.
+    Where it shall have none from us, it may have one from its template."""
+    state = p.state
+    if state is None or pod.index is None or pod.node or not pod.pinned or pod.phase != "Pending":
+        return False
+    node = _node(_size_with(state, name, pod.index), name, pod.index)
+    return pod.pinned != (node or template_pin(p.declared.tf_replica_specs[name].template))
+
+
+def _judge_failed(p: Pass, name: str, policy: str, pod: Pod) -> None:
+    exit_code = _NO_EXIT_CODE if pod.exit_code is None else pod.exit_code
+    if policy in ("OnFailure", "Always") or (policy == "ExitCode" and exit_code >= _RETRYABLE_FROM):
+        message = f"job {p.job.name} is restarting because {name} replica(s) failed."
+        p.condition("Restarting", "TFJobRestarting", message)
+        if not pod.terminating:
+            p.delete_pods([pod])
+            p.event("Warning", "TFJobRestarting", message)
+            if Count("restarted") not in p.counts:
+                p.counts.append(Count("restarted"))
+    elif policy == "ExitCode":
+        message = f'job "{p.job.name}" is failing because "{name}" replica(s) failed.'
+        p.event("Warning", "TFJobFailed", message)
+        p.condition("Failed", "TFJobFailed", message)
+
+
+def _create_pod(p: Pass, name: str, index: int) -> None:
+    template = p.spec.tf_replica_specs[name].template.get("spec") or {}
+    if template.get("restartPolicy"):
+        p.event(
+            "Warning",
+            "SetPodTemplateRestartPolicy",
+            "Restart policy in pod template will be overwritten by restart policy in replica spec",
+        )
+    if (scheduler := p.settings.gang_scheduler) and gang.has_other_scheduler(p.spec, scheduler):
+        p.event(
+            "Warning",
+            "SetPodTemplateSchedulerName",
+            "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten",
+        )
+    p.actions.append(Create("Pod", general_name(p.job.name, name, index), partial(_render, p, name, index)))
+
+
+def _render(p: Pass, name: str, index: int) -> dict[str, Any]:
+    pod = _render_pod(p, name, index)
+    if scheduler := p.settings.gang_scheduler:
+        gang.decorate(pod, p.job.name, name, scheduler)
+    return pod
+
+
+def _render_pod(p: Pass, name: str, index: int) -> dict[str, Any]:
+    state = p.state
+    if state is None:
+        counts = {each: replica.count for each, replica in p.declared.tf_replica_specs.items()}
+        return render_pod(p.job, p.declared, name, index, configs=p.sizes.tf_configs(counts, 0))
+    size = _size_with(state, name, index)
+    added = size is not state
+    configs = p.sizes.tf_configs(size.replicas, size.slot, size.indexes)
+    pod = render_pod(p.job, p.sizes.spec(size.replicas), name, index, configs=configs)
+    what = p.elasticity.injected(p.declared) if p.settings.image else "none"
+    inject.inject(pod, what, p.settings.image, p.elasticity.checkpoint_dir)
+    if added or state.generation:
+        head, tail = configs.parts(name, index)
+        command = Command(size.generation, "prepare" if added else "run", head + tail)
+        pod["metadata"].setdefault("annotations", {})[COMMAND_ANNOTATION] = command.to_json()
+    if node := _node(size, name, index):
+        inject.pin(pod, node)
+        if p.elasticity.loanable:  # only where the plan says, so that it knows of every pod on a node that is lent
+            inject.tolerate_loan(pod)
+    cpu = cpu_of_replica(p, size, name, index)
+    if cpu is not None and size.cpu.get(name):
+        inject.set_cpu(pod, *cpu)
+    return pod
+
+
+def advance_services(p: Pass, name: str, wanted: Sequence[int]) -> None:
+    """Have the services of a type with these indexes; one without an owner is adopted."""
+    present: set[int] = set()
+    for service in (*p.services, *p.orphans):
+        if service.replica_type != name.lower() or service.index is None:
+            continue
+        present.add(service.index)
+        if service.terminating:
+            continue
+        if service.index not in wanted:
+            if service.owner:
+                p.actions.append(DeleteService(service.name, service.uid))
+        elif not service.owner:
+            p.actions.append(AdoptService(service.name, service.uid))
+    for index in wanted:
+        service_name = general_name(p.job.name, name, index)
+        if index not in present and _may_create(p, Service, service_name):
+            render = partial(render_service, p.job, p.spec, name, index)
+            p.actions.append(Create("Service", service_name, render))
+
+
+def _size_with(state: State, name: str, index: int) -> State | Next:
+    """The size that a replica belongs to: the one that the job runs with, or if it is added for the next one, that."""
+    return state if state.next is None or index in state.pods(name) else state.next
+
+
+def _node(size: State | Next, name: str, index: int) -> str:
+    """The node of a pod; empty where kube-scheduler chooses."""
+    nodes, task = size.nodes.get(name, ()), position(size.replicas, size.indexes, name, index)
+    return nodes[task] if task is not None and task < len(nodes) else ""
+
+
+def _relabelled(holder: Pod | Service) -> str:
+    kind = type(holder).__name__
+    return (
+        f"Error creating: {kind.lower()} {holder.name} of this job is there, but by its labels it is another replica, "
+        f"or none ({REPLICA_TYPE_LABEL} and {REPLICA_INDEX_LABEL}): restore them, or delete it"
+    )
+
+
+def _tally(counts: ReplicaCounts, pod: Pod, *, leaving: bool) -> None:
+    if pod.phase == "Running":
+        if not pod.terminating:
+            counts.active += 1
+        elif not leaving:
+            # Somebody else deletes it (a drain, a preemption): upstream counts it failed at once.
+            counts.failed += 1
+    elif pod.phase == "Succeeded" and not leaving:
+        counts.succeeded += 1
+    elif pod.phase == "Failed" and not leaving:
+        counts.failed += 1

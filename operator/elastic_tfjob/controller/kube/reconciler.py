@@ -1,0 +1,143 @@
+"""The workers that reconcile jobs: each takes one off the queue, decides its next step and has it carried out."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+import structlog
+
+from elastic_tfjob.controller.job.decision import Event, Observed, Settings
+from elastic_tfjob.controller.job.reconcile import reconcile
+from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.caches import Caches, jobs_path
+from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Fenced, NotFound, Unavailable
+from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.executor import Executor
+from elastic_tfjob.controller.kube.polling import Reports
+from elastic_tfjob.controller.kube.queue import KeyQueue
+from elastic_tfjob.controller.kube.supervise import cancels, excerpt, trace
+from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, mine
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.state import State
+
+__all__ = ["Reconciler"]
+
+log = structlog.get_logger(__name__)
+
+# How long a job waits whose turn came while this replica was not sure to lead.
+_NOT_SURE_S: Final = 1.0
+
+
+class Reconciler:
+    """`observe` gives what is known of a job; `holds` says whether this replica may act. Once it is `stopping`, no job
+    is begun any more."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        caches: Caches,
+        *,
+        queue: KeyQueue,
+        executor: Executor,
+        reports: Reports,
+        recorder: Recorder,
+        observe: Callable[[Job, datetime], Observed],
+        settings: Callable[[], Settings],
+        holds: Callable[[], bool],
+    ) -> None:
+        self._api = api
+        self._caches = caches
+        self._queue = queue
+        self._executor = executor
+        self._reports = reports
+        self._recorder = recorder
+        self._observe = observe
+        self._settings = settings
+        self._holds = holds
+        # Jobs of which a write found nothing there.
+        self._doubted: set[Key] = set()
+        self.stopping = False
+
+    async def work(self) -> None:
+        """Reconcile one job after the other, for ever."""
+        while not self.stopping:
+            key = await self._queue.take()
+            try:
+                if self.stopping:
+                    continue
+                if self._holds():
+                    with metrics.RECONCILE_SECONDS.time():
+                        await self._handle(key)
+                else:
+                    # Of a process that was paused: either the lease is renewed in a moment, or this one ends.
+                    self._queue.add(key, _NOT_SURE_S)
+            finally:
+                self._queue.done(key)
+            # A job without anything to write has let nobody else run so far.
+            await asyncio.sleep(0)
+        await asyncio.Event().wait()
+
+    async def _handle(self, key: Key) -> None:
+        """Reconcile one job. Whatever goes wrong with it is reported and tried again, and touches no other job."""
+        job = next(iter(self._caches.jobs.of_job(key)), None)
+        if job is None:
+            self._queue.forget(key)
+            self._doubted.discard(key)
+            return
+        where = {"namespace": job.namespace, "job": job.name}
+        try:
+            if key in self._doubted:
+                # A job that is gone, where a late watch has not said so yet, gets no pods: it raises NotFound here.
+                await self._api.get(f"{jobs_path(job.namespace)}/{job.name}")
+                self._doubted.discard(key)
+            await self._reconcile(job)
+            self._queue.succeeded(key)
+        except Conflict as error:
+            # The watch brings the newer version; this is for the case that it did so already.
+            again_s = self._queue.retry(key)
+            log.info("conflict", **where, error=str(error), again_in_s=again_s)
+        except Fenced as error:
+            self._queue.add(key, _NOT_SURE_S)
+            log.warning("not written", **where, error=str(error))
+        except (Unavailable, NotFound) as error:
+            if isinstance(error, NotFound):
+                self._doubted.add(key)
+            again_s = self._queue.retry(key)
+            log.warning("reconcile failed", **where, error=str(error), again_in_s=again_s)
+        except ApiError as error:
+            again_s = self._queue.retry(key)
+            log.error("refused by the API server", **where, error=str(error), again_in_s=again_s)
+        except (Exception, asyncio.CancelledError) as error:
+            if cancels(error):
+                raise
+            again_s = self._queue.retry(key)
+            metrics.RECONCILE_FAILURES.inc()
+            problem = excerpt(error)
+            log.error("bug: reconcile failed", **where, error=problem, trace=trace(error), again_in_s=again_s)
+            message = f"The operator cannot deal with this job, which stays as it is until that is mended: {problem}"
+            self._recorder.record(job, Event("Warning", "ReconcileFailed", message))
+
+    async def _reconcile(self, job: Job) -> None:
+        key = job.key
+        now = datetime.now(UTC)
+        decision = reconcile(self._observe(job, now), self._settings())
+        try:
+            await self._executor.carry_out(job, decision)
+        finally:
+            # Whatever failed, the phase may have been stored.
+            for newest in self._caches.jobs.of_job(key):
+                self._reports.follow(key, _rescaling(newest))
+        # Of a job that failed the retry, at most a minute away, calculates this anew.
+        if decision.again_at is not None:
+            self._queue.add(key, (decision.again_at - now).total_seconds())
+
+
+def _rescaling(job: Job) -> bool:
+    try:
+        state = State.parse(job.annotations.get(STATE_ANNOTATION))
+    except ValueError:
+        return False
+    return state is not None and mine(job.annotations, job.uid) and state.rescaling

@@ -1,0 +1,42 @@
+"""Why sizes changed, where the sizes do not tell it: what targets said, by generation. Pure.
+
+They are in an annotation of their own, which the reconcile loop writes together with `state`: the first release refuses
+a state with a key that it does not know, and would begin a running job anew after a downgrade.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import orjson
+
+from elastic_tfjob.api.fields import Fields
+from elastic_tfjob.api.limits import MAX_VALUE
+from elastic_tfjob.scheduling.causes import CAUSES, Cause
+
+__all__ = ["CAUSES_ANNOTATION", "Causes", "causes_json", "read_causes"]
+
+CAUSES_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/causes"
+
+Causes = Mapping[int, Cause]
+"""Causes by the generation of the size that they led to."""
+
+_MOST: Final = 32
+_DIGITS: Final = 10
+
+
+def causes_json(causes: Causes) -> str | None:
+    """The annotation's text; None where it has nothing to say."""
+    return orjson.dumps({str(generation): cause for generation, cause in causes.items()}).decode() if causes else None
+
+
+def read_causes(text: str | None) -> Causes:
+    """What was written; what makes no sense counts as not there: never raises."""
+    if text is None or len(text) > MAX_VALUE:
+        return {}
+    try:
+        raw = Fields(orjson.loads(text))
+        names = [name for name in raw.names(_MOST) if len(name) <= _DIGITS and name.isascii() and name.isdecimal()]
+    except ValueError:
+        return {}
+    said = {int(name): raw.any(name) for name in names}
+    return {generation: cause for generation, word in said.items() for cause in CAUSES if cause == word}

@@ -1,0 +1,203 @@
+"""A pod of a TFJob, as far as decisions read it: where and how it runs, or what keeps it from running. Pure."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+from itertools import islice
+from typing import Final
+
+from elastic_tfjob.api.fields import cut
+from elastic_tfjob.api.limits import MAX_TROUBLES_TEXT
+from elastic_tfjob.api.tfjob import CONTAINER
+from elastic_tfjob.controller.objects.affinity import pinned_to
+from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND, abridged
+from elastic_tfjob.controller.objects.parsing import Key, Raw, of_replica, readable, short_word
+from elastic_tfjob.controller.objects.quantities import cpu_of, requests_of
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
+
+# What the operator adds to a pod (inject.py): the native sidecar that serves its status, and what brings the launcher.
+EXPORTER: Final = "elastic-tfjob-exporter"
+INSTALL: Final = "elastic-tfjob-install"
+# What is told of one pod at once, and the length of an event's reason.
+_TROUBLES: Final = 16
+_REASON: Final = 128
+# Characters of kube-scheduler's words that are kept: with a thousand nodes it has many.
+_WORDS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a pod does not run: the reason and message of the event that tells the user."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod of some TFJob. `index` is None where the label is not a number; `exit_code` is None until the container
+    that trains has terminated. `cpu` are request and limit of that container in millicores, `command` is what the
+    operator told its launcher; `exporter` tells that it can be asked for its status; `pinned` is the one node that it
+    may be bound to; `running_since` is when the container that trains was started (RFC 3339), while it runs.
+    `unschedulable_at` is since when kube-scheduler finds no node for it, `unschedulable` are its words. `not_installed`
+    is when it failed because the launcher could not be installed in it (RFC 3339, or "unknown")."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    job: str
+    owner: str
+    replica_type: str
+    index: int | None
+    phase: str
+    terminating: bool
+    exit_code: int | None
+    restarts: int
+    troubles: tuple[Trouble, ...]
+    node: str = ""
+    ip: str = ""
+    requests: Resources = NOTHING
+    cpu: tuple[int, int] = (0, 0)
+    command: str = ""
+    exporter: bool = False
+    pinned: str = ""
+    running_since: str = ""
+    unschedulable_at: str = ""
+    unschedulable: str = ""
+    not_installed: str = ""
+
+    @classmethod
+    @readable
+    def parse(cls, raw: Raw) -> "Pod":
+        """Keep what decisions read of a pod as the API sends it."""
+        metadata = raw["metadata"]
+        spec = raw.get("spec") or {}
+        status = raw.get("status") or {}
+        containers = status.get("containerStatuses") or ()
+        inits = status.get("initContainerStatuses") or ()
+        unschedulable_at, unschedulable = _verdict(status)
+        return cls(
+            **of_replica(metadata),
+            phase=short_word(status.get("phase")),
+            exit_code=next(
+                (
+                    container["state"]["terminated"]["exitCode"]
+                    for container in containers
+                    if container["name"] == CONTAINER and (container.get("state") or {}).get("terminated")
+                ),
+                None,
+            ),
+            restarts=sum(_restarts(container) for container in (*inits, *containers)),
+            troubles=_first_words(_troubles(metadata["name"], status)),
+            node=sys.intern(spec.get("nodeName") or ""),
+            pinned=sys.intern(pinned_to(spec)),
+            unschedulable_at=unschedulable_at,
+            unschedulable=unschedulable,
+            ip=_ip(status.get("podIP") or ""),
+            requests=requests_of(spec),
+            cpu=cpu_of(spec),
+            command=abridged((metadata.get("annotations") or {}).get(COMMAND_ANNOTATION, "")),
+            running_since=next(
+                (
+                    (container["state"].get("running") or {}).get("startedAt") or ""
+                    for container in containers
+                    if container["name"] == CONTAINER and container.get("state")
+                ),
+                "",
+            ),
+            exporter=any(container.get("name") == EXPORTER for container in spec.get("initContainers") or ()),
+            not_installed=_not_installed(inits) if status.get("phase") == "Failed" else "",
+        )
+
+    @property
+    def key(self) -> Key:
+        """The job that the pod belongs to by its labels."""
+        return self.namespace, self.job
+
+    @property
+    def ended(self) -> bool:
+        """It holds nothing of its node any more."""
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def stopped_by_us(self) -> bool:
+        """The operator said that it would delete this pod."""
+        return self.command == STOP_COMMAND
+
+
+def _not_installed(inits: Iterable[Raw]) -> str:
+    """When the init container that installs the launcher ended for good without having done so; empty: it did not."""
+    for container in inits:
+        ended = (container.get("state") or {}).get("terminated") if container["name"] == INSTALL else None
+        if ended and ended["exitCode"]:
+            return str(ended.get("finishedAt") or "") or "unknown"
+    return ""
+
+
+def _verdict(status: Raw) -> tuple[str, str]:
+    """Since when kube-scheduler finds no node for a pod, and why; nothing where it did or has not looked yet."""
+    for condition in status.get("conditions") or ():
+        if (condition.get("type"), condition.get("status")) != ("PodScheduled", "False"):
+            continue
+        if condition.get("reason") == "Unschedulable":
+            return condition.get("lastTransitionTime") or "", (condition.get("message") or "")[:_WORDS]
+    return "", ""
+
+
+def _ip(written: str) -> str:
+    """A pod's address, which is asked for its status; empty for what is none: a name would lead elsewhere."""
+    try:
+        return str(ip_address(written))
+    except ValueError:
+        return ""
+
+
+def _restarts(container: Raw) -> int:
+    """How often a container of the user's was restarted."""
+    return 0 if container["name"] in (EXPORTER, INSTALL) else max(0, container.get("restartCount") or 0)
+
+
+def _troubles(pod: str, status: Raw) -> Iterator[Trouble]:
+    """What keeps an active pod from running, in upstream's words: its containers' states, else its newest condition."""
+    if status.get("phase") in ("Succeeded", "Failed"):
+        return
+    if reported := status.get("containerStatuses") or status.get("initContainerStatuses"):
+        for container in reported:
+            state = container.get("state") or {}
+            terminated, waiting = state.get("terminated"), state.get("waiting")
+            if terminated and terminated.get("exitCode"):
+                yield _trouble(
+                    terminated.get("reason") or "Error",
+                    f"Error pod {pod} container {container['name']} exitCode: {terminated['exitCode']} "
+                    f"terminated message: {terminated.get('message', '')}",
+                )
+            if waiting and waiting.get("message"):
+                yield _trouble(
+                    waiting.get("reason") or "Waiting",
+                    f"Error pod {pod} container {container['name']} waiting message: {waiting['message']}",
+                )
+        return
+    if conditions := status.get("conditions"):
+        newest = max(conditions, key=lambda condition: condition.get("lastTransitionTime") or "")
+        if newest.get("status") != "True":
+            yield _trouble(
+                newest.get("reason") or newest["type"],
+                f"Error pod {pod} condition message: {newest.get('message', '')}",
+            )
+
+
+def _trouble(reason: str, message: str) -> Trouble:
+    return Trouble(cut(reason, _REASON), cut(message))
+
+
+def _first_words(troubles: Iterable[Trouble]) -> tuple[Trouble, ...]:
+    """As many troubles as are told at once, whose messages take no more room together than is kept for a pod."""
+    found, room = [], MAX_TROUBLES_TEXT
+    for each in islice(troubles, _TROUBLES):
+        found.append(Trouble(each.reason, cut(each.message, room)))
+        room -= len(found[-1].message)
+        if not room:
+            break
+    return tuple(found)

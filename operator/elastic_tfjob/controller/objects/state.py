@@ -1,0 +1,323 @@
+"""Where a job is: the annotation `state`, which the reconcile loop writes. Pure."""
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Literal, TypeVar, cast, get_args
+
+import orjson
+
+from elastic_tfjob.api.fields import Fields, cut, describe
+from elastic_tfjob.api.limits import (
+    MAX_ANNOTATION_BYTES,
+    MAX_DURATION_S,
+    MAX_ENTRIES,
+    MAX_GENERATION,
+    MAX_MILLICORES,
+    MAX_PROBLEM_LENGTH,
+    MAX_RATE,
+    MAX_STEPS,
+)
+from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, mine, read_annotation, shorten_reason
+from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION, Causes, causes_json, read_causes
+from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION, Indexes, as_text, numbered, parse, spans
+from elastic_tfjob.controller.objects.size import (
+    Counts,
+    Cpu,
+    Mode,
+    Nodes,
+    read_counts,
+    read_cpu,
+    read_generation,
+    read_mode,
+    read_nodes,
+    read_slot,
+)
+from elastic_tfjob.controller.objects.stop import Stop, read_stop
+from elastic_tfjob.scheduling.causes import Cause, cause_of
+
+Phase = Literal["Waiting", "Stable", "Preparing", "Checkpointing", "Switching", "RollingBack", "Recreating"]
+T = TypeVar("T")
+
+_HISTORY: Final = 10
+# Steps per second between which a measurement can be believed.
+_SLOWEST, _FASTEST = 1e-9, 1e9
+_SIZE: Final = re.compile(r"[0-9]{1,9}/[0-9]{1,9}")
+# What has an annotation of its own.
+_ELSEWHERE: Final = ("indexes", "causes")
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The size that a job is on its way to, and how. `before` is the size that it comes from. `indexes` are of pods."""
+
+    generation: int
+    slot: int
+    mode: Mode
+    replicas: Counts
+    before: Counts
+    nodes: Nodes = field(default_factory=dict)
+    cpu: Cpu = field(default_factory=dict)
+    reason: str = ""
+    indexes: Indexes = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shorten_reason(self)
+
+    def pods(self, name: str) -> Sequence[int]:
+        """The indexes of a type's pods, in the order of its tasks."""
+        return numbered(self.replicas, self.indexes, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A target that could not be reached, and is not tried again."""
+
+    generation: int
+    reason: str
+    at: str
+
+    def __post_init__(self) -> None:
+        shorten_reason(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Rescaled:
+    """A rescale that is done. `downtime_s` is from the last step before to the first step after it."""
+
+    generation: int
+    at: str
+    before: Counts
+    after: Counts
+    mode: Mode
+    downtime_s: float | None
+    lost_steps: int | None
+    reason: str
+
+    def __post_init__(self) -> None:
+        shorten_reason(self)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where a job is. `slot` says which of its two ports it uses, `since` when the phase began (RFC 3339).
+
+    `speeds` are the steps per second seen at each size, "PS/workers", and `speed_cpu` the millicores that a worker had
+    then in the mean, where that is not what it requests; `numbers_at` is when the figures were refreshed. `indexes` are
+    those of the pods (objects/indexes.py); they are in an annotation of their own, `indexes_json`.
+    `stop` is the stop that a plan asked for, until the job makes steps again. `causes` are those that targets gave for
+    sizes of the history and the one to come (objects/causes.py), in an annotation of their own, too, `causes_json`.
+    """
+
+    phase: Phase
+    generation: int = 0
+    slot: int = 0
+    replicas: Counts = field(default_factory=dict)
+    nodes: Nodes = field(default_factory=dict)
+    cpu: Cpu = field(default_factory=dict)
+    since: str = ""
+    reason: str = ""
+    next: Next | None = None
+    refused: Refused | None = None
+    rescales: int = 0
+    last_downtime_s: float | None = None
+    history: tuple[Rescaled, ...] = ()
+    step: int | None = None
+    total_steps: int | None = None
+    steps_per_s: float | None = None
+    eta: str | None = None
+    speeds: Mapping[str, float] = field(default_factory=dict)
+    speed_cpu: Mapping[str, int] = field(default_factory=dict)
+    numbers_at: str | None = None
+    indexes: Indexes = field(default_factory=dict)
+    stop: Stop | None = None
+    causes: Causes = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shorten_reason(self)
+
+    @classmethod
+    def parse(cls, text: str | None) -> "State | None":
+        """Read the annotation alone, which counts pods up to the highest index and has no causes; None where there is
+        none. Raises ValueError for nonsense, and nothing else."""
+        return None if text is None else read_annotation("state", text, _state)
+
+    @classmethod
+    def of(cls, annotations: Mapping[str, str], uid: str, types: Collection[str]) -> "State | None":
+        """The state of the job with this uid and these replica types; None where there is none, or another job's.
+        Raises ValueError for nonsense, and nothing else. A type that an edit took out of the spec stays in the state:
+        without its memory of the others the job would begin anew."""
+        found = cls.parse(annotations.get(STATE_ANNOTATION)) if mine(annotations, uid) else None
+        if found is None:
+            return None
+        for size in (found.replicas, found.next.replicas if found.next is not None else {}):
+            if size and not size.keys() & set(types):
+                raise ValueError(
+                    f"{STATE_ANNOTATION}: replicas of {describe(min(size))}, which the spec does not have; "
+                    f"it has {cut(', '.join(sorted(types)), MAX_PROBLEM_LENGTH)}"
+                )
+        if (text := annotations.get(INDEXES_ANNOTATION)) is not None:
+            found = _with_indexes(found, text)
+        causes = read_causes(annotations.get(CAUSES_ANNOTATION))
+        return replace(found, causes=causes) if causes else found
+
+    def to_json(self) -> str:
+        """The annotation's text."""
+        written = _written(self)
+        if self.stop is None:
+            del written["stop"]
+        if self.next is not None:
+            written["next"] = _written(self.next)
+        return orjson.dumps(written).decode()
+
+    @property
+    def indexes_json(self) -> str | None:
+        """The text of the annotation with the indexes; None where there is nothing to say."""
+        coming = [(self.next.generation, self.next.indexes)] if self.next is not None else []
+        return as_text([(self.generation, self.indexes), *coming])
+
+    @property
+    def causes_json(self) -> str | None:
+        """The text of the annotation with the causes; None where there is nothing to say."""
+        if not self.causes:
+            return None
+        known = {change.generation for change in (*self.history, self.next) if change is not None}
+        return causes_json({generation: cause for generation, cause in self.causes.items() if generation in known})
+
+    def cause(self, change: Next | Rescaled) -> Cause:
+        """Why the size is or was changed, in one word: what its target said, else what the sizes tell."""
+        after = change.replicas if isinstance(change, Next) else change.after
+        told = self.causes.get(change.generation)
+        return told or cause_of(change.before, after, moved=True, stopped=False)
+
+    def pods(self, name: str) -> Sequence[int]:
+        """The indexes of a type's pods, in the order of its tasks."""
+        return numbered(self.replicas, self.indexes, name)
+
+    @property
+    def rescaling(self) -> bool:
+        """On its way from one size to another."""
+        return self.phase not in ("Waiting", "Stable")
+
+    @property
+    def measured(self) -> dict[tuple[int, int], tuple[float, int | None]]:
+        """`speeds` by (PSs, workers), each with the CPU that a worker had then; None: what it requests. What cannot be
+        a size or a speed is left out."""
+        found: dict[tuple[int, int], tuple[float, int | None]] = {}
+        for text, rate in self.speeds.items():
+            ps, _, workers = text.partition("/")
+            if (
+                ps.isdecimal()
+                and workers.isdecimal()
+                and max(len(ps), len(workers)) < 10
+                and _SLOWEST < rate < _FASTEST
+            ):
+                found[int(ps), int(workers)] = rate, self.speed_cpu.get(text)
+        return found
+
+    def remember(self, done: Rescaled) -> tuple[Rescaled, ...]:
+        """The history with one more, of which the last ones are kept."""
+        return (*self.history, done)[-_HISTORY:]
+
+
+def _written(size: State | Next) -> dict[str, Any]:
+    """The fields of a state as they are kept: its replicas are the pods up to the highest index."""
+    found = {each.name: getattr(size, each.name) for each in fields(size) if each.name not in _ELSEWHERE}
+    if size.indexes:
+        found["replicas"] = spans(size.replicas, size.indexes)
+    return found
+
+
+def _with_indexes(state: State, text: str) -> State:
+    """A state that was read, with the indexes of its pods."""
+    coming = state.next
+    if coming is not None and (pods := parse(text, coming.generation, coming.replicas)):
+        coming = replace(coming, indexes=pods, replicas=_counted(coming.replicas, pods))
+    pods = parse(text, state.generation, state.replicas)
+    return replace(state, next=coming, indexes=pods, replicas=_counted(state.replicas, pods))
+
+
+def _counted(written: Counts, indexes: Indexes) -> Counts:
+    return {name: len(indexes[name]) if name in indexes else count for name, count in written.items()}
+
+
+def _state(raw: Fields) -> State:
+    phase = cast("Phase", raw.word("phase", get_args(Phase)))
+    coming, refused = raw.within("next"), raw.within("refused")
+    if coming is None and phase not in ("Waiting", "Stable"):
+        raise ValueError(f"next is missing: phase {phase} needs the size to go to")
+    replicas = read_counts(raw, "replicas")
+    return State(
+        phase=phase,
+        generation=read_generation(raw, default=0),
+        slot=read_slot(raw, default=0),
+        replicas=replicas,
+        nodes=read_nodes(raw, replicas),
+        cpu=read_cpu(raw),
+        since=raw.time("since", empty=True) or "",
+        reason=raw.text("reason"),
+        next=_next(coming) if coming is not None else None,
+        refused=_refused(refused) if refused is not None else None,
+        rescales=raw.whole("rescales", MAX_GENERATION, default=0),
+        last_downtime_s=raw.number("last_downtime_s", MAX_DURATION_S, least=None),
+        history=tuple(map(_rescaled, raw.objects("history")))[-_HISTORY:],
+        step=raw.integer("step", MAX_STEPS),
+        total_steps=raw.integer("total_steps", MAX_STEPS),
+        steps_per_s=raw.number("steps_per_s", MAX_RATE),
+        eta=raw.time("eta"),
+        speeds=_by_size(raw, "speeds", lambda sizes, size: sizes.number(size, MAX_RATE)),
+        speed_cpu=_by_size(raw, "speed_cpu", lambda sizes, size: sizes.integer(size, MAX_MILLICORES)),
+        numbers_at=raw.time("numbers_at"),
+        stop=read_stop(raw.within("stop")),
+    )
+
+
+def _next(raw: Fields) -> Next:
+    replicas = read_counts(raw, "replicas", required=True)
+    return Next(
+        generation=read_generation(raw),
+        slot=read_slot(raw),
+        mode=read_mode(raw),
+        replicas=replicas,
+        before=read_counts(raw, "before", required=True),
+        nodes=read_nodes(raw, replicas),
+        cpu=read_cpu(raw),
+        reason=raw.text("reason"),
+    )
+
+
+def _refused(raw: Fields) -> Refused:
+    return Refused(read_generation(raw), raw.text("reason"), _at(raw))
+
+
+def _rescaled(raw: Fields) -> Rescaled:
+    return Rescaled(
+        generation=read_generation(raw),
+        at=_at(raw),
+        before=read_counts(raw, "before", required=True),
+        after=read_counts(raw, "after", required=True),
+        mode=read_mode(raw),
+        downtime_s=raw.number("downtime_s", MAX_DURATION_S, least=None),
+        lost_steps=raw.integer("lost_steps", MAX_STEPS, least=None),
+        reason=raw.text("reason"),
+    )
+
+
+def _at(raw: Fields) -> str:
+    if (found := raw.time("at")) is None:
+        raise raw.wrong("at", "a time")
+    return found
+
+
+def _by_size(raw: Fields, name: str, read: Callable[[Fields, str], T | None]) -> dict[str, T]:
+    """Figures by size, "PS/workers": the newest, should there be more than are kept."""
+    sizes = raw.within(name)
+    if sizes is None:
+        return {}
+    found: dict[str, T] = {}
+    for size in sizes.names(MAX_ANNOTATION_BYTES):
+        if not _SIZE.fullmatch(size):
+            raise ValueError(f"{raw.place(name)}: {describe(size)} is not a size such as 2/8")
+        if (value := read(sizes, size)) is not None:
+            found[size] = value
+    return dict(list(found.items())[-MAX_ENTRIES:])

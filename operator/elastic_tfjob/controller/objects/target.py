@@ -1,0 +1,84 @@
+"""What a job shall hold: the annotation `target`, which the scheduling loop writes. Pure."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from elastic_tfjob.api.fields import Fields, cut, describe
+from elastic_tfjob.api.limits import MAX_PROBLEM_LENGTH, MAX_WORD
+from elastic_tfjob.controller.objects.annotations import (
+    TARGET_ANNOTATION,
+    mine,
+    read_annotation,
+    shorten_reason,
+    without_empty,
+)
+from elastic_tfjob.controller.objects.size import Counts, Cpu, Nodes, read_counts, read_cpu, read_generation, read_nodes
+from elastic_tfjob.scheduling.causes import CAUSES, Cause
+from elastic_tfjob.scheduling.memory import Memory, readable
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a job shall hold. No replicas: it shall wait, and `reason` says why. No nodes: kube-scheduler chooses.
+
+    `generation` grows when `replicas` change, or a replica that runs is to go to another node. `declared` are the
+    spec's replicas when this was decided. `cause`: why it changes, in one word, where the sizes do not tell
+    it; another word counts as none. `memory`: what the profile remembers of the job (scheduling/memory.py), which
+    nobody else goes by.
+    """
+
+    generation: int
+    replicas: Counts
+    nodes: Nodes = field(default_factory=dict)
+    cpu: Cpu = field(default_factory=dict)
+    reason: str = ""
+    declared: Counts = field(default_factory=dict)
+    cause: Cause | Literal[""] = ""
+    memory: Memory = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shorten_reason(self)
+
+    @classmethod
+    def parse(cls, text: str | None) -> "Target | None":
+        """Read the annotation; None where there is none. Raises ValueError for nonsense, and nothing else."""
+        return None if text is None else read_annotation("target", text, _target)
+
+    @classmethod
+    def of(cls, annotations: Mapping[str, str], uid: str, types: Collection[str]) -> "Target | None":
+        """The target of the job with this uid and these replica types; None where there is none, or another job's.
+        Raises ValueError for nonsense, and nothing else."""
+        found = cls.parse(annotations.get(TARGET_ANNOTATION)) if mine(annotations, uid) else None
+        if found is None:
+            return None
+        if unknown := found.replicas.keys() - set(types):
+            raise ValueError(
+                f"{TARGET_ANNOTATION}: replicas of {describe(min(unknown))}, which the spec does not have; "
+                f"it has {cut(', '.join(sorted(types)), MAX_PROBLEM_LENGTH)}"
+            )
+        return found
+
+    def to_json(self) -> str:
+        """The annotation's text."""
+        return without_empty(self, "cause", "memory")
+
+
+def _target(raw: Fields) -> Target:
+    replicas = read_counts(raw, "replicas", required=True)
+    return Target(
+        generation=read_generation(raw),
+        replicas=replicas,
+        nodes=read_nodes(raw, replicas),
+        cpu=read_cpu(raw),
+        reason=raw.text("reason"),
+        declared=read_counts(raw, "declared"),
+        cause=_cause(raw),
+        memory=readable(raw.any("memory")),
+    )
+
+
+def _cause(raw: Fields) -> Cause | Literal[""]:
+    """It labels metrics, and a newer operator, or anybody else, may have written another word."""
+    found = raw.text("cause", MAX_WORD)
+    return next((cause for cause in CAUSES if cause == found), "")

@@ -1,0 +1,192 @@
+"""The OpenAPI document, written from the types of the answers. Pure."""
+
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from importlib.metadata import version
+from typing import Any, Final
+
+from elastic_tfjob.controller.query import answers
+from elastic_tfjob.controller.query.rows.job import JOB_STATES
+from elastic_tfjob.controller.query.rows.listing import MAX_FILTER, MAX_OFFSET, MAX_PAGE, PAGE, SORTED_BY
+
+__all__ = ["LISTED", "PAGED", "PREFIX", "ROUTES", "STREAM", "Route", "document"]
+
+PREFIX: Final = "/api/v1"
+STREAM: Final = f"{PREFIX}/stream"
+"""Below it are the same paths with answers that go on."""
+PAGED: Final = ("namespace", "limit", "offset")
+LISTED: Final = ("namespace", "state", "name", "sort", "limit", "offset")
+
+_NAME: Final = {"type": "string", "minLength": 1, "maxLength": MAX_FILTER}
+_FILTER: Final = {"type": "string", "maxLength": MAX_FILTER, "pattern": r"^[\x20-\x7E]*$"}
+
+_PARAMETERS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "namespace": ("only of this namespace", _FILTER),
+    "name": ("only jobs with this text in their names", _FILTER),
+    "state": (
+        "only jobs in one of these states, with commas between them",
+        {
+            "type": "string",
+            "maxLength": MAX_FILTER,
+            "pattern": "^(" + "|".join(JOB_STATES) + ")(,(" + "|".join(JOB_STATES) + "))*$",
+        },
+    ),
+    "sort": (
+        "what to sort by; with - before it the largest comes first. A job without that value comes last",
+        {"type": "string", "enum": [sign + name for name in SORTED_BY for sign in ("", "-")], "default": "name"},
+    ),
+    "limit": ("rows of a page", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": PAGE}),
+    "offset": ("rows before the page", {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET, "default": 0}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A path below PREFIX, what it answers, and the parameters of its query."""
+
+    path: str
+    name: str
+    text: str
+    answer: type
+    query: Sequence[str] = ()
+
+
+ROUTES: Final = (
+    Route("/jobs", "listJobs", "Jobs, filtered, sorted, a page of them.", answers.Jobs, LISTED),
+    Route("/jobs/{namespace}/{name}", "getJob", "One job with its timeline and forecast.", answers.JobDetail),
+    Route("/queue", "listQueue", "Jobs that wait, first to serve first, and why.", answers.Queue, PAGED),
+    Route("/nodes", "listNodes", "Nodes with the CPU held, lent and used there.", answers.Nodes, PAGED[1:]),
+    Route("/forecasts", "listForecasts", "When jobs are expected to end.", answers.Forecasts, LISTED),
+)
+
+_REFUSALS: Final = {
+    "400": "a parameter is wrong",
+    "401": "no token, or one that the API server does not accept",
+    "403": "not allowed to read this",
+    "404": "there is no such job",
+    "429": "too many tokens were sent that had to be reviewed",
+    "503": "too many requests are open, or the operator has not read all objects yet",
+}
+
+
+_EVENTS: Final = (
+    "Events: `snapshot`, the whole answer as the path without `/stream` gives it; `same`, in its place where "
+    "Last-Event-ID is the id of just that answer; `delta`, the fields that are others now, of which `items` is either "
+    "a whole page or an object of rows by their index; `refused`, an Error, after which the stream ends; `end`: come "
+    "back with Last-Event-ID. A comment comes where nothing has changed for 15 s."
+)
+_LAST: Final = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "description": "the id of the last event that was read",
+    "schema": {"type": "string", "pattern": "^[0-9a-f]{24}$"},
+}
+_STREAMED: Final = {
+    "description": "Server-sent events.",
+    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+}
+
+
+def document() -> dict[str, Any]:
+    """The document, OpenAPI 3.1."""
+    schemas: dict[str, Any] = {}
+    error = _content(schemas, answers.Error)
+    paths: dict[str, Any] = {}
+    for route in ROUTES:
+        placed = [
+            {"name": name, "in": "path", "required": True, "schema": dict(_NAME)}
+            for name in ("namespace", "name")
+            if f"{{{name}}}" in route.path
+        ]
+        asked = [
+            {"name": name, "in": "query", "description": _PARAMETERS[name][0], "schema": dict(_PARAMETERS[name][1])}
+            for name in route.query
+        ]
+        refusals: dict[str, Any] = {code: {"description": text, **error} for code, text in _REFUSALS.items()}
+        found: dict[str, Any] = {"200": {"description": route.text, **_content(schemas, route.answer)}}
+        paths[PREFIX + route.path] = {
+            "get": {
+                "operationId": route.name,
+                "summary": route.text,
+                "parameters": [*placed, *asked],
+                "responses": {**found, **refusals},
+            }
+        }
+        paths[STREAM + route.path] = {
+            "get": {
+                "operationId": f"stream{route.name.removeprefix('list').removeprefix('get')}",
+                "summary": f"{route.text} First all of it, then what changes, as server-sent events.",
+                "description": _EVENTS,
+                "parameters": [*placed, *asked, _LAST],
+                "responses": {"200": _STREAMED, **refusals},
+            }
+        }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "elastic-tfjob query API",
+            "version": version("elastic-tfjob"),
+            "description": "What the operator knows of TFJobs. Nothing can be changed here.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(schemas.items())),
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "tokenBehindProxy": {"type": "apiKey", "in": "header", "name": "X-Elastic-Tfjob-Token"},
+            },
+        },
+        "security": [{}, {"token": []}, {"tokenBehindProxy": []}],
+    }
+
+
+def _content(schemas: dict[str, Any], kind: type) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": _schema(schemas, kind)}}}
+
+
+def _schema(schemas: dict[str, Any], kind: Any) -> dict[str, Any]:
+    """The JSON Schema of a type; dataclasses become components."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        found = _schema(schemas, arguments[0])
+        return {**found, "description": arguments[1]}
+    if origin is typing.Literal:
+        return {"type": "string", "enum": list(arguments)}
+    if origin in (types.UnionType, typing.Union):
+        (inner,) = (each for each in arguments if each is not types.NoneType)
+        found = _schema(schemas, inner)
+        if "type" not in found:
+            return {"anyOf": [found, {"type": "null"}]}
+        either = {**found, "type": [found["type"], "null"]}
+        return {**either, "enum": [*found["enum"], None]} if "enum" in found else either
+    if origin is tuple:
+        if arguments[-1] is not Ellipsis:
+            return {
+                "type": "array",
+                "prefixItems": [_schema(schemas, each) for each in arguments],
+                "minItems": len(arguments),
+                "maxItems": len(arguments),
+            }
+        return {"type": "array", "items": _schema(schemas, arguments[0])}
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {"type": "object", "additionalProperties": _schema(schemas, arguments[1])}
+    if is_dataclass(kind):
+        return _component(schemas, typing.cast("type", kind))
+    return {"type": {str: "string", int: "integer", float: "number", bool: "boolean"}[kind]}
+
+
+def _component(schemas: dict[str, Any], kind: type) -> dict[str, Any]:
+    if kind.__name__ not in schemas:
+        schemas[kind.__name__] = {}  # keeps its place, should it name itself
+        hints = typing.get_type_hints(kind, include_extras=True)
+        schemas[kind.__name__] = {
+            "type": "object",
+            "description": " ".join((kind.__doc__ or "").split()),
+            "properties": {name: _schema(schemas, hint) for name, hint in hints.items()},
+            "required": [each.name for each in fields(kind)],
+            "additionalProperties": False,
+        }
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}

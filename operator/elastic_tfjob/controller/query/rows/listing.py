@@ -1,0 +1,142 @@
+"""What an asker wants of a list: filtered, sorted, a page. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from elastic_tfjob.api.fields import describe
+from elastic_tfjob.controller.query.rows.job import JOB_STATES, JobRow
+
+__all__ = [
+    "MAX_FILTER",
+    "MAX_OFFSET",
+    "MAX_PAGE",
+    "PAGE",
+    "SORTED_BY",
+    "BadQuery",
+    "Listing",
+    "Page",
+    "matches",
+    "page",
+]
+
+T = TypeVar("T")
+
+PAGE: Final = 50
+MAX_PAGE: Final = 200
+MAX_OFFSET: Final = 1_000_000
+MAX_FILTER: Final = 253
+"""Characters of a filter: no name in Kubernetes has more."""
+
+SORTED_BY: Final[Mapping[str, Callable[[JobRow], Any]]] = {
+    "name": lambda row: (row.namespace, row.name),
+    "created": lambda row: row.created,
+    "state": lambda row: row.state,
+    "eta": lambda row: row.eta,
+    "deadline": lambda row: row.deadline,
+    "slack_s": lambda row: row.slack_s,
+    "steps_per_s": lambda row: row.steps_per_s,
+    "step": lambda row: row.step,
+    "replicas": lambda row: sum(row.replicas.values()),
+    "rescales": lambda row: row.rescales,
+    "waits_since": lambda row: row.waits_since,
+}
+"""What jobs may be sorted by. Times are RFC 3339 in UTC as the API server writes them, so their text sorts."""
+
+
+class BadQuery(ValueError):
+    """A query parameter that is refused: which one, what is wrong, what is allowed."""
+
+    def __init__(self, where: str, problem: str, allowed: str) -> None:
+        super().__init__(f"{where}: {problem}; allowed is {allowed}")
+        self.where = where
+        self.problem = problem
+        self.allowed = allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A question for a page of a list. Empty filters let everything pass; `text` is a part of the name."""
+
+    namespace: str = ""
+    states: frozenset[str] = frozenset()
+    text: str = ""
+    sort: str = "name"
+    descending: bool = False
+    offset: int = 0
+    limit: int = PAGE
+
+    @classmethod
+    def parse(cls, asked: Iterable[tuple[str, str]], known: Sequence[str]) -> "Listing":
+        """From the parameters of a query, of which only these are known here. Raises BadQuery, and nothing else."""
+        values: dict[str, str] = {}
+        for name, value in asked:
+            if name not in known:
+                allowed = ", ".join(known) or "no parameter at all"
+                raise BadQuery(describe(name), "no such query parameter", allowed)
+            if name in values:
+                raise BadQuery(name, "it is given more than once", "one of each")
+            if len(value) > MAX_FILTER:
+                raise BadQuery(name, f"it has {len(value)} characters", f"up to {MAX_FILTER}")
+            if not (value.isascii() and value.isprintable()):  # no name in Kubernetes has another character
+                raise BadQuery(name, "it has characters that no name has", "printable ASCII")
+            values[name] = value
+        sort = values.get("sort", "name")
+        if sort.removeprefix("-") not in SORTED_BY:
+            orders = ", ".join(SORTED_BY)
+            raise BadQuery("sort", f"jobs are not sorted by {describe(sort)}", f"{orders}, each with - before it too")
+        states = frozenset(values["state"].split(",")) if "state" in values else frozenset()
+        if wrong := sorted(states - set(JOB_STATES)):
+            raise BadQuery(
+                "state", f"no job is {describe(wrong[0])}", f"one or more, with commas, of {', '.join(JOB_STATES)}"
+            )
+        return cls(
+            namespace=values.get("namespace", ""),
+            states=states,
+            text=values.get("name", ""),
+            sort=sort.removeprefix("-"),
+            descending=sort.startswith("-"),
+            offset=_whole("offset", values.get("offset", "0"), 0, MAX_OFFSET),
+            limit=_whole("limit", values.get("limit", str(PAGE)), 1, MAX_PAGE),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some of the rows that match, and how many those are."""
+
+    items: Sequence[T]
+    total: int
+
+
+def matches(row: JobRow, listing: Listing) -> bool:
+    """Whether a job is among those that are asked for."""
+    return (
+        (not listing.namespace or row.namespace == listing.namespace)
+        and (not listing.states or row.state in listing.states)
+        and listing.text in row.name
+    )
+
+
+def page(rows: Iterable[JobRow], listing: Listing) -> Page[JobRow]:
+    """The page of jobs that match, in order. A job without the value that is sorted by comes last either way."""
+    value = SORTED_BY[listing.sort]
+    known: list[tuple[Any, str, str, JobRow]] = []
+    unknown: list[tuple[str, str, JobRow]] = []
+    for row in rows:
+        if matches(row, listing):
+            found = value(row)
+            if found is None:
+                unknown.append((row.namespace, row.name, row))
+            else:
+                known.append((found, row.namespace, row.name, row))
+    known.sort(key=lambda each: each[:3], reverse=listing.descending)
+    unknown.sort(key=lambda each: each[:2])
+    ordered = [each[3] for each in known] + [each[2] for each in unknown]
+    return Page(ordered[listing.offset : listing.offset + listing.limit], len(ordered))
+
+
+def _whole(name: str, text: str, least: int, most: int) -> int:
+    if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+        raise BadQuery(name, f"{describe(text)} is none", f"a whole number from {least} to {most}")
+    return int(text)

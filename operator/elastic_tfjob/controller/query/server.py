@@ -1,0 +1,300 @@
+"""The query API over HTTP: routes, limits, errors. What it answers is computed in `rows`; it never writes."""
+
+import asyncio
+import gc
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+import orjson
+import structlog
+from aiohttp import web
+
+from elastic_tfjob.api.fields import cut
+from elastic_tfjob.controller.kube.listening import listening
+from elastic_tfjob.controller.kube.supervise import excerpt, trace
+from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.settings import Configuration
+from elastic_tfjob.controller.query import answers, assets, openapi
+from elastic_tfjob.controller.query.gate import Asker, Gate, Refused
+from elastic_tfjob.controller.query.index import Cache, Index
+from elastic_tfjob.controller.query.rows.forecast import forecast_row
+from elastic_tfjob.controller.query.rows.job import JobRow, job_row, see
+from elastic_tfjob.controller.query.rows.listing import BadQuery, Listing, Page, page
+from elastic_tfjob.controller.query.rows.live import live_row
+from elastic_tfjob.controller.query.rows.node import NodeRow, node_rows
+from elastic_tfjob.controller.query.rows.timeline import sizes, timeline
+from elastic_tfjob.controller.query.streams import Streams
+
+__all__ = ["QueryServer", "Source"]
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Ask = Callable[[web.Request], Awaitable[Any]]
+
+_TIMEOUT_S: Final = 30.0
+_KEEP_ALIVE_S: Final = 30.0
+# Nodes are summed up over all pods: once in so long, however many ask.
+_NODES_S: Final = 1.0
+_LOOK_S: Final = 0.5
+# Pages that many ask for again and again are sorted once after a change.
+_PAGES: Final = 64
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What the operator has in memory. `missing` says in words what is not read yet, or nothing; `reports` is None
+    while this replica asks no pods."""
+
+    jobs: Cache[Job]
+    pods: Cache[Pod]
+    nodes: Cache[Node]
+    foreign: Cache[ForeignPod]
+    configuration: Callable[[], Configuration]
+    priorities: Callable[[], Mapping[str, int]]
+    reports: Callable[[], Callable[[Key], Mapping[str, Report]] | None]
+    missing: Callable[[], str]
+
+
+class QueryServer:
+    """The server. `gate` says who may see what."""
+
+    def __init__(self, source: Source, gate: Gate) -> None:
+        self._source = source
+        self._gate = gate
+        self._index = Index(source.jobs, source.configuration, source.priorities)
+        self._open = 0
+        self._document = orjson.dumps(openapi.document())
+        self._nodes: tuple[float, Sequence[NodeRow]] = float("-inf"), ()
+        self._counting = asyncio.Lock()
+        self._pages: OrderedDict[Any, tuple[int, Page[JobRow]]] = OrderedDict()
+        self._streams = Streams(lambda: source.configuration().query.max_streams, self._version, _problem)
+
+    def serve(self, address: str) -> AbstractAsyncContextManager[None]:
+        """Serve at an address of Options while the context is open. Raises OSError where it is taken."""
+        # A stream whose reader has gone ends at once, not at the next thing there is to tell.
+        return listening(address, self.application(), keepalive_timeout=_KEEP_ALIVE_S, handler_cancellation=True)
+
+    async def run(self) -> None:
+        """Read all jobs once they are there, so that nobody who asks waits for it. Never returns."""
+        while self._source.missing():
+            await asyncio.sleep(_LOOK_S)
+        await self._index.rows()
+        # Rows refer to nothing but what is in them: the garbage collector need not look at them, nor at the caches.
+        gc.freeze()
+        await asyncio.Event().wait()
+
+    def application(self) -> web.Application:
+        """The routes."""
+        app = web.Application(middlewares=[self._guarded])
+        handlers = {
+            "listJobs": self._list_jobs,
+            "getJob": self._get_job,
+            "listQueue": self._list_queue,
+            "listNodes": self._list_nodes,
+            "listForecasts": self._list_forecasts,
+        }
+        for route in openapi.ROUTES:
+            app.router.add_get(openapi.PREFIX + route.path, _once(handlers[route.name]), allow_head=False)
+            app.router.add_get(openapi.STREAM + route.path, self._stream(handlers[route.name]), allow_head=False)
+        assets.add(app.router)
+        app.on_shutdown.append(self._streams.close)
+        app.router.add_get(f"{openapi.PREFIX}/openapi.json", self._show_document, allow_head=False)
+        return app
+
+    @web.middleware
+    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Errors in JSON, and no more open requests than are allowed."""
+        most = self._source.configuration().query.max_open_requests
+        streams = request.path.startswith(f"{openapi.STREAM}/")  # they are counted for themselves
+        if self._open >= most and not streams:
+            return _refusal(Refused(503, f"{most} requests are open, and no more are taken at once", again_s=1))
+        self._open += not streams
+        try:
+            async with asyncio.timeout(None if streams else _TIMEOUT_S):
+                return await handler(request)
+        except BadQuery as error:
+            return _refusal(Refused(400, error.problem, where=error.where, allowed=error.allowed))
+        except Refused as error:
+            return _refusal(error)
+        except TimeoutError:
+            return _refusal(Refused(503, f"there was no answer within {_TIMEOUT_S:.0f} s", again_s=5))
+        except web.HTTPException as error:
+            allowed = error.headers.get("Allow", "")
+            answer = _refusal(Refused(error.status, error.reason, allowed=allowed))
+            if allowed:
+                answer.headers["Allow"] = allowed
+            return answer
+        except Exception as error:
+            log.error("bug: query failed", path=cut(request.path, 200), error=excerpt(error), trace=trace(error))
+            return _refusal(Refused(500, "the operator has a bug here; its log tells more"))
+        finally:
+            self._open -= not streams
+
+    def _version(self) -> int:
+        return self._source.jobs.changes
+
+    def _stream(self, ask: Ask) -> Handler:
+        async def serve(request: web.Request) -> web.StreamResponse:
+            return await self._streams.serve(request, ask)
+
+        return serve
+
+    async def _asker(self, request: web.Request) -> Asker:
+        asker = await self._gate.asker(request.headers, request.remote or "")
+        if missing := self._source.missing():
+            raise Refused(503, missing, again_s=1)
+        return asker
+
+    async def _show_document(self, request: web.Request) -> web.Response:
+        Listing.parse(request.query.items(), ())
+        return _json(self._document)
+
+    async def _list_jobs(self, request: web.Request) -> answers.Jobs:
+        asker = await self._asker(request)
+        listing, found = await self._page(request, asker)
+        return answers.Jobs(items=tuple(found.items), total=found.total, offset=listing.offset, limit=listing.limit)
+
+    async def _list_forecasts(self, request: web.Request) -> answers.Forecasts:
+        asker = await self._asker(request)
+        listing, found = await self._page(request, asker)
+        now, items = datetime.now(UTC), []
+        for row in found.items:
+            for job in self._source.jobs.of_job((row.namespace, row.name)):
+                seen = see(job)
+                items.append(forecast_row(seen, job_row(seen), now))
+            await asyncio.sleep(0)
+        return answers.Forecasts(items=tuple(items), total=found.total, offset=listing.offset, limit=listing.limit)
+
+    async def _page(self, request: web.Request, asker: Asker) -> tuple[Listing, Page[JobRow]]:
+        listing = Listing.parse(request.query.items(), openapi.LISTED)
+        version = self._version()  # before: what the rows are at least as new as
+        allowed, seen = await self._visible(asker, await self._index.rows(), listing.namespace)
+        rights = None if allowed is None else frozenset(allowed)
+        known = self._pages.get((listing, rights))
+        if known is None or known[0] != version:
+            # In a thread: to sort 10,000 rows takes longer than others should wait for the event loop.
+            known = version, await asyncio.to_thread(page, seen, listing)
+        self._pages[listing, rights] = known
+        self._pages.move_to_end((listing, rights))
+        while len(self._pages) > _PAGES:
+            self._pages.popitem(last=False)
+        return listing, known[1]
+
+    async def _get_job(self, request: web.Request) -> answers.JobDetail:
+        asker = await self._asker(request)
+        Listing.parse(request.query.items(), ())
+        key = request.match_info["namespace"], request.match_info["name"]
+        allowed = await self._gate.namespaces(asker, [key[0]])
+        if allowed is not None and key[0] not in allowed:
+            raise _not_allowed(key[0])
+        job = next(iter(self._source.jobs.of_job(key)), None)
+        if job is None:
+            raise Refused(404, "there is no TFJob of this name in this namespace", where="name")
+        seen = see(job)
+        row = job_row(seen)
+        queue = await self._index.queue() if row.state == "Waiting" else []
+        reports = self._source.reports()
+        position = next((each.position for each in queue if (each.namespace, each.name) == key), None)
+        return answers.JobDetail(
+            job=row,
+            position=position,
+            forecast=forecast_row(seen, row, datetime.now(UTC)),
+            live=live_row(reports(key)) if reports is not None else None,
+            timeline=timeline(seen),
+            sizes=sizes(seen),
+        )
+
+    async def _list_queue(self, request: web.Request) -> answers.Queue:
+        asker = await self._asker(request)
+        listing = Listing.parse(request.query.items(), openapi.PAGED)
+        _, found = await self._visible(asker, await self._index.queue(), listing.namespace)
+        found = [row for row in found if not listing.namespace or row.namespace == listing.namespace]
+        return answers.Queue(
+            items=tuple(found[listing.offset : listing.offset + listing.limit]),
+            total=len(found),
+            offset=listing.offset,
+            limit=listing.limit,
+            profile=self._source.configuration().profile,
+        )
+
+    async def _list_nodes(self, request: web.Request) -> answers.Nodes:
+        asker = await self._asker(request)
+        listing = Listing.parse(request.query.items(), openapi.PAGED[1:])
+        await self._gate.nodes(asker)
+        async with self._counting:
+            at, found = self._nodes
+            if time.monotonic() - at >= _NODES_S:
+                await self._index.rows()  # what templates request
+                source = self._source
+                parts = list(source.nodes), list(source.pods), list(source.foreign)
+                found = await asyncio.to_thread(node_rows, *parts, self._index.requested, source.reports())
+                self._nodes = time.monotonic(), found
+        return answers.Nodes(
+            items=tuple(found[listing.offset : listing.offset + listing.limit]),
+            total=len(found),
+            offset=listing.offset,
+            limit=listing.limit,
+        )
+
+    async def _visible(
+        self, asker: Asker, rows: Collection[Any], namespace: str
+    ) -> tuple[Collection[str] | None, list[Any]]:
+        """The namespaces that the asker may see (None: all), and the rows of those. Raises Refused where they name one
+        that they may not."""
+        asked = [namespace] if namespace else {row.namespace for row in rows}
+        allowed = await self._gate.namespaces(asker, asked)
+        if allowed is None:
+            return None, list(rows)
+        if namespace and namespace not in allowed:
+            raise _not_allowed(namespace)
+        return allowed, [row for row in rows if row.namespace in allowed]
+
+
+def _not_allowed(namespace: str) -> Refused:
+    return Refused(
+        403,
+        f"you may not list the TFJobs of namespace {cut(namespace, 63)}",
+        where="namespace",
+        allowed="a role with the verb list on tfjobs of kubeflow.org there",
+    )
+
+
+def _once(ask: Ask) -> Handler:
+    async def answer(request: web.Request) -> web.Response:
+        return _json(orjson.dumps(await ask(request)))
+
+    return answer
+
+
+def _json(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(
+        body=body, status=status, content_type="application/json", headers={**_HEADERS, **(headers or {})}
+    )
+
+
+def _problem(refused: Refused) -> bytes:
+    problem = answers.Problem(message=refused.message, where=refused.where, allowed=refused.allowed)
+    return orjson.dumps(answers.Error(error=problem))
+
+
+def _refusal(refused: Refused) -> web.Response:
+    headers = {"Retry-After": str(refused.again_s)} if refused.again_s else {}
+    if refused.status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="elastic-tfjob"'
+    return _json(_problem(refused), refused.status, headers)

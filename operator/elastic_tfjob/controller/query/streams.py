@@ -1,0 +1,201 @@
+"""Answers that go on, as server-sent events: the whole answer, then what has changed of it.
+
+The `id` of an event is a digest of the answer that the reader then has. So any replica, also after a restart, can tell
+whether a reader that comes back with `Last-Event-ID` has it already. Nothing is kept for readers that have gone.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import fields
+from hashlib import blake2b
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from elastic_tfjob.controller.query.gate import Refused
+
+__all__ = ["Streams", "changed", "event"]
+
+Ask = Callable[[web.Request], Awaitable[Any]]
+
+_DEBOUNCE_S: Final = 0.2
+# A stream whose answer takes long to make makes it more seldom: it takes a fifth of the time at the most.
+_PAUSE: Final = 4
+# Forecasts and what pods report change without a change of a job.
+_REFRESH_S: Final = 2.0
+_HEARTBEAT_S: Final = 15.0
+# Whoever does not read for so long is dropped. Until then one event and the buffer of a connection wait for them.
+_STUCK_S: Final = 30.0
+# Then a stream ends, and its reader comes back with the id of what it has: at another replica, where there is one.
+_LIFE_S: Final = 600.0
+_MOST_BYTES: Final = 16 << 20
+_RETRY_MS: Final = 2000
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'",
+    "X-Accel-Buffering": "no",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Streams:
+    """All streams of a server. `most`: how many there may be; `version`: another number after each change of a job;
+    `refusal`: the body of an error."""
+
+    def __init__(
+        self, most: Callable[[], int], version: Callable[[], int], refusal: Callable[[Refused], bytes]
+    ) -> None:
+        self._most = most
+        self._version = version
+        self._refusal = refusal
+        self._open = 0
+        self._one = asyncio.Lock()
+        self._closing = asyncio.Event()
+        self._news = asyncio.Event()
+        self._pulse: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return self._open
+
+    async def close(self, _: web.Application) -> None:
+        """End all streams: their readers come back elsewhere."""
+        self._closing.set()
+        self._news.set()
+
+    async def serve(self, request: web.Request, ask: Ask) -> web.StreamResponse:
+        """Answer a request for as long as the reader reads. `ask` makes the answer, and looks each time at who asks.
+        Raises Refused, and what else `ask` raises, before the first event."""
+        if self._open >= (most := self._most()):
+            raise Refused(503, f"{most} streams are open, and there are no more at once", again_s=10)
+        self._open += 1
+        if self._pulse is None:
+            self._pulse = asyncio.create_task(self._beat(), name="query-streams")
+        try:
+            return await self._follow(request, ask)
+        finally:
+            self._open -= 1
+            if not self._open and self._pulse is not None:
+                self._pulse.cancel()
+                self._pulse = None
+
+    async def _follow(self, request: web.Request, ask: Ask) -> web.StreamResponse:
+        loop = asyncio.get_running_loop()
+        begun, version = loop.time(), self._version()
+        answer = await self._ask(request, ask)
+        took = loop.time() - begun
+        response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        try:
+            await self._tell(request, ask, response, answer, version=version, took=took)
+        except (TimeoutError, ConnectionError):  # they do not read, or have gone
+            _abort(request)
+        except Exception:
+            _abort(request)
+            raise
+        return response
+
+    async def _tell(
+        self, request: web.Request, ask: Ask, response: web.StreamResponse, answer: Any, *, version: int, took: float
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        body = orjson.dumps(answer)
+        digest = _digest(body)
+        same = request.headers.get("Last-Event-ID") == digest
+        first = event("same", digest, b"{}") if same else event("snapshot", digest, body)
+        sent = await _send(response, b"retry: %d\n\n" % _RETRY_MS + first)
+        spoken = loop.time()
+        while sent < _MOST_BYTES and loop.time() - begun < _LIFE_S and not self._closing.is_set():
+            await self._pause(min(_STUCK_S, max(_DEBOUNCE_S, _PAUSE * took)))
+            await self._wait(version)
+            if self._closing.is_set():
+                break
+            if request.transport is None or request.transport.is_closing():
+                return
+            asked, version = loop.time(), self._version()
+            try:
+                before, answer = answer, await self._ask(request, ask)
+            except Refused as refused:
+                sent += await _send(response, event("refused", "", self._refusal(refused)))
+                return
+            took = loop.time() - asked
+            if news := changed(before, answer):
+                digest = _digest(orjson.dumps(answer))
+                sent += await _send(response, event("delta", digest, orjson.dumps(news)))
+                spoken = loop.time()
+            elif loop.time() - spoken >= _HEARTBEAT_S:
+                sent += await _send(response, b": nothing new\n\n")
+                spoken = loop.time()
+        await _send(response, event("end", digest, b"{}"))
+
+    async def _ask(self, request: web.Request, ask: Ask) -> Any:
+        async with (
+            asyncio.timeout(_STUCK_S),
+            self._one,
+        ):  # streams take turns: others who ask wait for one of them at the most
+            return await ask(request)
+
+    async def _pause(self, seconds: float) -> None:
+        """For so long, or until the server stops."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+
+    async def _wait(self, version: int) -> None:
+        """Until a job has changed since a version, or what has none may have, or the server stops."""
+        if self._version() != version:
+            return
+        news = self._closing if self._closing.is_set() else self._news
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REFRESH_S):
+                await news.wait()
+
+    async def _beat(self) -> None:
+        """Wake all streams after a change. One looks for all."""
+        version = self._version()
+        while True:
+            await asyncio.sleep(_DEBOUNCE_S)
+            if (now := self._version()) != version:
+                version = now
+                self._news.set()
+                self._news = asyncio.Event()
+
+
+def changed(before: Any, after: Any) -> Mapping[str, Any]:
+    """The fields of an answer that are others now. Of a page whose length is the same, the rows that are others, by
+    their index."""
+    found: dict[str, Any] = {}
+    for each in fields(after):
+        old, new = getattr(before, each.name), getattr(after, each.name)
+        if old == new:
+            continue
+        if each.name == "items" and len(old) == len(new):
+            found["items"] = {
+                str(index): row for index, (was, row) in enumerate(zip(old, new, strict=True)) if was != row
+            }
+        else:
+            found[each.name] = new
+    return found
+
+
+def event(name: str, digest: str, data: bytes) -> bytes:
+    """One server-sent event; `data` is JSON, which has no line breaks."""
+    return b"id: %s\nevent: %s\ndata: %s\n\n" % (digest.encode(), name.encode(), data)
+
+
+def _digest(body: bytes) -> str:
+    return blake2b(body, digest_size=12).hexdigest()
+
+
+def _abort(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
+
+
+async def _send(response: web.StreamResponse, data: bytes) -> int:
+    """Send, as fast as the reader reads; raises TimeoutError where they do not."""
+    async with asyncio.timeout(_STUCK_S):
+        await response.write(data)
+    return len(data)

@@ -1,0 +1,276 @@
+"""Loans of nodes, carried out: what a round has to know of them is gathered, and what it decides is written to nodes.
+
+The leader's scheduling loop is the only writer. Each write reads the node first, and is dropped where it is another
+than the one that was decided for; the server refuses it where it has changed after that. What is not written is
+decided anew by a later round.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
+from elastic_tfjob.controller.job.decision import Event
+from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, NotFound
+from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.kube.supervise import cancels, excerpt, unending
+from elastic_tfjob.controller.objects.cluster import PENDING, ForeignPod, Node, PendingPod
+from elastic_tfjob.controller.objects.loan import LOAN_ANNOTATION, LOANED_TAINT, NodeLoan
+from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.settings import Configuration
+from elastic_tfjob.controller.objects.status import format_time
+from elastic_tfjob.controller.schedule.lending import (
+    NOTHING_LENT,
+    Cluster,
+    Lending,
+    Write,
+    asked_by_plan,
+    concerned,
+    lending,
+    stage_of,
+)
+from elastic_tfjob.controller.schedule.request import refused_target
+from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
+from elastic_tfjob.scheduling.plan import Loan
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
+
+__all__ = ["Loans"]
+
+log = structlog.get_logger(__name__)
+
+# A node that could not be written is not tried again for so long; where the right is missing, no node is offered.
+_REFUSED_S: Final = 30.0
+_FORBIDDEN_S: Final = 300.0
+_WRITE_S: Final = 15.0
+# Pods that are still there so long after the stop of their jobs are not waited for.
+_HARD_S: Final = 60.0
+
+
+class Loans:
+    """What the loop knows of loans, and their writer. `wants`: the nodes that somebody says pools want."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        nodes: Informer[Node],
+        recorder: Recorder,
+        *,
+        wants: Callable[[], Mapping[str, int]],
+        touched: Callable[[Key], None],
+    ) -> None:
+        self._api = api
+        self._nodes = nodes
+        self._recorder = recorder
+        self._wants = wants
+        self._touched = touched
+        self._pending: dict[str, tuple[Informer[PendingPod], asyncio.Task[None]]] = {}
+        self._refused: dict[str, float] = {}
+        self._forbidden_until = 0.0
+        self._writing: set[str] = set()
+        self._writes: tuple[Write, ...] = ()
+
+    def follow(self, configuration: Configuration, group: asyncio.TaskGroup) -> None:
+        """Read the pods that wait in the namespaces of pools, and in no others."""
+        wanted = {name for pool in configuration.pools.values() for name in pool.namespaces}
+        for name in [name for name, (_, task) in self._pending.items() if name not in wanted or task.done()]:
+            self._pending.pop(name)[1].cancel()
+        for name in sorted(wanted - self._pending.keys()):
+            informer = Informer(
+                self._api,
+                f"/api/v1/namespaces/{name}/pods",
+                PendingPod.parse,
+                lambda _: None,
+                selector=f"{OPERATOR_NAME_LABEL}!={CONTROLLER_NAME}",
+                fields=PENDING,
+                touched=self._touched,
+            )
+            task = group.create_task(unending(informer.run), name=f"pending-pods-{name}")
+            self._pending[name] = informer, task
+
+    def usable(self) -> Iterator[Node]:
+        """Nodes that jobs may be given, and keep."""
+        return (node for node in self._nodes if node.usable and stage_of(node) != "recalled")
+
+    def cordoned(self) -> frozenset[str]:
+        """Nodes that run what is there and get nothing more: one that is recalled is as good as cordoned to jobs."""
+        return frozenset(
+            node.name for node in self._nodes if node.cordoned or (node.usable and stage_of(node) == "recalled")
+        )
+
+    def concerns(self, configuration: Configuration) -> bool:
+        """Whether there is any node that may be lent, or was."""
+        return any(concerned(node, configuration.pools.keys()) for node in self._nodes)
+
+    def cluster(
+        self,
+        configuration: Configuration,
+        foreign: Iterable[ForeignPod],
+        pods: Iterable[Pod],
+        candidates: Iterable[ScheduledJob],
+    ) -> Cluster | None:
+        """What a round has to know; None where no node has to do with loans. Grows with all pods, in such a cluster
+        only."""
+        pools = configuration.pools
+        nodes = {node.name: node for node in self._nodes if concerned(node, pools.keys())}
+        if not nodes:
+            return None
+        now = time.monotonic()
+        self._refused = {name: until for name, until in self._refused.items() if now < until}
+        trained: dict[str, Resources] = {}
+        for pod in pods:
+            if pod.node in nodes and not pod.ended:
+                trained[pod.node] = trained.get(pod.node, NOTHING).plus(pod.requests)
+        waiting = [pod for informer, _ in self._pending.values() for pod in informer]
+        return Cluster(
+            dict(sorted(nodes.items())),
+            pools,
+            tuple(pod for pod in foreign if pod.node in nodes),
+            tuple(sorted(waiting, key=lambda pod: (pod.namespace, pod.name))),
+            trained,
+            _promised(candidates, nodes),
+            self._wants(),
+            frozenset(self._refused),
+            now >= self._forbidden_until and all(i.synced.is_set() for i, _ in self._pending.values()),
+            configuration.rescale.stop_timeout_s + _HARD_S,
+        )
+
+    def decided(self, cluster: Cluster | None, lent: Lending, loans: Iterable[Loan]) -> None:
+        """Take what a round decided, to be written by `write`, and show it."""
+        self._writes = (*lent.writes, *asked_by_plan(loans, lent, cluster)) if cluster is not None else ()
+        for gauge, numbers in ((metrics.POOL_NODES, lent.counts), (metrics.POOL_PENDING, lent.pending)):
+            gauge.clear()  # of pools that are gone
+            for labels, number in numbers.items():
+                gauge.labels(*labels).set(number)
+
+    def without_plan(
+        self,
+        configuration: Configuration,
+        foreign: Iterable[ForeignPod],
+        pods: Iterable[Pod],
+        candidates: Iterable[ScheduledJob],
+    ) -> None:
+        """Nothing plans: no node is lent, and those that are go back when their jobs have ended."""
+        cluster = self.cluster(configuration, foreign, pods, candidates)
+        self.decided(cluster, NOTHING_LENT if cluster is None else lending(cluster, time.time()), ())
+
+    def write(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        """Begin to write what was decided last; a node that is still being written is left to a later round."""
+        writes, self._writes = self._writes, ()
+        begun = []
+        for write in writes:
+            name = write.seen.name
+            if name in self._writing or name in self._refused:
+                continue
+            self._writing.add(name)
+            task = group.create_task(self._write(write), name=f"loan-{name}")
+            task.add_done_callback(partial(self._written, name))
+            begun.append(task)
+        return begun
+
+    def _written(self, name: str, _: asyncio.Task[None]) -> None:
+        self._writing.discard(name)
+
+    async def _write(self, write: Write) -> None:
+        """Write one node. Whatever goes wrong, the others are written, and a later round decides anew."""
+        result = "failed"
+        try:
+            async with asyncio.timeout(_WRITE_S):
+                result = await self._store(write)
+        except NotFound:
+            result = "gone"
+        except Conflict:
+            result = "conflict"
+        except Invalid as error:
+            self._refused[write.seen.name] = time.monotonic() + _FORBIDDEN_S
+            if error.status == 403:
+                result, self._forbidden_until = "forbidden", time.monotonic() + _FORBIDDEN_S
+            words = "The operator may not write this node, so it is not lent or given back"
+            message = f"{words} (apply the component loans): {error.message}"
+            self._recorder.record(write.seen, Event("Warning", "LoansForbidden", message))
+            log.warning("loan not written", node=write.seen.name, stage=write.stage, error=excerpt(error))
+        except (Exception, asyncio.CancelledError) as error:
+            if cancels(error):
+                raise
+            self._refused[write.seen.name] = time.monotonic() + _REFUSED_S
+            level = log.warning if isinstance(error, (ApiError, TimeoutError)) else log.error
+            level("loan not written", node=write.seen.name, stage=write.stage, error=excerpt(error))
+        metrics.NODE_LOANS.labels(write.pool, write.stage, result).inc()
+
+    async def _store(self, write: Write) -> str:
+        seen, path = write.seen, f"/api/v1/nodes/{write.seen.name}"
+        raw = await self._api.get(path)
+        fresh, now = Node.parse(raw), datetime.now(UTC)
+        if _of_loan(fresh) != _of_loan(seen):
+            self._nodes.seen(raw)
+            return "changed"
+        self._nodes.seen(await self._api.patch(path, patch_of(write, raw, now)))
+        event = _told(write, now.timestamp())
+        self._recorder.record(seen, event)
+        if write.stage == "returned" and seen.loan is not None and seen.loan.stage == "recalled":
+            metrics.NODE_RETURN_SECONDS.labels(write.pool).observe(seen.loan.age_s(now.timestamp()))
+        log.info("loan", node=seen.name, pool=write.pool, stage=write.stage, tainted=write.tainted, why=write.why)
+        return "ok"
+
+
+def patch_of(write: Write, raw: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """The merge patch that makes of a node, as the API server has it, what is to be. Of its taints all others stay as
+    they are. The server refuses it where the node has changed."""
+    loan = write.seen.loan
+    since = format_time(now) if write.renews or loan is None else loan.since
+    stored = NodeLoan(write.stage, write.pool, since, write.why)
+    metadata, taints = raw["metadata"], (raw.get("spec") or {}).get("taints") or []
+    body: dict[str, Any] = {
+        "metadata": {
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+            "annotations": {LOAN_ANNOTATION: stored.to_json()},
+        }
+    }
+    if write.tainted != write.seen.tainted:
+        others = [taint for taint in taints if taint["key"] != LOANED_TAINT]
+        ours = [{"key": LOANED_TAINT, "effect": "NoSchedule"}] if write.tainted else []
+        body["spec"] = {"taints": [*others, *ours]}
+    return body
+
+
+def _of_loan(node: Node) -> tuple[object, ...]:
+    """What a decision about a loan goes by."""
+    return node.uid, node.loan, node.tainted, node.pool, node.usable, node.cordoned
+
+
+def _told(write: Write, now_s: float) -> Event:
+    pool, why = write.pool, write.why
+    if write.late:
+        return Event("Warning", "NodeNotVacated", f"Pods of TFJobs are still there: pool {pool} gets it all the same")
+    if write.stage == "loaned":
+        return Event("Normal", "NodeLent", f"Pool {pool} lends it: {why}")
+    if write.stage == "recalled":
+        return Event("Normal", "NodeRecalled", f"Goes back to pool {pool} once its jobs have left: {why}")
+    loan = write.seen.loan
+    took = f"{loan.age_s(now_s):.0f} s after the recall" if loan is not None and loan.stage == "recalled" else "at once"
+    return Event("Normal", "NodeReturned", f"Pool {pool} has it back, {took}: {why}")
+
+
+def _promised(candidates: Iterable[ScheduledJob], nodes: Collection[str]) -> frozenset[str]:
+    """Nodes that loanable jobs of the profile hold, or shall hold by what is stored of them."""
+    found: set[str] = set()
+    for each in candidates:
+        if each.job is None or not each.job.spec.loanable:
+            continue
+        found.update(each.held)
+        target = each.target
+        if target is not None and each.state is not None and refused_target(target, each.state):
+            target = None  # nobody is on the way there
+        for stored in (target, each.state, each.state.next if each.state is not None else None):
+            if stored is not None:
+                found.update(name for names in stored.nodes.values() for name in names)
+    return frozenset(found.intersection(nodes))

@@ -1,0 +1,109 @@
+"""What a job is told of its training loss where the profile goes by that: it has none, or it is no number.
+
+Each thing is told once, when it is stored that it was: so another operator does not tell it again.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+import structlog
+
+from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES
+from elastic_tfjob.controller.job.decision import Event
+from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.kube.supervise import excerpt
+from elastic_tfjob.controller.objects import job as objects
+from elastic_tfjob.controller.objects.annotations import bytes_of
+from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.told import TOLD_ANNOTATION, Topic, told, told_json
+from elastic_tfjob.controller.schedule.annotation_writer import AnnotationWriter, Failure, Write
+from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
+from elastic_tfjob.scheduling.snapshot import Job
+from elastic_tfjob.speed.growth import LossState
+
+__all__ = ["Losses", "unusable"]
+
+log = structlog.get_logger(__name__)
+
+PATIENCE_S: Final = 60.0
+"""A job that has trained for so long, and has said how far it is, has had the time to report its loss."""
+# Writes that are under way at once: a profile that goes by the loss may come to thousands of jobs that report none.
+_AT_ONCE: Final = 100
+# The annotation takes so much at most.
+_BYTES: Final = 256
+
+_TOPICS: Final[Mapping[LossState, Topic]] = {"absent": "loss-absent", "nan": "loss-nan", "inf": "loss-inf"}
+_SAYS: Final[Mapping[Topic, str]] = {
+    "loss-absent": "the job trains and has not reported one. Until it does",
+    "loss-nan": "the job's is NaN. Until it is a number again",
+    "loss-inf": "the job's is infinite. Until it is a number again",
+}
+
+
+def unusable(job: Job, now_s: float) -> LossState | None:
+    """What is wrong with the loss of a job that trains, `absent` where it has never reported one; None: nothing, or it
+    cannot be told yet."""
+    loss = job.loss
+    if not job.placement or job.phase != "running" or loss.state == "finite":
+        return None
+    if loss.state != "absent":
+        return loss.state
+    silent = not loss.recent and not loss.readings
+    return "absent" if silent and job.steps > 0 and now_s - job.since_s >= PATIENCE_S else None
+
+
+class Losses:
+    """`look` is given each job that is new or has changed, and `tell` called in each round."""
+
+    def __init__(self, api: ApiClient, jobs: Informer[objects.Job], recorder: Recorder) -> None:
+        self._jobs = jobs
+        self._recorder = recorder
+        self._writer = AnnotationWriter(api, jobs.seen, "loss")
+        self._due: dict[Key, Topic] = {}
+
+    def look(self, key: Key, found: ScheduledJob, now_s: float) -> None:
+        """See whether there is something to tell a job that it has not been told."""
+        job, source = found.job, found.source
+        state = unusable(job, now_s) if job is not None else None
+        if state is None or source is None or _TOPICS[state] in told(source.annotations, source.uid):
+            self._due.pop(key, None)
+        else:
+            self._due[key] = _TOPICS[state]
+
+    def forget(self, key: Key) -> None:
+        """The job is gone."""
+        self._due.pop(key, None)
+
+    def tell(self, group: asyncio.TaskGroup) -> None:
+        """Tell what there is to tell, beside later rounds."""
+        free = _AT_ONCE - len(self._writer)
+        for key in [key for key in self._due if key not in self._writer][: max(0, free)]:
+            topic = self._due.pop(key)
+            # The job as it is now: it may have been told since the round read it.
+            job = next(iter(self._jobs.of_job(key)), None)
+            known = told(job.annotations, job.uid) if job is not None else frozenset()
+            if job is None or topic in known or _full(job):
+                continue
+            # Without its version: nobody else writes this annotation.
+            write = Write(job, {TOLD_ANNOTATION: told_json({*known, topic}, job.uid)}, versioned=False)
+            self._writer.begin(write, partial(self._written, job, topic), group)
+
+    def _written(self, job: objects.Job, topic: Topic, failure: Failure | None) -> None:
+        if failure is None:
+            counts = "the job counts as one whose loss falls fast: it is not moved to make room"
+            message = f"The profile goes by the training loss, and {_SAYS[topic]}, {counts}"
+            self._recorder.record(job, Event("Warning", "LossUnusable", message))
+        elif failure.kind not in ("conflict", "gone"):  # which mean another job of its name at most
+            bug = "bug: " if failure.kind == "bug" else ""
+            log.warning(f"{bug}not written what a job is told", job=job.key, error=excerpt(failure.error))
+            if failure.kind == "failed":
+                self._due.setdefault(job.key, topic)
+
+
+def _full(job: objects.Job) -> bool:
+    """Whether the operator's state needs the room that is left in the job's annotations."""
+    return bytes_of(job.annotations, but=(TOLD_ANNOTATION,)) + _BYTES > MAX_ANNOTATION_BYTES

@@ -1,0 +1,71 @@
+"""All that the scheduling loop tells jobs: of deadlines, of their training loss, and why one is not scheduled.
+
+None of it decides anything, and nothing that fails here holds up a target.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from elastic_tfjob.controller.job.decision import Event
+from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.kube.supervise import excerpt, trace
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.schedule.losses import Losses
+from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
+from elastic_tfjob.controller.schedule.verdicts import Verdicts
+from elastic_tfjob.scheduling.plan import Plan
+
+__all__ = ["Notices"]
+
+log = structlog.get_logger(__name__)
+
+# Characters of an error that are told.
+_WORDS: Final = 500
+
+
+class Notices:
+    """`follow` is given each job that is new or has changed, and `look` is called in each round."""
+
+    def __init__(self, api: ApiClient, jobs: Informer[Job], recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._verdicts = Verdicts(api, jobs, recorder)
+        self._losses = Losses(api, jobs, recorder)
+
+    def follow(self, key: Key, job: Job | None) -> None:
+        """The job as it is now; None: it is gone."""
+        self._verdicts.follow(key, job)
+        if job is None:
+            self._losses.forget(key)
+
+    def described(self, found: ScheduledJob) -> None:
+        """Tell what is known of a job that the profile is to decide for, or has been."""
+        if found.source is None or not found.followed:
+            return
+        for problem in found.terms.problems if found.terms is not None else ():
+            self._recorder.record(found.source, Event("Warning", "KueueQuota", problem))
+        if found.job is None and found.awaited_since_s is not None:
+            nodes = ", ".join(sorted({node for node in found.awaited.values() if node})) or "any node"
+            message = f"Its pods did not come to {nodes}: the room that was kept for them there is given to others"
+            self._recorder.record(found.source, Event("Warning", "NotScheduled", message))
+
+    def by_loss(self, key: Key, found: ScheduledJob, now_s: float) -> None:
+        """The profile goes by the training loss of this job."""
+        self._losses.look(key, found, now_s)
+
+    def left_out(self, job: Job, error: BaseException) -> None:
+        """Nothing is decided for a job, as that failed."""
+        message = f"Left out of scheduling: {str(error) or type(error).__name__}"[:_WORDS]
+        self._recorder.record(job, Event("Warning", "NotScheduled", message))
+
+    async def look(self, plan: Plan | None, group: asyncio.TaskGroup) -> None:
+        """Tell what is new by the plan of this round (None: there is none), with writes in `group`."""
+        try:
+            self._losses.tell(group)
+            await self._verdicts.look(plan, group)
+        except Exception as error:
+            log.error("bug: not told what there is to tell", error=excerpt(error), trace=trace(error))

@@ -1,0 +1,1 @@
+"""Training of the policy of profile `dl2`, in simulation: episodes, a teacher's decisions, evolution strategies."""

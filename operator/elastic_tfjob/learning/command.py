@@ -1,0 +1,160 @@
+"""`elastic-tfjob train-policy`: trains the policy of profile `dl2` in simulation."""
+
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from elastic_tfjob.learning.curve import draw_curve
+from elastic_tfjob.learning.episodes import TEACHERS, draw
+from elastic_tfjob.learning.evolution import Strategy
+from elastic_tfjob.learning.training import Plan, State, begin, compare, load, save, train
+from elastic_tfjob.scheduling.profiles.dl2.weights import as_bytes
+from elastic_tfjob.simulation.speed_models.ps import MODELS
+
+INTERRUPTED = 130
+
+
+@click.command()
+@click.argument("output", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--seed", default=0, show_default=True, help="Of the first weights and of what is tried.")
+@click.option("--iterations", type=click.IntRange(0, 100_000), default=60, show_default=True, help="Of evolution.")
+@click.option("--pairs", type=click.IntRange(1, 1000), default=6, show_default=True, help="Of weights tried in each.")
+@click.option(
+    "--episodes", type=click.IntRange(1, 1000), default=4, show_default=True, help="Workloads that each is tried on."
+)
+@click.option("--rate", type=click.FloatRange(0, 100), default=0.5, show_default=True, help="Of steps.")
+@click.option(
+    "--teacher",
+    type=click.Choice(["none", *TEACHERS]),
+    default="none",
+    show_default=True,
+    help="Whose decisions are learned first; none: begin with a network that goes for the best gain per replica.",
+)
+@click.option("--passes", type=click.IntRange(1, 10_000), default=30, show_default=True, help="Over these decisions.")
+@click.option(
+    "--method",
+    type=click.Choice(["evolution", "actor-critic"]),
+    default="evolution",
+    show_default=True,
+    help="Of reinforcement. actor-critic, as in the paper, is not there.",
+)
+@click.option("--train-seeds", type=click.IntRange(1), default=200, show_default=True, help="Workloads to learn on.")
+@click.option("--select-seeds", type=click.IntRange(1), default=12, show_default=True, help="To choose weights on.")
+@click.option("--test-seeds", type=click.IntRange(0), default=20, show_default=True, help="To report on, at the end.")
+@click.option("--models", default="", help=f"Learn on jobs of these models only, of {', '.join(MODELS)}.")
+@click.option("--resume", is_flag=True, help="Go on with OUTPUT.state, also for more --iterations.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="An SVG of the training.")
+def train_policy(
+    *,
+    output: Path,
+    seed: int,
+    iterations: int,
+    pairs: int,
+    episodes: int,
+    rate: float,
+    teacher: str,
+    passes: int,
+    method: str,
+    train_seeds: int,
+    select_seeds: int,
+    test_seeds: int,
+    models: str,
+    resume: bool,
+    plot: Path | None,
+) -> None:
+    """Train the policy of profile dl2 in simulation, and write its weights to OUTPUT (.npz).
+
+    Jobs, clusters, loads and speeds are drawn by seed. Weights follow the train seeds; the ones that are best on the
+    select seeds are written; how they compare with other profiles is told for the test seeds. The state after each
+    iteration is in OUTPUT.state: --resume goes on from there as if nothing had happened.
+
+    \b
+    Examples:
+      elastic-tfjob train-policy weights.npz --seed 1 --plot training.svg
+      elastic-tfjob simulate scenario.yaml --profile dl2 --set dl2.weights=weights.npz
+    """
+    if method != "evolution":
+        raise click.BadParameter(
+            "the paper's actor-critic with replay is not there; evolution is what there is", param_hint="--method"
+        )
+    names = tuple(name for name in models.split(",") if name)
+    if unknown := [name for name in names if name not in MODELS]:
+        raise click.BadParameter(f"no model {', '.join(unknown)}; there are {', '.join(MODELS)}", param_hint="--models")
+    plan = Plan(
+        seed=seed,
+        iterations=iterations,
+        teacher="" if teacher == "none" else teacher,
+        passes=passes,
+        train=train_seeds,
+        select=select_seeds,
+        models=names,
+        strategy=Strategy(pairs=pairs, episodes=episodes, rate=rate),
+    )
+    kept = output.with_name(output.name + ".state")
+    console = Console(stderr=True)
+    try:
+        state = resumed(kept, plan) if resume else begin(plan)
+        state = _run(state, kept, console)
+        output.write_bytes(as_bytes(state.network, _trained(state)))
+        if plot is not None:
+            draw_curve(state, plot)
+    except (OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{output}: the best of {state.iteration} iterations, {_change(state):+.1f} % on the select seeds")
+    if state.iteration < plan.iterations:
+        click.echo("Interrupted: --resume goes on.", err=True)
+        raise SystemExit(INTERRUPTED)
+    if test_seeds:
+        found = compare(state.network, [draw("test", k, plan.models) for k in range(test_seeds)])
+        click.echo(f"mean completion times on {test_seeds} test seeds:")
+        for rival, ratio in found.items():
+            click.echo(f"  {100 * ratio:+.1f} % beside {rival}")
+
+
+def resumed(path: Path, plan: Plan) -> State:
+    """The state in this file, to go on by this plan. Raises ValueError where the plan is another in more than how long
+    it is."""
+    if not path.exists():
+        raise ValueError(f"{path} is not there: nothing to resume")
+    state = load(path)
+    if replace(state.plan, iterations=plan.iterations) != plan:
+        raise ValueError(f"{path} was begun with other options than these: only --iterations may change")
+    return replace(state, plan=plan)
+
+
+def _change(state: State) -> float:
+    """Of the completion times on the select seeds since the training began, in percent."""
+    return 100 * float(np.expm1(state.best_cost - (state.history[0][2] or 0.0)))
+
+
+def _trained(state: State) -> dict[str, Any]:
+    """For people who open the file."""
+    return {"plan": asdict(state.plan), "iterations": state.iteration, "percent_on_select_seeds": _change(state)}
+
+
+def _run(begun: State, kept: Path, console: Console) -> State:
+    """To the end of the plan, or to where somebody interrupts."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[best]}"),
+    )
+    state = begun
+    save(state, kept)
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("evolution", total=state.plan.iterations, completed=state.iteration, best="")
+        try:
+            for state in train(begun):
+                save(state, kept)
+                bar.update(task, completed=state.iteration, best=f"{_change(state):+.1f} % on the select seeds")
+        except KeyboardInterrupt:
+            pass
+    return state

@@ -1,0 +1,58 @@
+"""Evolution strategies (Salimans et al., arXiv 1703.03864): weights follow the differences that random changes of them,
+each tried with both signs on the same workloads, make to the completion times. No gradients, no critic.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from elastic_tfjob.learning.episodes import Episode, mean_jct_s, of_network
+from elastic_tfjob.scheduling.profiles.dl2.network import Floats, Network, of_flat, shapes
+
+__all__ = ["Strategy", "cost", "scales", "step"]
+
+SCALES: Final = (0.1, 0.1, 0.1, 0.1, 0.1, 0.15)
+"""How far a weight of each array is changed at a time: those that most depends on furthest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """`pairs` of changes an iteration, on `episodes` workloads each; `rate` and `momentum` of the weights' steps."""
+
+    pairs: int = 6
+    episodes: int = 4
+    rate: float = 0.5
+    momentum: float = 0.8
+
+
+def scales(units: int) -> Floats:
+    return np.concatenate([np.full(int(np.prod(shape)), s) for shape, s in zip(shapes(units), SCALES, strict=True)])
+
+
+def cost(network: Network, episodes: Sequence[Episode]) -> float:
+    """The mean logarithm of the mean completion times: what training makes small. A job that is twice as long counts
+    no more."""
+    return float(np.mean([np.log(mean_jct_s(of_network(network, episode), episode)) for episode in episodes]))
+
+
+def step(
+    weights: Floats,
+    drift: Floats,
+    units: int,
+    *,
+    strategy: Strategy,
+    rng: np.random.Generator,
+    cost_of: Callable[[Network], float],
+) -> tuple[Floats, Floats, float]:
+    """Weights and momentum after one iteration, and the mean cost of what was tried."""
+    scale = scales(units)
+    changes = rng.standard_normal((strategy.pairs, len(weights)))
+    costs = np.array([[cost_of(of_flat(weights + s * scale * change, units)) for s in (1, -1)] for change in changes])
+    worse = costs[:, 0] - costs[:, 1]
+    # Only which way is better, and how clearly beside the other pairs, not in seconds.
+    size = np.sqrt(np.mean(worse**2))
+    slope = (worse / size) @ changes / strategy.pairs if size > 0 else np.zeros_like(weights)
+    drift = strategy.momentum * drift - (1 - strategy.momentum) * slope
+    return weights + strategy.rate * scale * drift, drift, float(costs.mean())

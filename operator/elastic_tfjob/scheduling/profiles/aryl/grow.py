@@ -1,0 +1,135 @@
+"""Aryl's second phase: what base demands leave goes to flexible replicas, where they save most time."""
+
+from collections.abc import Iterator, Sequence, Set
+from typing import Final
+
+from elastic_tfjob.scheduling.profiles.aryl.knapsack import Item, allot
+from elastic_tfjob.scheduling.profiles.aryl.tails import Tails
+from elastic_tfjob.scheduling.reasons import Reason
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import WORKER, Counts, Job, counts_of
+from elastic_tfjob.scheduling.stages.place.apart import Apart
+from elastic_tfjob.scheduling.toolkit.sizes import movable
+
+__all__ = ["give_back", "grow"]
+
+DAY_S: Final = 86400.0
+
+
+def grow(round_: Round, tails: Tails) -> None:
+    """Workers beyond what jobs hold, for those whose size may change now. Nobody gives any up here: what a running job
+    has it keeps until somebody waits for it, so that sizes do not follow the clock."""
+    place = round_.profile.place if isinstance(round_.profile.place, Apart) else Apart()
+    in_vain: set[str] = set()
+    progress = True
+    while progress:
+        progress = False
+        growing = [
+            job
+            for key in sorted(tails.elastic)
+            if key not in in_vain and _room_for_one(round_, place, job := round_.job(key))
+        ]
+        ladders = [(job, *_ladder(round_, job)) for job in growing]
+        for accelerators in (True, False):
+            alike = [found for found in ladders if found[2] and _uses_accelerators(found[0]) == accelerators]
+            if not alike:
+                continue
+            free = round_.room.free_accelerators if accelerators else round_.room.free_cpu
+            chosen = allot([items for _, _, items in alike], float(free))
+            tried = [(job, sizes[:k]) for (job, sizes, _), k in zip(alike, chosen, strict=True) if k]
+            grown = [job for job, sizes in tried if _grow_to(round_, job, sizes)]
+            for job in grown:
+                tails.hold(job, round_.placement(job))
+            # What found no nodes may once others have theirs; the last pass finds none for anybody.
+            in_vain = set() if grown else in_vain | {job.key for job, _ in tried}
+            progress = progress or bool(tried)
+
+
+def give_back(round_: Round, tails: Tails, donors: Set[str]) -> None:
+    """Let those that made room keep what is not needed, where it was: a replica stays on its node, or leaves."""
+    for key in sorted(donors):
+        job, target = round_.job(key), round_.changes.get(key)
+        if target is None:
+            continue
+        held = dict(target.nodes)
+        mark = round_.room.mark()
+        for type_, names in job.placement.items():
+            group = job.spec.group(type_)
+            for name in names[len(held.get(type_, ())) :]:
+                i = round_.room.index.get(name)
+                if group is None or i is None or not round_.room.holds(i, group.request):
+                    break
+                round_.room.take_replicas(i, group, 1)
+                held[type_] = (*held.get(type_, ()), name)
+        round_.room.rollback(mark)
+        round_.assign(job, held, target.reason, target.cause)
+        tails.hold(job, held)
+
+
+def _grow_to(round_: Round, job: Job, sizes: Sequence[Counts]) -> bool:
+    """The largest of these sizes that finds nodes; of a running job only one that is worth a rescale."""
+    held = counts_of(round_.placement(job))
+    for counts in reversed(sizes):
+        if job.placement and _gain(job, held, counts) < round_.profile.min_gain:
+            return False
+        if round_.resize(job, counts, Reason("time-saved")):
+            return True
+    return False
+
+
+def _gain(job: Job, held: Counts, counts: Counts) -> float:
+    """How much faster it is expected to be, as a part."""
+    before = job.speed.steps_per_s(held) if job.speed is not None else None
+    after = job.speed.steps_per_s(counts) if job.speed is not None else None
+    return (after / before if before and after else counts[WORKER] / held[WORKER]) - 1
+
+
+def _uses_accelerators(job: Job) -> bool:
+    group = job.spec.group(WORKER)
+    return group is not None and group.request.accelerators > 0
+
+
+def _room_for_one(round_: Round, place: Apart, job: Job) -> bool:
+    """Whether its size may change, and some node that it may grow onto holds one worker more."""
+    group = job.spec.group(WORKER)
+    held = round_.placement(job)
+    if group is None or not held or len(held.get(WORKER, ())) >= group.maximum or not movable(job, round_):
+        return False
+    if any(len(names) > len(held.get(type_, ())) for type_, names in job.placement.items()):
+        return False  # it has just made room, and would move
+    room = round_.room
+    find = room.best_fit if room.rank == "least-free" else room.first
+    return any(find(group.request, where[WORKER]) is not None for where in place.wheres(job.spec, room, held))
+
+
+def _ladder(round_: Round, job: Job) -> tuple[list[Counts], list[Item]]:
+    """The sizes above what the job holds, and of each what it takes more and the seconds that it saves."""
+    spec, held = job.spec, counts_of(round_.placement(job))
+    group = spec.group(WORKER)
+    assert group is not None
+    each = float(group.request.accelerators or group.request.cpu)
+    now = held.get(WORKER, 0)
+    left = _left_s(job, held, round_.now)
+    sizes: list[Counts] = []
+    items: list[Item] = []
+    if each <= 0 or left <= 0:
+        return sizes, items
+    for n, part in _parts(job, held, now, group.maximum):
+        sizes.append({**held, WORKER: n})
+        items.append(((n - now) * each, left * (1 - part)))
+    return sizes, items
+
+
+def _parts(job: Job, held: Counts, now: int, most: int) -> Iterator[tuple[int, float]]:
+    """With so many workers, the part of the time that is left which it still needs. Where its speed at that size is not
+    known, speed grows as workers do, as Aryl has it."""
+    rate = job.speed.steps_per_s(held) if job.speed is not None else None
+    for n in range(now + 1, most + 1):
+        faster = job.speed.steps_per_s({**held, WORKER: n}) if rate and job.speed is not None else None
+        yield n, rate / faster if rate and faster else now / n
+
+
+def _left_s(job: Job, held: Counts, now: float) -> float:
+    """Seconds left at this size; of a job of unknown length a day, as if all were alike."""
+    left = job.remaining_s(now, held)
+    return DAY_S if left is None else max(0.0, left)

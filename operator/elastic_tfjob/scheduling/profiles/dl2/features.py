@@ -1,0 +1,181 @@
+"""What the network is told: of a job's sizes, kept until its speed changes; and of the jobs of a round. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastic_tfjob.scheduling.profiles.dl2.network import ACTIONS, JOB_FEATURES, Floats
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, ReplicaGroup
+from elastic_tfjob.scheduling.toolkit.hull_rule import NOTICEABLE, bounds, relative_to
+from elastic_tfjob.speed.sizes import counts_between, known_sizes
+
+__all__ = ["Grid", "Known", "grid_of", "job_features", "known_of"]
+
+LEAST_GAIN: Final = 1e-4
+"""Gains below count as this in a logarithm."""
+FURTHEST: Final = 3.0
+"""A feature is at most so far from 0."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """The sizes of jobs of equal groups, PS by PS and in each worker by worker: the first is the minimum. `demand`:
+    what each holds; `within`: by size (row) the sizes that hold no more of anything."""
+
+    ps: tuple[int, ...]
+    workers: tuple[int, ...]
+    sizes: tuple[Counts, ...]
+    demand: tuple[Resources, ...]
+    within: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """What is known of a job: its grid, and steps per second with `one` PS and one worker. Of each size its features
+    (None: the job's speed is not known), which actions `may` be taken there, and which size the job gets `for_it`."""
+
+    grid: Grid
+    one: float = 0.0
+    features: Floats | None = None
+    may: NDArray[np.bool_] | None = None
+    for_it: tuple[int, ...] = ()
+
+
+def grid_of(spec: JobSpec) -> Grid:
+    return _grid(spec.groups)
+
+
+@lru_cache(maxsize=4096)
+def _grid(groups: tuple[ReplicaGroup, ...]) -> Grid:
+    spec = JobSpec("", 0.0, groups)
+    ps, workers = (counts_between(*bounds(spec, type_)) for type_ in (PS, WORKER))
+    sizes = []
+    for p in ps:
+        for w in workers:
+            size = dict(spec.minimum)
+            size.update({type_: n for type_, n in ((PS, p), (WORKER, w)) if spec.group(type_) is not None})
+            sizes.append(size)
+    demand = [spec.demand(size) for size in sizes]
+    held = np.array(demand, dtype=np.int64)
+    within = np.ones((len(sizes), len(sizes)), dtype=np.bool_)
+    for of_all in held.T:
+        within &= of_all[None, :] <= of_all[:, None]
+    return Grid(tuple(ps), tuple(workers), tuple(sizes), tuple(demand), within)
+
+
+def known_of(job: Job, total: Resources) -> Known:
+    """What is known of this job in a cluster with these totals."""
+    spec, speed = job.spec, job.speed
+    grid = grid_of(spec)
+    start = speed.steps_per_s(spec.minimum) if speed is not None and spec.elastic else None
+    if speed is None or not start:
+        return Known(grid)
+    one = relative_to(job, start)
+    known = known_sizes(speed, bounds(spec, PS), bounds(spec, WORKER))
+    rates = np.zeros((len(grid.ps), len(grid.workers)))
+    rows, columns = np.searchsorted(grid.ps, known.ps), np.searchsorted(grid.workers, known.workers)
+    on = (np.array(grid.ps)[rows] == known.ps) & (np.array(grid.workers)[columns] == known.workers)
+    rates[rows[on], columns[on]] = known.steps_per_s[on] / one
+    rates[0, 0] = start / one
+    shares = tuple(
+        group.request.dominant_share(total) if (group := spec.group(type_)) is not None else 0.0
+        for type_ in (WORKER, PS)
+    )
+    return Known(grid, one, *_of_sizes(spec.groups, rates.tobytes(), shares))
+
+
+@lru_cache(maxsize=1024)
+def _of_sizes(
+    groups: tuple[ReplicaGroup, ...], told: bytes, shares: tuple[float, ...]
+) -> tuple[Floats, NDArray[np.bool_], tuple[int, ...]]:
+    """Of each size the features, the allowed actions, and the size that a job gets for it: the fastest of those that
+    hold no more of anything. `told`: relative speeds, 0 where not known. Jobs of equal speeds share all that."""
+    grid = _grid(groups)
+    p, w = np.array(grid.ps, dtype=np.float64), np.array(grid.workers, dtype=np.float64)
+    known = np.frombuffer(told)
+    for_it = np.where(grid.within, known[None, :], 0.0).argmax(axis=1)
+    replicas = (p[:, None] + w[None, :]).ravel()[for_it].reshape(len(p), len(w))
+    root = np.sqrt(known[for_it]).reshape(len(p), len(w))
+    best = best_gains(root, replicas, p, w)
+    top = best.max(axis=0)
+    logs = np.log10(np.maximum(best, LEAST_GAIN)) + 2.0
+    log_top = np.log10(np.maximum(top, LEAST_GAIN)) + 2.0
+    at_once = next_gains(root, p, w)
+    log_p, log_w = np.log(np.maximum(p, 1.0)), np.log(np.maximum(w, 1.0))
+    whole = np.ones_like(root)
+    features = np.stack(
+        [
+            log_top,
+            *(logs - log_top),
+            top,
+            *at_once,
+            log_w[None, :] * whole,
+            log_p[:, None] * whole,
+            log_p[:, None] * log_w[None, :],
+            root,
+            *((np.log10(max(share, LEAST_GAIN)) + 2.0) * whole for share in shares),
+        ],
+        axis=-1,
+    ).reshape(root.size, -1)
+    # What leads to no size that is faster is never done.
+    may = (best.reshape(len(ACTIONS), -1) > NOTICEABLE).T
+    return np.clip(features, -FURTHEST, FURTHEST), may, tuple(for_it.tolist())
+
+
+def best_gains(root: Floats, replicas: Floats, p: Floats, w: Floats) -> Floats:
+    """By action (first axis) and size (PS, workers): the best gain in `root` per replica of all sizes that lie beyond
+    the size which the action leads to; -inf where there is none. `replicas`: how many a job has for each size."""
+    cost = replicas[None, None] - replicas[:, :, None, None]
+    gain = (root[None, None] - root[:, :, None, None]) / np.where(cost > 0, cost, np.inf)
+    as_many, more = p[None, :] >= p[:, None], p[None, :] > p[:, None]
+    as_wide, wider = w[None, :] >= w[:, None], w[None, :] > w[:, None]
+    found = [
+        np.where(up[:, None, :, None] & across[None, :, None, :], gain, -np.inf).max(axis=(2, 3))
+        for up, across in ((as_many, wider), (more, as_wide), (more, wider))
+    ]
+    return np.stack(found)
+
+
+def next_gains(root: Floats, p: Floats, w: Floats) -> Floats:
+    """By action and size: what the next size gains per replica; 0 where there is none."""
+    found = np.zeros((len(ACTIONS), *root.shape))
+    found[0, :, :-1] = np.diff(root, axis=1) / np.diff(w)
+    found[1, :-1, :] = np.diff(root, axis=0) / np.diff(p)[:, None]
+    found[2, :-1, :-1] = (root[1:, 1:] - root[:-1, :-1]) / (np.diff(p)[:, None] + np.diff(w)[None, :])
+    return found
+
+
+def job_features(jobs: Sequence[Job], known: Sequence[Known], total: Resources, now: float) -> Floats:
+    """n x JOB_FEATURES, of all jobs that a round decides on."""
+    if not jobs:
+        return np.zeros((0, len(JOB_FEATURES)))
+    done = np.array([job.steps_at(now) for job in jobs])
+    whole = np.array([job.spec.total_steps or 0.0 for job in jobs])
+    one = np.array([each.one for each in known])
+    age = np.array([now - job.spec.arrival_s for job in jobs])
+    unknown = (whole <= 0) | (one <= 0)
+    seconds = np.divide(whole - done, one, out=np.ones(len(jobs)), where=~unknown)
+    left = np.where(unknown, 0.0, np.log10(np.maximum(seconds, 1.0)) - 4.0)
+    told = left[~unknown]
+    mean = told.mean() if len(told) else 0.0
+    least = np.array([each.grid.demand[0] for each in known], dtype=np.int64).sum(axis=0)
+    crowd = np.log10(max(Resources(*least.tolist()).dominant_share(total), LEAST_GAIN))
+    found = np.stack(
+        [
+            left,
+            np.where(unknown, 0.0, left - mean),
+            unknown.astype(np.float64),
+            np.divide(done, whole, out=np.zeros(len(jobs)), where=whole > 0),
+            np.log10(np.maximum(age, 1.0)) - 4.0,
+            np.full(len(jobs), crowd),
+            crowd * left,
+        ],
+        axis=-1,
+    )
+    clipped: Floats = np.clip(found, -FURTHEST, FURTHEST)
+    return clipped

@@ -1,0 +1,169 @@
+"""Who uses how much CPU of which node, and how much each job still needs: from what jobs use, not what they request."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import fsum
+from typing import Final
+
+from elastic_tfjob.scheduling.snapshot import Job, Node, Snapshot
+
+__all__ = ["CROWDED", "CpuLoad", "JobLoad", "cpu_load_view"]
+
+CROWDED: Final = 0.95
+"""The part of a node's CPU from which on its jobs slow each other down."""
+CALM: Final = 0.8
+"""The same for a node where CPU is lent already: it stays crowded until no more than that is used."""
+FULL: Final = 0.9
+"""A replica that uses less than this part of what it holds could not use more."""
+LEAST_LEFT_S: Final = 1.0
+"""CPU seconds: a job that is about to end counts as if it had this left."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobLoad:
+    """`replica_m`: millicores that one replica uses, by type; empty where that is not known. `nodes`: millicores that
+    it uses by node. `step_cpu_s`: CPU seconds of a step, 0 where that is not known."""
+
+    job: Job
+    replica_m: Mapping[str, int]
+    nodes: Mapping[str, int]
+    step_cpu_s: float
+
+    @property
+    def used_m(self) -> int:
+        """Millicores that all its replicas use."""
+        return sum(self.nodes.values())
+
+    def left_cpu_s(self, now: float) -> float | None:
+        """CPU seconds that it needs to its end. One of unknown length is expected to run as long again as it has run.
+        None: nothing is known."""
+        job, total = self.job, self.job.spec.total_steps
+        if total is not None and self.step_cpu_s > 0:
+            return max(LEAST_LEFT_S, (total - job.steps_at(now)) * self.step_cpu_s)
+        if total is None and self.nodes:
+            ran_s = job.executed_s + max(0.0, now - job.since_s)
+            return max(LEAST_LEFT_S, ran_s * self.used_m / 1000)
+        return None
+
+
+class CpuLoad:
+    """A view of the running jobs by the CPU that they use.
+
+    A node is crowded where its jobs together use nearly all that others leave of it: then weights and moves matter. Its
+    use is not known where one of its jobs has yet to say what it uses.
+    """
+
+    def __init__(self, jobs: Iterable[Job], nodes: Mapping[str, Node]) -> None:
+        self.jobs: dict[str, JobLoad] = {}
+        self.there: dict[str, dict[str, None]] = {}
+        """Keys of the jobs on a node."""
+        self._usable = {name: node.free.cpu for name, node in nodes.items()}
+        self._used: dict[str, int] = {}
+        self._silent: dict[str, int] = {}
+        """Jobs on a node whose use is not known."""
+        self._lent: dict[str, int] = {}
+        """Jobs on a node that hold more CPU than they request."""
+        self._holders: set[str] = set()
+        for job in jobs:
+            self._count(job, 1)
+
+    def change(self, before: Job | None, after: Job | None, now: float) -> None:
+        if before is not None:
+            self._count(before, -1)
+        if after is not None:
+            self._count(after, 1)
+
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        self._usable = {name: node.free.cpu for name, node in nodes.items()}
+        return True
+
+    def _count(self, job: Job, sign: int) -> None:
+        if not job.placement:
+            return
+        key = job.spec.key
+        if sign > 0:
+            load = self.jobs[key] = _load(job)
+        else:
+            load = self.jobs.pop(key)
+        if job.cpu:
+            (self._holders.add if sign > 0 else self._holders.discard)(key)
+        for name in {name for names in job.placement.values() for name in names}:
+            if sign > 0:
+                self.there.setdefault(name, {})[key] = None
+            else:
+                del self.there[name][key]
+                if not self.there[name]:
+                    del self.there[name]
+            if load.nodes:
+                self._used[name] = self._used.get(name, 0) + sign * load.nodes[name]
+            else:
+                self._silent[name] = self._silent.get(name, 0) + sign
+            if job.cpu:
+                self._lent[name] = self._lent.get(name, 0) + sign
+
+    # ---- looking
+
+    def known(self, name: str) -> bool:
+        """Whether all jobs of a node have said what they use."""
+        return not self._silent.get(name)
+
+    def idle_m(self, name: str) -> int:
+        """Millicores of a node that nobody uses."""
+        return max(0, self._usable.get(name, 0) - self._used.get(name, 0))
+
+    def usable_m(self, name: str) -> int:
+        return self._usable.get(name, 0)
+
+    def lent(self) -> list[str]:
+        """Jobs that hold more CPU than they request, by name."""
+        return sorted(self._holders)
+
+    def crowded(self) -> list[str]:
+        """Nodes whose jobs slow each other down, by name."""
+        found = []
+        for name, keys in self.there.items():
+            least = CALM if self._lent.get(name) else CROWDED
+            if len(keys) > 1 and name in self._usable and self._used.get(name, 0) >= least * self._usable[name]:
+                found.append(name)
+        return sorted(found)
+
+    @property
+    def usable_total_m(self) -> int:
+        return sum(self._usable.values())
+
+    def can_use_m(self) -> int:
+        """Millicores that a replica is expected to use where it may: as much as the one that uses most. Where all are
+        held back by others nobody has shown how much that is: a whole node."""
+        crowded = set(self.crowded())
+        most, shown = 0, False
+        for load in self.jobs.values():
+            for type_, used in load.replica_m.items():
+                most = max(most, used)
+                names = load.job.placement[type_]
+                held = load.job.held_cpu(type_) / len(names)
+                shown = shown or crowded.isdisjoint(names) or used < FULL * held
+        return most if shown else max(self._usable.values(), default=0)
+
+    def left_cpu_s(self, now: float) -> dict[str, float]:
+        """CPU seconds that each job needs to its end; the mean of the others where nothing tells."""
+        told = {key: load.left_cpu_s(now) for key, load in self.jobs.items()}
+        known = [left for left in told.values() if left is not None]
+        mean = fsum(known) / len(known) if known else LEAST_LEFT_S
+        return {key: mean if left is None else left for key, left in told.items()}
+
+
+def cpu_load_view(snapshot: Snapshot) -> CpuLoad:
+    return CpuLoad(snapshot.jobs.values(), snapshot.nodes)
+
+
+def _load(job: Job) -> JobLoad:
+    types = [t for t, names in job.placement.items() if names]
+    if not types or any(t not in job.cpu_use for t in types):
+        return JobLoad(job, {}, {}, 0.0)
+    replica = {t: round(job.cpu_use[t] * job.held_cpu(t) / len(job.placement[t])) for t in types}
+    nodes: dict[str, int] = {}
+    for t in types:
+        for name in job.placement[t]:
+            nodes[name] = nodes.get(name, 0) + replica[t]
+    rate = job.steps_per_s
+    return JobLoad(job, replica, nodes, sum(nodes.values()) / 1000 / rate if rate > 0 else 0.0)

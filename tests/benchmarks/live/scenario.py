@@ -1,0 +1,171 @@
+"""Scenario files: jobs with arrival times, what their manifests say, and deadlines.
+
+    title: Deadlines with enough CPU
+    operators: [go, fixed, deadline]      # who is measured by default, the first one is what others are compared with
+    defaults:                             # of every job
+      cpu_m: {Chief: 50, PS: 50, Worker: 100}
+      steps: 300
+    jobs:
+    - {name: a, at_s: 0, deadline: 0.7}   # times what the job takes alone, on an idle cluster, with the first operator
+    - {name: b, at_s: 5, deadline_s: 240} # seconds after its creation
+
+Other keys of a job: worker, ps (replicas), max_worker, batch, annotations (without their prefix). Keys of the file
+beside these: limit_s, after which a run ends, and config, by operator what its ConfigMap says beside its profile. A
+wrong key or value is an error that names the place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from harness.api import Object
+from harness.training import training
+
+__all__ = ["OPERATORS", "Arrival", "Scenario", "ScenarioError", "read", "read_all"]
+
+OPERATORS: Final = ("go", "fixed", "kips", "deadline", "edf", "fifo", "optimus", "drf", "specon", "rebalance")
+"""`go` is the Go training-operator under the default scheduler; the others are profiles of this operator."""
+BATCH: Final = 2048
+"""Images a step: so many that a step is work for the worker, not for the chief that hands it out."""
+_TYPES: Final = ("Chief", "PS", "Worker")
+
+
+class ScenarioError(Exception):
+    """What is wrong with a scenario file, and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A job: seconds after the scenario's start, replicas by type, millicores of each, steps to train, bounds.
+    `deadline_s` counts from its creation; `deadline` is that in parts of what the job takes alone."""
+
+    at_s: float
+    name: str
+    steps: int
+    worker: int = 1
+    ps: int = 1
+    cpu_m: Mapping[str, int] = field(default_factory=dict)
+    max_worker: int = 3
+    deadline_s: float | None = None
+    deadline: float | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    batch: int = BATCH
+
+    @property
+    def shape(self) -> str:
+        """Jobs of one shape take equally long alone."""
+        cpu = "/".join(str(self.cpu_m.get(kind, 0)) for kind in _TYPES)
+        return f"{self.steps} steps of {self.batch}, {self.ps} PS + {self.worker} Worker, {cpu} m"
+
+    def due_s(self, alone: Mapping[str, float]) -> float | None:
+        """Seconds from its creation to its deadline; None: it has none. `alone`: seconds by shape."""
+        if self.deadline is None:
+            return self.deadline_s
+        return round(self.deadline * alone[self.shape], 1)
+
+    def manifest(self, namespace: str, due_s: float | None = None) -> Object:
+        """The TFJob."""
+        said = {"min-workers": "1", "max-workers": str(self.max_worker), "total-steps": str(self.steps)}
+        if due_s is not None:
+            said["deadline"] = f"{max(1, round(due_s))}s"
+        return training(
+            self.name,
+            replicas={"Chief": 1, "PS": self.ps, "Worker": self.worker},
+            cpu_m=dict(self.cpu_m),
+            arguments=[f"--steps={self.steps}", f"--batch-size={self.batch}", "--report-every=50"],
+            annotations={**said, **self.annotations},
+            folder=f"{namespace}/{self.name}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`limit_s`: a run ends then, whatever is finished. `config`: of an operator's ConfigMap beside its profile."""
+
+    title: str
+    jobs: tuple[Arrival, ...]
+    operators: tuple[str, ...] = ("go", "fixed")
+    limit_s: float = 900.0
+    config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def needs_alone(self) -> list[Arrival]:
+        """A job of each shape of which it has to be known how long it takes alone."""
+        return list({job.shape: job for job in self.jobs if job.deadline is not None}.values())
+
+
+def read_all(folder: Path) -> dict[str, Scenario]:
+    """The scenarios of a folder by their files' names. Raises ScenarioError."""
+    return {path.stem: read(path) for path in sorted(folder.glob("*.yaml"))}
+
+
+def read(path: Path) -> Scenario:
+    """One file. Raises ScenarioError."""
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ScenarioError(f"{path}: {error}") from error
+    return parse(raw, str(path))
+
+
+def parse(raw: object, place: str) -> Scenario:
+    """What a file says."""
+    known = _object(raw, place, ("title", "operators", "defaults", "jobs", "limit_s", "config"))
+    allowed = tuple(each.name for each in fields(Arrival))
+    defaults = _object(known.get("defaults") or {}, f"{place}: defaults", allowed)
+    jobs = known.get("jobs")
+    if not isinstance(jobs, list) or not jobs:
+        raise ScenarioError(f"{place}: jobs: a list of jobs is needed")
+    arrivals = [
+        _arrival({**defaults, **_object(each, f"{place}: jobs[{k}]", allowed)}, f"{place}: jobs[{k}]")
+        for k, each in enumerate(jobs)
+    ]
+    names = [job.name for job in arrivals]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ScenarioError(f"{place}: two jobs are called {twice[0]}")
+    operators = known.get("operators", ["go", "fixed"])
+    if not isinstance(operators, list) or not operators or (wrong := [o for o in operators if o not in OPERATORS]):
+        raise ScenarioError(
+            f"{place}: operators: a list of {', '.join(OPERATORS)} is needed, not {operators!r}{wrong!r}"
+        )
+    config = _object(known.get("config") or {}, f"{place}: config", OPERATORS)
+    limit_s = _number(known.get("limit_s", 900.0), f"{place}: limit_s")
+    return Scenario(str(known.get("title") or place), tuple(arrivals), tuple(operators), limit_s, config)
+
+
+def _arrival(raw: Mapping[str, Any], place: str) -> Arrival:
+    if not isinstance(raw.get("name"), str) or "steps" not in raw:
+        raise ScenarioError(f"{place}: name and steps are needed")
+    found: dict[str, Any] = {"at_s": 0.0, **raw}
+    for key in ("at_s", "deadline_s", "deadline"):
+        if found.get(key) is not None:
+            found[key] = _number(found[key], f"{place}.{key}")
+    for key in ("steps", "worker", "ps", "max_worker", "batch"):
+        if key in found and (type(found[key]) is not int or found[key] < (0 if key == "ps" else 1)):
+            raise ScenarioError(f"{place}.{key}: a whole number from 1 up is needed, not {found[key]!r}")
+    cpu = _object(found.get("cpu_m") or {}, f"{place}.cpu_m", _TYPES)
+    if missing := [kind for kind in _TYPES if type(cpu.get(kind)) is not int]:
+        raise ScenarioError(f"{place}.cpu_m: millicores of {', '.join(missing)} are needed")
+    if found.get("deadline") is not None and found.get("deadline_s") is not None:
+        raise ScenarioError(f"{place}: deadline (parts of the time alone) or deadline_s, not both")
+    found["annotations"] = {str(k): str(v) for k, v in (found.get("annotations") or {}).items()}
+    return Arrival(**found)
+
+
+def _object(raw: object, place: str, allowed: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise ScenarioError(f"{place}: an object is needed, not {raw!r}")
+    if unknown := [key for key in raw if key not in allowed]:
+        raise ScenarioError(f"{place}: {unknown[0]!r} is not known; there are {', '.join(allowed)}")
+    return raw
+
+
+def _number(value: object, place: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
+        raise ScenarioError(f"{place}: a number from 0 to a million is needed, not {value!r}")
+    return float(value)

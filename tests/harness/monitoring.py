@@ -1,0 +1,67 @@
+"""manifests/components/prometheus as data: its rules, and the queries of its rules and dashboards."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+COMPONENT = Path(__file__).parents[2] / "manifests" / "components" / "prometheus"
+DASHBOARDS = sorted((COMPONENT / "dashboards").glob("*.json"))
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A PromQL expression, where it stands, and the labels that texts beside it name."""
+
+    where: str
+    expr: str
+    named: frozenset[str] = frozenset()
+
+
+def rules() -> Json:
+    """What stands in a rule file of Prometheus itself: the groups."""
+    spec: Json = yaml.safe_load((COMPONENT / "rules.yaml").read_text())["spec"]
+    return spec
+
+
+def monitor(kind: str) -> Json:
+    """The `spec` of the ServiceMonitor or PodMonitor."""
+    found = {each["kind"]: each["spec"] for each in yaml.safe_load_all((COMPONENT / "monitors.yaml").read_text())}
+    spec: Json = found[kind]
+    return spec
+
+
+def alerts() -> Iterator[Query]:
+    for group in rules()["groups"]:
+        for rule in group["rules"]:
+            named = re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values()))
+            yield Query(rule["alert"], rule["expr"], frozenset(named))
+
+
+def panels(variables: dict[str, str]) -> Iterator[Query]:
+    """Those of the dashboards, with `variables` of Grafana by name in place of `$name`."""
+    for file in DASHBOARDS:
+        for panel in json.loads(file.read_text())["panels"]:
+            for target in panel["targets"]:
+                named = re.findall(r"\{\{\s*(\w+)\s*\}\}", target["legendFormat"])
+                yield Query(f"{file.stem}: {panel['title']}", _filled(target["expr"], variables), frozenset(named))
+
+
+def menus(variables: dict[str, str]) -> Iterator[Query]:
+    """Those that fill the dashboards' menus: the series, and the label whose values are asked for."""
+    for file in DASHBOARDS:
+        for each in json.loads(file.read_text())["templating"]["list"]:
+            if each["type"] == "query":
+                found = re.fullmatch(r"label_values\((.*), (\w+)\)", each["query"])
+                assert found, each["query"]
+                yield Query(f"{file.stem}: ${each['name']}", _filled(found[1], variables), frozenset({found[2]}))
+
+
+def _filled(expr: str, variables: dict[str, str]) -> str:
+    return re.sub(r"\$(\w+)", lambda match: variables[match[1]], expr)

@@ -1,0 +1,72 @@
+"""The command line on a real control plane: the user's own rights, and what is written is what the operator reads."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.manifest import tfjob
+from harness import operators
+from harness.api import Api, Object, tfjobs
+from harness.controlplane import ControlPlane
+
+pytestmark = pytest.mark.timeout(300)
+
+PREFIX = "elastic.kubeflow.org/"
+BIN = Path(sys.executable).parent
+RIGHTS = ("get", "list", "watch", "patch")
+
+
+async def test_a_user_lists_explains_scales_and_suspends_with_their_own_rights(own_plane: ControlPlane) -> None:
+    await asyncio.to_thread(operators.install, "ours", own_plane.kubeconfig)
+    plane = own_plane
+    async with Api(plane.kubeconfig) as api:
+        mine = await api.new_namespace()
+        annotations = {f"{PREFIX}max-workers": "4", f"{PREFIX}checkpoint-dir": "/c"}
+        made = tfjob("train", metadata={"annotations": annotations}, Chief=1, PS=1, Worker=2)
+        await api.create(tfjobs(mine), made)
+        in_mine = ("-n", mine)
+        await asyncio.to_thread(plane.kubectl, "create", "serviceaccount", "ann", *in_mine)
+        verbs = [f"--verb={verb}" for verb in RIGHTS]
+        await asyncio.to_thread(
+            plane.kubectl, "create", "role", "own", *in_mine, *verbs, "--resource=tfjobs.kubeflow.org"
+        )
+        binding = ("rolebinding", "own", *in_mine, "--role=own", f"--serviceaccount={mine}:ann")
+        await asyncio.to_thread(plane.kubectl, "create", *binding)
+        config = await asyncio.to_thread(plane.service_account_kubeconfig, mine, "ann")
+
+        async def ask(*words: str, code: int = 0, program: str = "elastic-tfjob") -> subprocess.CompletedProcess[str]:
+            variables = {**os.environ, "KUBECONFIG": str(config)}
+            ended = await asyncio.to_thread(
+                lambda: subprocess.run(
+                    [BIN / program, *words], capture_output=True, text=True, check=False, env=variables
+                )
+            )
+            assert ended.returncode == code, ended.stderr
+            return ended
+
+        async def job() -> Object:
+            return await api.get(f"{tfjobs(mine)}/train")
+
+        (row,) = json.loads((await ask("jobs", *in_mine, "-o", "json")).stdout)
+        assert (row["name"], row["state"], row["bounds"]["Worker"]) == ("train", "Pending", [2, 4])
+        assert "train" in (await ask("jobs", *in_mine, program="kubectl-tfjob")).stdout
+        explained = await ask("explain", "train", *in_mine)
+        assert "bounds:      Worker 2 to 4" in explained.stdout
+        assert "events are not shown: events is forbidden" in explained.stderr
+        assert "not allowed: " in (await ask("jobs", "-A", code=1)).stderr
+        await ask("scale", "train", "--workers", "9", *in_mine, code=1)
+        await ask("scale", "train", "--workers", "3", *in_mine)
+        assert (await job())["metadata"]["annotations"][f"{PREFIX}target-workers"] == "3"
+        await ask("auto", "train", *in_mine)
+        assert f"{PREFIX}target-workers" not in (await job())["metadata"]["annotations"]
+        await ask("suspend", "train", *in_mine)
+        assert (await job())["spec"]["runPolicy"]["suspend"] is True
+        assert "elastic-tfjob resume train" in (await ask("explain", "train", *in_mine)).stdout
+        await ask("resume", "train", *in_mine)
+        assert (await job())["spec"]["runPolicy"]["suspend"] is False
+        assert "has no TFJob other" in (await ask("explain", "other", *in_mine, code=3)).stderr

@@ -1,0 +1,132 @@
+"""Real training jobs as processes of this machine: every replica has a launcher, commands are written as the operator
+writes them."""
+
+import json
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.controlplane import free_port
+
+from .pods import PYTHON, Pod, until
+
+PROGRAMS = Path(__file__).parents[2] / "trainer_images" / "digits"
+SLOW = 600.0
+"""Seconds in which several TensorFlows start on a very busy machine: only a test that hangs waits that long."""
+Replica = tuple[str, int]
+
+
+class Job:
+    """A job's pods by (type, index), and the generations it goes through."""
+
+    def __init__(self, directory: Path, *program: object) -> None:
+        self.directory = directory
+        self.checkpoints = directory / "checkpoints"
+        self.program = [PYTHON, *map(str, program)]
+        self.pods: dict[Replica, Pod] = {}
+        self.configs: dict[Replica, str] = {}
+        self._restarts = 0
+
+    def configure(self, replicas: Mapping[str, int]) -> None:
+        """TF_CONFIG of each replica; every generation has ports of its own."""
+        cluster = {kind: [f"127.0.0.1:{free_port()}" for _ in range(count)] for kind, count in replicas.items()}
+        self.configs = {
+            (kind, index): json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
+            for kind, count in replicas.items()
+            for index in range(count)
+        }
+
+    def _pod(self, replica: Replica) -> Pod:
+        environment = {"TF_CONFIG": self.configs[replica], "ELASTIC_TFJOB_CHECKPOINT_DIR": str(self.checkpoints)}
+        name = f"{replica[0]}-{replica[1]}" + (f".{self._restarts}" if self._restarts else "")
+        self.pods[replica] = Pod(self.directory / name, self.program, environment)
+        return self.pods[replica]
+
+    @property
+    def chief(self) -> Pod:
+        return self.pods.get(("chief", 0)) or self.pods["worker", 0]
+
+    def launch(self, **replicas: int) -> None:
+        self.configure(replicas)
+        for replica in self.configs:
+            self._pod(replica).start()
+
+    def recreate(self, **replicas: int) -> None:
+        """To another size, as the operator does it where a program cannot wait: all pods end and are made anew, with
+        directories of their own."""
+        for pod in self.pods.values():
+            pod.signal(signal.SIGTERM)
+        for pod in self.pods.values():
+            pod.wait(SLOW)
+        self.pods = {}
+        self._restarts += 1
+        self.launch(**replicas)
+
+    def start(self, **replicas: int) -> None:
+        self.launch(**replicas)
+        until("it trains", lambda: (self.chief.status["step"] or 0) > 50, SLOW)
+
+    def rescale(
+        self, generation: int, mode: str = "overlap", *, operator: bool = True, **replicas: int
+    ) -> dict[str, Any]:
+        """To another size, as the operator does it; the chief's status when it trains again. Without `operator` it
+        is away from when the chief has been told to switch."""
+        self.configure(replicas)
+        before = dict(self.pods)
+        begin = time.monotonic()
+        self._command("prepare", generation, mode)
+        for replica in self.configs:
+            if replica not in before:
+                pod = self._pod(replica)
+                self._command("prepare", generation, mode)
+                pod.start()
+        until("all are ready", self._ready, SLOW)
+        prepared = time.monotonic()
+        meanwhile = self.chief.status["steps_per_s"]
+        self._command("switch", generation, mode)
+        switch = until("it is decided", lambda: self._decided(generation), SLOW)
+        assert switch["state"] == "committed", self.chief.status
+        if operator:
+            self._command("run", generation, mode)
+        for replica in [replica for replica in self.pods if replica not in self.configs]:
+            self.pods.pop(replica).stop()
+        status = until("it trains again", lambda: self._trains(generation), SLOW)
+        save, switch = status["checkpoint"], status["switch"]
+        print(
+            f"{mode} to {replicas}: ready in {prepared - begin:.1f} s (training went on at {meanwhile:.0f} steps/s), "
+            f"downtime {status['downtime_s']:.3f} s = last step to commit "
+            f"{switch['at'] - status['first_step_at'] + status['downtime_s']:.3f} s (saving {save['seconds']:.3f} s, "
+            f"{save['bytes'] / 1e6:.1f} MB) + restore and first step {status['first_step_at'] - switch['at']:.3f} s"
+        )
+        return status
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What the chief has printed as JSON."""
+        return [json.loads(line) for line in self.chief.output.splitlines() if line.startswith("{")]
+
+    def _ready(self) -> bool:
+        """Whether all that the new size needs is prepared; fails with the output of a program that has died."""
+        prepared = {replica: self.pods[replica].status["prepared"] or {} for replica in self.configs}
+        for replica, each in prepared.items():
+            assert each.get("state") != "failed", f"{replica}: {each}\n{self.pods[replica].output}"
+        return all(each.get("state") == "ready" for each in prepared.values())
+
+    def _decided(self, generation: int) -> dict[str, Any] | None:
+        """What the chief decided about the switch to this generation; one before it has been decided, too."""
+        switch = self.chief.status["switch"]
+        return switch if switch and switch["generation"] == generation and switch["state"] != "saving" else None
+
+    def _trains(self, generation: int) -> dict[str, Any] | None:
+        status = self.chief.status
+        return status if status["generation"] == generation and status["first_step_at"] else None
+
+    def _command(self, action: str, generation: int, mode: str) -> None:
+        for replica, pod in self.pods.items():
+            if replica in self.configs:
+                pod.command(action, generation, mode=mode, tf_config=self.configs[replica])
+
+    def stop(self) -> None:
+        for pod in self.pods.values():
+            pod.stop()

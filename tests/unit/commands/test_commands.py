@@ -1,0 +1,395 @@
+"""What people type, on recorded objects: what they read, what is written, what is refused in which words."""
+
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from click.testing import CliRunner, Result
+from kubernetes.aio.config import ConfigException
+
+from elastic_tfjob.cli import LAZY, main
+from elastic_tfjob.commands import cluster, kubectl, options, show
+from elastic_tfjob.controller.kube.errors import ApiError, Conflict, NotFound, Unavailable
+from unit.query.build import running, tfjob, waiting
+
+JOBS = "/apis/kubeflow.org/v1/namespaces/ns/tfjobs"
+
+
+class Server:
+    """Some objects by the path of their collection; `patches` is what was written."""
+
+    def __init__(self, *jobs: dict[str, Any], **collections: list[dict[str, Any]]) -> None:
+        self.jobs = list(jobs)
+        self.collections = {"events": [], "nodes": [], "pods": [], **collections}
+        self.patches: list[tuple[str, Any]] = []
+        self.logs: dict[str, list[list[bytes]]] = {}
+        self.error: ApiError | None = None
+        self.looks = 0
+        self.later: Callable[[int], None] = lambda _: None
+
+    async def once(self, method: str, path: str, body: Any = None, timeout_s: float = 5.0) -> dict[str, Any]:
+        if self.error is not None:
+            raise self.error
+        asked = urlsplit(path)
+        *_, resource = asked.path.split("/")
+        if resource == "tfjobs":
+            # Pages of two, so that there is a next one.
+            begin = int(parse_qs(asked.query).get("continue", ["0"])[0])
+            more = {"continue": str(begin + 2)} if len(self.jobs) > begin + 2 else {}
+            return {"items": self.jobs[begin : begin + 2], "metadata": more}
+        if resource in self.collections:
+            ours = "%21%3D" not in asked.query  # not `label!=value`: pods of TFJobs
+            return {"items": [each for each in self.collections[resource] if each.get("ours", True) == ours]}
+        kind = "tfjobs" if "/tfjobs/" in asked.path else "pods"
+        found = self.jobs if kind == "tfjobs" else self.collections["pods"]
+        self.looks += 1
+        self.later(self.looks)
+        for each in found:
+            if each["metadata"]["name"] == resource:
+                return each
+        raise NotFound(f"GET {path}", 404, "NotFound", "no")
+
+    async def patch(self, path: str, body: Any) -> dict[str, Any]:
+        if self.error is not None:
+            raise self.error
+        self.patches.append((path, body))
+        return {}
+
+    async def lines(self, path: str) -> AsyncIterator[bytes]:
+        *_, name, _ = urlsplit(path).path.split("/")
+        for line in self.logs[name].pop(0):
+            yield line
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """`ask(server, "jobs", "-A")`."""
+
+    def invoke(server: Server, *words: str, group: Any = main) -> Result:
+        @asynccontextmanager
+        async def connected(*_: object, **__: object) -> AsyncIterator[cluster.Cluster]:
+            yield cluster.Cluster(server, "ns")  # type: ignore[arg-type]
+
+        monkeypatch.setattr(cluster, "connected", connected)
+        monkeypatch.setattr(options, "connected", connected)
+        return CliRunner().invoke(group, list(words))
+
+    return invoke
+
+
+Ask = Callable[..., Result]
+
+
+def test_jobs_in_a_table_and_in_json_are_the_same(ask: Ask) -> None:
+    server = Server(running("b"), waiting("a", why="no room for 2 Worker"), running("c"))
+    result = ask(server, "jobs", "--sort", "state")
+    lines = [line.split() for line in result.output.splitlines()]
+    assert lines[0][:3] == ["NAME", "STATE", "SIZE"]
+    assert [line[:2] for line in lines[1:]] == [["b", "Running"], ["c", "Running"], ["a", "Waiting"]]
+    assert "1 Chief + 1 PS + 4 Worker" in result.output
+    assert "500/1000" in result.output
+    assert result.output.splitlines()[-1].endswith("no room for 2 Worker")
+    found = json.loads(ask(server, "jobs", "-o", "json", "--sort", "state").output)
+    assert [(each["name"], each["state"]) for each in found] == [("b", "Running"), ("c", "Running"), ("a", "Waiting")]
+
+
+def test_wide_has_bounds_and_a_filter_leaves_out(ask: Ask) -> None:
+    result = ask(Server(running(), waiting()), "jobs", "-o", "wide", "--state", "Running")
+    assert "Worker 2-4" in result.output
+    assert "0.20s" in result.output
+    assert len(result.output.splitlines()) == 2
+
+
+def test_no_jobs_is_said_on_standard_error(ask: Ask) -> None:
+    result = ask(Server(), "jobs")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no TFJobs in namespace ns\n")
+
+
+def test_hostile_words_do_nothing_to_a_terminal(ask: Ask) -> None:
+    result = ask(Server(waiting(why="\x1b[2J[red]x[/red]\x07\u202eevil\nnext")), "jobs")
+    assert "\x1b" not in result.output
+    assert "\u202e" not in result.output
+    assert "[red]x[/red]" in result.output
+    assert len(result.output.splitlines()) == 2
+    assert show.plain("a\tb\r\nc\x9bd") == "a b  c d"
+
+
+def test_explain_tells_what_happened_and_why(ask: Ask) -> None:
+    event = {"lastTimestamp": "2026-01-02T03:09:00Z", "reason": "Rescaling", "message": "goes to 4 workers"}
+    server = Server(
+        running(annotations={"max-workers": "4", "checkpoint-dir": "/c", "deadline": "30m"}), events=[event]
+    )
+    text = ask(server, "explain", "j").output
+    assert text.startswith("ns/j: Running\n  why:         idle CPU")
+    assert "size:        1 Chief + 1 PS + 4 Worker" in text
+    assert "bounds:      Worker 2 to 4" in text
+    assert "500 of 1000, 5 a second" in text
+    assert "1, the last one stopped training for 0.20 s" in text
+    assert text.index("goes to 4 workers") < text.index("From 1 Chief + 1 PS + 2 Worker to 1 Chief + 1 PS + 4 Worker")
+    found = json.loads(ask(server, "explain", "j", "-o", "json").output)
+    assert found["timeline"][-1]["kind"] == "rescaled"
+    assert found["forecast"]["source"] == "measured"
+
+
+@pytest.mark.parametrize(
+    ("raw", "hint"),
+    [
+        (waiting("j"), "room for 1 Chief + 1 PS + 2 Worker"),
+        (tfjob(runPolicy={"suspend": True}), "elastic-tfjob resume j -n ns"),
+        (tfjob(annotations={"max-workers": "4"}), "without the annotation checkpoint-dir"),
+        (tfjob(annotations={"max-workers": "4", "checkpoint-dir": "/c", "rescale": "never"}), "rescale is never"),
+        (tfjob(annotations={"checkpoint-dir": "/c"}), "leave room"),
+        (
+            running(annotations={"max-workers": "4", "checkpoint-dir": "/c", "target-workers": "3"}),
+            "elastic-tfjob auto j",
+        ),
+        (running(annotations={"max-workers": "4", "checkpoint-dir": "/c", "deadline": "1m"}), "miss its deadline"),
+    ],
+)
+def test_explain_says_what_would_have_to_change(ask: Ask, raw: dict[str, Any], hint: str) -> None:
+    text = ask(Server(raw), "explain", "j").output
+    assert hint in text.partition("What would have to change:")[2]
+
+
+def _pod(name: str, node: str, cpu: str, *, ours: bool = True, uid: str = "") -> dict[str, Any]:
+    labels = {
+        "training.kubeflow.org/job-name": "j",
+        "training.kubeflow.org/replica-type": "worker",
+        "training.kubeflow.org/replica-index": "0",
+    }
+    container = {"name": "tensorflow", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        "ours": ours,
+        "metadata": {"namespace": "ns", "name": name, "uid": uid or name, "resourceVersion": "1", "labels": labels},
+        "spec": {"nodeName": node, "containers": [container]},
+        "status": {"phase": "Running"},
+    }
+
+
+def _node(name: str) -> dict[str, Any]:
+    status = {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}
+    return {"metadata": {"name": name, "uid": name, "resourceVersion": "1"}, "status": status}
+
+
+def test_top_shows_what_is_held_and_lent(ask: Ask) -> None:
+    pods = [_pod("j-worker-0", "n1", "1500m"), _pod("dns", "n1", "250m", ours=False)]
+    server = Server(running(), nodes=[_node("n1")], pods=pods)
+    (row,) = ask(server, "top").output.splitlines()[1:]
+    assert row.split() == ["n1", "ready", "4.00", "1.50", "0.50", "0.25", "2.25", "1", "1"]
+    assert ask(server, "top", "jobs").output.splitlines()[1].split() == ["ns", "j", "1", "1.50", "0.50", "n1"]
+    assert json.loads(ask(server, "top", "jobs", "-o", "json").output)[0]["lent"] == 500
+
+
+def test_scale_asks_by_annotations_and_auto_takes_them_back(ask: Ask) -> None:
+    server = Server(running())
+    assert ask(server, "scale", "j", "--workers", "3").output == "j: 3 Worker asked for\n"
+    asked = {"elastic.kubeflow.org/target-workers": "3"}
+    assert server.patches == [(f"{JOBS}/j", {"metadata": {"annotations": asked, "uid": "ns-j"}})]
+    server = Server(running(annotations={"max-workers": "4", "checkpoint-dir": "/c", "target-workers": "3"}))
+    assert ask(server, "auto", "j").exit_code == 0
+    assert server.patches[0][1]["metadata"]["annotations"] == {"elastic.kubeflow.org/target-workers": None}
+    assert "nobody has asked" in ask(Server(running()), "auto", "j").output
+
+
+def test_scale_waits_until_the_job_has_the_size(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_tfjob.commands.change._LOOK_S", 0.01)
+    server = Server(tfjob(state={"phase": "Stable", "replicas": {"Chief": 1, "PS": 1, "Worker": 2}}))
+
+    def grow(looks: int) -> None:
+        if looks == 4:
+            server.jobs = [running()]
+
+    server.later = grow
+    result = ask(server, "scale", "j", "--workers", "4", "--wait")
+    assert result.output.splitlines()[-1] == "j: has 1 Chief + 1 PS + 4 Worker"
+    late = ask(Server(running()), "scale", "j", "--workers", "3", "--wait", "--timeout", "1")
+    assert late.exit_code == cluster.EXIT_NOT_IN_TIME
+    assert "does not have the size after 1 s (Running: idle CPU)" in late.stderr
+
+
+KUEUE = {"kueue.x-k8s.io/queue-name": "q"}
+
+
+def _queued() -> dict[str, Any]:
+    raw = running()
+    raw["metadata"]["labels"] = KUEUE
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("raw", "words", "code", "said"),
+    [
+        (running(), ["scale", "j"], 2, "say how many: --workers, --ps, or both"),
+        (running(), ["scale", "j", "--workers", "9"], 1, "9 Worker is out of its bounds: allowed is 2 to 4"),
+        (running(), ["scale", "j", "--workers", "-1"], 2, "-1 is not in the range"),
+        (
+            tfjob(annotations={}),
+            ["scale", "j", "--ps", "1"],
+            1,
+            "it needs the annotation elastic.kubeflow.org/checkpoint-dir",
+        ),
+        (tfjob(conditions={"Succeeded": "2026-01-02T03:01:00Z"}), ["scale", "j", "--ps", "1"], 1, "j has ended"),
+        (_queued(), ["scale", "j", "--workers", "4"], 1, "allowed is 2 to 2, which Kueue admitted (queue q)"),
+        (_queued(), ["suspend", "j"], 1, "Kueue suspends and resumes it"),
+        (running(), ["resume", "other"], 3, "namespace ns has no TFJob other: `elastic-tfjob jobs -n ns` lists"),
+        (running(), ["logs", "j"], 3, "j has no pod j-chief-0 now; --follow waits for it"),
+        (running(), ["logs", "j", "--all", "--replica", "ps-0"], 2, "exclude each other"),
+        (running(), ["jobs", "--sort", "luck"], 2, "'luck' is not one of 'name', 'created'"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(
+    ask: Ask, raw: dict[str, Any], words: list[str], code: int, said: str
+) -> None:
+    server = Server(raw)
+    result = ask(server, *words)
+    assert (result.exit_code, server.patches) == (code, [])
+    assert said in " ".join(result.stderr.split())
+
+
+def test_suspend_and_resume_write_once(ask: Ask) -> None:
+    server = Server(running())
+    ask(server, "suspend", "j")
+    assert server.patches == [(f"{JOBS}/j", {"spec": {"runPolicy": {"suspend": True}}, "metadata": {"uid": "ns-j"}})]
+    assert ask(Server(running()), "resume", "j").output == "j is not suspended already\n"
+    suspended = Server(tfjob(runPolicy={"suspend": True}))
+    assert ask(suspended, "resume", "j").output == "j: resumed\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ApiError("GET", 403, "Forbidden", "User x cannot list tfjobs"), "not allowed: User x cannot list tfjobs"),
+        (Unavailable("GET", 0, "ClientConnectorError", "refused"), "the API server does not answer: refused"),
+    ],
+)
+def test_errors_of_the_api_server_are_told(ask: Ask, error: ApiError, said: str) -> None:
+    server = Server()
+    server.error = error
+    for words in (["jobs"], ["explain", "j"], ["top"], ["suspend", "j"]):
+        result = ask(server, *words)
+        assert (result.exit_code, result.stderr) == (1, f"Error: {said}\n")
+
+
+def test_a_job_that_was_made_anew_is_not_changed(ask: Ask) -> None:
+    class Changed(Server):
+        async def patch(self, path: str, body: Any) -> dict[str, Any]:
+            raise Conflict("PATCH", 409, "Conflict", "uid")
+
+    assert "was deleted and made anew" in ask(Changed(running()), "suspend", "j").stderr
+
+
+def test_logs_go_on_across_pods_and_repeat_nothing(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_tfjob.commands.logs._LOOK_S", 0.0)
+    server = Server(running(), pods=[_pod("j-chief-0", "n1", "1", uid="first")])
+    server.logs["j-chief-0"] = [
+        [b"2026-01-02T03:01:00.1Z one", b"2026-01-02T03:01:00.2Z two"],
+        [b"2026-01-02T03:01:00.1Z one", b"2026-01-02T03:01:00.2Z two", b"2026-01-02T03:01:00.3Z three"],
+        [b"2026-01-02T03:02:00Z four"],
+    ]
+
+    def later(_: int) -> None:
+        left = len(server.logs["j-chief-0"])
+        if left == 1:
+            server.collections["pods"] = [_pod("j-chief-0", "n1", "1", uid="second")]
+            server.jobs = [tfjob(conditions={"Succeeded": "2026-01-02T03:01:00Z"})]
+
+    server.later = later
+    result = ask(server, "logs", "j", "-f")
+    assert result.stdout.split() == ["one", "two", "three", "four"]
+    assert result.stderr == "--- j-chief-0 was made anew\n"
+
+
+def test_a_log_that_the_kubelet_cannot_read_is_told(ask: Ask) -> None:
+    """In the kubelet's words, which have no time before them: nothing is asked for since `unable`."""
+    server = Server(running(), pods=[_pod("j-chief-0", "n1", "1", uid="first")])
+    server.logs["j-chief-0"] = [[b"2026-01-02T03:01:00.1Z one", b"unable to retrieve container logs for x"]]
+    assert ask(server, "logs", "j").stdout.splitlines() == ["one", "unable to retrieve container logs for x"]
+
+
+def test_what_a_program_writes_gives_a_terminal_no_orders() -> None:
+    """Colours and progress bars stay; titles, links, the clipboard and moves of the cursor do not."""
+    assert show.harmless("\r12/60 [==>]\tloss") == "\r12/60 [==>]\tloss"
+    assert show.harmless("\x1b[1;31mred\x1b[0m") == "\x1b[1;31mred\x1b[0m\x1b[0m"
+    told = show.harmless("\x1b]52;c;cm0gLXJm\x07\x1b[2J\x1b]0;title\x9b2J\u202eab\x1b[31m")
+    assert not {"\x07", "\x9b", "\u202e"} & set(told)
+    assert told.replace("\x1b[31m", "").replace("\x1b[0m", "").isprintable()
+
+
+@pytest.mark.parametrize("words", [["jobs"], ["top"], ["top", "jobs"]])
+def test_an_object_that_cannot_be_read_hides_no_other(ask: Ask, words: list[str]) -> None:
+    """A tenant wrote it: a spec that is nested too deep, labels that are none of a replica."""
+    bad, strange = running("bad"), _pod("j-worker-0", "n1", "1")
+    nested: Any = {}
+    for _ in range(2000):
+        nested = {"a": nested}
+    bad["spec"]["tfReplicaSpecs"]["Worker"]["template"]["x"] = nested
+    strange["metadata"]["resourceVersion"] = "x"
+    server = Server(bad, running("j"), pods=[strange, _pod("j-chief-0", "n1", "1")])
+    result = ask(server, *words)
+    assert result.exit_code == 0, result.exception
+    assert "ns/bad is left out: Job that cannot be read" in result.stderr
+    assert "ns/j-worker-0 is left out" in result.stderr or words == ["jobs"]
+    assert ("j" if "jobs" in words else "HELD") in result.stdout.split()
+    assert ask(server, "explain", "bad").exit_code == 1
+
+
+def test_words_of_a_webhook_give_a_terminal_no_orders(ask: Ask) -> None:
+    server = Server(running())
+    server.error = ApiError("PATCH", 403, "Forbidden", "no \x1b]0;title\x07")
+    told = ask(server, "suspend", "j").stderr
+    assert "not allowed: no" in told
+    assert "\x1b" not in told
+
+
+def test_a_context_is_that_of_a_kubeconfig_also_in_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the command would go to the pod's own cluster, and not to the one that was named."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    asked: list[str | None] = []
+
+    async def load(*, context: str | None, **_: object) -> None:
+        asked.append(context)
+        raise ConfigException("none")
+
+    monkeypatch.setattr(cluster, "load_kube_config", load)
+    assert CliRunner().invoke(main, ["jobs", "--context", "other"]).exit_code == 1
+    assert asked == ["other"]
+
+
+def test_without_a_kubeconfig_it_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    empty = tmp_path / "config"
+    empty.write_text("{}")
+    result = CliRunner().invoke(main, ["jobs", "--kubeconfig", str(empty)])
+    assert result.exit_code == 1
+    assert f"no cluster to talk to: {empty}: " in result.stderr
+
+
+@pytest.mark.parametrize("name", sorted(set(LAZY) - {"simulate"}))
+def test_help_teaches_with_examples(name: str) -> None:
+    text = CliRunner().invoke(main, [name, "--help"]).output
+    assert "Example" in text
+    assert "elastic-tfjob " in text
+
+
+def test_kubectl_has_the_commands_for_people_and_completes_them(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = ask(Server(running()), "jobs", group=kubectl.tfjob)
+    assert "Running" in result.output
+    assert ask(Server(), "simulate", group=kubectl.tfjob).exit_code == 2
+    for words, expected in ((["s"], "scale\nsuspend\n:4\n"), (["explain", ""], "a\nb\n:4\n"), ([], "auto\n")):
+        monkeypatch.setattr(sys, "argv", ["kubectl_complete-tfjob", *words])
+        ask(Server(running("a"), running("b")), "jobs")  # who answers
+        kubectl.complete()
+        assert capsys.readouterr().out.startswith(expected)
+
+
+def test_completion_is_a_script_for_the_shell() -> None:
+    assert "_ELASTIC_TFJOB_COMPLETE" in CliRunner().invoke(main, ["completion", "zsh"]).output

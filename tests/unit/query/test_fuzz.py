@@ -1,0 +1,101 @@
+"""Whatever is asked, the answer is what the OpenAPI document says: schemathesis asks, from the document itself."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from aiohttp.test_utils import TestServer
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.core.result import Ok
+
+from elastic_tfjob.controller.query import openapi
+from elastic_tfjob.controller.query.gate import NoGate
+from elastic_tfjob.controller.query.server import QueryServer
+
+from .build import Held, foreign, node, pod, running, tfjob, waiting, world
+
+SCHEMA = schemathesis.openapi.from_dict(openapi.document())
+FOUND = [each for each in SCHEMA.get_all_operations() if isinstance(each, Ok)]
+# Answers that go on for ever are read by test_streams.py.
+NAMES = {id(each): each.ok().definition.raw["operationId"] for each in FOUND}
+OPERATIONS = {NAMES[id(each)]: each.ok() for each in FOUND if not NAMES[id(each)].startswith("stream")}
+assert len(OPERATIONS) == len(openapi.ROUTES)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A server with some jobs, in a thread: schemathesis is synchronous."""
+    loop, ready, found = asyncio.new_event_loop(), threading.Event(), list[str]()
+    odd = tfjob("odd", "a", annotations={"max-workers": "-1", "deadline": "soon"}, state={"phase": "Lost"})
+    known = world(
+        running("a", "a", annotations={"max-workers": "4", "checkpoint-dir": "/c", "deadline": "1h"}),
+        waiting("b", "a"),
+        odd,
+        pods=Held(pod("a-worker-0", "n1")),
+        nodes=Held(node("n1")),
+        foreign=Held(foreign("f", "n1")),
+    )
+
+    ended = asyncio.Event()
+
+    async def serve() -> None:
+        async with TestServer(QueryServer(known.source(), NoGate()).application()) as server:
+            found.append(str(server.make_url("")).rstrip("/"))
+            ready.set()
+            await ended.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert ready.wait(30)
+    try:
+        yield found[0]
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join(30)
+        loop.close()
+
+
+# A path has no words that the document forbids: schemathesis would look for some without end.
+CASES = [(name, mode) for name in OPERATIONS for mode in GenerationMode if (name, mode.value) != ("getJob", "negative")]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("operation", "mode"), CASES)
+def test_every_answer_is_as_the_document_says(address: str, operation: str, mode: GenerationMode) -> None:
+    """What the document allows is answered 200 or, for a job that is not there, 404; what it does not, 400 or 404."""
+    statuses: set[int] = set()
+
+    @settings(
+        max_examples=15,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
+    @given(OPERATIONS[operation].as_strategy(generation_mode=mode))
+    def ask(case: Any) -> None:
+        answer = case.call(base_url=address)
+        case.validate_response(answer)
+        statuses.add(answer.status_code)
+
+    ask()
+    allowed = {200, 404} if mode is GenerationMode.POSITIVE else {200, 400, 401, 404, 405}
+    assert statuses <= allowed
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_parameter_is_too_odd(address: str, name: str, value: str) -> None:
+    """Names and values of any characters: answered, or refused, and never a failure."""
+    import requests  # noqa: PLC0415
+
+    for parameters in ({name: value}, {"name": value}, {"limit": value}, {"state": value}, {"sort": value}):
+        asked = {key.encode("utf-8", "replace"): text.encode("utf-8", "replace") for key, text in parameters.items()}
+        answer = requests.get(f"{address}/api/v1/jobs", params=asked, timeout=30)
+        assert answer.status_code in (200, 400)
+        assert answer.headers["Content-Type"].startswith("application/json")

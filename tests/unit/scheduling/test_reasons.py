@@ -1,0 +1,119 @@
+"""Reasons are codes with facts; one module words them."""
+
+from typing import get_args
+
+import pytest
+
+from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.profiles import build, parse_profile
+from elastic_tfjob.scheduling.reasons import WORDS, Code, Reason, added, as_reason, sized
+
+from .recorded import CASES, applies, built, read
+
+MOST_FACTS, MOST_NAMES, LONGEST = 16, 64, 253
+
+
+def test_each_code_has_words_even_without_facts() -> None:
+    assert set(WORDS) == set(get_args(Code))
+    for code in WORDS:
+        assert str(Reason(code)) or code in ("own", "lost")
+
+
+def reasons_of(plan: Plan) -> list[Reason]:
+    given = [target.why for target in plan.changes.values()]
+    return [*given, *plan.waiting.values(), *plan.kept.values(), *(loan.reason for loan in plan.loans)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whatever_a_profile_decides_has_a_code_and_bounded_facts(case: str) -> None:
+    name, settings = CASES[case]
+    profile, seen = build(name, parse_profile(name, settings)), 0
+    for each in read():
+        snapshot = built(each["snapshot"])
+        if not applies(case, snapshot):
+            continue
+        for reason in reasons_of(schedule(snapshot, profile)):
+            seen += 1
+            assert reason.code != "own"
+            assert 0 < len(str(reason)) < 500
+            assert len(reason.facts) <= MOST_FACTS
+            for fact in reason.facts.values():
+                if isinstance(fact, str):
+                    assert len(fact) <= LONGEST
+                elif not isinstance(fact, int | float):
+                    assert len(fact) <= MOST_NAMES
+                    assert all(isinstance(name, str) and len(name) <= LONGEST for name in fact)
+    assert seen > 10
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (Reason("short", {"cpu": 2500, "cpu_free": 400}), "needs 2.5 CPU, 0.4 free"),
+        (
+            Reason("short", {"accelerators": 2, "accelerators_free": 0, "memory": 3 << 30, "memory_free": 1 << 29}),
+            "needs 2 accelerators, 0 free; 3.0 GiB, 0.5 GiB free",
+        ),
+        (
+            Reason("short", {"pods": 2, "pods_free": 1, "storage": 2 << 30, "storage_free": 0}),
+            "needs 2 pods, 1 free; 2.0 GiB of ephemeral storage, 0.0 GiB free",
+        ),
+        (Reason("lost", {"gone": ("a", "b")}), "a and b is gone"),
+        (
+            Reason("lost", {"gone": ("a",), "cordoned": ("b",), "by": "", "fewer": True}),
+            "a is gone; b is cordoned; its bounds ask for another size, no room for as many",
+        ),
+        (
+            Reason("lost", {"refused": ("a",), "gone": (), "kube_scheduler": "taints"}),
+            "a cannot be had (kube-scheduler: taints)",
+        ),
+        (Reason("makes-room", {"job": "j", "waits_s": 31.4}), "makes room for j, which waits for 31 s"),
+        (Reason("makes-room", {"job": "j", "by": "scaled"}), "makes room for j: scaled"),
+        (
+            Reason("makes-room", {"job": "j", "by": "", "idle": 0.125}),
+            "workers use 12% of their CPU, makes room for j: its bounds ask for another size",
+        ),
+        (
+            Reason("busy", {"use": {"PS": 1.0, "Worker": 0.94}, "idle_millicores": 900, "gain": 0.89}),
+            "workers use 94% of their CPU and PS use 100% of their CPU, 900m idle, predicted +89%",
+        ),
+        (
+            Reason("cpu", {"had": {"Worker": 200, "PS": 100}, "has": {"Worker": 300, "PS": 150}, "use": {"PS": 0.9}}),
+            "CPU in place: Worker 200m -> 300m, PS 100m -> 150m (90 % used)",
+        ),
+        (Reason("slower", {"there": 12.345, "here": 9.0}), "was faster with fewer, 12.3 steps/s there, 9 here"),
+        (
+            Reason("deadline-missed", {"needs_s": 100.0, "largest": {"Worker": 4}, "left_s": 9.6}),
+            "best effort, its deadline cannot be met: needs 100 s even with 4 Worker, has 10 s",
+        ),
+        (Reason("dominant-share", {"minimum": True}), "dominant share: nothing left for its minimum"),
+        (
+            Reason("dominant-share", {"no_nodes": {"PS": 1, "Worker": 2}}),
+            "dominant share: 1 PS + 2 Worker fits on no nodes",
+        ),
+        (
+            Reason("keeps", {"was": {"Worker": 1, "PS": 2}, "now": {"Worker": 3, "PS": 1}}),
+            "Worker 1 -> 3, PS 2 -> 1: keeps what it has",
+        ),
+    ],
+)
+def test_words(reason: Reason, words: str) -> None:
+    assert str(reason) == words
+
+
+def test_words_of_a_profiles_own() -> None:
+    own = as_reason("since I say so")
+    assert (own.code, str(own)) == ("own", "since I say so")
+    assert len(str(as_reason("x" * 10_000))) == 1024
+    assert str(added("since", kube_scheduler="taints")) == "since (kube-scheduler: taints)"
+    assert sized("since", {"Worker": 1}, {"Worker": 2}) == as_reason("since")
+
+
+def test_sizes_belong_to_a_reason_only_where_they_differ() -> None:
+    reason = Reason("busy", {"gain": 1.0})
+    changed = sized(reason, {"Worker": 1, "PS": 0}, {"Worker": 2})
+    assert changed.facts == {"gain": 1.0, "was": {"Worker": 1}, "now": {"Worker": 2}}
+    assert sized(changed, {"Worker": 1}, {"Worker": 1}) == reason
+    assert sized(changed, {}, {"Worker": 1}) == reason
+    assert sized(reason, {"Worker": 1}, {}) == reason

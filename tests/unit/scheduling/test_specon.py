@@ -1,0 +1,263 @@
+"""The profiles `specon` and `rebalance`: who gets a crowded node's CPU, and who moves."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.profiles import build, parse_profile
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, ReplicaGroup, Snapshot
+from elastic_tfjob.simulation.costs import Costs
+from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.runner import uniform_cluster
+from elastic_tfjob.simulation.speed_models.cpu_share import CpuShareSpeedModel
+from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
+from elastic_tfjob.speed.growth import Growth
+
+from .build import node, workers
+from .invariants import violations
+
+NOW = 1000.0
+FALLING, FLAT = (0.5, 1.0), (0.01, 1.0)
+"""Growth of the loss per step now, and at its peak."""
+
+
+def job(  # noqa: PLR0917
+    key: str,
+    where: str,
+    left: float = 1000.0,
+    uses: float = 1.0,
+    rate: float = 1.0,
+    loss: tuple[float, float] | None = None,
+    readings: int = 5,
+    **more: Any,
+) -> Job:
+    """One worker that requests 100m, uses so many CPUs and makes a step a second: `left` is in CPU seconds if it uses
+    1."""
+    spec = JobSpec(key, 0.0, (workers(1, gpus=0, cpus=0.1),), total_steps=left + more.pop("steps", 0.0))
+    spec = replace(spec, **{name: more.pop(name) for name in ("movable", "resizable", "fixed_cpu") if name in more})
+    growth = Growth() if loss is None else Growth("finite", ((1.0, 1.0),), loss[0], loss[1], readings, NOW)
+    state: dict[str, Any] = {"since_s": 0.0, "observed_s": NOW, "steps_per_s": rate, "loss": growth, **more}
+    use = {WORKER: 1000 * uses / state.get("cpu", {}).get(WORKER, (100,))[0]} if uses else {}
+    return Job(spec, {WORKER: (where,)}, "running", cpu_use=use, **state)
+
+
+def decide(jobs: list[Job], nodes: int = 2, now: float = NOW, profile: str = "specon", **params: Any) -> Plan:
+    cluster = {f"n{k}": node(f"n{k}", cpus=4) for k in range(nodes)}
+    made = schedule(Snapshot(now, cluster, {j.key: j for j in jobs}), build(profile, parse_profile(profile, params)))
+    assert violations(made) == []
+    return made
+
+
+def cpu(plan: Plan) -> dict[str, int]:
+    return {key: target.cpu[WORKER][0] for key, target in plan.changes.items() if target.cpu}
+
+
+def moved(plan: Plan) -> dict[str, str]:
+    jobs = plan.snapshot.jobs
+    return {key: t.nodes[WORKER][0] for key, t in plan.changes.items() if t.nodes != jobs[key].placement}
+
+
+def crowd(*left: float, on: str = "n0", **more: Any) -> list[Job]:
+    """Jobs that use a node's 4 CPUs up together."""
+    return [job(f"{on}-{k}", on, cpu_s / (4 / len(left)), 4 / len(left), **more) for k, cpu_s in enumerate(left)]
+
+
+class TestWeights:
+    def test_who_has_least_left_holds_most(self) -> None:
+        held = cpu(decide(crowd(900, 100, 500, 700), 1, critical=0))
+        assert held["n0-1"] > held["n0-2"] > held["n0-3"] >= held["n0-0"]
+
+    def test_the_example_of_the_documentation(self) -> None:
+        assert cpu(decide(crowd(900, 100, 500), 1)) == {"n0-0": 410, "n0-1": 2670, "n0-2": 860}
+
+    def test_each_keeps_its_floor_and_all_is_within_the_node(self) -> None:
+        held = cpu(decide(crowd(900, 100, 500, 700), 1))
+        assert min(held.values()) >= 0.2 * 4000 / 4
+        assert 3500 < sum(held.values()) <= 4000
+
+    def test_a_job_that_alone_takes_as_long_as_all_goes_first(self) -> None:
+        """2,800 CPU seconds on 1 CPU that it can use, where the two nodes need 425 s for all."""
+        held = cpu(decide(crowd(2800, 100, 200, 300), 2, moves=0))
+        assert held["n0-0"] == max(held.values())
+        assert held["n0-1"] > held["n0-3"]
+
+    def test_where_nobody_is_slowed_down_nothing_changes(self) -> None:
+        assert decide([job("a", "n0"), job("b", "n0")]).changes == {}
+
+    def test_cpu_goes_back_where_the_crowd_is_gone(self) -> None:
+        plan = decide([job("a", "n0", cpu={WORKER: (2000,)}), job("b", "n0")])
+        assert plan.changes["a"].cpu == {}
+
+    def test_what_is_measured_a_little_otherwise_changes_nothing(self) -> None:
+        jobs = crowd(500, 505, 900)
+        held = cpu(decide(jobs, 1, critical=0))
+        again = [
+            job(j.key, "n0", left * 0.75, 4 / 3, cpu={WORKER: (held[j.key],)})
+            for j, left in zip(jobs, (505, 495, 890), strict=True)
+        ]
+        assert decide(again, 1, critical=0).changes == {}
+
+    def test_of_unknown_length_counts_as_having_as_long_again_as_it_ran(self) -> None:
+        jobs = crowd(100, 800, 5000)
+        unknown = replace(jobs[0], spec=replace(jobs[0].spec, total_steps=None))  # ran 1,000 s
+        held = cpu(decide([unknown, *jobs[1:]], 1, critical=0))
+        assert held["n0-1"] > held["n0-0"] > held["n0-2"] - 1
+
+    @pytest.mark.parametrize("fixed", [{"resizable": False}, {"fixed_cpu": True}])
+    def test_who_may_not_get_other_cpu_keeps_its_own(self, fixed: dict[str, Any]) -> None:
+        jobs = crowd(100, 200, 300)
+        jobs[0] = replace(jobs[0], spec=replace(jobs[0].spec, **fixed))
+        assert set(cpu(decide(jobs, 1))) == {"n0-1", "n0-2"}
+
+
+@pytest.mark.parametrize("profile", ["specon", "rebalance"])
+class TestMoves:
+    def test_from_a_crowded_node_to_idle_cpu_the_longest_first(self, profile: str) -> None:
+        assert moved(decide(crowd(900, 2000, 500), profile=profile)) == {"n0-1": "n1"}
+
+    def test_one_a_round_to_each_node(self, profile: str) -> None:
+        assert len(moved(decide(crowd(900, 2000, 500, 800), nodes=3, profile=profile))) == 2
+
+    @pytest.mark.parametrize(
+        "more", [{"migrations": 2}, {"movable": False}, {"observed_s": NOW + 5}], ids=["often", "fixed", "paused"]
+    )
+    def test_not_who_moved_often_cannot_or_stands_still(self, profile: str, more: dict[str, Any]) -> None:
+        assert moved(decide(crowd(900, 2000, 500, **more), profile=profile)) == {}
+
+    def test_not_where_little_is_left(self, profile: str) -> None:
+        assert moved(decide(crowd(90, 70, 50), profile=profile)) == {}
+
+    def test_not_to_a_node_of_which_it_is_not_known_what_is_used(self, profile: str) -> None:
+        silent = job("new", "n1", uses=0)
+        assert moved(decide([*crowd(900, 2000, 500), silent], profile=profile)) == {}
+
+    def test_not_between_two_crowded_nodes(self, profile: str) -> None:
+        both = [*crowd(900, 2000, 500), *crowd(800, 300, on="n1")]
+        assert moved(decide(both, profile=profile)) == {}
+
+
+class TestPublished:
+    def of(self, jobs: list[Job], **more: Any) -> Plan:
+        return decide(jobs, published=True, **more)
+
+    def test_the_slowest_converged_goes_where_fewest_progress(self) -> None:
+        done = {"watched": 3, "converged": 1}
+        jobs = [
+            job("a", "n0", loss=FALLING),
+            job("b", "n0", loss=(0.05, 1.0), memory=done),
+            job("c", "n0", loss=FLAT, memory=done),
+            job("d", "n1", loss=FALLING),
+        ]
+        plan = self.of(jobs)
+        assert moved(plan) == {"c": "n1"}
+        assert "converged" in str(plan.changes["c"].reason)
+
+    def test_two_slow_readings_in_a_row(self) -> None:
+        """One has it watched; the same one again changes nothing; the next has it converged."""
+        beside = [job("a", "n0", loss=FALLING), job("b", "n0", loss=FALLING)]
+        slow = job("c", "n0", loss=FLAT, readings=5)
+        first = self.of([*beside, slow])
+        assert (first.changes, first.memory) == ({}, {"c": {"watched": 5}})
+        watched = replace(slow, memory=first.memory["c"])
+        again = self.of([*beside, watched])
+        assert (again.changes, again.memory) == ({}, {})
+        later = replace(watched, loss=replace(slow.loss, readings=6))
+        assert moved(self.of([*beside, later])) == {"c": "n1"}
+
+    def test_one_that_falls_fast_again_progresses_again(self) -> None:
+        plan = self.of([job("a", "n0", loss=FALLING, memory={"watched": 3, "converged": 1})])
+        assert plan.memory == {"a": {}}
+
+    @pytest.mark.parametrize("state", ["nan", "inf", "absent"])
+    def test_a_loss_that_is_no_number_moves_nobody(self, state: Any) -> None:
+        flat = job("c", "n0", loss=FLAT)
+        jobs = [job("a", "n0", loss=FALLING), job("b", "n0"), replace(flat, loss=replace(flat.loss, state=state))]
+        for _ in range(3):
+            plan = self.of(jobs)
+            assert (plan.changes, plan.memory) == ({}, {})
+
+    def test_one_move_in_a_period_and_one_of_a_job(self) -> None:
+        done = {"watched": 3, "converged": 1}
+        jobs = [job("a", "n0", loss=FALLING), *(job(k, "n0", loss=FLAT, memory=done) for k in "bcd")]
+        just = job("m", "n1", loss=FLAT, migrations=1, since_s=NOW - 20)
+        assert moved(self.of([*jobs, just])) == {}
+        assert len(moved(self.of([*jobs, replace(just, since_s=NOW - 30)]))) == 1
+        assert moved(self.of([jobs[0], *(replace(j, migrations=1) for j in jobs[1:])])) == {}
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> list[Job]:
+    jobs = []
+    for k in range(draw(st.integers(0, 12))):
+        cpus = draw(st.sampled_from([0.0, 0.3, 1.0, 2.0]))
+        left, where = draw(st.sampled_from([1.0, 300.0, 5000.0])), draw(st.sampled_from(["n0", "n1", "n2"]))
+        slow = draw(st.sampled_from([None, FALLING, FLAT]))
+        moves = draw(st.integers(0, 2))
+        jobs.append(job(f"j{k:02}", where, left, cpus, loss=slow, migrations=moves))
+    return jobs
+
+
+@pytest.mark.parametrize(("profile", "more"), [("specon", {}), ("specon", {"published": True}), ("rebalance", {})])
+@settings(max_examples=20, deadline=None)
+@given(jobs=crowds())
+def test_an_unchanged_world_gives_an_unchanged_plan(profile: str, more: dict[str, Any], jobs: list[Job]) -> None:
+    """What uses how much stays as it was, and memory is fed back. One replica goes to a node at a time: in few rounds
+    all moves are made, and then nothing changes for ten."""
+    changes = []
+    for _ in range(20):
+        plan = decide(jobs, 3, profile=profile, **more)
+        changes.append(dict(plan.changes))
+        jobs = [carried_out(j, plan) for j in jobs]
+    assert not any(changes[10:])
+
+
+def carried_out(before: Job, plan: Plan) -> Job:
+    """The job once the plan is carried out, with what was remembered; it uses what it used before."""
+    target = plan.changes.get(before.key)
+    after = replace(before, memory=plan.memory.get(before.key, before.memory))
+    if target is None:
+        return after
+    uses = before.cpu_use.get(WORKER, 0.0) * before.held_cpu(WORKER)
+    moves = target.nodes != before.placement
+    after = replace(after, placement=target.nodes, cpu=target.cpu, migrations=before.migrations + moves)
+    use = {WORKER: uses / after.held_cpu(WORKER)} if uses else {}
+    return replace(after, cpu_use=use, since_s=NOW if moves else before.since_s)
+
+
+@st.composite
+def floods(draw: st.DrawFn) -> list[WorkloadJob]:
+    """More jobs than fit at once come within some minutes to two nodes of 4 CPUs and 4 places: they crowd both."""
+    made = []
+    for k in range(draw(st.integers(1, 24))):
+        group = ReplicaGroup(WORKER, Resources(draw(st.sampled_from([500, 1000, 2000]))), 1, 1, 1)
+        lasts = draw(st.sampled_from([5.0, 60.0, 400.0]))
+        at = draw(st.sampled_from([0.0, 30.0, 90.0]))
+        loss = LossCurve(draw(st.sampled_from([0.001, 0.1])), 1.0, 0.1)
+        made.append(
+            WorkloadJob(f"j{k:02}", at, (group,), lasts, cpu_demand=draw(st.sampled_from([1.0, 4.0])), loss=loss)
+        )
+    return made
+
+
+@pytest.mark.parametrize("more", [{}, {"published": True}], ids=["specon", "published"])
+@settings(max_examples=12, deadline=None)
+@given(jobs=floods())
+def test_nobody_waits_more_than_three_times_as_long_as_under_fifo(
+    more: dict[str, Any], jobs: list[WorkloadJob]
+) -> None:
+    """Compared with the longest wait under first come, first served, as for the other profiles."""
+
+    def waits(profile: str, said: dict[str, Any]) -> list[float]:
+        made = build(profile, parse_profile(profile, said))
+        cluster = uniform_cluster(2, 0, 4, 64)
+        outcome = Simulation(jobs, cluster, CpuShareSpeedModel(), made, costs=Costs(migrate_s=10.0)).run()
+        assert all(record.finish_s is not None for record in outcome.records)
+        return [record.queue_s for record in outcome.records]
+
+    assert max(waits("specon", more)) <= 3 * max(60.0, *waits("fifo", {}))

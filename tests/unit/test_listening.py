@@ -1,0 +1,90 @@
+"""Servers of HTTP whose connections are bounded."""
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from elastic_tfjob.controller.kube.listening import listening
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def application(held: asyncio.Event | None = None) -> web.Application:
+    async def answer(request: web.Request) -> web.Response:
+        if held is not None and request.path == "/held":
+            await held.wait()
+        return web.Response(text="ok")
+
+    app = web.Application()
+    app.router.add_get("/{any:.*}", answer)
+    return app
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    try:
+        async with asyncio.timeout(2):
+            return await reader.read() == b""
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n"], ids=["nothing", "half a request"])
+async def test_connections_that_ask_nothing_make_room_for_who_does(said: bytes) -> None:
+    port = free_port()
+    async with listening(f"127.0.0.1:{port}", application(), most=3):
+        opened = []
+        for _ in range(6):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said)
+            opened.append((reader, writer))
+            await asyncio.sleep(0.01)
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/") as response:
+            assert await response.text() == "ok"
+        closed = [await is_closed(reader) for reader, _ in opened[:3]]
+        assert closed == [True, True, True]
+        for _, writer in opened:
+            writer.close()
+
+
+async def test_one_that_does_nothing_is_closed_after_a_while() -> None:
+    port = free_port()
+    async with listening(f"127.0.0.1:{port}", application(), idle_s=0.1):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await is_closed(reader)
+        writer.close()
+
+
+async def test_one_that_waits_for_its_answer_is_kept() -> None:
+    port, held = free_port(), asyncio.Event()
+    async with (
+        listening(f"127.0.0.1:{port}", application(held), most=2, idle_s=0.1),
+        aiohttp.ClientSession() as session,
+        AsyncExitStack() as stack,
+    ):
+        asked = [asyncio.create_task(session.get(f"http://127.0.0.1:{port}/held").__aenter__()) for _ in range(2)]
+        await asyncio.sleep(0.4)
+        refused = await stack.enter_async_context(session.get(f"http://127.0.0.1:{port}/more"))
+        assert refused.status == 503
+        held.set()
+        for each in await asyncio.gather(*asked):
+            assert await each.text() == "ok"
+
+
+async def test_an_address_that_is_taken_raises() -> None:
+    port = free_port()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        with pytest.raises(OSError, match="address already in use"):
+            async with listening(f"127.0.0.1:{port}", application()):
+                raise AssertionError

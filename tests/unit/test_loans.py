@@ -1,0 +1,691 @@
+"""Loans of nodes: what is decided for pools and their nodes, and what is written, whatever others do meanwhile."""
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from elastic_tfjob.api.annotations import Elasticity
+from elastic_tfjob.controller.job.decision import Create, Event, Settings
+from elastic_tfjob.controller.kube.errors import Conflict, Invalid
+from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION, UID_ANNOTATION
+from elastic_tfjob.controller.objects.cluster import ForeignPod, Node, PendingPod
+from elastic_tfjob.controller.objects.loan import (
+    LOAN_ANNOTATION,
+    LOANED_TAINT,
+    POOL_LABEL,
+    NodeLoan,
+    parse_wants,
+)
+from elastic_tfjob.controller.objects.settings import Configuration, PoolSettings, parse_configuration
+from elastic_tfjob.controller.objects.state import State
+from elastic_tfjob.controller.objects.status import format_time
+from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.schedule import loop
+from elastic_tfjob.controller.schedule.lending import Cluster, Lending, Write, asked_by_plan, concerned, lending
+from elastic_tfjob.controller.schedule.loans import Loans, patch_of
+from elastic_tfjob.controller.schedule.overdue import StopOverdue
+from elastic_tfjob.controller.schedule.pool_demand import MAX_PODS, MAX_SHAPES, MAX_TERMS
+from elastic_tfjob.controller.schedule.round import plan_round
+from elastic_tfjob.controller.schedule.scheduled_job import scheduled_job
+from elastic_tfjob.controller.schedule.snapshot import assemble
+from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.plan import Loan
+from elastic_tfjob.scheduling.profiles import build, parse_profile
+from elastic_tfjob.scheduling.reasons import Reason
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Pool, fixed_group
+
+from . import test_scheduler
+from .build import UID, job, replicas
+from .build import decide as reconciled
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+NOW_S = NOW.timestamp()
+POOLS = {"serve": PoolSettings(namespaces=("serving",), headroom=0, hold_s=600, grace_s=120)}
+TAINT = {"key": LOANED_TAINT, "effect": "NoSchedule"}
+FOREIGN_TAINT = {"key": "example.com/mine", "value": "x", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
+
+
+def ago(seconds: float) -> str:
+    return format_time(NOW - timedelta(seconds=seconds))
+
+
+def raw_node(
+    name: str,
+    stage: str = "",
+    *,
+    pool: str | None = "serve",
+    since_s: float = 0.0,
+    taint: bool | None = None,
+    loan_of: str = "serve",
+    version: int = 1,
+    **spec: Any,
+) -> dict[str, Any]:
+    """A node of 4 cores of the pool; with a stage, as the operator leaves it."""
+    tainted = stage in ("loaned", "recalled") if taint is None else taint
+    loan = {LOAN_ANNOTATION: NodeLoan(stage, loan_of, ago(since_s)).to_json()} if stage else {}  # type: ignore[arg-type]
+    return {
+        "metadata": {
+            "name": name,
+            "uid": f"{name}-uid",
+            "resourceVersion": str(version),
+            "labels": {POOL_LABEL: pool} if pool is not None else {},
+            "annotations": loan,
+        },
+        "spec": {"taints": [TAINT] if tainted else [], **spec},
+        "status": {
+            "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def node(name: str, stage: str = "", **said: Any) -> Node:
+    return Node.parse(raw_node(name, stage, **said))
+
+
+def server(on: str, cpu: int = 1, namespace: str = "serving", *, daemon: bool = False) -> ForeignPod:
+    return ForeignPod(namespace, f"s-{on}", f"s-{on}", 1, on, Resources(cpu * 1000, pods=1), daemon)
+
+
+def raw_pending(name: str, cpu: str, namespace: str = "serving", **spec: Any) -> dict[str, Any]:
+    status: dict[str, Any] = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
+    status |= spec.pop("status", {})
+    return {
+        "metadata": {"namespace": namespace, "name": name, "uid": name, "resourceVersion": "1"},
+        "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}], **spec},
+        "status": status,
+    }
+
+
+def pending(name: str, cpu: str, namespace: str = "serving", **spec: Any) -> PendingPod:
+    return PendingPod.parse(raw_pending(name, cpu, namespace, **spec))
+
+
+def look(*nodes: Node, pools: Mapping[str, PoolSettings] = POOLS, **said: Any) -> Lending:
+    return lending(Cluster({each.name: each for each in nodes if concerned(each, pools)}, pools, **said), NOW_S)
+
+
+def written(found: Lending) -> dict[str, tuple[str, bool]]:
+    return {write.seen.name: (write.stage, write.tainted) for write in found.writes}
+
+
+def states(found: Lending) -> dict[str, str]:
+    return {name: standing.loan for name, standing in found.nodes.items()}
+
+
+class TestWhatAPoolOffers:
+    def test_idle_nodes_beyond_the_headroom(self) -> None:
+        nodes = [node("a"), node("b"), node("c")]
+        pools = {"serve": PoolSettings(namespaces=("serving",), headroom=1)}
+        found = look(*nodes, foreign=(server("a"), server("b", daemon=True)), pools=pools)
+        assert found.pools == {"serve": Pool(wanted=0, spare=1)}
+        assert states(found) == {"a": "busy", "b": "offered", "c": "offered"}
+
+    @pytest.mark.parametrize(
+        ("said", "why"),
+        [
+            ({"foreign": (server("a", namespace="other"),)}, "somebody's pod is there"),
+            ({"trained": {"a": Resources(1, pods=1)}}, "a TFJob's pod is there"),
+            ({"promised": frozenset("a")}, "a job is on its way there"),
+            ({"pending": (pending("p", "2"),)}, "a pod of the pool has room there"),
+            ({"wants": {"serve": 1}}, "somebody says that the pool wants it"),
+            ({"refused": frozenset("a")}, "it could not be written"),
+            ({"may_lend": False}, "the right is missing, or not all is read yet"),
+        ],
+    )
+    def test_not_a_node(self, said: dict[str, Any], why: str) -> None:
+        assert look(node("a")).pools["serve"].spare == 1
+        assert look(node("a"), **said).pools["serve"].spare == 0, why
+
+    def test_not_a_node_that_came_back_a_while_ago(self) -> None:
+        assert look(node("a", "returned", since_s=599)).pools["serve"].spare == 0
+        assert look(node("a", "returned", since_s=601)).pools["serve"].spare == 1
+
+    def test_a_cordoned_or_unlabelled_node_is_not_lent(self) -> None:
+        assert look(node("a", unschedulable=True)).pools["serve"].spare == 0
+        other = look(node("a", pool="other"), node("b", pool=None))
+        assert (other.nodes, other.pools["serve"]) == ({}, Pool())
+
+
+class TestWhatAPoolWantsBack:
+    def test_a_pod_that_waits_and_would_fit(self) -> None:
+        found = look(node("a", "loaned"), node("b", "loaned"), pending=(pending("p", "3"),))
+        assert found.pools["serve"] == Pool(wanted=1)
+        assert set(states(found).values()) == {"loaned"}, "which one is the policy's choice"
+        assert found.pending == {("serve", "room"): 0, ("serve", "recall"): 1, ("serve", "nowhere"): 0}
+
+    def test_pods_share_a_node_where_they_fit(self) -> None:
+        nodes = [node(name, "loaned") for name in "abc"]
+        assert look(*nodes, pending=tuple(pending(f"p{i}", "2") for i in range(3))).pools["serve"].wanted == 2
+
+    @pytest.mark.parametrize(
+        ("pod", "why"),
+        [
+            (pending("p", "5"), "it fits nowhere"),
+            (pending("p", "1", namespace="tenant"), "it is not of the pool's namespaces"),
+            (pending("p", "1", nodeSelector={"zone": "elsewhere"}), "it may not run there"),
+            (pending("p", "1", status={"conditions": []}), "kube-scheduler has not looked yet"),
+            (pending("p", "1", status={"nominatedNodeName": "x"}), "kube-scheduler makes room for it"),
+        ],
+    )
+    def test_not_for(self, pod: PendingPod, why: str) -> None:
+        assert look(node("a", "loaned"), pending=(pod,)).pools["serve"].wanted == 0, why
+
+    def test_not_where_the_pool_has_room_or_a_node_comes_back(self) -> None:
+        nodes = [node("a", "loaned"), node("b")]
+        assert look(*nodes, pending=(pending("p", "3"),)).pools["serve"].wanted == 0
+        nodes = [node("a", "loaned"), node("b", "recalled")]
+        said: dict[str, Any] = {"trained": {"b": Resources(4000, pods=1)}, "pending": (pending("p", "3"),)}
+        assert look(*nodes, **said).pools["serve"].wanted == 0
+
+    def test_the_very_node_where_no_other_would_do(self) -> None:
+        nodes = [node("a", "loaned"), node("b", "loaned")]
+        one = pending("p", "1", affinity=_only("b"))
+        found = look(*nodes, pending=(one,))
+        assert states(found) == {"a": "loaned", "b": "reclaiming"}
+        assert found.pools["serve"].wanted == 1
+
+    def test_a_lent_node_where_a_pod_of_the_pool_runs(self) -> None:
+        found = look(node("a", "loaned"), node("b", "loaned"), foreign=(server("b"),))
+        assert (found.pools["serve"].wanted, states(found)["b"]) == (1, "reclaiming")
+
+    def test_headroom_and_what_somebody_says(self) -> None:
+        pools = {"serve": PoolSettings(namespaces=("serving",), headroom=2)}
+        nodes = [node(name, "loaned") for name in "abc"] + [node("d")]
+        assert look(*nodes, pools=pools).pools["serve"].wanted == 1
+        assert look(*nodes, wants={"serve": 3}).pools["serve"].wanted == 2
+        assert look(*nodes, wants={"serve": 99}).pools["serve"].wanted == 3
+
+    def test_a_flood_of_pods_costs_no_more_than_is_lent(self) -> None:
+        many = tuple(pending(f"p{i}", f"{1000 + i % 200}m") for i in range(MAX_PODS + 500))
+        found = look(node("a", "loaned"), node("b", "loaned"), pending=many)
+        assert found.pools["serve"] == Pool(wanted=2)
+        assert found.pending["serve", "nowhere"] + found.pending["serve", "recall"] == len(many)
+        assert len({(pod.requests, pod.constraints) for pod in many}) > MAX_SHAPES
+
+    def test_a_pod_that_goes_by_too_much_is_not_looked_at(self) -> None:
+        """Each label and value is held against each node."""
+        values = [f"v{i}" for i in range(MAX_TERMS)]
+        term = {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": values}]}
+        affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+        found = look(node("a", "loaned"), pending=(pending("p", "1", affinity=affinity),))
+        assert (found.pools["serve"], found.pending["serve", "nowhere"]) == (Pool(wanted=0), 1)
+        values.pop()
+        assert look(node("a", "loaned"), pending=(pending("p", "1", affinity=affinity),)).pools["serve"].wanted == 1
+
+    def test_a_node_that_does_not_come_back_is_no_room(self) -> None:
+        """Its jobs did not go in time, and may never: another node is wanted back for the pod that waits."""
+        held = {"late": Resources(4000, pods=1)}
+        stuck = node("late", "recalled", since_s=10_000, taint=False)
+        coming = node("late", "recalled", since_s=10)
+        for late, wanted in ((stuck, 1), (coming, 0)):
+            found = look(late, node("b", "loaned"), trained=held, pending=(pending("p", "3"),))
+            assert found.pools["serve"].wanted == wanted
+
+    def test_a_pod_counts_in_one_pool_only(self) -> None:
+        pools = {name: PoolSettings(namespaces=("serving",), headroom=0) for name in ("serve", "train")}
+        nodes = [node("a", "loaned"), node("b", "loaned", pool="train", loan_of="train")]
+        found = look(*nodes, pools=pools, pending=(pending("p", "3"),))
+        assert sorted(pool.wanted for pool in found.pools.values()) == [0, 1]
+
+
+def _only(name: str) -> dict[str, Any]:
+    field = {"key": "metadata.name", "operator": "In", "values": [name]}
+    required = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+class TestWhatIsFound:
+    """Nothing that others do to a node is more than a recall, and the end of each is a node without our taint."""
+
+    def test_a_loan_stands(self) -> None:
+        assert look(node("a", "loaned"), trained={"a": Resources(1, pods=1)}).writes == ()
+
+    @pytest.mark.parametrize(
+        ("found", "why"),
+        [
+            (node("a", "loaned", taint=False), "removed the taint"),
+            (node("a", "loaned", pool="other"), "its label says other"),
+            (node("a", "loaned", pool=None), "its label says nothing"),
+            (node("a", "loaned", loan_of="gone", pool="gone"), "lends no more"),
+            (node("a", "loaned", unschedulable=True), "cordoned"),
+            (node("a", taint=True), "was not lent"),
+            (node("a", "returned", taint=True), "was not lent"),
+        ],
+    )
+    def test_is_recalled(self, found: Node, why: str) -> None:
+        (write,) = look(found).writes
+        assert (write.stage, write.tainted) == ("recalled", found.tainted)
+        assert why in write.why
+
+    def test_a_taint_of_that_name_elsewhere_is_not_ours(self) -> None:
+        assert look(node("a", pool=None, taint=True)).writes == ()
+
+    def test_goes_back_when_nothing_of_a_job_is_there_or_comes(self) -> None:
+        found = node("a", "recalled", since_s=5)
+        assert written(look(found)) == {"a": ("returned", False)}
+        assert written(look(found, trained={"a": Resources(1, pods=1)})) == {}
+        assert written(look(found, promised=frozenset("a"))) == {}
+
+    def test_whatever_became_of_pool_label_and_taint(self) -> None:
+        for found in (
+            node("a", "recalled", pool="other"),
+            node("a", "recalled", taint=False),
+            node("a", "recalled", unschedulable=True),
+        ):
+            assert written(look(found, pools={})) == {"a": ("returned", False)}
+
+    def test_jobs_that_are_late_are_stopped_and_in_the_end_not_waited_for(self) -> None:
+        there = {"a": Resources(1, pods=1)}
+        assert look(node("a", "recalled", since_s=119), trained=there).overdue == frozenset()
+        late = look(node("a", "recalled", since_s=121), trained=there)
+        assert (late.overdue, late.writes) == (frozenset("a"), ())
+        hard = look(node("a", "recalled", since_s=301), trained=there)
+        assert written(hard) == {"a": ("recalled", False)}
+        assert hard.writes[0].late
+        assert look(node("a", "recalled", since_s=301, taint=False), trained=there).writes == ()
+
+    def test_a_job_that_comes_to_a_node_that_was_given_back_is_sent_away(self) -> None:
+        assert written(look(node("a", "returned"), promised=frozenset("a"))) == {"a": ("recalled", False)}
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"stage":"mine"}', '{"stage":"loaned","pool":"/"}', "x" * 5000])
+    def test_nonsense_is_no_loan(self, text: str) -> None:
+        raw = raw_node("a")
+        raw["metadata"]["annotations"] = {LOAN_ANNOTATION: text}
+        assert Node.parse(raw).loan is None
+
+    def test_a_time_to_come_is_now(self) -> None:
+        loan = node("a", "recalled", since_s=-10_000).loan
+        assert loan is not None
+        assert loan.age_s(NOW_S) == 0
+
+
+def test_a_node_that_was_lent_once_is_as_others_when_its_pool_is_gone() -> None:
+    """A job that is placed on it stays there."""
+    for gone in (
+        look(node("a", "returned"), pools={}, promised=frozenset("a")),
+        look(node("a", "returned", pool=None)),
+    ):
+        assert (gone.writes, gone.nodes) == ((), {})
+    assert not concerned(node("a", "returned"), {})
+    assert concerned(node("a", "loaned"), {})
+
+
+class TestFollowingAPlan:
+    def test_a_node_with_jobs_is_recalled_and_an_idle_one_goes_back_at_once(self) -> None:
+        nodes = {name: node(name, stage) for name, stage in (("a", "loaned"), ("b", "loaned"), ("c", ""))}
+        cluster = Cluster(nodes, POOLS, trained={"a": Resources(1, pods=1)})
+        why = Reason("pool-wants")
+        loans = [Loan("a", "return", why), Loan("b", "return", why), Loan("c", "borrow", Reason("offered"))]
+        found = asked_by_plan([*loans, Loan("gone", "return", why)], lending(cluster, NOW_S), cluster)
+        assert [(w.seen.name, w.stage, w.tainted) for w in found] == [
+            ("a", "recalled", True),
+            ("b", "returned", False),
+            ("c", "loaned", True),
+        ]
+
+    def test_nothing_is_promised_on_a_node_before_it_is_lent(self) -> None:
+        """The plan counts on it; the job's target waits until the node says so."""
+        asks: dict[str, Any] = {
+            "containers": [{"name": "tensorflow", "image": "i", "resources": {"requests": {"cpu": "1"}}}]
+        }
+        loanable = {"elastic.kubeflow.org/loanable": "true", "elastic.kubeflow.org/checkpoint-dir": "/c"}
+        guest = job({"Worker": replicas(2, **asks)}, annotations=loanable)
+        profile = build("fifo", parse_profile("fifo", {"lend": "offered"}))
+        for stage, stored in (("", {}), ("loaned", {"Worker": 2})):
+            there = {"a": node("a", stage)}
+            made = {"ns/j": scheduled_job(guest, (), nodes=there, now=NOW)}
+            planned = plan_round(
+                made,
+                there,
+                (),
+                profile,
+                now_s=NOW_S,
+                previous=None,
+                history=assemble([], {}, [], NOW_S).history,
+                cluster=Cluster(there, POOLS),
+            )
+            assert [loan.action for loan in planned.plan.loans] == ([] if stage else ["borrow"])
+            assert planned.targets["ns/j"].replicas == stored
+
+    def test_late_jobs_are_stopped_whatever_the_profile(self) -> None:
+        spec = JobSpec("ns/j", 0.0, (fixed_group("Worker", Resources(1000, pods=1), 1),))
+        runs = Job(spec, {"Worker": ("a",)}, "running")
+        snapshot = assemble([], {"b": node("b", pool=None)}, [], NOW_S).evolve(NOW_S, changed=[runs])
+        profile = build("fifo", parse_profile("fifo", {}))
+        late = replace(profile, lend=StopOverdue(profile.lend, frozenset("a")))
+        assert schedule(snapshot, late).changes["ns/j"].cause == "reclaim"
+
+
+class TestPods:
+    def pods(self, **said: str) -> list[dict[str, Any]]:
+        notes = {f"elastic.kubeflow.org/{name}": text for name, text in {"checkpoint-dir": "/c", **said}.items()}
+        size: dict[str, Any] = {"replicas": {"Worker": 1}, "nodes": {"Worker": ("a",)}}
+        notes |= {
+            TARGET_ANNOTATION: Target(0, **size, declared={"Worker": 1}).to_json(),
+            STATE_ANNOTATION: State("Stable", **size, since=format_time(NOW)).to_json(),
+            UID_ANNOTATION: UID,
+        }
+        made = reconciled(job({"Worker": 1}, annotations=notes), settings=Settings(wait_for_target=True))
+        return [each.render() for each in made.actions if isinstance(each, Create) and each.kind == "Pod"]
+
+    def test_of_loanable_jobs_tolerate_the_taint_and_others_do_not(self) -> None:
+        (plain,), (guest,) = self.pods(), self.pods(loanable="true")
+        assert "tolerations" not in plain["spec"]
+        assert guest["spec"]["tolerations"] == [{"key": LOANED_TAINT, "operator": "Exists", "effect": "NoSchedule"}]
+
+    def test_a_job_that_cannot_be_stopped_is_not_loanable(self) -> None:
+        found = job({"Worker": 1}, annotations={"elastic.kubeflow.org/loanable": "true"})
+        elasticity = Elasticity.parse(found.annotations, found.spec())
+        assert not elasticity.loanable
+        assert "checkpoint-dir" in elasticity.problems[0]
+
+
+class TestConfiguration:
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("profile: kips\npools: {serve: {namespaces: [s]}}", "borrows no node"),
+            ("pools: {serve: {namespaces: [s]}}", "borrows no node"),
+            ("profile: kips\nprofiles: {kips: {lend: offered}}", "there are no pools"),
+            ("profile: kips\nprofiles: {kips: {reclaim: cost}}", "there are no pools"),
+            ("profile: kips\nprofiles: {kips: {reclaim: cost}}\npools: {serve: {namespaces: [s]}}", "borrows no node"),
+            ("profile: kips\nprofiles: {kips: {lend: offered}}\npools: {serve: {}}", "namespaces"),
+            ("profile: kips\nprofiles: {kips: {lend: offered}}\npools: {training: {namespaces: [s]}}", "other than"),
+            ("profile: kips\nprofiles: {kips: {lend: offered}}\npools: {a/b: {namespaces: [s]}}", "a pool is called"),
+            ("profile: kips\nprofiles: {kips: {lend: offered}}\npools: {a: {namespaces: [s], hold: 1}}", "hold_s"),
+        ],
+    )
+    def test_is_refused_in_words(self, text: str, said: str) -> None:
+        with pytest.raises(ValueError, match=said):
+            parse_configuration(text)
+
+    def test_is_read(self) -> None:
+        text = "profile: kips\nprofiles: {kips: {lend: offered}}\npools: {serve: {namespaces: [s]}}"
+        assert parse_configuration(text).pools == {"serve": PoolSettings(namespaces=("s",))}
+
+    def test_what_somebody_says_of_demand(self) -> None:
+        wants, problems = parse_wants("serve=3, other=1,serve=x,=4,-1=2,a=1e3")
+        assert wants == {"serve": 3, "other": 1}
+        assert len(problems) == 4
+        assert parse_wants("x" * 10_000)[0] == {}
+
+    @given(st.text(max_size=40))
+    def test_whatever_somebody_says(self, text: str) -> None:
+        wants, _ = parse_wants(text)
+        assert all(0 <= number < 10**9 for number in wants.values())
+
+
+class Server:
+    """Nodes as the API server has them: a patch of another version than the present one is a conflict."""
+
+    def __init__(self, *nodes: dict[str, Any]) -> None:
+        self.nodes = {each["metadata"]["name"]: each for each in nodes}
+        self.meddle: Any = None
+        self.forbids = False
+        self.patches: list[dict[str, Any]] = []
+
+    async def get(self, path: str, **_: Any) -> dict[str, Any]:
+        if self.forbids:
+            raise Invalid("GET", 403, "Forbidden", "nodes is forbidden")
+        return copy.deepcopy(self.nodes[path.rpartition("/")[2]])
+
+    async def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        found = self.nodes[path.rpartition("/")[2]]
+        if self.meddle is not None:
+            self.meddle(found)
+        if body["metadata"]["resourceVersion"] != found["metadata"]["resourceVersion"]:
+            raise Conflict("PATCH", 409, "Conflict", "it has changed")
+        self.patches.append(body)
+        found["metadata"]["annotations"] |= body["metadata"]["annotations"]
+        found["metadata"]["resourceVersion"] = str(int(found["metadata"]["resourceVersion"]) + 1)
+        found["spec"] |= body.get("spec", {})
+        return copy.deepcopy(found)
+
+
+class World:
+    """The writer, its server and what it says."""
+
+    def __init__(self, *nodes: dict[str, Any]) -> None:
+        self.server = Server(*nodes)
+        self.events: list[Event] = []
+        api: Any = self.server
+        recorder: Any = self
+        self.nodes: Informer[Node] = Informer(api, "/nodes", Node.parse, lambda _: None)
+        for each in nodes:
+            self.nodes.written(copy.deepcopy(each))
+        self.loans = Loans(api, self.nodes, recorder, wants=dict, touched=lambda _: None)
+
+    def record(self, _: Node, event: Event) -> None:
+        self.events.append(event)
+
+    async def round(self, loans: tuple[Loan, ...] = (), configuration: Configuration | None = None) -> Lending:
+        made = configuration or parse_configuration(
+            "profile: kips\nprofiles: {kips: {lend: offered}}\npools: {serve: {namespaces: [serving], headroom: 0}}"
+        )
+        cluster = self.loans.cluster(made, (), (), ())
+        assert cluster is not None
+        found = lending(cluster, datetime.now(UTC).timestamp())
+        self.loans.decided(cluster, found, loans)
+        async with asyncio.TaskGroup() as group:
+            self.loans.write(group)
+        return found
+
+    def stage(self, name: str) -> tuple[str, bool]:
+        found = Node.parse(self.server.nodes[name])
+        return (found.loan.stage if found.loan is not None else ""), found.tainted
+
+
+BORROW, RETURN = Loan("a", "borrow", Reason("offered")), Loan("a", "return", Reason("pool-wants"))
+
+
+class TestWriter:
+    async def test_lends_and_gives_back_and_leaves_the_taints_of_others(self) -> None:
+        raw = raw_node("a")
+        raw["spec"]["taints"] = [FOREIGN_TAINT]
+        world = World(raw)
+        await world.round((BORROW,))
+        assert world.stage("a") == ("loaned", True)
+        assert world.server.nodes["a"]["spec"]["taints"] == [FOREIGN_TAINT, TAINT]
+        await world.round((RETURN,))
+        assert world.stage("a") == ("returned", False)
+        assert world.server.nodes["a"]["spec"]["taints"] == [FOREIGN_TAINT]
+        assert [event.reason for event in world.events] == ["NodeLent", "NodeReturned"]
+        assert (await world.round()).pools["serve"].spare == 0, "it is held back"
+
+    async def test_a_node_that_has_changed_is_decided_for_anew(self) -> None:
+        world = World(raw_node("a"))
+        world.server.nodes["a"]["spec"]["unschedulable"] = True  # the informer does not know yet
+        world.server.nodes["a"]["metadata"]["resourceVersion"] = "2"
+        await world.round((BORROW,))
+        assert world.server.patches == []
+        assert (await world.round()).pools["serve"].spare == 0, "and the next round knows"
+
+    async def test_a_node_that_changes_meanwhile_is_not_written(self) -> None:
+        world = World(raw_node("a"))
+        world.server.meddle = lambda found: found["metadata"].update(resourceVersion="9")
+        await world.round((BORROW,))
+        assert (world.stage("a"), world.events) == (("", False), [])
+
+    async def test_without_the_right_nothing_is_offered_for_a_while(self) -> None:
+        world = World(raw_node("a"), raw_node("b"))
+        world.server.forbids = True
+        with capture_logs():
+            await world.round((BORROW,))
+        assert [event.reason for event in world.events] == ["LoansForbidden"]
+        assert (await world.round()).pools["serve"].spare == 0
+
+    async def test_a_stage_keeps_its_time_where_only_the_taint_goes(self) -> None:
+        there = node("a", "recalled", since_s=500)
+        late = Write(there, "recalled", False, "serve", "w", late=True)
+        body = patch_of(late, raw_node("a", "recalled", since_s=500), NOW)
+        assert NodeLoan.of(body["metadata"]["annotations"]) == NodeLoan("recalled", "serve", ago(500), "w")
+
+
+class LoopServer(test_scheduler.Server):
+    """An API server with one node, of the pool, and pods that wait when they are pushed."""
+
+    def __init__(self, jobs: list[dict[str, Any]]) -> None:
+        super().__init__(jobs)
+        self.node = raw_node("a")
+        self.stages: list[tuple[str, bool]] = []
+        self.pods: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def get(self, path: str, **_: Any) -> dict[str, Any]:
+        if path.endswith("/nodes/a"):
+            return copy.deepcopy(self.node)
+        items = [copy.deepcopy(self.node)] if path.endswith("/nodes") else []
+        return {"items": items, "metadata": {"resourceVersion": "1"}}
+
+    async def watch(self, path: str, **_: Any) -> AsyncIterator[dict[str, Any]]:
+        while path != "/api/v1/namespaces/serving/pods":
+            await asyncio.Event().wait()
+        while True:
+            yield {"type": "ADDED", "object": await self.pods.get()}
+
+    async def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if "/nodes/" not in path:
+            return await super().patch(path, body)
+        metadata = self.node["metadata"]
+        assert body["metadata"]["resourceVersion"] == metadata["resourceVersion"]
+        metadata["annotations"] |= body["metadata"]["annotations"]
+        metadata["resourceVersion"] = str(int(metadata["resourceVersion"]) + 1)
+        self.node["spec"] |= body.get("spec", {})
+        found = Node.parse(self.node)
+        assert found.loan is not None
+        self.stages.append((found.loan.stage, found.tainted))
+        return copy.deepcopy(self.node)
+
+
+async def test_the_loop_lends_a_node_and_gives_it_back_to_a_pod_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_scheduler, "Server", LoopServer)
+    monkeypatch.setattr(loop, "_SPACING_S", 0.01)
+    configuration = parse_configuration(
+        "profile: fifo\nprofiles: {fifo: {lend: offered}}\npools: {serve: {namespaces: [serving], headroom: 0}}"
+    )
+    guest = test_scheduler.tfjob("guest", loanable="true", checkpoint_dir="/c")
+    with capture_logs():
+        world = test_scheduler.World([guest], configuration=configuration)
+        server: Any = world.server
+        async with world.running(), asyncio.timeout(60):
+            while "guest" not in server.targets or not server.targets["guest"].replicas:
+                await asyncio.sleep(0.02)
+            assert server.stages == [("loaned", True)], "the node is lent before anything is promised there"
+            assert server.targets["guest"].nodes == {"Worker": ("a",)}
+            await server.pods.put(raw_pending("p", "3"))
+            while server.stages[-1] != ("returned", False):
+                await asyncio.sleep(0.02)
+            assert server.targets["guest"].replicas == {}
+    assert {"NodeLent", "NodeRecalled", "NodeReturned"} <= {event.reason for _, event in world.events}
+
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["pod", "gone", "label", "taint", "untaint", "cordon", "delete", "wipe", "lend", "wait", "job"]
+        ),
+        st.sampled_from(["a", "b", "c"]),
+        st.sampled_from(["written", "lost"]),
+    ),
+    max_size=12,
+)
+
+
+@given(ACTIONS)
+def test_whatever_others_do_and_whichever_writes_are_lost_all_comes_to_rest(
+    actions: list[tuple[str, str, str]],
+) -> None:
+    """A plan is followed, or its write lost as by a crash. No node is lent twice within the hold, no node with a pod is
+    lent, and when others rest, nothing more is written and no taint is left on a node that is not lent."""
+    nodes = {name: raw_node(name) for name in "abc"}
+    pods: dict[str, ForeignPod] = {}
+    waits: dict[str, PendingPod] = {}
+    trained: dict[str, Resources] = {}
+    borrows, now_s, returned_s = False, NOW_S, dict[str, float]()
+
+    def one_round(fate: str) -> int:
+        seen = {name: Node.parse(raw) for name, raw in nodes.items()}
+        cluster = Cluster(
+            {name: each for name, each in seen.items() if concerned(each, POOLS)},
+            POOLS,
+            tuple(pods.values()),
+            tuple(waits.values()),
+            {name: held for name, held in trained.items() if name in seen},
+        )
+        found = lending(cluster, now_s)
+        pool = found.pools["serve"]
+        lent = [name for name, standing in found.nodes.items() if standing.loan in ("loaned", "reclaiming")]
+        offered = [name for name, standing in found.nodes.items() if standing.loan == "offered"]
+        assert 0 <= pool.wanted <= len(lent)
+        assert 0 <= pool.spare <= len(offered)
+        loans = [Loan(name, "return", Reason("pool-wants")) for name in lent[: pool.wanted]]
+        loans += [Loan(name, "borrow", Reason("offered")) for name in offered[: pool.spare] if borrows]
+        writes = (*found.writes, *asked_by_plan(loans, found, cluster))
+        assert len({write.seen.name for write in writes}) == len(writes)
+        for write in writes:
+            name = write.seen.name
+            if write.stage == "loaned":
+                assert name not in pods
+                assert now_s - returned_s.get(name, float("-inf")) >= POOLS["serve"].hold_s
+            if fate == "lost":
+                continue
+            body = patch_of(write, nodes[name], datetime.fromtimestamp(now_s, UTC))
+            nodes[name]["metadata"]["annotations"] = dict(body["metadata"]["annotations"])
+            nodes[name]["spec"] |= body.get("spec", {})
+            if write.stage == "returned":
+                returned_s[name] = now_s
+            if write.stage == "recalled":
+                trained.pop(name, None)  # its jobs leave
+        return len(writes)
+
+    for what, name, fate in actions:
+        now_s += 30
+        there = nodes.get(name)
+        match what:
+            case "pod":
+                waits[name] = pending(name, "3")
+            case "gone":
+                waits.pop(name, None)
+                pods.pop(name, None)
+            case "lend":
+                borrows = not borrows
+            case "wait":
+                now_s += 700
+            case "delete":
+                nodes.pop(name, None)
+                pods.pop(name, None)
+                trained.pop(name, None)
+            case _ if there is None:
+                nodes[name] = raw_node(name)
+                returned_s.pop(name, None)
+            case "label":
+                there["metadata"]["labels"] = {} if there["metadata"]["labels"] else {POOL_LABEL: "serve"}
+            case "taint":
+                there["spec"]["taints"] = [TAINT]
+            case "untaint":
+                there["spec"]["taints"] = []
+            case "cordon":
+                there["spec"]["unschedulable"] = not there["spec"].get("unschedulable")
+            case "wipe":
+                there["metadata"]["annotations"] = {}
+                returned_s.pop(name, None)
+            case "job" if Node.parse(there).loan is not None and Node.parse(there).loan.stage == "loaned":  # type: ignore[union-attr]
+                trained[name] = Resources(4000, pods=1)
+        one_round(fate)
+    borrows = False
+    rounds = [one_round("written") for _ in range(6)]
+    assert rounds[-1] == 0, rounds
+    for raw in nodes.values():
+        found = Node.parse(raw)
+        if found.pool == "serve" or found.loan is not None:
+            assert found.tainted == (found.loan is not None and found.loan.stage == "loaned")

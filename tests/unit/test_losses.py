@@ -1,0 +1,203 @@
+"""What a job is told of its loss under a profile that goes by it, and specon in the loop."""
+
+import asyncio
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES
+from elastic_tfjob.controller.job.decision import Event
+from elastic_tfjob.controller.objects import job as objects
+from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.settings import parse_configuration
+from elastic_tfjob.controller.objects.told import TOLD_ANNOTATION, told, told_json
+from elastic_tfjob.controller.schedule import losses
+from elastic_tfjob.controller.schedule.losses import PATIENCE_S, Losses, unusable
+from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, ReplicaGroup
+from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
+
+from . import test_scheduler as loop
+from .test_scheduler import GOOD, Object, World, crowd, tfjob
+from .test_verdicts import Server
+
+NOW = 1000.0
+KEY = ("ns", "j")
+SPEC = JobSpec("ns/j", 0.0, (ReplicaGroup(WORKER, Resources(1000), 1, 1, 1),))
+
+
+def trains(loss: Growth = NOT_REPORTED, **more: Any) -> Job:
+    """A job that has trained for a while."""
+    state: dict[str, Any] = {"since_s": NOW - PATIENCE_S, "steps": 100.0, "placement": {WORKER: ("n1",)}, **more}
+    return Job(SPEC, phase=state.pop("phase", "running"), loss=loss, **state)
+
+
+def read(*reports: float | None) -> Growth:
+    growth = NOT_REPORTED
+    for k, loss in enumerate(reports):
+        growth = growth.read(float(k), loss, 20.0 * k)
+    return growth
+
+
+@pytest.mark.parametrize(
+    ("reports", "state"),
+    [((), "absent"), ((None,), "absent"), ((2.0,), None), ((2.0, nan), "nan"), ((inf,), "inf"), ((2.0, None), None)],
+)
+def test_what_is_wrong_with_a_loss(reports: tuple[float | None, ...], state: str | None) -> None:
+    """One that was reported before, and not this time, is not missed."""
+    assert unusable(trains(read(*reports)), NOW) == state
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"steps": 0.0}, {"since_s": NOW - PATIENCE_S + 1}, {"phase": "rescaling"}, {"placement": {}, "phase": "waiting"}],
+    ids=["no step", "just started", "rescaling", "waiting"],
+)
+def test_who_has_had_no_time_to_report_is_told_nothing(more: dict[str, Any]) -> None:
+    assert unusable(trains(**more), NOW) is None
+
+
+class Operator:
+    """What is told of losses by one process of the operator, which reads and writes the jobs of `server`."""
+
+    def __init__(self, server: Server) -> None:
+        self.events: list[Event] = []
+        self.server = server
+        api: Any = server
+        me: Any = self
+        self.losses = Losses(api, me, me)
+
+    def record(self, _: Any, event: Event) -> None:
+        self.events.append(event)
+
+    def seen(self, raw: Object) -> None:
+        assert raw["metadata"]["annotations"]
+
+    def of_job(self, key: Key) -> tuple[objects.Job, ...]:
+        raw = self.server.jobs.get(key[1])
+        return (objects.Job.parse(raw),) if raw is not None else ()
+
+    async def look(self, *reports: float | None) -> None:
+        source = next(iter(self.of_job(KEY)), None)
+        self.losses.look(KEY, ScheduledJob(source, trains(read(*reports))), NOW)
+        async with asyncio.TaskGroup() as group:
+            self.losses.tell(group)
+
+    @property
+    def told(self) -> list[str]:
+        assert {(event.type, event.reason) for event in self.events} <= {("Warning", "LossUnusable")}
+        words = {"NaN": "nan", "infinite": "inf", "not reported": "absent"}
+        return [state for event in self.events for word, state in words.items() if word in event.message]
+
+
+async def test_each_thing_is_told_once_and_another_operator_tells_it_no_second_time() -> None:
+    server = Server([tfjob("j")])
+    first = Operator(server)
+    for reports in ((2.0, nan), (2.0, nan), (2.0, 1.0), (2.0, nan), (2.0, inf)):
+        await first.look(*reports)
+    assert first.told == ["nan", "inf"]
+    second = Operator(server)
+    for loss in (nan, inf):
+        await second.look(2.0, loss)
+    await second.look(None)
+    assert second.told == ["absent"]
+    assert len(server.writes) == 3
+    server.jobs["j"]["metadata"]["uid"] = "another job of the name, with a copy of the annotations"
+    await second.look(2.0, nan)
+    assert second.told == ["absent", "nan"]
+
+
+async def test_what_cannot_be_stored_is_told_when_it_can() -> None:
+    server = Server([tfjob("j")])
+    operator = Operator(server)
+    server.refuses.add("j")
+    await operator.look(nan)
+    assert operator.told == []
+    server.refuses.clear()
+    async with asyncio.TaskGroup() as group:
+        operator.losses.tell(group)
+    assert operator.told == ["nan"]
+
+
+async def test_a_job_that_is_gone_or_has_no_room_left_is_told_nothing() -> None:
+    server = Server([tfjob("j", note="x" * MAX_ANNOTATION_BYTES)])
+    operator = Operator(server)
+    await operator.look(nan)
+    server.jobs.clear()
+    operator.losses.look(KEY, ScheduledJob(objects.Job.parse(tfjob("j")), trains(read(nan))), NOW)
+    async with asyncio.TaskGroup() as group:
+        operator.losses.tell(group)
+    assert (operator.events, server.writes) == ([], [])
+
+
+async def test_thousands_of_jobs_without_a_loss_are_no_storm_of_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "_AT_ONCE", 2)
+    jobs = [tfjob(f"j-{k}") for k in range(5)]
+    operator = Operator(Server(jobs))
+    for raw in jobs:
+        job = objects.Job.parse(raw)
+        operator.losses.look(job.key, ScheduledJob(job, trains(read(nan))), NOW)
+    told = []
+    for _ in range(3):
+        async with asyncio.TaskGroup() as group:
+            operator.losses.tell(group)
+            operator.losses.tell(group)
+        told.append(len(operator.events))
+    assert told == [2, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1]",
+        "null",
+        "[" * 100_000,
+        '{"uid":5}',
+        '{"uid":"u","told":5}',
+        '{"uid":"u","told":[["loss-nan"],{},"tomorrow"]}',
+        '{"uid":"v","told":["loss-nan"]}',
+        '{"told":["loss-nan"]}',
+    ],
+)
+def test_nonsense_tells_nothing(text: str) -> None:
+    assert told({TOLD_ANNOTATION: text}, "u") == frozenset()
+
+
+def test_what_was_told_is_read() -> None:
+    assert told({TOLD_ANNOTATION: told_json({"loss-inf", "loss-nan"}, "u")}, "u") == {"loss-inf", "loss-nan"}
+    assert told({TOLD_ANNOTATION: '{"uid":"u","told":["of-tomorrow","loss-nan"],"more":1}'}, "u") == {"loss-nan"}
+
+
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        ("profile: specon\nprofiles: {specon: {published: true}}", True),
+        ("profile: specon", False),
+        ("profile: kips", False),
+    ],
+    ids=["published", "specon", "kips"],
+)
+async def test_the_operator_runs_specon_and_tells_who_reports_no_loss(
+    text: str, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One job's loss is NaN: it is told so where the profile goes by the loss, and all get their targets."""
+    monkeypatch.setattr(losses, "unusable", lambda job, _: "nan" if job.key == "ns/bad" else None)
+    monkeypatch.setattr(loop, "Server", Server)
+    world = World([*crowd(), tfjob("other")], configuration=parse_configuration(text))
+    async with world.running():
+        await world.until(lambda: set(world.server.targets) >= {*GOOD, "bad", "other"})
+        if warned:
+            await world.until(lambda: any(event.reason == "LossUnusable" for _, event in world.events))
+    assert all(target.replicas == {"Worker": 1} for target in world.server.targets.values())
+    assert {name for name, event in world.events if event.reason == "LossUnusable"} == ({"bad"} if warned else set())
+    assert not world.left_out
+
+
+def test_a_profile_of_live_jobs_may_be_specon() -> None:
+    found = parse_configuration("profile: specon\nprofiles: {specon: {published: true, moves: 3}}")
+    assert (found.profile, found.parameters.model_dump()["moves"]) == ("specon", 3)
+    with pytest.raises(ValueError, match=r"specon\.place"):
+        parse_configuration("profile: specon\nprofiles: {specon: {place: count}}")

@@ -1,0 +1,55 @@
+"""The trainer image installs what its programs import, without asking pip for what those need in turn."""
+
+import ast
+import re
+import sys
+from importlib.metadata import packages_distributions, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+FOLDER = Path(__file__).parents[2] / "trainer_images" / "digits"
+INSTALLED = {
+    name.lower().replace("_", "-")
+    for name in re.findall(r"^([A-Za-z0-9_.-]+)==", (FOLDER / "requirements.txt").read_text(), re.MULTILINE)
+}
+SAME = {"tensorflow": "tensorflow-cpu"}
+
+
+def imported(path: Path) -> set[str]:
+    """Packages that a program imports anywhere, but Python's own and ours."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found - sys.stdlib_module_names - {"elastic_tfjob"}
+
+
+@pytest.mark.parametrize("program", sorted(FOLDER.glob("*.py")), ids=lambda path: str(path.name))
+def test_what_a_program_imports_is_installed(program: Path) -> None:
+    packages = packages_distributions()
+    names = imported(program)
+    assert "tensorflow" in names
+    for name in names:
+        assert {each.lower().replace("_", "-") for each in packages[name]} & INSTALLED, (
+            f"{name} is not in requirements.txt"
+        )
+
+
+@pytest.mark.parametrize("package", ["tensorflow-cpu", "keras", "tf-keras"])
+def test_what_a_package_needs_is_installed(package: str) -> None:
+    """`tf.keras` is Keras 3, a package of its own, or tf-keras: without them the first use of it fails."""
+    assert package in INSTALLED
+    for text in requires(package) or ():
+        needed = Requirement(text)
+        if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+            name = needed.name.lower().replace("_", "-")
+            assert SAME.get(name, name) in INSTALLED, f"{package} needs {name}"
+
+
+def test_nothing_is_installed_that_every_replica_would_import_in_vain() -> None:
+    """Keras imports it where it is installed: a sixth of what TensorFlow's import costs."""
+    assert "scikit-learn" not in INSTALLED
