@@ -68,7 +68,7 @@ def carry_out(*actions: Any, refuses: Mapping[str, Exception] | None = None) -> 
     api, events, cache = Api(refuses or {}), Events(), cast("Any", Cache())
 
     async def run() -> tuple[Executor, Exception | None]:
-        executor = Executor(cast("ApiClient", api), Caches(cache, cache, cache), cast("Recorder", events))
+        executor = Executor(cast("ApiClient", api), Caches(cache, cache, cache, cache), cast("Recorder", events))
         try:
             await executor.carry_out(job(), Decision(actions=tuple(actions)))
         except Exception as error:
@@ -128,6 +128,20 @@ def test_a_template_that_no_pod_can_be_made_from() -> None:
     assert isinstance(error, Invalid)
     assert api.asked == ["POST pods"]
     assert sorted(reason for reason, _ in events.told) == ["FailedCreatePod", "SuccessfulCreatePod"]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_group_is_there_before_its_pods(refused: bool) -> None:
+    """scheduler-plugins binds a pod whose group it does not find as one that needs none."""
+    forbidden = Invalid("POST", 403, "Forbidden", "podgroups is forbidden")
+    _, api, _, error = carry_out(
+        Create("Pod", "j-worker-0", dict),
+        Create("Service", "j-worker-0", dict),
+        Create("PodGroup", "j", dict),
+        refuses={"podgroups": forbidden} if refused else {},
+    )
+    assert error is (forbidden if refused else None)
+    assert api.asked == ["POST podgroups", *([] if refused else ["POST pods", "POST services"])]
 
 
 def test_bodies_are_rendered_one_at_a_time() -> None:
