@@ -64,7 +64,7 @@ WORDS = "0/3 nodes are available: 3 Insufficient cpu."
 
 @dataclass
 class Launcher:
-    """What runs in a pod: see the pod contract in docs/elastic.md. `saves` tells how the chief's next save goes
+    """What runs in a pod: see the pod contract in docs/architecture.md. `saves` tells how the chief's next save goes
     ("well", "fails" or "never"), `builds` whether the program of a next generation comes up. A table of transitions
     that the real launcher goes through, too, holds it to that one: tests/pod/test_transitions.py."""
 

@@ -1,4 +1,4 @@
-"""What the operator commands a pod's launcher: a level, not an event; see docs/elastic.md."""
+"""What the operator commands a pod's launcher: a level, not an event; see docs/architecture.md."""
 
 from __future__ import annotations
 
