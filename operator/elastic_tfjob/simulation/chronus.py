@@ -1,19 +1,16 @@
 """Jobs as Chronus (SoCC'21) writes them: of Philly, with deadlines that its authors generated."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, fixed_group
+from elastic_tfjob.simulation.rows import Row
 from elastic_tfjob.simulation.workload import WorkloadJob
-
-if TYPE_CHECKING:
-    from elastic_tfjob.simulation.formats import Row
 
 __all__ = ["parse_chronus"]
 
 
-def parse_chronus(row: "Row") -> WorkloadJob:
+def parse_chronus(row: Row) -> WorkloadJob:
     """Times are in minutes, deadlines after the submission. Of a soft one, which loses its value in steps, the first:
     until then it has all of it."""
     submit_s, gpus = 60 * row.number("submit_time"), row.whole("num_gpu", least=1)

@@ -6,10 +6,9 @@ A bad row is named by file, line, column and value. By default nothing is simula
 import csv
 import gzip
 import io
-import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TypeVar
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup, fixed_group
 from elastic_tfjob.simulation.chronus import parse_chronus
+from elastic_tfjob.simulation.rows import BadValue, Row, bounds
 from elastic_tfjob.simulation.speed_models.ps import MODELS
 from elastic_tfjob.simulation.workload import LossCurve, Workload, WorkloadJob
 
@@ -50,12 +50,6 @@ class BadRow:
         return f"{self.file}:{self.line}: column {self.column!r}: {self.value!r} {self.wrong}"
 
 
-class _Bad(Exception):
-    def __init__(self, column: str, value: str, wrong: str) -> None:
-        super().__init__(wrong)
-        self.column, self.value, self.wrong = column, value, wrong
-
-
 @dataclass(frozen=True, slots=True)
 class Format:
     """A CSV format: its header must have all `required` columns."""
@@ -63,73 +57,7 @@ class Format:
     name: str
     required: tuple[str, ...]
     optional: tuple[str, ...]
-    parse: "Callable[[Row], WorkloadJob]"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row with typed access; every accessor raises _Bad with the column and the value."""
-
-    values: Mapping[str, str | None]
-    line: int
-    shared: dict[object, tuple[ReplicaGroup, ...]] = field(default_factory=dict)
-    """Equal groups are one object, so that thousands of jobs share them."""
-
-    def has(self, column: str) -> bool:
-        return bool((self.values.get(column) or "").strip())
-
-    def either(self, column: str, other: str) -> str:
-        """The one of two names that the header has."""
-        return column if column in self.values else other
-
-    def text(self, column: str) -> str:
-        value = (self.values.get(column) or "").strip()
-        if not value:
-            raise _Bad(column, value, "is empty")
-        return value
-
-    def number(self, column: str, *, least: float | None = None, above: float | None = None) -> float:
-        text = self.text(column)
-        try:
-            value = float(text)
-        except ValueError:
-            raise _Bad(column, text, "is not a number") from None
-        if not math.isfinite(value):
-            raise _Bad(column, text, "is not a finite number")
-        if least is not None and value < least:
-            raise _Bad(column, text, f"must be at least {least:g}")
-        if above is not None and value <= above:
-            raise _Bad(column, text, f"must be above {above:g}")
-        return value
-
-    def whole(self, column: str, *, least: int = 0) -> int:
-        value = self.number(column, least=least)
-        if value != int(value):
-            raise _Bad(column, self.text(column), "is not a whole number")
-        return int(value)
-
-    def flag(self, column: str) -> bool:
-        text = self.text(column).lower()
-        if text not in ("true", "false", "1", "0"):
-            raise _Bad(column, text, "is neither true nor false")
-        return text in ("true", "1")
-
-    def maybe(self, column: str, get: Callable[[str], T], default: T) -> T:
-        return get(column) if self.has(column) else default
-
-    def groups(self, *groups: ReplicaGroup) -> tuple[ReplicaGroup, ...]:
-        return self.shared.setdefault(groups, groups)
-
-
-def _range(row: Row, kind: str, count: int) -> tuple[int, int]:
-    """min_KIND and max_KIND, which default to the declared count."""
-    low = row.maybe(f"min_{kind}", lambda c: row.whole(c, least=1), count)
-    high = row.maybe(f"max_{kind}", lambda c: row.whole(c, least=1), count)
-    if low > count:
-        raise _Bad(f"min_{kind}", str(low), f"is above the declared {count}")
-    if high < count:
-        raise _Bad(f"max_{kind}", str(high), f"is below the declared {count}")
-    return low, high
+    parse: Callable[[Row], WorkloadJob]
 
 
 def parse_jobs(row: Row) -> WorkloadJob:
@@ -137,19 +65,19 @@ def parse_jobs(row: Row) -> WorkloadJob:
     gpus = row.whole(gpus_column)
     workers = row.maybe("num_workers", lambda c: row.whole(c, least=1), gpus)
     if workers < 1:
-        raise _Bad(gpus_column, str(gpus), "must be at least 1 where num_workers is not given")
+        raise BadValue(gpus_column, str(gpus), "must be at least 1 where num_workers is not given")
     if gpus % workers:
-        raise _Bad(gpus_column, str(gpus), f"is not a multiple of num_workers, {workers}")
+        raise BadValue(gpus_column, str(gpus), f"is not a multiple of num_workers, {workers}")
 
     def request(prefix: str, accelerators: int) -> Resources:
         cpus = row.maybe(f"{prefix}cpus", lambda c: row.number(c, least=0), 0.0)
         memory = row.maybe(f"{prefix}memory_gib", lambda c: row.number(c, least=0), 0.0)
         return Resources(round(cpus * 1000), round(memory * GIB), accelerators)
 
-    groups = [ReplicaGroup(WORKER, request("", gpus // workers), workers, *_range(row, "workers", workers))]
+    groups = [ReplicaGroup(WORKER, request("", gpus // workers), workers, *bounds(row, "workers", workers))]
     ps = row.maybe("num_ps", row.whole, 0)
     if ps:
-        groups.append(ReplicaGroup(PS, request("ps_", 0), ps, *_range(row, "ps", ps)))
+        groups.append(ReplicaGroup(PS, request("ps_", 0), ps, *bounds(row, "ps", ps)))
     loss = None
     if row.has("loss_b0"):
         loss = LossCurve(
@@ -231,7 +159,7 @@ def parse_gavel(row: Row) -> WorkloadJob:
     steps = row.number("total_steps", above=0)
     rate = gavel_throughputs().get((kind, scale))
     if not rate:
-        raise _Bad("job_type", kind, f"has no measured speed on {scale} V100")
+        raise BadValue("job_type", kind, f"has no measured speed on {scale} V100")
     return WorkloadJob(
         key=f"job-{row.line - 2:05}",
         submit_s=row.number("arrival_s", least=0),
@@ -247,7 +175,7 @@ def parse_dl2(row: Row) -> WorkloadJob:
     name = row.text("model")
     model = MODELS.get(name)
     if model is None:
-        raise _Bad("model", name, f"is none of {', '.join(MODELS)}")
+        raise BadValue("model", name, f"is none of {', '.join(MODELS)}")
     most_workers = row.maybe("max_workers", lambda c: row.whole(c, least=1), DL2_MOST)
     most_ps = row.maybe("max_ps", lambda c: row.whole(c, least=1), DL2_MOST)
     return WorkloadJob(
@@ -363,7 +291,7 @@ def _rows(reader: "csv.DictReader[str]", format_: Format, file: str) -> Iterator
             continue
         try:
             yield format_.parse(Row(values, line, shared))
-        except _Bad as e:
+        except BadValue as e:
             yield BadRow(file, line, e.column, e.value, e.wrong)
 
 
