@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.verdict import SLACK_ANNOTATION, DeadlineStatus
+from elastic_tfjob.controller.objects.verdict import SLACK_ANNOTATION, DeadlineStatus, Verdict
 from elastic_tfjob.controller.query.rows.forecast import forecast_row
 from elastic_tfjob.controller.query.rows.job import job_row, see
 from elastic_tfjob.controller.query.rows.listing import MAX_FILTER, BadQuery, Listing, page
@@ -138,7 +138,9 @@ def test_a_forecast_is_what_was_stored_and_judged() -> None:
     assert (found.expected, found.meets, found.source) == ("2026-01-02T03:20:00Z", True, "measured")
     assert (found.earliest, found.latest, found.at_risk) == ("2026-01-02T03:19:00Z", "2026-01-02T03:31:00Z", True)
     assert found.slack_s == 600.0
-    for verdict, slack_s, meets in (("at-risk", 590.0, False), ("on-time", -1.0, True), ("unknown", None, None)):
+    told: list[tuple[Verdict, float | None, bool | None]]
+    told = [("at-risk", 590.0, False), ("on-time", -1.0, True), ("unknown", None, None)]
+    for verdict, slack_s, meets in told:
         judged = DeadlineStatus("ns-j", "2026-01-02T03:30:00Z", verdict, build.CREATED, build.CREATED, slack_s=slack_s)
         raw["metadata"]["annotations"].update({k: v for k, v in judged.to_annotations().items() if v is not None})
         seen = see(job(raw))
