@@ -2,6 +2,7 @@
 be killed after any of its writes. Reconcile is the real one; time is a number.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -32,6 +33,7 @@ from elastic_tfjob.controller.objects.reports import Checkpoint, CpuUse, MemoryU
 from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.scheduling.forecasts import Forecast
 from unit.build import NOW, UID, job, pod_group
 
 # What tests/skew/world.py takes from here, because the package has it elsewhere in each version, is named too.
@@ -223,6 +225,8 @@ class Cluster:
         self.deaf = False
         self.listens_since = NOW
         self.deleting = False
+        self.forecast: Callable[[], Forecast | None] = lambda: None
+        """What the last plan expects of the job."""
         self._uids = 0
 
     # The operator
@@ -284,6 +288,7 @@ class Cluster:
                 pod_group=pod_group(**self.gang[-1]) if self.gang else None,
                 budget=self.budget,
                 listened_s=(self.now - self.listens_since).total_seconds(),
+                forecast=self.forecast,
             ),
             self.settings,
         )

@@ -42,7 +42,7 @@ from elastic_tfjob.scheduling.plan import Loan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Pool, fixed_group
+from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Pool, ReplicaGroup, fixed_group
 
 from . import test_scheduler
 from .build import UID, job, replicas
@@ -321,6 +321,41 @@ def test_a_node_that_was_lent_once_is_as_others_when_its_pool_is_gone() -> None:
     assert concerned(node("a", "loaned"), {})
 
 
+class TestSpeed:
+    """How fast a pool's accelerators are is in the Snapshot, and a plan goes by it."""
+
+    @pytest.mark.parametrize("stage", ["", "loaned"])
+    def test_of_a_pools_nodes_is_as_the_configuration_says(self, stage: str) -> None:
+        nodes = {
+            name: node(name, stage if name == "a" else "", pool=pool) for name, pool in (("a", "serve"), ("o", None))
+        }
+        for busy in (False, True):
+            found = look(*nodes.values(), pools=slow(0.5), foreign=(server("a"),) if busy else ())
+            snapshot = assemble([], nodes, [], NOW_S, lending=found)
+            assert {name: each.accelerator_speed for name, each in snapshot.nodes.items()} == {"a": 0.5, "o": 1.0}
+            assert snapshot.nodes["a"].pool == "serve"
+
+    @pytest.mark.parametrize(("speed", "grows"), [(0.5, False), (1.0, True), (2.0, True)])
+    def test_a_job_grows_onto_nodes_that_are_as_fast(self, speed: float, grows: bool) -> None:
+        nodes = {"o": node("o", pool=None), "a": node("a", "loaned")}
+        found = look(*nodes.values(), pools=slow(speed))
+        size = ReplicaGroup("Worker", Resources(1000, pods=1), 4, 1, 6)
+        runs = Job(
+            JobSpec("default/j", NOW_S - 9000, (size,), loanable=True, duration_s=90_000.0),
+            {"Worker": ("o",) * 4},
+            phase="running",
+        )
+        snapshot = assemble([], nodes, [], NOW_S, lending=found).evolve(NOW_S, changed=[runs])
+        plan = schedule(snapshot, build("aryl", parse_profile("aryl", {})))
+        assert {key: len(each.nodes["Worker"]) for key, each in plan.changes.items()} == (
+            {"default/j": 6} if grows else {}
+        )
+
+
+def slow(speed: float) -> dict[str, PoolSettings]:
+    return {"serve": PoolSettings(namespaces=("serving",), headroom=0, accelerator_speed=speed)}
+
+
 class TestFollowingAPlan:
     def test_a_node_with_jobs_is_recalled_and_an_idle_one_goes_back_at_once(self) -> None:
         nodes = {name: node(name, stage) for name, stage in (("a", "loaned"), ("b", "loaned"), ("c", ""))}
@@ -404,6 +439,10 @@ class TestConfiguration:
             ("profile: kips\nprofiles: {kips: {lend: offered}}\npools: {training: {namespaces: [s]}}", "other than"),
             ("profile: kips\nprofiles: {kips: {lend: offered}}\npools: {a/b: {namespaces: [s]}}", "a pool is called"),
             ("profile: kips\nprofiles: {kips: {lend: offered}}\npools: {a: {namespaces: [s], hold: 1}}", "hold_s"),
+            *(
+                (f"profile: aryl\npools: {{a: {{namespaces: [s], accelerator_speed: {speed}}}}}", "accelerator_speed")
+                for speed in ("0", "0.009", "101", "-1", ".nan", ".inf", "fast", "[1]")
+            ),
         ],
     )
     def test_is_refused_in_words(self, text: str, said: str) -> None:
@@ -413,6 +452,13 @@ class TestConfiguration:
     def test_is_read(self) -> None:
         text = "profile: kips\nprofiles: {kips: {lend: offered}}\npools: {serve: {namespaces: [s]}}"
         assert parse_configuration(text).pools == {"serve": PoolSettings(namespaces=("s",))}
+
+    def test_says_how_fast_its_nodes_are(self) -> None:
+        text = "profile: aryl\npools: {a: {namespaces: [s], accelerator_speed: 0.5}, b: {namespaces: [s]}}"
+        assert {name: each.accelerator_speed for name, each in parse_configuration(text).pools.items()} == {
+            "a": 0.5,
+            "b": 1.0,
+        }
 
     def test_what_somebody_says_of_demand(self) -> None:
         wants, problems = parse_wants("serve=3, other=1,serve=x,=4,-1=2,a=1e3")

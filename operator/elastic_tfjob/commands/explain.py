@@ -40,7 +40,7 @@ def explain(job: str, output: str | None, **cluster: Any) -> None:
         seen = see(await at.job(job))
         row = job_row(seen)
         events, unread = await _events(at, seen)
-        forecast = forecast_row(seen, row, datetime.now(UTC))
+        forecast = forecast_row(seen, row)
         if output == "json":
             found = {"job": row, "forecast": forecast, "timeline": timeline(seen), "sizes": sizes(seen)}
             click.echo(show.as_json({**found, "events": events, "hints": list(hints(seen, row))}))

@@ -379,6 +379,7 @@ class Operator:
             reports=self._reports.of_job(key),
             listened_s=time.monotonic() - self._leads_since,
             refused=self._executor.refused,
+            forecast=partial(self._scheduler.forecast, key),
         )
 
     async def _learn_image(self) -> None:

@@ -25,7 +25,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "now": Both("the operator's clock", "the simulated clock"),
         "nodes": Both("nodes that are ready, not cordoned, and not recalled by their pool", "all nodes"),
         "jobs": Both("TFJobs that the profile decides for", "jobs that have come and not ended"),
-        "seed": Both("", "the run's seed"),
+        "seed": Both("always 0: draws of `reclaim: random` differ by the time of the round alone", "the run's seed"),
         "pools": Both(
             "pods of the pools' namespaces that no node has room for, headroom, annotation want-nodes of the ConfigMap",
             "the inference pool's demand",
@@ -39,7 +39,10 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "pool": Both("label pool, of the pools in the ConfigMap", "training or inference"),
         "labels": Both("metadata.labels", "the cluster of the scenario"),
         "taints": Both("spec.taints, without the operator's own", "the cluster of the scenario"),
-        "accelerator_speed": Both("", "the cluster of the scenario"),
+        "accelerator_speed": Both(
+            "accelerator_speed of the node's pool in the ConfigMap; of nodes of no such pool it is 1",
+            "the cluster of the scenario",
+        ),
         "loan": Both(
             "annotation loan and taint loaned, and which pods are there",
             "the inference pool's demand, and the plan's loans",
@@ -49,7 +52,10 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "key": Both("namespace/name", "the workload"),
         "arrival_s": Both("metadata.creationTimestamp", "the workload"),
         "groups": Both("tfReplicaSpecs, with the bounds of the annotations", "the workload"),
-        "sequence": Both("", "the place in the workload"),
+        "sequence": Both(
+            "always 0: nothing tells which of two jobs came first within a second, so their names decide",
+            "the place in the workload",
+        ),
         "priority": Both("the PriorityClass of the templates", "the workload"),
         "deadline_s": Both("annotation deadline", "the workload"),
         "total_steps": Both("annotation total-steps, else what the program reports", "the speed model"),

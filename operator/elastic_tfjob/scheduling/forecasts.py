@@ -1,6 +1,6 @@
 """When each job is expected to finish, under the plan, and whether that meets its deadline. Pure.
 
-This is the one source of expected finish times: the operator shows them (annotation `eta`), the simulator compares them
+This is the one source of expected finish times: the operator shows them (state's `eta`), the simulator compares them
 with what came true, and profiles decide by them. Nothing is computed until somebody asks for it.
 """
 
@@ -163,6 +163,15 @@ class Forecasts(Mapping[str, Forecast]):
             holds = job.placement if given is None else given[0]
             known = self._known[key] = self._of_holder(job, given) if holds else self._of_waiting(key)
         return known
+
+    def of_holder(self, key: str) -> Forecast | None:
+        """Of a job that has something under the plan; None: it waits, or is not in the Snapshot. Unlike by key, this
+        never has to go through the queue."""
+        job = self._snapshot.jobs.get(key)
+        if job is None:
+            return None
+        given = self._changed(key)
+        return self[key] if (job.placement if given is None else given[0]) else None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._snapshot.jobs)

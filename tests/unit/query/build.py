@@ -98,6 +98,9 @@ def running(name: str = "j", namespace: str = "ns", **more: Any) -> dict[str, An
         "steps_per_s": 5.0,
         "speeds": {"1/4": 5.0},
         "eta": "2026-01-02T03:20:00Z",
+        "eta_earliest": "2026-01-02T03:19:00Z",
+        "eta_latest": "2026-01-02T03:31:00Z",
+        "eta_source": "measured",
         "numbers_at": "2026-01-02T03:18:20Z",
         "since": "2026-01-02T03:10:00Z",
     }

@@ -1,7 +1,6 @@
 """Rows say what objects say, whatever is in them."""
 
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.verdict import SLACK_ANNOTATION, DeadlineStatus
+from elastic_tfjob.controller.objects.verdict import SLACK_ANNOTATION, DeadlineStatus, Verdict
 from elastic_tfjob.controller.query.rows.forecast import forecast_row
 from elastic_tfjob.controller.query.rows.job import job_row, see
 from elastic_tfjob.controller.query.rows.listing import MAX_FILTER, BadQuery, Listing, page
@@ -132,14 +131,24 @@ def test_what_is_decided_has_a_cause_where_something_changes() -> None:
     assert timeline(see(job(tfjob(state={"phase": "Stable", "replicas": GROWN}, target=asked))))[-1].cause == "asked"
 
 
-def test_a_forecast_goes_by_the_speed_that_was_stored() -> None:
-    now = datetime(2026, 1, 2, 3, 18, 20, tzinfo=UTC)
-    seen = see(job(running(annotations={"max-workers": "4", "checkpoint-dir": "/c", "deadline": "30m"})))
-    found = forecast_row(seen, job_row(seen), now)
+def test_a_forecast_is_what_was_stored_and_judged() -> None:
+    raw = running(annotations={"max-workers": "4", "checkpoint-dir": "/c", "deadline": "30m"})
+    seen = see(job(raw))
+    found = forecast_row(seen, job_row(seen))
     assert (found.expected, found.meets, found.source) == ("2026-01-02T03:20:00Z", True, "measured")
-    assert found.slack_s == pytest.approx(600, abs=1)
+    assert (found.earliest, found.latest, found.at_risk) == ("2026-01-02T03:19:00Z", "2026-01-02T03:31:00Z", True)
+    assert found.slack_s == 600.0
+    told: list[tuple[Verdict, float | None, bool | None]]
+    told = [("at-risk", 590.0, False), ("on-time", -1.0, True), ("unknown", None, None)]
+    for verdict, slack_s, meets in told:
+        judged = DeadlineStatus("ns-j", "2026-01-02T03:30:00Z", verdict, build.CREATED, build.CREATED, slack_s=slack_s)
+        raw["metadata"]["annotations"].update({k: v for k, v in judged.to_annotations().items() if v is not None})
+        seen = see(job(raw))
+        found, row = forecast_row(seen, job_row(seen)), job_row(seen)
+        assert (found.slack_s, found.meets, found.at_risk) == (row.slack_s, meets, bool(meets))
+        assert row.slack_s == slack_s
     waits = see(job(waiting()))
-    assert forecast_row(waits, job_row(waits), now).expected is None
+    assert forecast_row(waits, job_row(waits)).expected is None
 
 
 def test_nodes_show_what_is_held_lent_and_used() -> None:
@@ -216,5 +225,5 @@ def test_no_object_is_too_odd_for_a_row(said: dict[str, Any], status: dict[str, 
         return  # no informer would keep it
     seen = see(found)
     row = job_row(seen)
-    rest = (timeline(seen), sizes(seen), forecast_row(seen, row, datetime.now(UTC)))
+    rest = (timeline(seen), sizes(seen), forecast_row(seen, row))
     assert len(orjson.dumps((row, rest))) < 100_000

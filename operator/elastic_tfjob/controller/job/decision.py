@@ -10,6 +10,7 @@ from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Servic
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.scheduling.forecasts import Forecast
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class Observed:
     """All that a decision may look at. Pods and services are those with the job's labels, whoever owns them; reports
     are the exporters', by pod; `listened_s` is for how long they have been asked, in seconds. `budget_known` tells
     that budgets can be read, so that None means that there is none. `refused` are changes of CPU that the API server
-    refused, by pod (uid) and direction (`ResizePod.more`), and until when they are not tried again."""
+    refused, by pod (uid) and direction (`ResizePod.more`), and until when they are not tried again. `forecast` gives
+    what the last plan expects of the job, which costs to compute; None: there is no plan that knows the job."""
 
     job: Job
     now: datetime
@@ -62,6 +64,7 @@ class Observed:
     reports: Mapping[str, Report] = field(default_factory=dict)
     listened_s: float = inf
     refused: Mapping[tuple[str, bool], datetime] = field(default_factory=dict)
+    forecast: Callable[[], Forecast | None] = field(default=lambda: None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,52 @@
-"""When a job's training is expected to end, for `kubectl get tfjob`: the forecast of scheduling, of one job. Pure."""
+"""When a job's training is expected to end, as everybody is told it: `kubectl get`, the query API, `explain`. Pure.
+
+It is what the last plan expects, by which the job's deadline is judged, too. Of a job that no plan knows (the profile
+is `fixed`, or decides for other jobs), or whose end the plan cannot tell yet, it is the same forecast of it alone.
+"""
 
 from datetime import datetime
+from math import isfinite
+from typing import Final, NamedTuple
 
 from elastic_tfjob.api.limits import MAX_STEPS, after
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.scheduling.forecasts import forecast
+from elastic_tfjob.scheduling.forecasts import UNKNOWN, Forecast, forecast
 from elastic_tfjob.scheduling.snapshot import Job, JobSpec
 from elastic_tfjob.speed.optimus import believe
 
-__all__ = ["eta"]
+__all__ = ["NOT_KNOWN", "Ends", "ends"]
 
 
-def eta(state: State, report: Report, total_steps: int | None, now: datetime) -> str | None:
-    """The time in RFC 3339; None where the work or the speed is not known. On its way to another size: at the speed
-    that the job is expected to have there."""
-    if total_steps is None or report.step is None:
-        return None
+class Ends(NamedTuple):
+    """The expected end and its 90 % interval, in RFC 3339, and what the speed is known from; None: not known."""
+
+    eta: str | None = None
+    earliest: str | None = None
+    latest: str | None = None
+    source: str | None = None
+
+
+NOT_KNOWN: Final = Ends()
+
+
+def ends(state: State, report: Report | None, total_steps: int | None, now: datetime, planned: Forecast | None) -> Ends:
+    """`planned` is what the last plan expects of the job."""
+    found = planned
+    if found is None or found.finish is None or not isfinite(found.finish.expected_s):
+        found = _alone(state, report, total_steps, now)
+    finish = found.finish
+    if finish is None:
+        return NOT_KNOWN
+    latest = _time(now, finish.latest_s) if isfinite(finish.latest_s) else None
+    return Ends(_time(now, finish.expected_s), _time(now, finish.earliest_s), latest, found.source)
+
+
+def _alone(state: State, report: Report | None, total_steps: int | None, now: datetime) -> Forecast:
+    """By what the job says of itself. On its way to another size: at the speed that it is expected to have there."""
+    if total_steps is None or report is None or report.step is None:
+        return UNKNOWN
     now_s = now.timestamp()
     spec = JobSpec("", 0.0, (), total_steps=float(min(total_steps, MAX_STEPS)))
     job = Job(
@@ -28,6 +57,8 @@ def eta(state: State, report: Report, total_steps: int | None, now: datetime) ->
         steps_per_s=report.steps_per_s or 0.0,
         speed=believe({size: rate for size, (rate, _) in state.measured.items()}),
     )
-    coming = state.next.replicas if state.next is not None else None
-    finish = forecast(job, now_s, counts=coming).finish
-    return None if finish is None else format_time(after(now, finish.expected_s - now_s))
+    return forecast(job, now_s, counts=state.next.replicas if state.next is not None else None)
+
+
+def _time(now: datetime, at_s: float) -> str:
+    return format_time(after(now, at_s - now.timestamp()))

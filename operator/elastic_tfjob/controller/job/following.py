@@ -40,7 +40,7 @@ def follow(p: Pass) -> None:
         p.look_again(TOLD_S)
     p.delete_pods(step.delete, mark=True)
     report = p.chief_report
-    kept = with_numbers(state, step.state, report, p.elasticity.total_steps, p.time)
+    kept = with_numbers(state, step.state, report, p.elasticity.total_steps, p.time, planned=p.forecast)
     save_state(p, kept)
     if step.state.phase != state.phase:
         p.look_again(0.0)

@@ -33,6 +33,7 @@ class Pass:
         self.elasticity = Elasticity.parse(observed.job.annotations, spec)
         self.reports = observed.reports
         self.listened_s = observed.listened_s
+        self.forecast = observed.forecast
         self.pod_group = observed.pod_group
         self.budget = observed.budget
         self.budget_known = observed.budget_known

@@ -5,6 +5,8 @@ from typing import Final
 
 from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.job.decision import SaveState
+from elastic_tfjob.controller.job.eta import NOT_KNOWN
+from elastic_tfjob.controller.job.figures import with_end
 from elastic_tfjob.controller.job.moves import switched_with_moves
 from elastic_tfjob.controller.job.reconcile_pass import Pass
 from elastic_tfjob.controller.objects.annotations import (
@@ -57,7 +59,7 @@ def settle_state(p: Pass, phase: Phase) -> None:
     """A job that is finished or suspended is on its way nowhere."""
     if p.stored is None:
         return
-    state = replace(p.stored, phase=phase, next=None, eta=None, stop=None)
+    state = with_end(replace(p.stored, phase=phase, next=None, stop=None), NOT_KNOWN)
     if phase == "Waiting":
         state = replace(state, replicas={}, nodes={}, cpu={}, slot=0, reason="suspended", indexes={})
     if (state.phase, state.replicas) != (p.stored.phase, p.stored.replicas):

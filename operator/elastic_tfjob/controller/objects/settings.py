@@ -95,6 +95,9 @@ class PoolSettings(_Model):
     grace_s: Seconds = Field(
         120.0, description="from a recall until jobs that have not left are stopped, after which pods are deleted"
     )
+    accelerator_speed: float = Field(
+        1.0, ge=0.01, le=100, description="how fast the pool's accelerators train, those of the other nodes are 1"
+    )
 
 
 def _pool_name(name: str) -> str:

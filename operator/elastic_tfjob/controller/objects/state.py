@@ -17,6 +17,7 @@ from elastic_tfjob.api.limits import (
     MAX_PROBLEM_LENGTH,
     MAX_RATE,
     MAX_STEPS,
+    MAX_WORD,
 )
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, mine, read_annotation, shorten_reason
 from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION, Causes, causes_json, read_causes
@@ -45,6 +46,8 @@ _SLOWEST, _FASTEST = 1e-9, 1e9
 _SIZE: Final = re.compile(r"[0-9]{1,9}/[0-9]{1,9}")
 # What has an annotation of its own.
 _ELSEWHERE: Final = ("indexes", "causes")
+# What is left out where there is none.
+_SPARED: Final = ("stop", "eta_earliest", "eta_latest", "eta_source")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,8 @@ class State:
     """Where a job is. `slot` says which of its two ports it uses, `since` when the phase began (RFC 3339).
 
     `speeds` are the steps per second seen at each size, "PS/workers", and `speed_cpu` the millicores that a worker had
-    then in the mean, where that is not what it requests; `numbers_at` is when the figures were refreshed. `indexes` are
+    then in the mean, where that is not what it requests; `numbers_at` is when the figures were refreshed. `eta` is the
+    expected end, `eta_earliest` and `eta_latest` its 90 % interval, by a speed known from `eta_source`. `indexes` are
     those of the pods (objects/indexes.py); they are in an annotation of their own, `indexes_json`.
     `stop` is the stop that a plan asked for, until the job makes steps again. `causes` are those that targets gave for
     sizes of the history and the one to come (objects/causes.py), in an annotation of their own, too, `causes_json`.
@@ -126,6 +130,9 @@ class State:
     total_steps: int | None = None
     steps_per_s: float | None = None
     eta: str | None = None
+    eta_earliest: str | None = None
+    eta_latest: str | None = None
+    eta_source: str | None = None
     speeds: Mapping[str, float] = field(default_factory=dict)
     speed_cpu: Mapping[str, int] = field(default_factory=dict)
     numbers_at: str | None = None
@@ -164,8 +171,9 @@ class State:
     def to_json(self) -> str:
         """The annotation's text."""
         written = _written(self)
-        if self.stop is None:
-            del written["stop"]
+        for name in _SPARED:
+            if written[name] is None:
+                del written[name]
         if self.next is not None:
             written["next"] = _written(self.next)
         return orjson.dumps(written).decode()
@@ -265,6 +273,9 @@ def _state(raw: Fields) -> State:
         total_steps=raw.integer("total_steps", MAX_STEPS),
         steps_per_s=raw.number("steps_per_s", MAX_RATE),
         eta=raw.time("eta"),
+        eta_earliest=raw.time("eta_earliest"),
+        eta_latest=raw.time("eta_latest"),
+        eta_source=raw.text("eta_source", MAX_WORD) or None,
         speeds=_by_size(raw, "speeds", lambda sizes, size: sizes.number(size, MAX_RATE)),
         speed_cpu=_by_size(raw, "speed_cpu", lambda sizes, size: sizes.integer(size, MAX_MILLICORES)),
         numbers_at=raw.time("numbers_at"),

@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -173,11 +172,11 @@ class QueryServer:
     async def _list_forecasts(self, request: web.Request) -> answers.Forecasts:
         asker = await self._asker(request)
         listing, found = await self._page(request, asker)
-        now, items = datetime.now(UTC), []
+        items = []
         for row in found.items:
             for job in self._source.jobs.of_job((row.namespace, row.name)):
                 seen = see(job)
-                items.append(forecast_row(seen, job_row(seen), now))
+                items.append(forecast_row(seen, job_row(seen)))
             await asyncio.sleep(0)
         return answers.Forecasts(items=tuple(items), total=found.total, offset=listing.offset, limit=listing.limit)
 
@@ -214,7 +213,7 @@ class QueryServer:
         return answers.JobDetail(
             job=row,
             position=position,
-            forecast=forecast_row(seen, row, datetime.now(UTC)),
+            forecast=forecast_row(seen, row),
             live=live_row(reports(key)) if reports is not None else None,
             timeline=timeline(seen),
             sizes=sizes(seen),

@@ -59,10 +59,11 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A node's `pool`, and what its loan is to the core."""
+    """A node's `pool`, what its loan is to the core, and how fast its accelerators are."""
 
     pool: str
     loan: LoanState
+    accelerator_speed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def lending(cluster: Cluster, now_s: float) -> Lending:
     for node in cluster.nodes.values():
         stage, pool = stage_of(node), node.loan.pool if node.loan is not None else node.pool
         if node.name not in nodes and stage != "recalled" and (stage == "loaned" or node.pool in cluster.pools):
-            nodes[node.name] = Standing(pool, "busy")
+            nodes[node.name] = Standing(pool, "busy", _settings(node, cluster).accelerator_speed)
         if stage in ("recalled", "loaned"):
             counts[pool, stage] += 1
         elif node.name in nodes:
@@ -268,10 +269,10 @@ def _pool(
     ]
     spare = min(len(offered), idle_soon - settings.headroom, len(own) + len(coming) - cluster.wants.get(pool, 0))
     spare = max(0, spare) if cluster.may_lend and not wanted else 0
-    named = found.named | (serving & asked)
+    named, speed = found.named | (serving & asked), settings.accelerator_speed
     ready = {node.name for node in offered} if spare else set[str]()
     standing: dict[str, Standing] = {
-        node.name: Standing(pool, "offered" if node.name in ready else "busy") for node in own
+        node.name: Standing(pool, "offered" if node.name in ready else "busy", speed) for node in own
     }
-    standing |= {node.name: Standing(pool, "reclaiming" if node.name in named else "loaned") for node in lent}
+    standing |= {node.name: Standing(pool, "reclaiming" if node.name in named else "loaned", speed) for node in lent}
     return standing, Pool(wanted, spare), found

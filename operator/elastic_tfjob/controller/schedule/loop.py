@@ -117,6 +117,7 @@ class Scheduler:
         )
         # What jobs are told, and the plan of the present round that it goes by.
         self._notices = Notices(api, jobs, recorder)
+        self.forecast: Final = self._notices.forecast
         self._loans = Loans(api, self._nodes, recorder, wants=wants, touched=lambda _: self.wake())
         self._made: Plan | None = None
         # Grows when all that is known is thrown away: a round that began before says nothing any more.

@@ -4,6 +4,7 @@ None of it decides anything, and nothing that fails here holds up a target.
 """
 
 import asyncio
+import time
 from typing import Final
 
 import structlog
@@ -18,6 +19,7 @@ from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.schedule.losses import Losses
 from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
 from elastic_tfjob.controller.schedule.verdicts import Verdicts
+from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Plan
 
 __all__ = ["Notices"]
@@ -26,6 +28,8 @@ log = structlog.get_logger(__name__)
 
 # Characters of an error that are told.
 _WORDS: Final = 500
+# What a plan expects is told for so long, in seconds: some profiles plan every half hour only.
+_BELIEVED_S: Final = 3600.0
 
 
 class Notices:
@@ -35,6 +39,7 @@ class Notices:
         self._recorder = recorder
         self._verdicts = Verdicts(api, jobs, recorder)
         self._losses = Losses(api, jobs, recorder)
+        self._plan: Plan | None = None
 
     def follow(self, key: Key, job: Job | None) -> None:
         """The job as it is now; None: it is gone."""
@@ -62,8 +67,21 @@ class Notices:
         message = f"Left out of scheduling: {str(error) or type(error).__name__}"[:_WORDS]
         self._recorder.record(job, Event("Warning", "NotScheduled", message))
 
+    def forecast(self, key: Key) -> Forecast | None:
+        """What the last plan expects of a job that holds nodes, to be told to people. None: no plan knows of it, or
+        the last one is old, as rounds fail."""
+        plan = self._plan
+        if plan is None or time.time() - plan.snapshot.now > _BELIEVED_S:
+            return None
+        try:
+            return plan.forecasts.of_holder(f"{key[0]}/{key[1]}")
+        except Exception as error:
+            log.error("bug: no forecast", job=key, error=excerpt(error), trace=trace(error))
+            return None
+
     async def look(self, plan: Plan | None, group: asyncio.TaskGroup) -> None:
         """Tell what is new by the plan of this round (None: there is none), with writes in `group`."""
+        self._plan = plan
         try:
             self._losses.tell(group)
             await self._verdicts.look(plan, group)

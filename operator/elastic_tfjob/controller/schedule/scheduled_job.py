@@ -26,7 +26,6 @@ from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.objects.unfit import Pair
 from elastic_tfjob.controller.schedule.core_job import (
     Role,
-    by_task,
     cpu_use,
     job_spec,
     last_rescale,
@@ -35,34 +34,23 @@ from elastic_tfjob.controller.schedule.core_job import (
     seconds,
     speed,
 )
-from elastic_tfjob.controller.schedule.request import (
-    JobRequest,
-    annotated,
-    asked_for,
-    promised,
-    refused_target,
-    terms,
-)
+from elastic_tfjob.controller.schedule.promises import Promises, occupied, owing, promises, since
+from elastic_tfjob.controller.schedule.request import JobRequest, annotated, asked_for, terms
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.memory import NO_MEMORY
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.speed.growth import Growth
 from elastic_tfjob.speed.history import Lesson
 
-__all__ = ["REFUSED", "ScheduledJob", "Usage", "scheduled_job", "set_aside"]
+__all__ = ["ScheduledJob", "Usage", "scheduled_job", "set_aside"]
 
 Usage = Mapping[str, Resources]
 """By node."""
 
 T = TypeVar("T")
 
-# So long pods may take to give up what they were told to, in seconds; then it counts as theirs.
-_GIVE_UP_S: Final = 60.0
-# So long room is kept, in seconds, for pods that are not there and of which nobody says why; and so long a job that
-# stops is expected to leave.
+# So long room is kept, in seconds, for pods that are not there and of which nobody says why.
 _PROMISE_S: Final = 300.0
-# What a node is called in the place of a replica that cannot have it: no node's name has a space.
-REFUSED: Final = " refused by kube-scheduler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +121,8 @@ def scheduled_job(
     if job is None or job.deleting or not (follows or _remembered(job)):
         return ScheduledJob(job, others=everything)
     found = terms(job, before.terms if before else None)
-    spec, unfit, now_s = found.spec, unfit or {}, now.timestamp()
-    if before is not None and before.source is job and before.terms is not None:
-        target, state = before.target, before.state  # it is the same object, which was read before
-    else:
-        target, state = _stored(Target.of, job, spec), _stored(State.of, job, spec)
+    spec, now_s = found.spec, now.timestamp()
+    target, state = _written(job, spec, before)
     ours = spec.managed_here() and not job.status().finished
     followed = ours and follows and found.elasticity.placement != "none"
     if not followed or spec.run_policy.suspend:
@@ -146,124 +131,94 @@ def scheduled_job(
             job, None, found if ours else None, target, state, others=everything, followed=followed, lesson=taught
         )
 
-    spelling = {name.lower(): name for name in spec.tf_replica_specs}
-    by_index = {
-        (spelling[pod.replica_type], pod.index): pod
-        for pod in active
-        if pod.owner == job.uid and pod.replica_type in spelling and pod.index is not None
-    }
-    size, on_its_way = promised(found, target, state, started=bool(by_index))
-    by_role = by_task(by_index, state)
-    placement: dict[str, tuple[str, ...]] = {}
-    awaited: dict[Role, str] = {}
-    covered: list[tuple[str, Resources]] = []
-    lost, refused = False, ""
-    cpu = _promised_cpu(found, target, state, size, nodes)
-    for name in spec.tf_replica_specs:
-        there = []
-        for index in range(size.get(name, 0)):
-            role = name, index
-            pod = by_role.get(role)
-            wanted = target.nodes.get(name, ()) if target is not None else ()
-            node = wanted[index] if index < len(wanted) else ""
-            # It runs on a cordoned node, and is not on its way: it is to be moved away, perhaps once more.
-            stays = pod is not None and pod.node in cordoned and found.stoppable and not (on_its_way or pod.terminating)
-            if pod is not None and (pod.node in nodes or node not in nodes or stays):
-                if on_its_way and node in nodes and node != pod.node:  # it moves: room is kept for it there, too
-                    covered.append((node, _request(found, cpu, role)))
-                node = pod.node
-            elif pod is not None:  # its node is lost: it will be made anew on the other one
-                covered.append((node, _request(found, cpu, role)))
-            else:
-                if not on_its_way and (why := unfit.get((name.lower(), node))) is not None:
-                    refused, node = why or "no words", f"{node}{REFUSED}"
-                awaited[role] = node
-                lost = lost or (bool(node) and node not in nodes)
-                covered.append((node, _request(found, cpu, role)))
-            there.append(node)
-        if there:
-            placement[name] = tuple(there)
-    kept = {role: pod for role, pod in by_role.items() if role[1] < size.get(role[0], 0)}
-    if refused and not kept:  # nothing of it stands anywhere, so it may begin anew as a whole
-        size, placement, awaited, covered, cpu = {}, {}, {}, [], {}
-    owed = {
-        role: over
-        for role, pod in kept.items()
-        if any(over := pod.requests.minus(_request(found, cpu, role)).positive())
-    }
-    same = before is not None and _but_memory(before.target) == _but_memory(target)
-    stops = on_its_way and not size
-    owes_since_s = _since(bool(owed) or stops, before.owes_since_s if before is not None and same else None, now_s)
-    owes_s = now_s - owes_since_s if owes_since_s is not None else 0.0
-    if owes_s < _GIVE_UP_S:
-        owed = {}
-    awaits = bool(awaited) and not (lost or on_its_way)
-    awaited_since_s = _since(awaits, before.awaited_since_s if before is not None and same else None, now_s)
-    taken = [(pod.node, pod.requests.minus(owed.get(role, NOTHING))) for role, pod in kept.items()]
-    extra = {pod.uid for pod in active} - {pod.uid for pod in kept.values()}
-    # The room of a job that saves before it stops is given away already, though nobody can move in yet: else a plan
-    # would take the next job's room, too.
-    leaves = [(pod.node, pod.requests) for pod in by_role.values() if stops and owes_s < _PROMISE_S]
-    extra -= {pod.uid for pod in by_role.values()} if leaves else set()
-    others = [(pod.node, pod.requests) for pod in active if pod.uid in extra]
-    others += [(kept[role].node, over) for role, over in owed.items()]
-    asked, why = asked_for(found, target, state, size)
-    phase: core.Phase = "waiting" if not placement else "running"
-    superseded = any(size.get(name, 0) != count for name, count in asked.items())
-    # A job that starts is between two targets, too: till its pods are bound. One whose node is gone waits in vain.
-    if on_its_way or (awaited and not lost):
-        phase = "running" if superseded and placement else "rescaling"
-    record = Record.of(job.annotations, job.uid)
-    since_s = _begun(job, state, record, phase, now_s)
+    promise = promises(found, target, state, _own(job, spec, active), nodes=nodes, unfit=unfit or {}, cordoned=cordoned)
+    # How long something lasts is asked of one and the same target.
+    same = before if before is not None and _but_memory(before.target) == _but_memory(target) else None
+    owes = owing(promise, same.owes_since_s if same is not None else None, now_s)
+    awaited_since_s = since(promise.awaits, same.awaited_since_s if same is not None else None, now_s)
+    takes = occupied(promise, owes, active)
+    asked, why = asked_for(found, target, state, promise.size)
+    superseded = any(promise.size.get(name, 0) != count for name, count in asked.items())
     report = reports.get(_pod_name(job, spec)) if reports else None
+    record = Record.of(job.annotations, job.uid)
+    told = job_spec(
+        job, found, asked=asked, why=why, report=report, state=state, priorities=priorities or {}, unfit=unfit or {}
+    )
+    phase = _phase(promise, superseded=superseded)
+    since_s = _begun(job, state, record, phase, now_s)
     steps, observed_s, steps_per_s = progress(state, report, since_s)
+    decided = core.Job(
+        spec=told,
+        placement=promise.placement,
+        phase=phase,
+        steps=steps,
+        observed_s=observed_s,
+        steps_per_s=steps_per_s if promise.placement else 0.0,
+        since_s=since_s,
+        rescaled_s=last_rescale(state),
+        speed=speed(found, state, report, promise.size, promise.cpu),
+        cpu=promise.cpu,
+        cpu_use=cpu_use(promise.pods, reports or {}),
+        loss=_loss(before, record, report),
+        memory=target.memory if target is not None else NO_MEMORY,
+    )
+    bound = {role: pod.node for role, pod in promise.pods.items()}
     made = ScheduledJob(
         job,
-        core.Job(
-            spec=job_spec(
-                job, found, asked=asked, why=why, report=report, state=state, priorities=priorities or {}, unfit=unfit
-            ),
-            placement=placement,
-            phase=phase,
-            steps=steps,
-            observed_s=observed_s,
-            steps_per_s=steps_per_s if placement else 0.0,
-            since_s=since_s,
-            service=record.service,
-            executed_s=record.executed_s,
-            migrations=record.moves,
-            rescaled_s=last_rescale(state),
-            speed=speed(found, state, report, size, cpu),
-            cpu=cpu,
-            cpu_use=cpu_use(by_role, reports or {}),
-            loss=_loss(before, record, report),
-            stops=record.stops,
-            stopped_s=_moment_s(record.stopped),
-            resumed_s=_moment_s(record.resumed),
-            memory=target.memory if target is not None else NO_MEMORY,
-        ),
+        _served(decided, record),
         found,
         target,
         state,
-        others=_sum(others),
-        held=_sum([*covered, *taken, *leaves]),
-        taken=_sum(taken),
+        others=_sum(takes.others),
+        held=_sum([*promise.room, *takes.taken, *takes.leaves]),
+        taken=_sum(takes.taken),
         followed=True,
-        bound={role: pod.node for role, pod in by_role.items()},
-        awaited=awaited,
-        cpu={role: pod.requests.cpu for role, pod in by_role.items()},
-        refused=refused,
+        bound=bound,
+        awaited=promise.awaited,
+        cpu={role: pod.requests.cpu for role, pod in promise.pods.items()},
+        refused=promise.refused,
         awaited_since_s=awaited_since_s,
-        owes_since_s=owes_since_s,
-        cordoned=frozenset(pod.node for pod in by_role.values() if pod.node in cordoned),
-        lost=frozenset(pod.node for pod in by_role.values() if pod.node not in nodes and pod.node not in cordoned),
+        owes_since_s=owes.since_s,
+        cordoned=frozenset(node for node in bound.values() if node in cordoned),
+        lost=frozenset(node for node in bound.values() if node not in nodes and node not in cordoned),
     )
     # A person who asks for fewer (a quota admits no more) is followed all the same: that needs no room.
-    fewer = superseded and all(count <= size.get(name, 0) for name, count in asked.items())
+    fewer = superseded and all(count <= promise.size.get(name, 0) for name, count in asked.items())
     if awaited_since_s is not None and now_s - awaited_since_s >= _PROMISE_S and not fewer:
         # Others need not wait for it: what its pods take counts, and what they may take later does not.
         return set_aside(replace(made, held=made.taken))
     return made
+
+
+def _own(job: Job, spec: TFJobSpec, active: Iterable[Pod]) -> dict[Role, Pod]:
+    """The pods that are the job's own, by type and index."""
+    spelling = {name.lower(): name for name in spec.tf_replica_specs}
+    return {
+        (spelling[pod.replica_type], pod.index): pod
+        for pod in active
+        if pod.owner == job.uid and pod.replica_type in spelling and pod.index is not None
+    }
+
+
+def _phase(promise: Promises, *, superseded: bool) -> core.Phase:
+    """`superseded`: a person asks for another size than the one that it goes to."""
+    # A job that starts is between two targets, too: till its pods are bound. One whose node is gone waits in vain.
+    if promise.on_its_way or (promise.awaited and not promise.lost):
+        return "running" if superseded and promise.placement else "rescaling"
+    return "running" if promise.placement else "waiting"
+
+
+def _served(job: core.Job, record: Record) -> core.Job:
+    """The job with what its record tells of the past."""
+    return replace(
+        job,
+        service=record.service,
+        executed_s=record.executed_s,
+        migrations=record.moves,
+        stops=record.stops,
+        stopped_s=_moment_s(record.stopped),
+        resumed_s=_moment_s(record.resumed),
+    )
 
 
 def _but_memory(target: Target | None) -> Target | None:
@@ -290,13 +245,6 @@ def _remembered(job: Job) -> bool:
     return TARGET_ANNOTATION in job.annotations or STATE_ANNOTATION in job.annotations
 
 
-def _since(holds: bool, before_s: float | None, now_s: float) -> float | None:
-    """Since when something holds that holds now or not."""
-    if not holds:
-        return None
-    return now_s if before_s is None else before_s
-
-
 def _begun(job: Job, state: State | None, record: Record, phase: core.Phase, now_s: float) -> float:
     """Since when (Unix time) the job has what it holds, or waits."""
     if phase != "waiting":
@@ -306,39 +254,16 @@ def _begun(job: Job, state: State | None, record: Record, phase: core.Phase, now
     return seconds(job.created) or now_s
 
 
-def _promised_cpu(
-    found: JobRequest, target: Target | None, state: State | None, size: Mapping[str, int], nodes: Mapping[str, Node]
-) -> dict[str, tuple[int, ...]]:
-    """Millicores of whole pods, per type where any replica's differ from the request. CPU is lent on top of requests,
-    within a node: what is written there beside that counts as the request."""
-    most = max((node.allocatable.cpu for node in nodes.values()), default=0)
-    if target is None or (state is not None and refused_target(target, state)):
-        given = state.cpu if state is not None else {}
-    else:
-        given = target.cpu
-    cpu = {}
-    for name, values in given.items():
-        if name in found.requests:
-            request = found.requests[name].cpu
-            whole = [found.pod_cpu(name, value) for value in values]
-            each = tuple(
-                whole[index] if index < len(whole) and request <= whole[index] <= most else request
-                for index in range(size.get(name, 0))
-            )
-            if any(value != request for value in each):
-                cpu[name] = each
-    return cpu
-
-
-def _request(found: JobRequest, cpu: Mapping[str, tuple[int, ...]], role: Role) -> Resources:
-    request = found.requests[role[0]]
-    values = cpu.get(role[0], ())
-    return request._replace(cpu=values[role[1]]) if role[1] < len(values) else request
-
-
 def _pod_name(job: Job, spec: TFJobSpec) -> str:
     name, index = chief_of(spec)
     return f"{job.name}-{name.lower()}-{index}"
+
+
+def _written(job: Job, spec: TFJobSpec, before: ScheduledJob | None) -> tuple[Target | None, State | None]:
+    """What the operator has decided for a job, and how far that is."""
+    if before is not None and before.source is job and before.terms is not None:
+        return before.target, before.state  # it is the same object, which was read before
+    return _stored(Target.of, job, spec), _stored(State.of, job, spec)
 
 
 def _stored(read: Callable[[Mapping[str, str], str, Collection[str]], T | None], job: Job, spec: TFJobSpec) -> T | None:

@@ -43,7 +43,9 @@ def assemble(
             free[name] = core.Node(name, capacity, left, labels=labels, taints=node.taints)
         else:  # the operator's own taint keeps away the pool's pods, not loanable jobs
             taints = tuple(without_loaned(node.taints))
-            free[name] = core.Node(name, capacity, left, standing.pool, labels, taints, loan=standing.loan)
+            free[name] = core.Node(
+                name, capacity, left, standing.pool, labels, taints, standing.accelerator_speed, standing.loan
+            )
     if previous is None:
         return core.Snapshot(now_s, free, jobs, pools=lending.pools, history=history)
     return previous.evolve(

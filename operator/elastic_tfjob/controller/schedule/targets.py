@@ -13,8 +13,9 @@ from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, bytes_of
 from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.schedule.core_job import Role
+from elastic_tfjob.controller.schedule.promises import REFUSED
 from elastic_tfjob.controller.schedule.request import asked_for, promised
-from elastic_tfjob.controller.schedule.scheduled_job import REFUSED, ScheduledJob
+from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
 from elastic_tfjob.scheduling import plan as core
 from elastic_tfjob.scheduling.causes import TOLD
 from elastic_tfjob.scheduling.memory import NO_MEMORY, Memory
