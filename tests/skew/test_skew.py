@@ -277,6 +277,39 @@ class TestNewerStill:
         assert (end["first"]["generation"], end["first"]["replicas"]) == ENDS_WITH[name], end["events"]
         assert end["ended"] == "Succeeded"
 
+    @pytest.mark.parametrize("name", PHASES)
+    def test_unknown_words_of_what_is_only_told(self, name: str) -> None:
+        known = copy.deepcopy(RECORDS[name])
+        state = json.loads(known["annotations"][f"{PREFIX}state"])
+        past = json.loads(RECORDS["generation-2"]["annotations"][f"{PREFIX}state"])["history"][0]
+        state["history"] = [{**past, "mode": "of-tomorrow"}, *(state.get("history") or ()), {"of_tomorrow": 1}]
+        known["annotations"][f"{PREFIX}state"] = json.dumps(state)
+        known["annotations"][CAUSES_ANNOTATION] = json.dumps({"1": "of-tomorrow"})
+        target = json.loads(known["annotations"][f"{PREFIX}target"])
+        known["annotations"][f"{PREFIX}target"] = json.dumps({**target, "cause": "of-tomorrow"})
+        goes_well(name, known, world.to_the_end(known))
+
+    @pytest.mark.parametrize("name", PHASES)
+    def test_unknown_words_that_matter(self, name: str) -> None:
+        """The job is left as it is till an operator that knows the word is back, and goes on there."""
+        known = copy.deepcopy(RECORDS[name])
+        state = json.loads(known["annotations"][f"{PREFIX}state"])
+        state = {**state, "next": {**state["next"], "mode": "of-tomorrow"}} if state.get("next") else state
+        for changed in (state, {**state, "phase": "Of-tomorrow"}):
+            if changed == json.loads(RECORDS[name]["annotations"][f"{PREFIX}state"]):
+                continue  # no way to another size, so no mode
+            known["annotations"][f"{PREFIX}state"] = json.dumps(changed)
+            job = world.restore(known)
+            before = {name: pod for name, pod in job.pods.items() if not pod.terminating}
+            job.run(20)
+            assert job.annotations == known["annotations"]
+            assert job.pods == before
+            assert job.status == known["status"]
+            assert {reason for reason, _ in job.events} == {"UnknownState"}
+            after = json.loads(json.dumps(world.record(job)))
+            after["annotations"][f"{PREFIX}state"] = RECORDS[name]["annotations"][f"{PREFIX}state"]
+            goes_well(name, RECORDS[name], world.to_the_end(after))
+
 
 # In the pod: launcher, program and exporter of one version, operator of the other
 

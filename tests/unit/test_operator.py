@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from elastic_tfjob.controller import operator as operator_module
 from elastic_tfjob.controller.job.decision import Create, Decision, Event, Observed, Settings
@@ -447,6 +448,23 @@ def test_what_no_live_cluster_does_is_refused(profile: str, parameter: str, valu
     metadata["resourceVersion"] = "2"
     live.informer.seen({"metadata": metadata, "data": {"config.yaml": f"profile: {profile}"}})
     assert [each.profile for each in taken] == [profile]
+
+
+def test_defaults_that_no_live_cluster_can_follow_are_told_once() -> None:
+    live = LiveConfiguration(Server(), "ns/name", Told(), lambda _: None)  # type: ignore[arg-type]
+    assert live.informer is not None
+    metadata = {"namespace": "ns", "name": "name", "uid": "u"}
+    told = []
+    texts = ("profile: srtf", "{profile: srtf, scope: all}", "{profile: srtf, profiles: {srtf: {oracle: false}}}")
+    for version, text in enumerate(texts):
+        with capture_logs() as entries:
+            seen = {**metadata, "resourceVersion": str(version)}
+            live.informer.seen({"metadata": seen, "data": {"config.yaml": text}})
+        told.append([each for each in entries if each["event"] == "default passed over"])
+    (first,), *later = told
+    assert (first["profile"], first["parameter"]) == ("srtf", "oracle")
+    assert "only a simulation knows the truth" in first["why"]
+    assert later == [[], []]
 
 
 def test_a_profile_that_borrows_is_refused_where_no_pool_lends() -> None:

@@ -5,9 +5,10 @@ nothing takes longer than it takes to look at the value once.
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from elastic_tfjob.api.limits import (
     EARLIEST,
@@ -19,9 +20,14 @@ from elastic_tfjob.api.limits import (
     MAX_WORD,
 )
 
-__all__ = ["Fields", "cut", "describe", "few", "moment"]
+__all__ = ["Fields", "UnknownWord", "cut", "describe", "few", "moment"]
 
 _SHOWN = 60
+_WORD: Final = re.compile(rf"[A-Za-z][A-Za-z0-9-]{{0,{MAX_WORD - 1}}}")
+
+
+class UnknownWord(ValueError):
+    """A word that is none of those known in its place: a newer version may know it."""
 
 
 def cut(text: str, most: int = MAX_TEXT) -> str:
@@ -140,10 +146,11 @@ class Fields:
         return cut(value, most)
 
     def word(self, name: str, allowed: tuple[str, ...]) -> str:
-        """One of these words."""
+        """One of these words. Raises UnknownWord for another one, which a newer version may have written."""
         value = self._raw.get(name)
         if not isinstance(value, str) or value not in allowed:
-            raise self.wrong(name, " or ".join(allowed))
+            wrong = self.wrong(name, " or ".join(allowed))
+            raise UnknownWord(str(wrong)) if isinstance(value, str) and _WORD.fullmatch(value) else wrong
         return value
 
     def time(self, name: str, *, empty: bool = False) -> str | None:

@@ -141,7 +141,7 @@ NEEDS: Final[Mapping[Need, Met]] = {
         "only a simulation places a resized job anew",
     ),
     "loans": Met(*VERBS["borrow, return"]),
-    "move": Met(*VERBS["move"], "a replica that runs stays where it is"),
+    "move": Met(*VERBS["move"]),
     "stop": Met(*VERBS["stop"]),
     "resize": Met(*VERBS["resize"]),
     "cpu": Met(*VERBS["grant CPU"]),
@@ -185,4 +185,4 @@ _LACKS: Final = """## What the operator refuses
 
 A profile declares what it needs of the world. A ConfigMap that asks for what the live cluster lacks is refused with an
 `InvalidConfiguration` event, and the last good configuration stays. So is a profile that cannot do without it. Where
-the default of a profile asks for it, the operator passes that over."""
+the default of a profile asks for it, the operator passes that over, and says so once in its log."""

@@ -49,9 +49,8 @@ class Loan:
 @dataclass(frozen=True)
 class Plan:
     """`changes` has every job whose target differs from what it holds. `refusals` says why a job that was looked at
-    waits, `held_back` why those behind them were not looked at, `kept` why one that was to be stopped keeps what it
-    has. `queue` gives the jobs that waited when the round
-    began, first to serve first.
+    waits, `held_back` why those behind them were not looked at, `kept` why one that was to be stopped or moved keeps
+    what it has. `queue` gives the jobs that waited when the round began, first to serve first.
 
     `memory` has all numbers that shall be remembered of a job, for each job of which they are others than before. They
     are stored with the job's change, where it has one: if that cannot be carried out now, they stay as they were.

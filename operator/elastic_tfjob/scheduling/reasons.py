@@ -21,6 +21,7 @@ Code = Literal[
     "best-effort",
     "bounds",
     "busy",
+    "by-a-person",
     "converged",
     "cools",
     "cpu",
@@ -48,6 +49,7 @@ Code = Literal[
     "no-deadline",
     "no-nodes",
     "no-size",
+    "no-space-for-names",
     "node-full",
     "node-returns",
     "node-shrinks",
@@ -176,15 +178,22 @@ def _asked(facts: _Facts) -> str:
     return facts.text("by") or "its bounds ask for another size"
 
 
+def _by_a_person(facts: _Facts) -> str:
+    """`annotations`: numbers of replicas by annotation. `spec`: those that an edit of the spec gave, by type."""
+    said = [f"{name}={n}" for name, n in facts.counts("annotations").items()]
+    said += [f"spec has {n} {type_}" for type_, n in facts.counts("spec").items()]
+    return f"asked for by a person: {', '.join(said)}"
+
+
 def _lost(facts: _Facts) -> str:
     """`gone`, `cordoned`, `refused`: nodes. `by` where another size is asked for, too. `fewer`: there is no room for as
     many replicas."""
     parts = [
-        f"{' and '.join(nodes)} {what}"
-        for nodes, what in (
-            (facts.names("gone"), "is gone"),
-            (facts.names("cordoned"), "is cordoned"),
-            (facts.names("refused"), "cannot be had"),
+        f"{' and '.join(nodes)} {one if len(nodes) == 1 else more}"
+        for nodes, one, more in (
+            (facts.names("gone"), "is gone", "are gone"),
+            (facts.names("cordoned"), "is cordoned", "are cordoned"),
+            (facts.names("refused"), "cannot be had", "cannot be had"),
         )
         if nodes
     ]
@@ -227,7 +236,8 @@ def _busy(facts: _Facts) -> str:
     use = facts.numbers("use")
     types = [type_ for type_ in (WORKER, PS) if type_ in use]
     words = " and ".join(f"{'workers' if t == WORKER else t} use {use[t]:.0%} of their CPU" for t in types)
-    return f"{words}, {facts.number('idle_millicores'):.0f}m idle, predicted {facts.number('gain'):+.0%}"
+    idle = f"its nodes have {facts.number('idle_millicores'):.0f}m CPU idle"
+    return f"{words}, {idle}, expected to be {facts.number('gain'):.0%} faster"
 
 
 def _gain_per_replica(facts: _Facts) -> str:
@@ -266,6 +276,11 @@ def _not_movable(facts: _Facts) -> str:
     return f"{replica} stays on its node: without a checkpoint the job cannot be moved"
 
 
+def _no_space_for_names(facts: _Facts) -> str:
+    """`reason`: the words of why the job has this size."""
+    return f"{facts.text('reason')}; kube-scheduler chooses nodes: the job's annotations leave no room for their names"
+
+
 def _fixed(text: str) -> Callable[[_Facts], str]:
     return lambda _: text
 
@@ -278,6 +293,7 @@ WORDS: Final[Mapping[Code, Callable[[_Facts], str]]] = {
     "best-effort": _fixed("best effort"),
     "bounds": _asked,
     "busy": _busy,
+    "by-a-person": _by_a_person,
     "converged": lambda facts: (
         f"moves from {facts.text('source')} to {facts.text('target')}: it has converged, others there progress"
     ),
@@ -309,6 +325,7 @@ WORDS: Final[Mapping[Code, Callable[[_Facts], str]]] = {
     "no-deadline": _fixed("best effort: it has no deadline"),
     "no-nodes": _fixed("enough is free in total, but not on the nodes that may run it"),
     "no-size": _fixed("no size of it fits the cluster"),
+    "no-space-for-names": _no_space_for_names,
     "node-full": lambda facts: f"{facts.text('node')} has less than its pods hold",
     "node-returns": _fixed("preempted: a node it runs on goes back to its own pool"),
     "node-shrinks": _fixed("a node that it can do without goes back to its own pool"),

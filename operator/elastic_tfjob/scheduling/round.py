@@ -41,7 +41,7 @@ class Round:
         self.changes: dict[str, Target] = {}
         self.refusals: dict[str, Reason] = {}
         self.kept: dict[str, Reason] = {}
-        """Why jobs that were to be stopped keep what they have."""
+        """Why jobs that were to be stopped or moved keep what they have."""
         self._memory: dict[str, Memory] = {}
         self._shared: dict[Hashable, Any] = {}
         self._requeued: list[Entry] = []
@@ -153,10 +153,10 @@ class Round:
 
     def move(self, job: Job, role: tuple[str, int], node: str, reason: Why) -> bool:
         """Move one replica, by its type and index, to another node if that may run it and has room. It holds there what
-        it requests; the others stay as they are. False, with `refuse`, for a job that runs and cannot be moved."""
+        it requests; the others stay as they are. False for a job that runs and cannot be moved: `kept` says why."""
         type_, k = role
         if job.placement and not job.spec.movable:
-            self.refuse(job, Reason("not-movable", {"type": type_, "index": k}))
+            self.kept[job.key] = Reason("not-movable", {"type": type_, "index": k})
             return False
         group, i, placement = job.spec.group(type_), self.room.index.get(node), self.placement(job)
         names = placement.get(type_, ())

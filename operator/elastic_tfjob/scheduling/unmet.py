@@ -1,8 +1,8 @@
 """What a live cluster cannot give a profile, by what the profile says it needs and the contract's table.
 
 A parameter is refused where it asks for such a need and another value of it does not. A default that asks for one is
-passed over: profiles have defaults that only a simulation can follow. What a profile needs whatever its parameters
-say, it cannot do without.
+passed over, which the operator's log says: profiles have defaults that only a simulation can follow. What a profile
+needs whatever its parameters say, it cannot do without.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from elastic_tfjob.scheduling.contract import NEEDS
 from elastic_tfjob.scheduling.profile import Need
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, build, parse_profile
 
-__all__ = ["refusals", "refused_values"]
+__all__ = ["passed_over", "refusals", "refused_values"]
 
 
 def refusals(name: str, settings: Mapping[str, Any]) -> list[str]:
@@ -22,16 +22,24 @@ def refusals(name: str, settings: Mapping[str, Any]) -> list[str]:
     for parameter, said in settings.items():
         # Beside the others, and alone: where two ask for the same need, another value of one would not spare it.
         for beside in (settings, {parameter: said}):
-            if problem := _refusal(name, beside, parameter):
-                problems.append(problem)
+            if unmet := _unmet_by(name, beside, parameter):
+                value, why = unmet
+                problems.append(f"profiles.{name}.{parameter}: {why}; allowed is {value}")
                 break
     always = parse_profile(name, settings).stages().needs
     lacks = sorted(need for need in always if not NEEDS[need].live)
     return problems + [f"profiles.{name}: {NEEDS[need].why}" for need in lacks]
 
 
-def _refusal(name: str, settings: Mapping[str, Any], parameter: str) -> str | None:
-    """Why this parameter cannot have the value that it has here, where another value of it would do."""
+def passed_over(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """The parameters whose defaults a live cluster cannot follow, where these settings do not say them, and why."""
+    unsaid = (parameter for parameter in PROFILES[name].model_fields if parameter not in settings)
+    found = ((parameter, _unmet_by(name, settings, parameter)) for parameter in unsaid)
+    return {parameter: unmet[1] for parameter, unmet in found if unmet is not None}
+
+
+def _unmet_by(name: str, settings: Mapping[str, Any], parameter: str) -> tuple[Any, str] | None:
+    """Where this parameter cannot have the value that it has here: another value of it that would do, and why."""
     asked = _tried(name, settings)
     if asked is None:
         return None
@@ -39,7 +47,7 @@ def _refusal(name: str, settings: Mapping[str, Any], parameter: str) -> str | No
         unmet = _tried(name, {**settings, parameter: value})
         if unmet is not None and (without := asked - unmet):
             why = "; ".join(NEEDS[need].why for need in sorted(without))
-            return f"profiles.{name}.{parameter}: {why}; allowed is {value}"
+            return value, why
     return None
 
 

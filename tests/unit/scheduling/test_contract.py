@@ -7,8 +7,8 @@ import pytest
 
 from elastic_tfjob.scheduling import contract, snapshot, unmet
 from elastic_tfjob.scheduling.profile import Need
-from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
-from elastic_tfjob.scheduling.unmet import refusals
+from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
+from elastic_tfjob.scheduling.unmet import passed_over, refusals
 
 
 def test_every_field_is_in_the_table() -> None:
@@ -53,6 +53,30 @@ def test_each_need_is_in_the_table() -> None:
 def test_what_a_live_cluster_lacks_is_refused_in_words(name: str, settings: dict[str, Any], words: str) -> None:
     (problem,) = refusals(name, settings)
     assert problem.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "parameters"),
+    [
+        ("las", {}, []),
+        ("kips", {}, []),
+        ("srtf", {}, ["oracle"]),
+        ("srtf", {"oracle": False}, []),
+        ("optimus", {}, ["repack", "sample_points"]),
+        ("optimus", {"repack": False}, ["sample_points"]),
+        ("aryl", {}, ["oracle", "sample_points"]),
+    ],
+)
+def test_defaults_that_a_live_cluster_passes_over(name: str, settings: dict[str, Any], parameters: list[str]) -> None:
+    found = passed_over(name, settings)
+    assert sorted(found) == parameters
+    assert all(why.startswith("only a simulation ") for why in found.values())
+
+
+def test_no_default_that_a_live_cluster_lacks_is_passed_over_without_a_word() -> None:
+    for name in PROFILES:
+        lacks = {need for need in build(name, parse_profile(name, {})).needs if not contract.NEEDS[need].live}
+        assert len(passed_over(name, {})) == len(lacks), name
 
 
 def test_two_parameters_that_ask_for_the_same_are_refused_both(monkeypatch: pytest.MonkeyPatch) -> None:

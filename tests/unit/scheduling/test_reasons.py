@@ -59,7 +59,19 @@ def test_whatever_a_profile_decides_has_a_code_and_bounded_facts(case: str) -> N
             Reason("short", {"pods": 2, "pods_free": 1, "storage": 2 << 30, "storage_free": 0}),
             "needs 2 pods, 1 free; 2.0 GiB of ephemeral storage, 0.0 GiB free",
         ),
-        (Reason("lost", {"gone": ("a", "b")}), "a and b is gone"),
+        (Reason("lost", {"gone": ("a", "b")}), "a and b are gone"),
+        (
+            Reason("lost", {"cordoned": ("a", "b"), "refused": ("c", "d")}),
+            "a and b are cordoned; c and d cannot be had",
+        ),
+        (
+            Reason("by-a-person", {"annotations": {"target-workers": 3}, "spec": {"PS": 2}}),
+            "asked for by a person: target-workers=3, spec has 2 PS",
+        ),
+        (
+            Reason("no-space-for-names", {"reason": "best effort"}),
+            "best effort; kube-scheduler chooses nodes: the job's annotations leave no room for their names",
+        ),
         (
             Reason("lost", {"gone": ("a",), "cordoned": ("b",), "by": "", "fewer": True}),
             "a is gone; b is cordoned; its bounds ask for another size, no room for as many",
@@ -76,7 +88,8 @@ def test_whatever_a_profile_decides_has_a_code_and_bounded_facts(case: str) -> N
         ),
         (
             Reason("busy", {"use": {"PS": 1.0, "Worker": 0.94}, "idle_millicores": 900, "gain": 0.89}),
-            "workers use 94% of their CPU and PS use 100% of their CPU, 900m idle, predicted +89%",
+            "workers use 94% of their CPU and PS use 100% of their CPU, its nodes have 900m CPU idle, "
+            "expected to be 89% faster",
         ),
         (
             Reason("cpu", {"had": {"Worker": 200, "PS": 100}, "has": {"Worker": 300, "PS": 150}, "use": {"PS": 0.9}}),

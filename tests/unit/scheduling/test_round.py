@@ -59,7 +59,7 @@ class TestMove:
         stays = replace(self.runs, spec=replace(self.runs.spec, movable=False))
         plan = decided(self.nodes, [stays], lambda r: r.move(r.job("j"), ("Worker", 0), "b", "closer"), needs={"cpu"})
         assert plan.changes == {}
-        assert plan.refusals["j"] == Reason("not-movable", {"type": "Worker", "index": 0})
+        assert plan.kept["j"] == Reason("not-movable", {"type": "Worker", "index": 0})
 
     @pytest.mark.parametrize("role", [("Worker", 2), ("PS", 0)])
     def test_what_there_is_not_does_not_move(self, role: tuple[str, int]) -> None:

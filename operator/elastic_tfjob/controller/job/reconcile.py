@@ -44,6 +44,8 @@ def _run(p: Pass) -> Decision:
     elif p.spec.run_policy.suspend:
         suspend(p)
         settle_state(p, "Waiting" if p.waits_for_target else "Stable")
+    elif p.left_alone:
+        return Decision(events=tuple(p.events))
     else:
         _advance(p)
     keep_budget(p)

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from elastic_tfjob.api.annotations import Elasticity
+from elastic_tfjob.api.fields import UnknownWord
 from elastic_tfjob.api.limits import after
 from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.decision import Action, Count, DeletePod, DeleteService, Event, Observed, Settings
@@ -65,6 +66,8 @@ class Pass:
         self.events: list[Event] = []
         self.counts: list[Count] = []
         self.again_at: datetime | None = None
+        # Its state has a word of a newer operator: whatever would be done might be wrong, so nothing is.
+        self.left_alone = False
         self.stored = self.own(State.of)
         # Of a job that follows a target: where it is, and what to do about it.
         self.state: State | None = None
@@ -107,9 +110,15 @@ class Pass:
         return self.reports.get(general_name(self.job.name, *chief_of(self.declared)))
 
     def own(self, read: Callable[[Mapping[str, str], str, Collection[str]], T | None]) -> T | None:
-        """One of the operator's own annotations; nonsense is reported, and is as none."""
+        """One of the operator's own annotations; nonsense is reported, and is as none. One with a word of a newer
+        operator is reported, too, and the job left alone."""
         try:
             return read(self.job.annotations, self.job.uid, self.declared.tf_replica_specs)
+        except UnknownWord as error:
+            self.left_alone = True
+            message = f"{error}. The job is left as it is until an operator that knows this word is at work"
+            self.event("Warning", "UnknownState", message)
+            return None
         except ValueError as error:
             self.event("Warning", "InvalidAnnotation", str(error))
             return None

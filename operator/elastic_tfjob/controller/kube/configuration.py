@@ -15,7 +15,7 @@ from elastic_tfjob.controller.objects.cluster import ConfigMap
 from elastic_tfjob.controller.objects.loan import parse_wants
 from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
-from elastic_tfjob.scheduling.unmet import refusals
+from elastic_tfjob.scheduling.unmet import passed_over, refusals
 
 __all__ = ["LiveConfiguration"]
 
@@ -94,8 +94,12 @@ class LiveConfiguration:
     def _take(self, configuration: Configuration) -> None:
         if configuration == self.current:
             return
-        self.current = configuration
+        before, self.current = self.current, configuration
         log.info("configuration", profile=configuration.profile, scope=configuration.scope)
+        if (configuration.profile, configuration.parameters) != (before.profile, before.parameters):
+            profile = configuration.profile
+            for parameter, why in passed_over(profile, configuration.profiles.get(profile, {})).items():
+                log.info("default passed over", profile=profile, parameter=parameter, why=why)
         self._changed(configuration)
 
     def _refuse(self, found: ConfigMap, problem: str) -> None:

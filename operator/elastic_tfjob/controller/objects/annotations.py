@@ -5,8 +5,9 @@ can go on with it after any crash. Each datum has one writer: the scheduling loo
 writes `state` and the pods' commands (command.py).
 
 Users can write all of them too, or copy them from another job. So each value is read with its type and bounds
-(api/limits.py), and only ValueError comes out of reading, with a message that names the key. Unknown keys are passed
-over: a newer operator may have written them.
+(api/limits.py), and only ValueError comes out of reading, with a message that names the key. A newer operator may have
+written what this one does not know: unknown keys are passed over, and an unknown word that matters (a phase, a mode) is
+told from nonsense as UnknownWord.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -15,7 +16,7 @@ from typing import Final, Protocol, TypeVar
 import orjson
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.api.fields import Fields, cut
+from elastic_tfjob.api.fields import Fields, UnknownWord, cut
 from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES, MAX_TEXT
 from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
@@ -69,12 +70,15 @@ def claim(annotations: Mapping[str, str], uid: str) -> dict[str, str | None]:
 
 
 def read_annotation(what: str, text: str, read: Callable[[Fields], T]) -> T:
-    """What `read` makes of the JSON of an annotation. Raises ValueError, with the annotation's name, for nonsense."""
+    """What `read` makes of the JSON of an annotation. Raises ValueError, with the annotation's name, for nonsense, and
+    UnknownWord for what a newer operator may have written."""
     # A character has at least one byte, and the API server counts bytes: so no need to encode it for this.
     if len(text) > MAX_ANNOTATION_BYTES:
         raise ValueError(f"{PREFIX}{what} has {len(text)} characters: at most {MAX_ANNOTATION_BYTES} are read")
     try:
         return read(Fields(orjson.loads(text)))
+    except UnknownWord as error:
+        raise UnknownWord(f"{PREFIX}{what}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{PREFIX}{what} is not what the operator wrote there: {error}") from None
 

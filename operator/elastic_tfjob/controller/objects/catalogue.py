@@ -91,8 +91,12 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "LauncherNotInstalled": Meaning(
         "Warning", "TFJob", "The container that installs the launcher failed; the pod is made anew after 10 s."
     ),
+    "UnknownState": Meaning("Warning", "TFJob", "A newer operator wrote a word that this one does not know: it waits."),
     "StateNotStored": Meaning("Warning", "TFJob", "The job's annotations leave too little room for the state."),
     "KueueQuota": Meaning("Warning", "TFJob", "More replicas are asked for than Kueue admitted."),
+    "NotStopped": Meaning(
+        "Normal", "TFJob", "The profile would stop or move the job, which cannot be now. Each reason is told once."
+    ),
     "NotScheduled": Meaning("Warning", "TFJob", "The profile leaves the job out for a while. The message says why."),
     # Loans of nodes
     "NodeLent": Meaning(

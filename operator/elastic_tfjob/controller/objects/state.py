@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 import orjson
 
-from elastic_tfjob.api.fields import Fields, cut, describe
+from elastic_tfjob.api.fields import Fields, UnknownWord, cut, describe
 from elastic_tfjob.api.limits import (
     MAX_ANNOTATION_BYTES,
     MAX_DURATION_S,
@@ -146,13 +148,14 @@ class State:
     @classmethod
     def parse(cls, text: str | None) -> "State | None":
         """Read the annotation alone, which counts pods up to the highest index and has no causes; None where there is
-        none. Raises ValueError for nonsense, and nothing else."""
+        none. Raises UnknownWord for a phase or mode that a newer operator may have written, ValueError for nonsense,
+        and nothing else."""
         return None if text is None else read_annotation("state", text, _state)
 
     @classmethod
     def of(cls, annotations: Mapping[str, str], uid: str, types: Collection[str]) -> "State | None":
         """The state of the job with this uid and these replica types; None where there is none, or another job's.
-        Raises ValueError for nonsense, and nothing else. A type that an edit took out of the spec stays in the state:
+        Raises as `parse`, and nothing else. A type that an edit took out of the spec stays in the state:
         without its memory of the others the job would begin anew."""
         found = cls.parse(annotations.get(STATE_ANNOTATION)) if mine(annotations, uid) else None
         if found is None:
@@ -250,12 +253,22 @@ def _counted(written: Counts, indexes: Indexes) -> Counts:
 
 
 def _state(raw: Fields) -> State:
-    phase = cast("Phase", raw.word("phase", get_args(Phase)))
+    """An unknown word is raised last: beside nonsense it is nonsense, too."""
+    unknown: list[UnknownWord] = []
+
+    def known(read: Callable[[], T], instead: T) -> T:
+        try:
+            return read()
+        except UnknownWord as error:
+            unknown.append(error)
+            return instead
+
+    phase: Phase = known(lambda: cast("Phase", raw.word("phase", get_args(Phase))), "Stable")
     coming, refused = raw.within("next"), raw.within("refused")
     if coming is None and phase not in ("Waiting", "Stable"):
         raise ValueError(f"next is missing: phase {phase} needs the size to go to")
     replicas = read_counts(raw, "replicas")
-    return State(
+    found = State(
         phase=phase,
         generation=read_generation(raw, default=0),
         slot=read_slot(raw, default=0),
@@ -264,11 +277,11 @@ def _state(raw: Fields) -> State:
         cpu=read_cpu(raw),
         since=raw.time("since", empty=True) or "",
         reason=raw.text("reason"),
-        next=_next(coming) if coming is not None else None,
+        next=known(partial(_next, coming), None) if coming is not None else None,
         refused=_refused(refused) if refused is not None else None,
         rescales=raw.whole("rescales", MAX_GENERATION, default=0),
         last_downtime_s=raw.number("last_downtime_s", MAX_DURATION_S, least=None),
-        history=tuple(map(_rescaled, raw.objects("history")))[-_HISTORY:],
+        history=_history(raw),
         step=raw.integer("step", MAX_STEPS),
         total_steps=raw.integer("total_steps", MAX_STEPS),
         steps_per_s=raw.number("steps_per_s", MAX_RATE),
@@ -281,6 +294,9 @@ def _state(raw: Fields) -> State:
         numbers_at=raw.time("numbers_at"),
         stop=read_stop(raw.within("stop")),
     )
+    if unknown:
+        raise unknown[0]
+    return found
 
 
 def _next(raw: Fields) -> Next:
@@ -288,17 +304,26 @@ def _next(raw: Fields) -> Next:
     return Next(
         generation=read_generation(raw),
         slot=read_slot(raw),
-        mode=read_mode(raw),
         replicas=replicas,
         before=read_counts(raw, "before", required=True),
         nodes=read_nodes(raw, replicas),
         cpu=read_cpu(raw),
         reason=raw.text("reason"),
+        mode=read_mode(raw),  # last, as it may be a word of a newer operator
     )
 
 
 def _refused(raw: Fields) -> Refused:
     return Refused(read_generation(raw), raw.text("reason"), _at(raw))
+
+
+def _history(raw: Fields) -> tuple[Rescaled, ...]:
+    """What is past is told, and nobody acts on it: an entry that cannot be read is passed over."""
+    found: list[Rescaled] = []
+    for each in raw.items("history"):
+        with suppress(ValueError):
+            found.append(_rescaled(Fields(each, "history")))
+    return tuple(found[-_HISTORY:])
 
 
 def _rescaled(raw: Fields) -> Rescaled:

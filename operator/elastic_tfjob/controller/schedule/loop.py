@@ -394,6 +394,6 @@ class Scheduler:
     def _profile_of(self, configuration: Configuration) -> Profile:
         if self._profile is None or self._profile[0] is not configuration:
             made = build(configuration.profile, configuration.parameters)
-            # A replica that runs stays where it is: only added ones can be placed.
+            # A move is a rescale, and one of the chief makes all pods anew: a change of size is not to cost that.
             self._profile = configuration, replace(made, repack=False)
         return self._profile[1]

@@ -1,10 +1,12 @@
-"""All that the scheduling loop tells jobs: of deadlines, of their training loss, and why one is not scheduled.
+"""All that the scheduling loop tells jobs: of deadlines, of their training loss, why one is not scheduled, and why one
+is neither stopped nor moved.
 
 None of it decides anything, and nothing that fails here holds up a target.
 """
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Final
 
 import structlog
@@ -21,6 +23,7 @@ from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
 from elastic_tfjob.controller.schedule.verdicts import Verdicts
 from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.reasons import Code, Reason
 
 __all__ = ["Notices"]
 
@@ -36,7 +39,10 @@ class Notices:
     """`follow` is given each job that is new or has changed, and `look` is called in each round."""
 
     def __init__(self, api: ApiClient, jobs: Informer[Job], recorder: Recorder) -> None:
+        self._jobs = jobs
         self._recorder = recorder
+        # By job its uid and the codes of what it was told of what it keeps: a profile may want the same in each round.
+        self._kept: dict[Key, tuple[str, set[Code]]] = {}
         self._verdicts = Verdicts(api, jobs, recorder)
         self._losses = Losses(api, jobs, recorder)
         self._plan: Plan | None = None
@@ -46,6 +52,7 @@ class Notices:
         self._verdicts.follow(key, job)
         if job is None:
             self._losses.forget(key)
+            self._kept.pop(key, None)
 
     def described(self, found: ScheduledJob) -> None:
         """Tell what is known of a job that the profile is to decide for, or has been."""
@@ -83,7 +90,24 @@ class Notices:
         """Tell what is new by the plan of this round (None: there is none), with writes in `group`."""
         self._plan = plan
         try:
+            self._tell_kept(plan.kept if plan is not None else {})
             self._losses.tell(group)
             await self._verdicts.look(plan, group)
         except Exception as error:
             log.error("bug: not told what there is to tell", error=excerpt(error), trace=trace(error))
+
+    def _tell_kept(self, kept: Mapping[str, Reason]) -> None:
+        """Each reason once."""
+        for name, why in kept.items():
+            namespace, _, job_name = name.partition("/")
+            key = namespace, job_name
+            if (job := next(iter(self._jobs.of_job(key)), None)) is None:
+                continue
+            uid, told = self._kept.get(key, ("", set[Code]()))
+            if uid != job.uid:
+                told = set()
+                self._kept[key] = job.uid, told
+            if why.code not in told:
+                told.add(why.code)
+                message = f"The profile would stop or move this job, which keeps what it has: {why}"
+                self._recorder.record(job, Event("Normal", "NotStopped", message))

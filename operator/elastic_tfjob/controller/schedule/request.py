@@ -15,6 +15,7 @@ from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.constraints import Constraints
+from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
 __all__ = ["JobRequest", "annotated", "asked_for", "promised", "refused_target", "terms"]
@@ -162,7 +163,8 @@ def asked_for(
     decided = target.declared if target is not None else (state.replicas if state is not None else {})
     annotations = {core.PS: "target-ps", core.WORKER: "target-workers"}
     asked: dict[str, int] = {}
-    said = []
+    by_annotation: dict[str, int] = {}
+    edited: dict[str, int] = {}
     # A job that is only placed is scaled by edits of its spec as upstream does it, whatever their type.
     for name in annotations if found.elastic else declared:
         if name not in declared:
@@ -171,8 +173,8 @@ def asked_for(
         wanted = found.elasticity.asked(name) if found.elastic else None
         if wanted is not None and wanted <= most:
             asked[name] = max(wanted, least)
-            said.append(f"{annotations[name]}={wanted}")
+            by_annotation[annotations[name]] = wanted
         elif size and decided.get(name, declared[name]) != declared[name]:
             asked[name] = min(max(declared[name], least), most)
-            said.append(f"spec has {declared[name]} {name}")
-    return asked, f"asked for by a person: {', '.join(said)}" if said else ""
+            edited[name] = declared[name]
+    return asked, str(Reason("by-a-person", {"annotations": by_annotation, "spec": edited})) if asked else ""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, TypeVar
 
+from elastic_tfjob.api.fields import UnknownWord
 from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.rescale_input import chief_of
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
@@ -122,7 +123,10 @@ def scheduled_job(
         return ScheduledJob(job, others=everything)
     found = terms(job, before.terms if before else None)
     spec, now_s = found.spec, now.timestamp()
-    target, state = _written(job, spec, before)
+    try:
+        target, state = _written(job, spec, before)
+    except UnknownWord:  # the reconcile loop leaves it alone, and says so: no target may be written for it
+        return ScheduledJob(job, others=everything)
     ours = spec.managed_here() and not job.status().finished
     followed = ours and follows and found.elasticity.placement != "none"
     if not followed or spec.run_policy.suspend:
@@ -260,16 +264,19 @@ def _pod_name(job: Job, spec: TFJobSpec) -> str:
 
 
 def _written(job: Job, spec: TFJobSpec, before: ScheduledJob | None) -> tuple[Target | None, State | None]:
-    """What the operator has decided for a job, and how far that is."""
+    """What the operator has decided for a job, and how far that is. Raises UnknownWord as `_stored`."""
     if before is not None and before.source is job and before.terms is not None:
         return before.target, before.state  # it is the same object, which was read before
     return _stored(Target.of, job, spec), _stored(State.of, job, spec)
 
 
 def _stored(read: Callable[[Mapping[str, str], str, Collection[str]], T | None], job: Job, spec: TFJobSpec) -> T | None:
-    """A Target or State; nonsense that somebody wrote there counts as nothing, and is written anew."""
+    """A Target or State; nonsense that somebody wrote there counts as nothing, and is written anew. Raises UnknownWord
+    for what a newer operator may have written."""
     try:
         return read(job.annotations, job.uid, spec.tf_replica_specs)
+    except UnknownWord:
+        raise
     except ValueError:
         return None
 

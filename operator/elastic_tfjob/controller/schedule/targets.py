@@ -314,7 +314,7 @@ def _fitting(target: Target, found: ScheduledJob) -> Target:
         target,
         nodes={},
         generation=known.generation if known is not None and same else target.generation,
-        reason=f"{target.reason}; kube-scheduler chooses nodes: the job's annotations leave no room for their names",
+        reason=str(Reason("no-space-for-names", {"reason": target.reason})),
     )
 
 

@@ -1,0 +1,76 @@
+"""What the scheduling loop tells a job that its profile would stop or move, and may not."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from elastic_tfjob.controller.job.decision import Event
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.schedule.notices import Notices
+from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.reasons import Reason
+from elastic_tfjob.scheduling.snapshot import Snapshot
+
+from .build import job
+
+KEY = ("ns", "j")
+NO_CHECKPOINT = Reason("no-checkpoint")
+
+
+class Loop:
+    """Rounds of the scheduling loop, and the events of its jobs."""
+
+    def __init__(self) -> None:
+        me: Any = self
+        self.events: list[Event] = []
+        self.jobs: dict[Key, Job] = {KEY: replace(job(), namespace="ns", name="j")}
+        self.notices = Notices(me, me, me)
+
+    def record(self, _: Job, event: Event) -> None:
+        self.events.append(event)
+
+    def of_job(self, key: Key) -> tuple[Job, ...]:
+        return tuple(each for name, each in self.jobs.items() if name == key)
+
+    def seen(self, _: Any) -> None: ...
+
+    def round(self, *why: Reason, name: str = "ns/j") -> list[str]:
+        """What is told in a round that keeps the job for this reason."""
+
+        async def look() -> None:
+            plan = Plan(Snapshot(0.0, {}, {}), {}, kept=dict.fromkeys([name], why[0]) if why else {})
+            async with asyncio.TaskGroup() as group:
+                await self.notices.look(plan, group)
+
+        before = len(self.events)
+        asyncio.run(look())
+        assert {(event.type, event.reason) for event in self.events} <= {("Normal", "NotStopped")}
+        return [event.message for event in self.events[before:]]
+
+
+def test_why_a_job_keeps_what_it_has_is_told_once() -> None:
+    loop = Loop()
+    assert loop.round() == []
+    assert loop.round(NO_CHECKPOINT) == [
+        "The profile would stop or move this job, which keeps what it has: it has no checkpoint to go on from"
+    ]
+    assert loop.round(NO_CHECKPOINT) == []
+    assert loop.round() == []
+    assert loop.round(NO_CHECKPOINT) == []
+    [other] = loop.round(Reason("not-movable", {"type": "Worker", "index": 1}))
+    assert other.endswith("Worker 1 stays on its node: without a checkpoint the job cannot be moved")
+    assert loop.round(Reason("not-movable", {"type": "Worker", "index": 2})) == []
+
+
+def test_another_job_of_its_name_is_told_too() -> None:
+    loop = Loop()
+    assert loop.round(NO_CHECKPOINT)
+    loop.jobs[KEY] = replace(loop.jobs[KEY], uid="another")
+    assert loop.round(NO_CHECKPOINT)
+    loop.notices.follow(KEY, None)
+    assert loop.round(NO_CHECKPOINT)
+
+
+def test_a_job_that_is_gone_meanwhile_is_passed_over() -> None:
+    assert Loop().round(NO_CHECKPOINT, name="ns/gone") == []
