@@ -19,17 +19,21 @@ from campaign.clock import Deadlock, VirtualLoop, virtual_time
 from campaign.cluster import Cluster
 from campaign.faults import Faults, Seeded
 from campaign.files import virtual_machine
+from campaign.loans import loan_of
 from campaign.oracles import Oracles, state_of, summary
 from campaign.pod import Training
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.tfjob import GROUP, KIND, VERSION
 from elastic_tfjob.controller import operator as operator_module
 from elastic_tfjob.controller.kube import polling
+from elastic_tfjob.controller.objects.loan import POOL_LABEL
 from elastic_tfjob.controller.operator import EXIT_LOST_LEADERSHIP, Operator, Options
 
-__all__ = ["Outcome", "Scenario", "World", "campaign", "run"]
+__all__ = ["POOL", "SERVING", "Outcome", "Scenario", "World", "campaign", "run"]
 
 NAMESPACE: Final = "default"
+POOL: Final = "inference"
+SERVING: Final = "serving"
 _CONFIGURATION: Final = ("kubeflow", "elastic-tfjob-operator")
 _QUIET_S: Final = 25.0
 """An undisturbed run is over when nothing was written for so long."""
@@ -42,7 +46,7 @@ _LONGEST_S: Final = 900.0
 @dataclass(frozen=True)
 class Scenario:
     """What a person does. `replicas`: of the operator, of which one leads; `configuration`: config.yaml; `nodes`: CPU
-    by name."""
+    by name; `lenders`: the same of nodes of the pool POOL, whose own pods are in the namespace SERVING."""
 
     name: str
     act: Callable[["World"], Any]
@@ -53,6 +57,7 @@ class Scenario:
     fragile: bool = False
     """Whether its pods must not fail, so that a seed has no container die and no pod drained."""
     nodes: Mapping[str, str] = field(default_factory=lambda: {"node-a": "4", "node-b": "4"})
+    lenders: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -138,6 +143,8 @@ class World:
         """Nodes, the configuration, the operator."""
         for name, cpu in self.scenario.nodes.items():
             self.cluster.add_node(name, cpu)
+        for name, cpu in self.scenario.lenders.items():
+            self.cluster.add_node(name, cpu, pool=POOL)
         self.server.create(
             "priorityclasses", "", {"metadata": {"name": "system-cluster-critical"}, "value": 2000000000}
         )
@@ -256,6 +263,23 @@ class World:
             "spec": {"tfReplicaSpecs": specs, "runPolicy": options},
         }
         self.server.create("tfjobs", NAMESPACE, body)
+
+    def serve(self, name: str, cpu: str) -> None:
+        """Create a pod of the pool POOL's own."""
+        container = {"name": "server", "image": "serve", "resources": {"requests": {"cpu": cpu, "memory": "100Mi"}}}
+        spec = {"containers": [container], "nodeSelector": {POOL_LABEL: POOL}}
+        self.server.create("pods", SERVING, {"metadata": {"name": name}, "spec": spec})
+
+    def serves(self, name: str) -> bool:
+        """Whether a pod of the pool's own runs."""
+        pod = self.server.get("pods", SERVING, name)
+        return pod is not None and pod["status"]["phase"] == "Running"
+
+    def loan(self, node: str) -> tuple[str, bool]:
+        """The stage of a node's loan, and whether it has the taint of one."""
+        found = self.server.get("nodes", "", node)
+        assert found is not None
+        return loan_of(found)
 
     def job(self, name: str = "job") -> Object:
         """The TFJob as it is now."""
