@@ -19,8 +19,11 @@ _CPU: Final = "900m"
 """Four of them fill a node."""
 
 
-async def _lend(world: World) -> None:
-    """A job fills the node of its own; one that is not loanable waits; a loanable one gets a node of the pool."""
+async def _apply(world: World) -> None:
+    """A job fills the node of its own; one that is not loanable waits; a loanable one comes. Somebody has a taint of
+    their own on the node that will be lent."""
+    taint = {"key": "example.com/mine", "effect": "PreferNoSchedule"}
+    world.server.handle("PATCH", "/api/v1/nodes/lent", {"spec": {"taints": [taint]}}, by="user")
     world.serve("small", "500m")
     await world.until(lambda: world.serves("small"))
     await asyncio.sleep(7)
@@ -29,6 +32,11 @@ async def _lend(world: World) -> None:
     world.submit(_SIZE, "stays", elastic=True, annotations=_FIXED, cpu=_CPU, cleanPodPolicy="Running")
     await asyncio.sleep(5)
     world.submit(_SIZE, "guest", elastic=True, annotations=_GUEST, cpu=_CPU, cleanPodPolicy="Running")
+
+
+async def _lend(world: World) -> None:
+    """The loanable job gets a node of the pool."""
+    await _apply(world)
     await world.until(lambda: world.has("Running", "guest") and world.trains(name="guest"))
     await asyncio.sleep(5)
 
@@ -67,6 +75,28 @@ async def _recall(world: World) -> None:
     await _after_the_recall(world)
 
 
+async def _recall_early(world: World) -> None:
+    """A pod of the pool finds no room when the node has just been lent, and the guest is on its way there."""
+    await _apply(world)
+    await world.until(lambda: world.loan("lent")[0] == "loaned")
+    world.serve("large", "3800m")
+    await _after_the_recall(world)
+
+
+async def _shrink(world: World) -> None:
+    """A guest that needs both nodes: when the pool wants its own back, it goes on with fewer workers on the other."""
+    bounds = {f"{PREFIX}{name}": value for name, value in (("loanable", "true"), ("max-workers", "4"), ("max-ps", "1"))}
+    world.serve("small", "500m")
+    await world.until(lambda: world.serves("small"))
+    world.submit({**_SIZE, "Worker": 4}, "guest", elastic=True, annotations=bounds, cpu=_CPU, cleanPodPolicy="Running")
+    await world.until(lambda: world.has("Running", "guest") and world.trains(name="guest"))
+    await asyncio.sleep(9)
+    world.serve("large", "2400m")
+    await world.until(lambda: world.serves("large"))
+    await world.until(lambda: _goes_on(world, "guest"))
+    await asyncio.sleep(20)
+
+
 async def _recall_late(world: World) -> None:
     """The guest's node is cut off, so that its pods do not go in time: the taint goes all the same, and priorities
     would decide. When the node is back the pods end, and the pool's pod has room."""
@@ -83,7 +113,7 @@ async def _recall_late(world: World) -> None:
 async def _taint_gone(world: World) -> None:
     """Somebody removes the taint of a node that is lent: that is a recall."""
     await _lend(world)
-    world.server.handle("PATCH", "/api/v1/nodes/lent", {"spec": {"taints": []}}, by="user")
+    world.server.handle("PATCH", "/api/v1/nodes/lent", {"spec": {"taints": []}}, by="user")  # with their own
     await world.until(lambda: world.loan("lent") == ("returned", False))
     world.serve("large", "3800m")
     await _after_the_recall(world)
@@ -102,6 +132,8 @@ _NODES: Final[dict[str, Any]] = {"nodes": {"node-a": "4"}, "lenders": {"busy": "
 LOANS: Final = (
     Scenario("loan", _loan, **_NODES),
     Scenario("recall", _recall, **_NODES),
+    Scenario("recall-early", _recall_early, **_NODES),
+    Scenario("recall-shrink", _shrink, **{**_NODES, "lenders": {"busy": "2600m", "lent": "2500m"}}),
     Scenario("recall-late", _recall_late, **_NODES),
     Scenario("taint-gone", _taint_gone, **_NODES),
 )
