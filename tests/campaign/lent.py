@@ -88,6 +88,7 @@ async def _shrink(world: World) -> None:
     bounds = {f"{PREFIX}{name}": value for name, value in (("loanable", "true"), ("max-workers", "4"), ("max-ps", "1"))}
     world.serve("small", "500m")
     await world.until(lambda: world.serves("small"))
+    await asyncio.sleep(7)
     world.submit({**_SIZE, "Worker": 4}, "guest", elastic=True, annotations=bounds, cpu=_CPU, cleanPodPolicy="Running")
     await world.until(lambda: world.has("Running", "guest") and world.trains(name="guest"))
     await asyncio.sleep(9)
@@ -132,7 +133,7 @@ _NODES: Final[dict[str, Any]] = {"nodes": {"node-a": "4"}, "lenders": {"busy": "
 LOANS: Final = (
     Scenario("loan", _loan, **_NODES),
     Scenario("recall", _recall, **_NODES),
-    Scenario("recall-early", _recall_early, **_NODES),
+    Scenario("recall-early", _recall_early, **_NODES, either=True),
     Scenario("recall-shrink", _shrink, **{**_NODES, "lenders": {"busy": "2600m", "lent": "2500m"}}),
     Scenario("recall-late", _recall_late, **_NODES),
     Scenario("taint-gone", _taint_gone, **_NODES),

@@ -10,6 +10,7 @@ import orjson
 from campaign.apiserver import ApiServer, Change, Object
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL
+from elastic_tfjob.controller.objects.affinity import pinned_to
 from elastic_tfjob.controller.objects.loan import LOAN_ANNOTATION, LOANED_TAINT, POOL_LABEL
 
 __all__ = ["LoanOracles", "is_of_a_job", "loan_of", "loans_at_rest"]
@@ -80,11 +81,12 @@ class LoanOracles:
         """Pods of loanable jobs alone tolerate the taint, and come to a node of a pool only while it is lent."""
         if change.old is None and _tolerates(new) and not self._is_loanable(new):
             self.fail("guests_are_loanable", f"{_name(new)} tolerates the taint, and its job is not loanable")
+        if change.old is None and self._of_a_pool(pinned_to(new["spec"])) and not self._is_loanable(new):
+            self.fail("guests_are_loanable", f"{_name(new)} is sent to a node of a pool, and its job is not loanable")
         name = new["spec"].get("nodeName")
         if not name or (change.old is not None and change.old["spec"].get("nodeName")):
             return
-        node = self.server.get("nodes", "", name)
-        if node is None or POOL_LABEL not in node["metadata"]["labels"]:
+        if (node := self._of_a_pool(name)) is None:
             return
         stage, tainted = loan_of(node)
         if not self._is_loanable(new) or not _tolerates(new):
@@ -92,6 +94,10 @@ class LoanOracles:
         # One that is recalled is no mistake: the pod may have been made before.
         if stage not in ("loaned", "recalled") or not tainted:
             self.fail("guests_come_to_lent_nodes", f"{_name(new)} is bound to {name}, which is {stage or 'never lent'}")
+
+    def _of_a_pool(self, name: str) -> Object | None:
+        node = self.server.get("nodes", "", name)
+        return node if node is not None and POOL_LABEL in _labels(node) else None
 
     def _is_loanable(self, pod: Object) -> bool:
         metadata = pod["metadata"]
@@ -136,9 +142,14 @@ def loan_of(node: Object) -> tuple[str, bool]:
     return stage, any(each["key"] == LOANED_TAINT for each in (node.get("spec") or {}).get("taints") or ())
 
 
-def loans_at_rest(server: ApiServer) -> dict[str, Any]:
-    """The nodes of pools, and the pods of others, as they are in the end."""
-    nodes = {each["metadata"]["name"]: loan_of(each) for each in server.all("nodes") if POOL_LABEL in _labels(each)}
+def loans_at_rest(server: ApiServer, *, loose: bool) -> dict[str, Any]:
+    """The nodes of pools, and the pods of others, as they are in the end. `loose`: whether a node that is not lent ever
+    was one says nothing."""
+    nodes = {}
+    for node in server.all("nodes"):
+        if POOL_LABEL in _labels(node):
+            stage, tainted = loan_of(node)
+            nodes[_name(node)] = "" if loose and stage == "returned" else stage, tainted
     others = {_name(pod): [pod["status"]["phase"], pod["spec"].get("nodeName")] for pod in server.all("pods") if not is_of_a_job(pod)}
     return {"nodes": nodes, "others": others}
 

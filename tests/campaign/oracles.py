@@ -378,7 +378,7 @@ def summary(server: ApiServer, *, loose: bool = False) -> dict[str, Any]:
             None if loose else requests_of(pod["spec"]),
         ]
     names = sorted(ranks.get(name, name) for name in services)
-    return {"jobs": jobs, "pods": pods, "services": names, **loans_at_rest(server)}
+    return {"jobs": jobs, "pods": pods, "services": names, **loans_at_rest(server, loose=loose)}
 
 
 def _counts(job: Object, state: Mapping[str, Any]) -> dict[str, int]:
