@@ -35,8 +35,7 @@ LEGAL_STAGES: Final = {
 
 @dataclass
 class LoanOracles:
-    """Watches over the nodes of pools. `timely`: whether nothing but one fault happens, so that pods wait for so long at
-    most."""
+    """Watches over the nodes of pools. `timely`: whether one thing goes wrong at most, so that no pod waits long."""
 
     loop: asyncio.AbstractEventLoop
     server: ApiServer
@@ -56,8 +55,8 @@ class LoanOracles:
             self._note_wait(change, change.new)
 
     def _loan_goes_its_way(self, change: Change, old: Object, new: Object) -> None:
-        """Only the operator writes a loan, step by step; taint and annotation agree; nothing else of a node is changed."""
-        name, (before, was_tainted), (after, tainted) = new["metadata"]["name"], loan_of(old), loan_of(new)
+        """Only the operator writes a loan, step by step; taint and annotation agree; all else stays."""
+        name, before, (after, tainted) = _name(new), loan_of(old)[0], loan_of(new)
         if change.by not in self.operators:
             if before != after:
                 self.fail("only_the_operator_lends", f"{change.by} made {before} {after} on {name}")
@@ -150,7 +149,11 @@ def loans_at_rest(server: ApiServer, *, loose: bool) -> dict[str, Any]:
         if POOL_LABEL in _labels(node):
             stage, tainted = loan_of(node)
             nodes[_name(node)] = "" if loose and stage == "returned" else stage, tainted
-    others = {_name(pod): [pod["status"]["phase"], pod["spec"].get("nodeName")] for pod in server.all("pods") if not is_of_a_job(pod)}
+    others = {
+        _name(pod): [pod["status"]["phase"], pod["spec"].get("nodeName")]
+        for pod in server.all("pods")
+        if not is_of_a_job(pod)
+    }
     return {"nodes": nodes, "others": others}
 
 
@@ -170,7 +173,9 @@ def _tolerates(pod: Object) -> bool:
 def _without_loan(node: Object) -> dict[str, Any]:
     """What the operator leaves alone."""
     metadata, spec = node["metadata"], node.get("spec") or {}
-    annotations = {name: value for name, value in (metadata.get("annotations") or {}).items() if name != LOAN_ANNOTATION}
+    annotations = {
+        name: value for name, value in (metadata.get("annotations") or {}).items() if name != LOAN_ANNOTATION
+    }
     taints = [each for each in spec.get("taints") or () if each["key"] != LOANED_TAINT]
     rest = {name: value for name, value in spec.items() if name != "taints"}
     return {"labels": _labels(node), "annotations": annotations, "taints": taints, "spec": rest}

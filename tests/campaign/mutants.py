@@ -527,7 +527,7 @@ MUTANTS: Final = {
         Mutant(
             "taints-of-others-go",
             "controller.schedule.loans",
-            "others = [taint for taint in taints if taint[\"key\"] != LOANED_TAINT]",
+            'others = [taint for taint in taints if taint["key"] != LOANED_TAINT]',
             "others = []",
             "lending a node removes the taints that others have put on it",
             "simulation",
