@@ -11,10 +11,12 @@ from campaign.files import SIGKILL, SIGTERM, Files
 from campaign.pod import Container, Judge, Training
 from elastic_tfjob.api.tfjob import CONTAINER, JOB_NAME_LABEL
 from elastic_tfjob.controller.job.inject import STATUS_PORT
-from elastic_tfjob.controller.objects.affinity import pinned_to
+from elastic_tfjob.controller.objects.affinity import NAME_FIELD, constraints_of
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION
+from elastic_tfjob.controller.objects.loan import POOL_LABEL
 from elastic_tfjob.controller.objects.pod import EXPORTER
 from elastic_tfjob.controller.objects.quantities import allocatable, requests_of
+from elastic_tfjob.scheduling.constraints import Taint
 
 __all__ = ["Cluster"]
 
@@ -52,6 +54,8 @@ class Cluster:
     """So many of the next commands reach no pod before its kubelet looks again by itself, after a minute."""
     closed: set[str] = field(default_factory=set)
     """Nodes that no pod may be bound to, for a reason that the operator knows nothing of: a volume's zone."""
+    cut_off: set[str] = field(default_factory=set)
+    """Nodes whose kubelets hear nothing of the API server, and answer nobody; their containers go on."""
     _pods: dict[str, _Running] = field(default_factory=dict)
     _unbound: dict[str, tuple[str, str]] = field(default_factory=dict)
     _look: asyncio.TimerHandle | None = None
@@ -59,10 +63,11 @@ class Cluster:
     def __post_init__(self) -> None:
         self.server.observers.append(self._observe)
 
-    def add_node(self, name: str, cpu: str = "4", memory: str = "16Gi") -> None:
-        """A node that is ready."""
+    def add_node(self, name: str, cpu: str = "4", memory: str = "16Gi", pool: str = "") -> None:
+        """A node that is ready; of a pool, if one is named."""
+        labels = {"kubernetes.io/hostname": name, **({POOL_LABEL: pool} if pool else {})}
         body = {
-            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+            "metadata": {"name": name, "labels": labels},
             "status": {
                 "allocatable": {"cpu": cpu, "memory": memory, "pods": "110"},
                 "conditions": [{"type": "Ready", "status": "True"}],
@@ -81,7 +86,7 @@ class Cluster:
         """What a pod's exporter answers; None where there is nobody to answer."""
         pod = self.server.get("pods", namespace, name)
         running = self._pods.get(pod["metadata"]["uid"]) if pod is not None else None
-        if pod is None or running is None or running.over or running.container is None:
+        if pod is None or running is None or running.over or running.container is None or self._is_cut_off(pod):
             return None
         sidecars = pod["spec"].get("initContainers") or ()
         return running.container.status() if any(each["name"] == EXPORTER for each in sidecars) else None
@@ -116,6 +121,8 @@ class Cluster:
     # What happens at the API server
 
     def _observe(self, change: Change) -> None:
+        if change.resource == "nodes":  # a taint that goes lets pods in
+            self._schedule_soon()
         if change.resource != "pods":
             return
         old, new = change.old, change.new
@@ -137,6 +144,8 @@ class Cluster:
             return
         running = self._pods.get(uid)
         if running is None:
+            return
+        if self._is_cut_off(new):
             return
         command = (metadata.get("annotations") or {}).get(COMMAND_ANNOTATION)
         if command is not None and command != running.pending:
@@ -181,13 +190,14 @@ class Cluster:
                 self.server.update("pods", pod, refused, by="kube-scheduler")
 
     def _node_for(self, pod: Object) -> str | None:
-        pinned, asked = pinned_to(pod["spec"]), requests_of(pod["spec"])
+        constraints, asked = constraints_of(pod["spec"]), requests_of(pod["spec"])
         best: tuple[int, str] | None = None
         for node in self.server.all("nodes"):
-            name = node["metadata"]["name"]
-            if node["spec"].get("unschedulable") if "spec" in node else False:
+            name, spec = node["metadata"]["name"], node.get("spec") or {}
+            if spec.get("unschedulable") or name in self.closed:
                 continue
-            if (pinned and name != pinned) or name in self.closed:
+            taints = tuple(Taint(each["key"], effect=each["effect"]) for each in spec.get("taints") or ())
+            if not constraints.admit({**node["metadata"]["labels"], NAME_FIELD: name}, taints):
                 continue
             free = self.free(node)
             if all(want <= have for want, have in zip(asked, free, strict=True)):
@@ -206,6 +216,17 @@ class Cluster:
 
     # Kubelets
 
+    def _is_cut_off(self, pod: Object) -> bool:
+        return bool(self.cut_off) and pod["spec"].get("nodeName") in self.cut_off
+
+    def reconnect(self, node: str) -> None:
+        """The kubelet of a node that was cut off sees what was written meanwhile: pods that are to end."""
+        self.cut_off.discard(node)
+        for pod in self.server.all("pods"):
+            running = self._pods.get(pod["metadata"]["uid"])
+            if running is not None and pod["spec"].get("nodeName") == node and "deletionTimestamp" in pod["metadata"]:
+                self._after(self.random.uniform(0.05, 0.5), self._terminate, running)
+
     def _pod(self, running: _Running) -> Object | None:
         pod = self.server.get("pods", running.namespace, running.name)
         return pod if pod is not None and pod["metadata"]["uid"] == running.uid else None
@@ -214,7 +235,10 @@ class Cluster:
         pod = self._pod(running)
         if pod is None or running.over or "deletionTimestamp" in pod["metadata"]:
             return
-        job = pod["metadata"]["labels"][JOB_NAME_LABEL]
+        job = (pod["metadata"].get("labels") or {}).get(JOB_NAME_LABEL)
+        if job is None:  # somebody else's, which does nothing
+            self._set_status(running, phase="Running")
+            return
         training = self.training(running.namespace, job)
 
         def over(code: int) -> None:

@@ -467,6 +467,72 @@ MUTANTS: Final = {
             "simulation",
             ("preempted-late",),
         ),
+        Mutant(
+            "promised-before-it-is-lent",
+            "controller.schedule.targets",
+            'if node.loan in ("own", "loaned")}',
+            'if node.loan in ("own", "loaned", "offered")}',
+            "a job is sent to a node of another pool before the node says that it is lent",
+            "simulation",
+            ("loan",),
+        ),
+        Mutant(
+            "recall-is-forgotten",
+            "controller.schedule.loans",
+            "self._writes = (*lent.writes, *asked_by_plan(loans, lent, cluster)) if cluster is not None else ()",
+            "asked = asked_by_plan(loans, lent, cluster) if cluster is not None else ()\n"
+            '        mine = self.__dict__.setdefault("mine", set())\n'
+            "        mine.update(write.seen.name for write in asked)\n"
+            "        self._writes = (*(write for write in lent.writes if write.seen.name in mine), *asked)",
+            "a node that another operator has recalled never goes back",
+            "simulation",
+            ("recall",),
+        ),
+        Mutant(
+            "everybody-is-a-guest",
+            "controller.schedule.core_job",
+            "loanable=elasticity.loanable and found.stoppable,",
+            "loanable=True,",
+            "a job that is not loanable is sent to a node that is lent",
+            "simulation",
+            ("loan",),
+        ),
+        Mutant(
+            "everybody-tolerates-the-taint",
+            "controller.job.replicas",
+            "if p.elasticity.loanable:",
+            "if True:",
+            "pods of jobs that are not loanable get the toleration",
+            "simulation",
+            ("loan",),
+        ),
+        Mutant(
+            "returned-with-guests-on-it",
+            "controller.schedule.lending",
+            "elif cluster.holds_jobs(loan.node):",
+            "elif False:",
+            "a node loses its taint while a guest trains on it",
+            "simulation",
+            ("recall",),
+        ),
+        Mutant(
+            "only-pods-are-guests",
+            "controller.schedule.lending",
+            "return name in self.trained or name in self.promised",
+            "return name in self.trained",
+            "a node goes back though a job is on its way to it",
+            "simulation",
+            ("recall-early", "recall"),
+        ),
+        Mutant(
+            "taints-of-others-go",
+            "controller.schedule.loans",
+            'others = [taint for taint in taints if taint["key"] != LOANED_TAINT]',
+            "others = []",
+            "lending a node removes the taints that others have put on it",
+            "simulation",
+            ("loan",),
+        ),
     )
 }
 

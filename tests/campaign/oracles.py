@@ -2,13 +2,14 @@
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
 from campaign.apiserver import ApiServer, Change, Object
+from campaign.loans import LoanOracles, is_of_a_job, loans_at_rest
 from campaign.pod import Program, Training
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, UID_ANNOTATION
@@ -57,6 +58,7 @@ class Oracles:
     """Whether this world's nodes may be asked for more than they have: pods without a scheduler's promise."""
     exact: bool = True
     """Whether nothing happens in this world that may cost steps of training: containers that die, drains."""
+    _loans: LoanOracles = field(init=False)
     _stopped: set[str] = field(default_factory=set)
     _recent: list[float] = field(default_factory=list)
     _first_configs: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -64,6 +66,7 @@ class Oracles:
 
     def __post_init__(self) -> None:
         self._began = self.loop.time()
+        self._loans = LoanOracles(self.loop, self.server, self.operators, self.fail, timely=self.exact)
         self.server.observers.append(self._observe)
 
     def fail(self, oracle: str, what: str) -> None:
@@ -74,9 +77,11 @@ class Oracles:
     def _observe(self, change: Change) -> None:
         if change.by in self.operators and change.resource not in ("leases", "events"):
             self._no_hot_loop()
+        self._loans.observe(change)
         if change.resource == "pods":
-            self._one_pod_per_replica(change)
-            self._first_config_stays(change)
+            if is_of_a_job(change.new or change.old or {}):
+                self._one_pod_per_replica(change)
+                self._first_config_stays(change)
             self._nodes_are_not_overcommitted(change)
         elif change.resource == "tfjobs":
             self._note_stopped(change)
@@ -231,9 +236,10 @@ class Oracles:
 
     def at_rest(self, trainings: Mapping[str, Training]) -> None:
         """What is there when nothing happens any more is what the jobs call for, and nothing else."""
+        self._loans.at_rest()
         jobs = {job["metadata"]["uid"]: job for job in self.server.all("tfjobs")}
         for resource in ("pods", "services", "poddisruptionbudgets"):
-            for found in self.server.all(resource):
+            for found in self._of_jobs(resource):
                 owner = found["metadata"]["ownerReferences"][0]["uid"]
                 if owner not in jobs:
                     self.fail("nothing_is_left_over", f"{resource} {found['metadata']['name']} of a job that is gone")
@@ -242,7 +248,7 @@ class Oracles:
             pods, services = (
                 {
                     each["metadata"]["name"]: each
-                    for each in self.server.all(resource)
+                    for each in self._of_jobs(resource)
                     if each["metadata"]["ownerReferences"][0]["uid"] == uid
                 }
                 for resource in ("pods", "services")
@@ -271,6 +277,9 @@ class Oracles:
                 for each in trainings[f"{job['metadata']['namespace']}/{name}"].trainers
             ):
                 self.fail("training_goes_on", f"{name} does not train")
+
+    def _of_jobs(self, resource: str) -> Iterator[Object]:
+        return (each for each in self.server.all(resource) if resource != "pods" or is_of_a_job(each))
 
     def _has_ended(self, job: Object, spec: Mapping[str, int], pods: Mapping[str, Object]) -> None:
         """A finished job's pods are gone as its policy says, and its figures are those of its spec."""
@@ -353,8 +362,9 @@ def summary(server: ApiServer, *, loose: bool = False) -> dict[str, Any]:
         }
     pods = {}
     services = [each["metadata"]["name"] for each in server.all("services")]
-    ranks = _ranks(services) | _ranks([pod["metadata"]["name"] for pod in server.all("pods")]) if loose else {}
-    for pod in server.all("pods"):
+    of_jobs = [pod for pod in server.all("pods") if is_of_a_job(pod)]
+    ranks = _ranks(services) | _ranks([pod["metadata"]["name"] for pod in of_jobs]) if loose else {}
+    for pod in of_jobs:
         if pod["metadata"]["ownerReferences"][0]["uid"] in finished:
             continue
         command = (pod["metadata"].get("annotations") or {}).get(COMMAND_ANNOTATION)
@@ -367,7 +377,8 @@ def summary(server: ApiServer, *, loose: bool = False) -> dict[str, Any]:
             None if loose else (told.get("action", "run"), told.get("generation", 0)),
             None if loose else requests_of(pod["spec"]),
         ]
-    return {"jobs": jobs, "pods": pods, "services": sorted(ranks.get(name, name) for name in services)}
+    names = sorted(ranks.get(name, name) for name in services)
+    return {"jobs": jobs, "pods": pods, "services": names, **loans_at_rest(server, loose=loose)}
 
 
 def _counts(job: Object, state: Mapping[str, Any]) -> dict[str, int]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from campaign.apiserver import Place
+from campaign.lent import LOANS
 from campaign.world import Scenario, World
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL
@@ -511,5 +512,6 @@ SCENARIOS: Final = {
         Scenario("preempted-late", _preempted_late, configuration=_PRIORITIES),
         Scenario("preempted-unsaved", _preempted_unsaved, configuration=_PRIORITIES),
         Scenario("refused-node", _refused_node, configuration=_KIPS),
+        *LOANS,
     )
 }

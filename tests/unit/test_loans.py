@@ -29,6 +29,7 @@ from elastic_tfjob.controller.objects.settings import Configuration, PoolSetting
 from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.schedule import loans as loans_module
 from elastic_tfjob.controller.schedule import loop
 from elastic_tfjob.controller.schedule.lending import Cluster, Lending, Write, asked_by_plan, concerned, lending
 from elastic_tfjob.controller.schedule.loans import Loans, patch_of
@@ -633,6 +634,64 @@ async def test_the_loop_lends_a_node_and_gives_it_back_to_a_pod_that_waits(monke
                 await asyncio.sleep(0.02)
             assert server.targets["guest"].replicas == {}
     assert {"NodeLent", "NodeRecalled", "NodeReturned"} <= {event.reason for _, event in world.events}
+
+
+class SlowServer(Server):
+    """Lists the pods of a namespace when it is let."""
+
+    def __init__(self, *nodes: dict[str, Any]) -> None:
+        super().__init__(*nodes)
+        self.let = asyncio.Event()
+
+    async def get(self, path: str, **_: Any) -> dict[str, Any]:
+        if not path.endswith("/pods"):
+            return await super().get(path)
+        await self.let.wait()
+        return {"items": [], "metadata": {"resourceVersion": "1"}}
+
+    async def watch(self, path: str, **_: Any) -> AsyncIterator[dict[str, Any]]:
+        await asyncio.Event().wait()
+        yield {}
+
+
+def loans_of(server: Server) -> Loans:
+    api: Any = server
+    nodes: Informer[Node] = Informer(api, "/nodes", Node.parse, lambda _: None)
+    for each in server.nodes.values():
+        nodes.written(copy.deepcopy(each))
+    recorder: Any = None
+    return Loans(api, nodes, recorder, wants=dict, touched=lambda _: None)
+
+
+LENDS = parse_configuration("profile: fifo\nprofiles: {fifo: {lend: offered}}\npools: {serve: {namespaces: [serving]}}")
+
+
+def may_lend(loans: Loans) -> bool:
+    cluster = loans.cluster(LENDS, (), (), ())
+    assert cluster is not None
+    return cluster.may_lend
+
+
+async def test_a_new_leader_knows_the_pods_that_wait_before_its_first_round() -> None:
+    """Else that round offers nothing, and a job that would have waited for a node on loan starts with less."""
+    server = SlowServer(raw_node("a"))
+    loans = loans_of(server)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        asyncio.get_running_loop().call_later(0.05, server.let.set)
+        await loans.follow(LENDS, group)
+        assert may_lend(loans)
+        await loans.follow(parse_configuration("profile: fifo"), group)  # ends the task that reads them
+
+
+async def test_a_namespace_that_cannot_be_read_holds_up_nothing_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loans_module, "_READ_S", 0.05)
+    loans = loans_of(SlowServer(raw_node("a")))
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        await loans.follow(LENDS, group)
+        assert not may_lend(loans)
+        monkeypatch.setattr(loans_module, "_READ_S", 1000.0)
+        await loans.follow(LENDS, group)  # not a second time
+        await loans.follow(parse_configuration("profile: fifo"), group)
 
 
 ACTIONS = st.lists(

@@ -6,6 +6,7 @@ decided anew by a later round.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -51,6 +52,8 @@ log = structlog.get_logger(__name__)
 _REFUSED_S: Final = 30.0
 _FORBIDDEN_S: Final = 300.0
 _WRITE_S: Final = 15.0
+# So long a round waits for pods that it has not read before.
+_READ_S: Final = 5.0
 # Pods that are still there so long after the stop of their jobs are not waited for.
 _HARD_S: Final = 60.0
 
@@ -78,12 +81,15 @@ class Loans:
         self._writing: set[str] = set()
         self._writes: tuple[Write, ...] = ()
 
-    def follow(self, configuration: Configuration, group: asyncio.TaskGroup) -> None:
-        """Read the pods that wait in the namespaces of pools, and in no others."""
+    async def follow(self, configuration: Configuration, group: asyncio.TaskGroup) -> None:
+        """Read the pods that wait in the namespaces of pools, and in no others. Returns once they are known, since
+        nothing is offered before: the first round of a new leader would start jobs with less than there is. A namespace
+        that cannot be read holds up nothing for long, and once only."""
         wanted = {name for pool in configuration.pools.values() for name in pool.namespaces}
         for name in [name for name, (_, task) in self._pending.items() if name not in wanted or task.done()]:
             self._pending.pop(name)[1].cancel()
-        for name in sorted(wanted - self._pending.keys()):
+        added = sorted(wanted - self._pending.keys())
+        for name in added:
             informer = Informer(
                 self._api,
                 f"/api/v1/namespaces/{name}/pods",
@@ -95,6 +101,10 @@ class Loans:
             )
             task = group.create_task(unending(informer.run), name=f"pending-pods-{name}")
             self._pending[name] = informer, task
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_READ_S):
+                for name in added:
+                    await self._pending[name][0].synced.wait()
 
     def usable(self) -> Iterator[Node]:
         """Nodes that jobs may be given, and keep."""

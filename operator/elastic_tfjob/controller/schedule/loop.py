@@ -179,7 +179,7 @@ class Scheduler:
                     await self._nodes.synced.wait()
                     await self._foreign.synced.wait()
                 if watching:
-                    self._loans.follow(configuration, group)
+                    await self._loans.follow(configuration, group)
                 begun = time.monotonic()
                 if holds():
                     try:
