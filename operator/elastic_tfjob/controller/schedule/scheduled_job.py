@@ -129,69 +129,117 @@ def scheduled_job(
         return ScheduledJob(job, others=everything)
     ours = spec.managed_here() and not job.status().finished
     followed = ours and follows and found.elasticity.placement != "none"
+    record = Record.of(job.annotations, job.uid)
     if not followed or spec.run_policy.suspend:
-        taught = lesson(job, found, state, Record.of(job.annotations, job.uid))
+        taught = lesson(job, found, state, record)
         return ScheduledJob(
             job, None, found if ours else None, target, state, others=everything, followed=followed, lesson=taught
         )
-
+    look = _Look(job, found, target, state, record, reports or {}, before, now_s)
     promise = promises(found, target, state, _own(job, spec, active), nodes=nodes, unfit=unfit or {}, cordoned=cordoned)
-    # How long something lasts is asked of one and the same target.
-    same = before if before is not None and _but_memory(before.target) == _but_memory(target) else None
-    owes = owing(promise, same.owes_since_s if same is not None else None, now_s)
-    awaited_since_s = since(promise.awaits, same.awaited_since_s if same is not None else None, now_s)
-    takes = occupied(promise, owes, active)
     asked, why = asked_for(found, target, state, promise.size)
     superseded = any(promise.size.get(name, 0) != count for name, count in asked.items())
-    report = reports.get(_pod_name(job, spec)) if reports else None
-    record = Record.of(job.annotations, job.uid)
     told = job_spec(
-        job, found, asked=asked, why=why, report=report, state=state, priorities=priorities or {}, unfit=unfit or {}
+        job,
+        found,
+        asked=asked,
+        why=why,
+        report=look.report,
+        state=state,
+        priorities=priorities or {},
+        unfit=unfit or {},
     )
-    phase = _phase(promise, superseded=superseded)
-    since_s = _begun(job, state, record, phase, now_s)
+    decided = _core_job(told, look, promise, _phase(promise, superseded=superseded))
+    made = _with_nodes(decided, look, promise, active)
+    bound = made.bound.values()
+    made = replace(
+        made,
+        cordoned=frozenset(node for node in bound if node in cordoned),
+        lost=frozenset(node for node in bound if node not in nodes and node not in cordoned),
+    )
+    # A person who asks for fewer (a quota admits no more) is followed all the same: that needs no room.
+    fewer = superseded and all(count <= promise.size.get(name, 0) for name, count in asked.items())
+    if made.awaited_since_s is not None and now_s - made.awaited_since_s >= _PROMISE_S and not fewer:
+        # Others need not wait for it: what its pods take counts, and what they may take later does not.
+        return set_aside(replace(made, held=made.taken))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What is known of a job that the profile decides for, at `now_s`; `before` is what it was at the last look."""
+
+    job: Job
+    terms: JobRequest
+    target: Target | None
+    state: State | None
+    record: Record
+    reports: Mapping[str, Report]
+    before: ScheduledJob | None
+    now_s: float
+
+    @property
+    def report(self) -> Report | None:
+        """What the replica that leads the training said last."""
+        return self.reports.get(_pod_name(self.job, self.terms.spec)) if self.reports else None
+
+    @property
+    def same_target(self) -> ScheduledJob | None:
+        """The job at the last look, if its target was the same: for so long something lasts."""
+        before = self.before
+        return before if before is not None and _but_memory(before.target) == _but_memory(self.target) else None
+
+
+def _core_job(spec: core.JobSpec, look: _Look, promise: Promises, phase: core.Phase) -> core.Job:
+    """What a profile sees of it."""
+    state, record, report = look.state, look.record, look.report
+    since_s = _begun(look.job, state, record, phase, look.now_s)
     steps, observed_s, steps_per_s = progress(state, report, since_s)
-    decided = core.Job(
-        spec=told,
+    return core.Job(
+        spec=spec,
         placement=promise.placement,
         phase=phase,
         steps=steps,
         observed_s=observed_s,
         steps_per_s=steps_per_s if promise.placement else 0.0,
         since_s=since_s,
+        service=record.service,
+        executed_s=record.executed_s,
+        migrations=record.moves,
         rescaled_s=last_rescale(state),
-        speed=speed(found, state, report, promise.size, promise.cpu),
+        speed=speed(look.terms, state, report, promise.size, promise.cpu),
         cpu=promise.cpu,
-        cpu_use=cpu_use(promise.pods, reports or {}),
-        loss=_loss(before, record, report),
-        memory=target.memory if target is not None else NO_MEMORY,
+        cpu_use=cpu_use(promise.pods, look.reports),
+        loss=_loss(look.before, record, report),
+        stops=record.stops,
+        stopped_s=_moment_s(record.stopped),
+        resumed_s=_moment_s(record.resumed),
+        memory=look.target.memory if look.target is not None else NO_MEMORY,
     )
-    bound = {role: pod.node for role, pod in promise.pods.items()}
-    made = ScheduledJob(
-        job,
-        _served(decided, record),
-        found,
-        target,
-        state,
+
+
+def _with_nodes(decided: core.Job, look: _Look, promise: Promises, active: Iterable[Pod]) -> ScheduledJob:
+    """The job with what it takes on nodes, and for how long promises stand."""
+    same = look.same_target
+    owes = owing(promise, same.owes_since_s if same is not None else None, look.now_s)
+    takes = occupied(promise, owes, active)
+    return ScheduledJob(
+        look.job,
+        decided,
+        look.terms,
+        look.target,
+        look.state,
         others=_sum(takes.others),
         held=_sum([*promise.room, *takes.taken, *takes.leaves]),
         taken=_sum(takes.taken),
         followed=True,
-        bound=bound,
+        bound={role: pod.node for role, pod in promise.pods.items()},
         awaited=promise.awaited,
         cpu={role: pod.requests.cpu for role, pod in promise.pods.items()},
         refused=promise.refused,
-        awaited_since_s=awaited_since_s,
+        awaited_since_s=since(promise.awaits, same.awaited_since_s if same is not None else None, look.now_s),
         owes_since_s=owes.since_s,
-        cordoned=frozenset(node for node in bound.values() if node in cordoned),
-        lost=frozenset(node for node in bound.values() if node not in nodes and node not in cordoned),
     )
-    # A person who asks for fewer (a quota admits no more) is followed all the same: that needs no room.
-    fewer = superseded and all(count <= promise.size.get(name, 0) for name, count in asked.items())
-    if awaited_since_s is not None and now_s - awaited_since_s >= _PROMISE_S and not fewer:
-        # Others need not wait for it: what its pods take counts, and what they may take later does not.
-        return set_aside(replace(made, held=made.taken))
-    return made
 
 
 def _own(job: Job, spec: TFJobSpec, active: Iterable[Pod]) -> dict[Role, Pod]:
@@ -210,19 +258,6 @@ def _phase(promise: Promises, *, superseded: bool) -> core.Phase:
     if promise.on_its_way or (promise.awaited and not promise.lost):
         return "running" if superseded and promise.placement else "rescaling"
     return "running" if promise.placement else "waiting"
-
-
-def _served(job: core.Job, record: Record) -> core.Job:
-    """The job with what its record tells of the past."""
-    return replace(
-        job,
-        service=record.service,
-        executed_s=record.executed_s,
-        migrations=record.moves,
-        stops=record.stops,
-        stopped_s=_moment_s(record.stopped),
-        resumed_s=_moment_s(record.resumed),
-    )
 
 
 def _but_memory(target: Target | None) -> Target | None:
