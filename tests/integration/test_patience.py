@@ -5,10 +5,12 @@ No test waits for a time to be over and then hopes: how long a job had waited is
 """
 
 import asyncio
+import contextlib
+import itertools
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -106,6 +108,25 @@ async def given(api: Api, workers: int) -> float:
     return float(waited[1])
 
 
+@contextlib.asynccontextmanager
+async def touched(api: Api, name: str) -> AsyncIterator[None]:
+    """Somebody changes a label of the job every other second, so that it is described anew again and again. More often,
+    and the operator's own writes would find another version than they know."""
+
+    async def touch() -> None:
+        for number in itertools.count():
+            await api.merge(f"{tfjobs('default')}/{name}", {"metadata": {"labels": {"touched": str(number)}}})
+            await asyncio.sleep(2)
+
+    task = asyncio.create_task(touch())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
 async def rounds(operator: Operator, count: int) -> None:
     """Wait for so many whole rounds of the scheduling loop from now on."""
 
@@ -125,12 +146,14 @@ async def rounds(operator: Operator, count: int) -> None:
 async def test_who_has_waited_long_enough_gets_what_others_have_above_their_minimum(
     own_plane: ControlPlane, tmp_path: Path
 ) -> None:
+    """From its creation on, whatever changes about it meanwhile."""
     async with client(own_plane, tmp_path) as api:
         await patience(api, 10)
         async with operator_with_its_rights(own_plane, tmp_path):
             await large(api)
             made = await api.create(tfjobs("default"), job("late", Worker=3))
-            assert await given(api, workers=4) >= 10
+            async with touched(api, "late"):
+                assert await given(api, workers=4) >= 10
             assert time.time() - parse_time(made["metadata"]["creationTimestamp"]).timestamp() >= 10
 
 
