@@ -69,6 +69,10 @@ bench-query: .venv ## CPU of a page of 50 among 10,000 jobs of the query API, an
 bench-rescale: .venv ## how long training stops when a job changes its size, beside today's ways: build/bench/rescale.json
 	$(RUN) python tests/benchmarks/bench_rescale.py
 
+.PHONY: bench-moves
+bench-moves: .venv ## how long training stops when a worker or a PS goes to another node, COUNT=10 times each: build/bench/moves.json
+	$(RUN) python tests/benchmarks/bench_moves.py --count $(or $(COUNT),10)
+
 .PHONY: bench-hook
 bench-hook: .venv ## what reporting costs at 1,000 steps/s, in the program and beside it: build/bench/hook.json
 	$(RUN) python tests/benchmarks/bench_hook.py --check --json build/bench/hook.json

@@ -9,7 +9,7 @@ from kubernetes.utils.quantity import parse_quantity
 
 from harness.cluster import shared_folder
 from harness.jobs import Jobs, Object, sleepers, until
-from harness.training import MONITORED, PREFIX, Line, Lines, training, wait_for_step
+from harness.training import MONITORED, PREFIX, Line, Lines, said, training, wait_for_step
 
 GROWS = {"min-workers": "1", "max-workers": "3", "min-ps": "1", "max-ps": "2"}
 ONE_WORKER = {"Chief": 1, "PS": 1, "Worker": 1}
@@ -39,8 +39,7 @@ def ask(jobs: Jobs, name: str, **sizes: int) -> None:
 
 def state(jobs: Jobs, name: str) -> dict[str, Any]:
     """What the operator says of a job in its annotation `state`."""
-    text = jobs.get("tfjob", name)["metadata"].get("annotations", {}).get(f"{PREFIX}state")
-    return dict(json.loads(text)) if text else {}
+    return said(jobs, name, "state")
 
 
 def settled(jobs: Jobs, name: str, *, seconds: float = 400, **replicas: int) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 import signal
 import statistics
 import sys
@@ -40,18 +39,17 @@ import click
 from rescale_processes import WAYS, measure_processes
 from rich.console import Console
 from rich.table import Table
+from trainee import CHIEF, DIGITS, ENDLESS, NAME, UNEVALUATED, Trainee, place, trains
 
 from harness import cluster as kind
 from harness import deploy, images
 from harness.cluster import Cluster
-from harness.jobs import Jobs, Object, until
+from harness.jobs import Object, until
 from harness.progress import CommandFailed
-from harness.rescale_cost import Rescale, cost_of, pause, summary
-from harness.training import PREFIX, SERVER, Line, Lines, training, wait_for_step
+from harness.rescale_cost import Rescale, summary
+from harness.training import PREFIX, SERVER, Lines, training
 
 console = Console(width=None if Console().is_terminal else 140)
-NAME = "subject"
-CHIEF = f"{NAME}-chief-0"
 CONFIG_MAP = "elastic-tfjob-operator"
 OURS = ("overlap", "spare", "recreate")
 TODAY = (
@@ -63,10 +61,6 @@ TODAY = (
 )
 MODES = (*OURS, *TODAY, *WAYS)
 PREPARES = (*OURS, *WAYS[:1])
-BEFORE_S = 6.0
-"""Training goes on for so long before each request: the rate that preparing is compared with."""
-PATIENCE_S = 400.0
-ENDLESS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +73,10 @@ class Model:
     memory: str
 
 
-_LINES = f"--evaluate-every={ENDLESS}"
-"""Else a line would be printed not when its step is done, but when the model has been tried on what was held out."""
 MODELS = {
-    "digits": Model(("--report-every=5", _LINES), (1, 2), (2, 3), "2Gi"),
+    "digits": Model(DIGITS, (1, 2), (2, 3), "2Gi"),
     # 128 MB of variables, sharded over the PS
-    "large": Model(("--report-every=1", _LINES, "--embedding-mb=128"), (2, 3), (2, 3), "3Gi"),
+    "large": Model(("--report-every=1", UNEVALUATED, "--embedding-mb=128"), (2, 3), (2, 3), "3Gi"),
 }
 
 
@@ -92,13 +84,11 @@ MODELS = {
 
 
 @dataclass(slots=True)
-class Subject:
-    """The job that is changed, its size, and what its chief reports."""
+class Subject(Trainee):
+    """The job that is changed, how, and its size."""
 
-    jobs: Jobs
     model: Model
     mode: str
-    lines: Lines
     size: dict[str, int]
 
     def manifest(self) -> Object:
@@ -154,119 +144,34 @@ class Subject:
     def _until_no_pods(self) -> None:
         until(lambda: not self.jobs.pods(NAME), 120, lambda: "pods do not go away")
 
-    def state(self) -> dict[str, Any]:
-        annotations = self.jobs.get("tfjob", NAME)["metadata"].get("annotations", {})
-        return dict(json.loads(annotations.get(f"{PREFIX}state", "{}")))
-
-    def status(self, pod: str = CHIEF) -> dict[str, Any]:
-        """What a pod's exporter says."""
-        path = f"/api/v1/namespaces/{self.jobs.namespace}/pods/{pod}:9465/proxy/status"
-        return dict(json.loads(self.jobs.cluster.kubectl("get", "--raw", path)))
-
 
 def rescale(subject: Subject, kind_of: str, count: int) -> Rescale:
     """One change, from the request to the first steps after it."""
     before = subject.size[kind_of]
-    there = set(subject.jobs.pods(NAME))
-    time.sleep(BEFORE_S)
-    asked = time.time()
-    subject.change(kind_of, count)
-    found: list[tuple[Line, Line]] = []
-
-    def happened() -> bool:
-        found[:] = [pair] if (pair := pause(subject.lines.seen, asked)) else []
-        if not found and subject.mode in OURS:
-            refused = (state := subject.state()).get("refused")
-            if refused and state.get("phase") == "Stable" and unix_of(refused.get("at", "")) > asked:
-                raise AssertionError(f"{kind_of} {before} -> {count} was refused: {refused['reason']}")
-        return bool(found)
-
-    until(happened, PATIENCE_S, lambda: f"no step after {kind_of} {before} -> {count}:\n{subject.jobs.describe(NAME)}")
-    last, first = found[0]
-    parts = parts_of(subject, asked, last, first) if subject.mode == "overlap" else {}
-    stable, cpu = first.at, {}
-    if subject.mode in OURS:
-        until(lambda: subject.state().get("phase") == "Stable", 120, lambda: f"not stable: {subject.state()}")
-        stable, cpu = time.time(), prepare_cpu(subject, there)
-    until(lambda: bool(subject.lines.after(stable)), PATIENCE_S, lambda: "it does not train on")
-    return cost_of(
-        subject.lines.seen,
-        asked,
-        stable,
-        before_s=BEFORE_S,
-        change=f"{kind_of} {before}->{count}",
+    return subject.measured(
+        lambda: subject.change(kind_of, count),
+        f"{kind_of} {before}->{count}",
         grows=count > before,
-        prepare_cpu_s=cpu,
-        parts_s=parts,
+        follows=subject.mode in OURS,
+        parts=subject.mode == "overlap",
     )
-
-
-def prepare_cpu(subject: Subject, there: set[str]) -> dict[str, list[float]]:
-    """CPU-seconds of the program that was prepared in each pod, by whether the pod was there before."""
-    generation = subject.state().get("generation")
-    used: dict[str, list[float]] = {"kept": [], "added": []}
-    for name in subject.jobs.pods(NAME):
-        try:
-            took = subject.status(name).get("preparation") or {}
-        except CommandFailed:  # it ends
-            continue
-        if took.get("generation") == generation and took.get("cpu_s") is not None:
-            used["kept" if name in there else "added"].append(took["cpu_s"])
-    return used
-
-
-def parts_of(subject: Subject, asked: float, last: Line, first: Line) -> dict[str, float]:
-    """Where the time of an overlapped change goes, from the clocks in the chief's pod.
-
-    prepare: asked -> last step; notice: last step -> save begins; save; commit: saved -> the new program may go on;
-    resume: -> its first step (restore, and what was not traced before).
-    """
-    report = subject.status()
-    checkpoint, switch = report.get("checkpoint") or {}, report.get("switch") or {}
-    if not checkpoint or not switch:
-        return {}
-    saved, seconds, committed = checkpoint["at"], checkpoint["seconds"], switch["at"]
-    parts = {
-        "prepare": last.at - asked,
-        "notice": saved - seconds - last.at,
-        "save": seconds,
-        "commit": committed - saved,
-        "resume": (report.get("first_step_at") or first.at) - committed,
-    }
-    return {name: round(value, 3) for name, value in parts.items()}
-
-
-def unix_of(stamp: str) -> float:
-    """Seconds since 1970 of a time in a job's state; 0 for none."""
-    if not stamp:
-        return 0.0
-    return time.mktime(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
 
 
 def measure(cluster: Cluster, mode: str, name: str, times: int, said: Callable[[Rescale], None]) -> list[Rescale]:
     """`times` changes each way, of workers and PS; each is told as soon as it is measured."""
     model = MODELS[name]
-    namespace = re.sub("[^a-z0-9-]", "-", f"rescale-{mode}-{name}-{int(time.time()) % 100_000}")
-    folder = kind.shared_folder(namespace)
-    cluster.kubectl("create", "namespace", namespace)
-    jobs = Jobs(cluster, namespace)
     changes = [("Worker", model.worker[1]), ("PS", model.ps[1]), ("Worker", model.worker[0]), ("PS", model.ps[0])]
     results: list[Rescale] = []
-    try:
-        with Lines(cluster, namespace, CHIEF) as lines:
-            subject = Subject(jobs, model, mode, lines, {"PS": model.ps[0], "Worker": model.worker[0]})
-            subject.submit()
-            wait_for_step(lines, 50, PATIENCE_S)
-            # The first checkpoint makes the servers connect to the chief. One at SIGTERM would fail under the Go
-            # operator: suspending has deleted the chief's service, and with it its name.
-            until(lambda: any(folder.glob("*.complete")), PATIENCE_S, lambda: f"no checkpoint in {folder}")
-            for kind_of, count in changes * times:
-                results.append(rescale(subject, kind_of, count))
-                said(results[-1])
-    finally:
-        cluster.kubectl("-n", namespace, "delete", "tfjob", NAME, "--ignore-not-found", "--wait=false")
-        cluster.kubectl("-n", namespace, "delete", "pods", "--all", "--grace-period=1", "--wait=true")
-        cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+    with (
+        place(cluster, f"rescale-{mode}-{name}") as (jobs, folder),
+        Lines(cluster, jobs.namespace, CHIEF) as lines,
+    ):
+        subject = Subject(jobs, lines, model, mode, {"PS": model.ps[0], "Worker": model.worker[0]})
+        subject.submit()
+        trains(lines, folder)
+        for kind_of, count in changes * times:
+            results.append(rescale(subject, kind_of, count))
+            said(results[-1])
     return results
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness import binaries
 from harness.cluster import Cluster
-from harness.jobs import TRAINER, Object
+from harness.jobs import TRAINER, Jobs, Object
 
 PREFIX = "elastic.kubeflow.org/"
 PROGRAM = ("python", "/app/digits.py")
@@ -112,6 +112,12 @@ def training(
         "metadata": {"name": name, "annotations": marks},
         "spec": {"runPolicy": {"cleanPodPolicy": "Running"}, "tfReplicaSpecs": types},
     }
+
+
+def said(jobs: Jobs, name: str, annotation: str) -> dict[str, Any]:
+    """What the operator says of a job in one of its annotations, such as `state`; empty while it says nothing."""
+    text = jobs.get("tfjob", name)["metadata"].get("annotations", {}).get(f"{PREFIX}{annotation}")
+    return dict(json.loads(text)) if text else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,28 @@
-"""What docs/add-a-profile.md says works as it stands there."""
+"""What docs/add-a-profile.md says works as it stands there: in a plan, in the simulator, and live."""
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from elastic_tfjob.controller.job.decision import Event
+from elastic_tfjob.controller.kube.configuration import LiveConfiguration
+from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.settings import Configuration
+from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.schedule.round import Planned, Seen, describe_all, plan_round
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import NOTHING_LEARNED
 
+from ..build import NOW, pod
 from ..simulation.build import finishes, simulate, work
+from ..test_scheduler import World, tfjob
+from ..test_snapshot import node as live_node
 from .build import job, node, plan, sizes, workers
 from .invariants import violations
 
@@ -16,13 +30,14 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "add-a-profile.md"
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page's module, and its line in the registry."""
+def module(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The page's module, with its line in the registry."""
     found = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert found is not None
-    module: dict[str, Any] = {"__name__": "small_first"}
-    exec(found[1], module)
-    monkeypatch.setitem(PROFILES, "small-first", module["SmallFirstParameters"])
+    made: dict[str, Any] = {"__name__": "small_first"}
+    exec(found[1], made)
+    monkeypatch.setitem(PROFILES, "small-first", made["SmallFirstParameters"])
+    return made
 
 
 def test_it_decides() -> None:
@@ -46,6 +61,172 @@ def test_its_parameters_have_bounds_and_its_needs_follow() -> None:
 def test_it_runs_in_the_simulator() -> None:
     outcome = simulate("small-first", [work("wide", 0, 10, gpus=2), work("small", 0, 5)], gpus=2)
     assert finishes(outcome) == {"small": 5, "wide": 15}
+
+
+# Live
+
+
+def live_job(name: str, size: int, **annotations: Any) -> dict[str, Any]:
+    """A TFJob of workers of one core, which can be stopped."""
+    made = tfjob(name, checkpoint_dir="/c", inject="none", **annotations)
+    made["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = size
+    return made
+
+
+def live_round(*jobs: dict[str, Any], running: Mapping[str, int] | None = None, **parameters: Any) -> Planned:
+    """One round of the live loop on a node of ten cores, where jobs have so many `running` workers: what it writes."""
+    configuration = Configuration(profile="small-first", profiles={"small-first": parameters})
+    nodes = {"n": live_node("n", "10")}
+    seen = {}
+    for raw in jobs:
+        found = Job.parse(raw)
+        pods = (
+            replace(
+                pod("worker", index, owner=found.uid),
+                name=f"{found.name}-worker-{index}",
+                uid=f"{found.name}-{index}",
+                job=found.name,
+                node="n",
+                requests=Resources(1000, pods=1),
+                cpu=(1000, 0),
+            )
+            for index in range((running or {}).get(found.name, 0))
+        )
+        seen[found.namespace, found.name] = Seen(found, tuple(pods), {}, None, {})
+    described = describe_all(seen, nodes, NOW, False, {}, cordoned=())
+    assert [each.error for each in described.values() if each.error is not None] == []
+    return plan_round(
+        {"/".join(key): each.found for key, each in described.items()},
+        nodes,
+        [],
+        replace(build(configuration.profile, configuration.parameters), repack=False),
+        now_s=NOW.timestamp(),
+        previous=None,
+        history=NOTHING_LEARNED,
+    )
+
+
+def running(size: int) -> dict[str, Any]:
+    """What the operator has written of a job that runs with so many workers."""
+    return {
+        "target": {
+            "generation": 0,
+            "replicas": {"Worker": size},
+            "nodes": {"Worker": ["n"] * size},
+            "declared": {"Worker": size},
+        },
+        "state": {"phase": "Stable", "generation": 0, "replicas": {"Worker": size}, "nodes": {"Worker": ["n"] * size}},
+    }
+
+
+def written(raw: dict[str, Any], target: Target) -> dict[str, Any]:
+    """The job with a target that the loop has written."""
+    metadata = raw["metadata"]
+    return {
+        **raw,
+        "metadata": {**metadata, "annotations": {**metadata["annotations"], TARGET_ANNOTATION: target.to_json()}},
+    }
+
+
+def test_it_decides_live() -> None:
+    """As in a plan; but who takes the place of one that stops gets it once that one is gone."""
+    large, wide, small = live_job("large", 9, **running(9)), live_job("wide", 4), live_job("small", 1)
+    first = live_round(large, wide, small, running={"large": 9})
+    assert (first.failed, set(first.targets)) == ({}, {"ns/large", "ns/wide", "ns/small"})
+    assert first.targets["ns/small"].replicas == {"Worker": 1}
+    stopped = first.targets["ns/large"]
+    assert (stopped.replicas, stopped.generation) == ({}, 1)
+    assert "has more than 8 replicas, and others wait" in stopped.reason
+    assert first.targets["ns/wide"].replicas == {}
+
+    state = {"phase": "Waiting", "generation": 1, "replicas": {}, "since": "2026-01-02T03:04:05Z"}
+    gone = written(live_job("large", 9, state=state), stopped)
+    small = written(small, first.targets["ns/small"])
+    second = live_round(gone, written(wide, first.targets["ns/wide"]), small, running={"small": 1})
+    assert second.targets["ns/wide"].nodes == {"Worker": ("n",) * 4}
+    assert second.targets["ns/wide"].generation == 0
+
+
+def test_live_its_parameters_hold_and_what_has_not_changed_is_not_decided_again() -> None:
+    large, wide = live_job("large", 9, **running(9)), live_job("wide", 4)
+    first = live_round(large, wide, running={"large": 9}, most=9)
+    assert {key: target.replicas for key, target in first.targets.items()} == {"ns/wide": {}}
+    assert first.targets["ns/wide"].reason == "needs 4 CPU, 1 free"
+    assert live_round(large, written(wide, first.targets["ns/wide"]), running={"large": 9}, most=9).targets == {}
+
+
+async def test_the_live_loop_follows_it() -> None:
+    world = World([live_job("wide", 4), live_job("small", 1)], configuration=read_configuration("{most: 3}"))
+    async with world.running():
+        await world.until(lambda: set(world.server.targets) == {"wide", "small"})
+    assert {name: target.replicas for name, target in world.server.targets.items()} == {
+        "wide": {"Worker": 4},
+        "small": {"Worker": 1},
+    }
+    assert world.events == []
+
+
+class Told:
+    """A recorder that only listens."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def record(self, _: object, event: Event) -> None:
+        self.events.append(event)
+
+
+def configured(parameters: str) -> tuple[list[Configuration], list[Event]]:
+    """What the operator takes of a ConfigMap that chooses the profile, and what it says of it."""
+    told, taken = Told(), list[Configuration]()
+    nobody: Any = None  # the API server is not asked
+    live = LiveConfiguration(nobody, "ns/name", told, taken.append)  # type: ignore[arg-type]
+    assert live.informer is not None
+    metadata = {"namespace": "ns", "name": "name", "uid": "u", "resourceVersion": "1"}
+    text = f"profile: small-first\nprofiles: {{small-first: {parameters}}}"
+    live.informer.seen({"metadata": metadata, "data": {"config.yaml": text}})
+    return taken, told.events
+
+
+def read_configuration(parameters: str) -> Configuration:
+    (found,), events = configured(parameters)
+    assert events == []
+    return found
+
+
+def test_a_config_map_may_choose_it() -> None:
+    found = read_configuration("{most: 3}")
+    assert (found.profile, found.parameters.model_dump()["most"]) == ("small-first", 3)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ("{most: 0}", "small-first.most"),
+        ("{fewest: 1}", "small-first.fewest"),
+        ("{oracle: true}", "profiles.small-first.oracle: only a simulation knows the truth"),
+        ("{place: count}", "profiles.small-first.place: count looks at totals only, which is for simulations"),
+        ("{lend: offered}", "profiles.small-first.lend: there are no pools to borrow from"),
+    ],
+)
+def test_a_config_map_that_asks_it_for_what_a_live_cluster_lacks_is_refused(parameters: str, said: str) -> None:
+    taken, (event,) = configured(parameters)
+    assert taken == []
+    assert (event.type, event.reason) == ("Warning", "InvalidConfiguration")
+    assert said in event.message
+    assert event.message.endswith("It stays profile fixed as before.")
+
+
+def test_a_profile_that_cannot_do_without_it_is_refused(
+    module: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its parameters say, if the page's `needs("stop")` is `needs("stop", "oracle")`."""
+    parameters = module["SmallFirstParameters"]
+    stages = parameters.stages
+    monkeypatch.setattr(parameters, "stages", lambda self: replace(stages(self), needs=stages(self).needs | {"oracle"}))
+    taken, (event,) = configured("{most: 3}")
+    assert taken == []
+    assert "profiles.small-first: only a simulation knows the truth" in event.message
 
 
 def test_all_modules_that_the_page_names_are_there() -> None:

@@ -1,0 +1,148 @@
+"""A job that trains on the kind cluster, and what one change of it costs: what bench-rescale and bench-moves share."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import cluster as kind
+from harness.cluster import Cluster
+from harness.jobs import Jobs, until
+from harness.progress import CommandFailed
+from harness.rescale_cost import Rescale, cost_of, pause
+from harness.training import Line, Lines, said, wait_for_step
+
+__all__ = ["BEFORE_S", "CHIEF", "DIGITS", "ENDLESS", "NAME", "UNEVALUATED", "Trainee", "place", "trains"]
+
+NAME = "subject"
+CHIEF = f"{NAME}-chief-0"
+BEFORE_S = 6.0
+"""Training goes on for so long before each request: the rate that preparing is compared with."""
+PATIENCE_S = 400.0
+ENDLESS = 10_000_000
+UNEVALUATED = f"--evaluate-every={ENDLESS}"
+"""Else a line would be printed not when its step is done, but when the model has been tried on what was held out."""
+DIGITS = ("--report-every=5", UNEVALUATED)
+
+
+@dataclass(slots=True)
+class Trainee:
+    """The job that is changed, and what its chief reports."""
+
+    jobs: Jobs
+    lines: Lines
+
+    def state(self) -> dict[str, Any]:
+        return said(self.jobs, NAME, "state")
+
+    def measured(
+        self, ask: Callable[[], object], change: str, *, grows: bool = False, follows: bool = True, parts: bool = False
+    ) -> Rescale:
+        """One change, from the request to the first steps after it. `ask` makes the request. `follows`: the operator is
+        ours, which says where the job is. `parts`: where the time of an overlapped change goes."""
+        there = set(self.jobs.pods(NAME))
+        time.sleep(BEFORE_S)
+        asked = time.time()
+        ask()
+        found: list[tuple[Line, Line]] = []
+
+        def happened() -> bool:
+            found[:] = [pair] if (pair := pause(self.lines.seen, asked)) else []
+            if not found and follows:
+                refused = (state := self.state()).get("refused")
+                if refused and state.get("phase") == "Stable" and unix_of(refused.get("at", "")) > asked:
+                    raise AssertionError(f"{change} was refused: {refused['reason']}")
+            return bool(found)
+
+        until(happened, PATIENCE_S, lambda: f"no step after {change}:\n{self.jobs.describe(NAME)}")
+        last, first = found[0]
+        times = self._parts(asked, last, first) if parts else {}
+        stable, cpu = first.at, {}
+        if follows:
+            until(lambda: self.state().get("phase") == "Stable", 120, lambda: f"not stable: {self.state()}")
+            stable, cpu = time.time(), self._prepare_cpu(there)
+        until(lambda: bool(self.lines.after(stable)), PATIENCE_S, lambda: "it does not train on")
+        return cost_of(
+            self.lines.seen,
+            asked,
+            stable,
+            before_s=BEFORE_S,
+            change=change,
+            grows=grows,
+            prepare_cpu_s=cpu,
+            parts_s=times,
+        )
+
+    def _status(self, pod: str = CHIEF) -> dict[str, Any]:
+        """What a pod's exporter says."""
+        path = f"/api/v1/namespaces/{self.jobs.namespace}/pods/{pod}:9465/proxy/status"
+        return dict(json.loads(self.jobs.cluster.kubectl("get", "--raw", path)))
+
+    def _prepare_cpu(self, there: set[str]) -> dict[str, list[float]]:
+        """CPU-seconds of the program that was prepared in each pod, by whether the pod was there before."""
+        generation = self.state().get("generation")
+        used: dict[str, list[float]] = {"kept": [], "added": []}
+        for name in self.jobs.pods(NAME):
+            try:
+                took = self._status(name).get("preparation") or {}
+            except CommandFailed:  # it ends
+                continue
+            if took.get("generation") == generation and took.get("cpu_s") is not None:
+                used["kept" if name in there else "added"].append(took["cpu_s"])
+        return used
+
+    def _parts(self, asked: float, last: Line, first: Line) -> dict[str, float]:
+        """Where the time of an overlapped change goes, from the clocks in the chief's pod.
+
+        prepare: asked -> last step; notice: last step -> save begins; save; commit: saved -> the new program may go on;
+        resume: -> its first step (restore, and what was not traced before).
+        """
+        report = self._status()
+        checkpoint, switch = report.get("checkpoint") or {}, report.get("switch") or {}
+        if not checkpoint or not switch:
+            return {}
+        saved, seconds, committed = checkpoint["at"], checkpoint["seconds"], switch["at"]
+        parts = {
+            "prepare": last.at - asked,
+            "notice": saved - seconds - last.at,
+            "save": seconds,
+            "commit": committed - saved,
+            "resume": (report.get("first_step_at") or first.at) - committed,
+        }
+        return {name: round(value, 3) for name, value in parts.items()}
+
+
+def unix_of(stamp: str) -> float:
+    """Seconds since 1970 of a time in a job's state; 0 for none."""
+    if not stamp:
+        return 0.0
+    return time.mktime(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
+
+
+@contextmanager
+def place(cluster: Cluster, name: str) -> Iterator[tuple[Jobs, Path]]:
+    """A namespace for one job, and its folder of checkpoints; what is in it goes when the block ends."""
+    namespace = re.sub("[^a-z0-9-]", "-", f"{name}-{int(time.time()) % 100_000}")
+    folder = kind.shared_folder(namespace)
+    cluster.kubectl("create", "namespace", namespace)
+    try:
+        yield Jobs(cluster, namespace), folder
+    finally:
+        cluster.kubectl("-n", namespace, "delete", "tfjob", NAME, "--ignore-not-found", "--wait=false")
+        cluster.kubectl("-n", namespace, "delete", "pods", "--all", "--grace-period=1", "--wait=true")
+        cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+def trains(lines: Lines, folder: Path) -> None:
+    """Wait until the job trains and has saved.
+
+    The first checkpoint makes the servers connect to the chief. One at SIGTERM would fail under the Go operator:
+    suspending has deleted the chief's service, and with it its name."""
+    wait_for_step(lines, 50, PATIENCE_S)
+    until(lambda: any(folder.glob("*.complete")), PATIENCE_S, lambda: f"no checkpoint in {folder}")
