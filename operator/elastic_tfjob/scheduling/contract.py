@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from elastic_tfjob.scheduling.profile import Need
 
-__all__ = ["FIELDS", "NEEDS", "VERBS", "Both", "Met", "as_markdown"]
+__all__ = ["FIELDS", "NEEDS", "TELLS", "VERBS", "Both", "Met", "as_markdown"]
 
 
 class Both(NamedTuple):
@@ -150,8 +150,22 @@ NEEDS: Final[Mapping[Need, Met]] = {
     "speed": Met(*FIELDS["Job"]["speed"]),
     "deadline": Met(*FIELDS["JobSpec"]["deadline_s"]),
     "loss": Met(*FIELDS["Job"]["loss"]),
+    "use": Met(*FIELDS["Job"]["cpu_use"]),
+    "history": Met(*FIELDS["Snapshot"]["history"]),
 }
 """By what a profile says it needs. What the live world lacks, the operator refuses: see unmet.py."""
+
+TELLS: Final[Mapping[Need, tuple[str, ...]]] = {
+    "duration": ("JobSpec.duration_s",),
+    "speed": ("Job.speed",),
+    "deadline": ("JobSpec.deadline_s",),
+    "loss": ("Job.loss",),
+    "service": ("Job.service", "Job.executed_s"),
+    "use": ("Job.cpu_use",),
+    "history": ("Snapshot.history",),
+    "loans": ("Snapshot.pools",),
+}
+"""The fields that a profile may read which declares the need. The others are everybody's."""
 
 
 def as_markdown(refused: Iterable[tuple[str, str, str]]) -> str:

@@ -108,6 +108,8 @@ class ElasticParameters(ProfileParameters):
             yield from ("move", "repack")
         if self.sample_points:
             yield "samples"
+        if self.min_gain:
+            yield "speed"
 
     def profile(self, name: str) -> Profile:
         return replace(

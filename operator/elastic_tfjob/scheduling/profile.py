@@ -32,16 +32,18 @@ Need = Literal[
     "speed",
     "deadline",
     "loss",
+    "use",
+    "history",
 ]
 """What a profile needs of the world that carries out its plans.
 
 To be told: `oracle` true durations and speeds; `samples` of a job's speed before it starts; `duration` how long jobs
 take; `speed` how fast they are at other sizes; `deadline`; `loss` how fast the training loss falls; `service` what jobs
-have held so far (since when, how long).
+have held so far, and for how long; `use` how much of the CPU that they hold replicas use; `history` what finished jobs
+taught.
 To be done: `stop` running jobs; `move` replicas that run to other nodes; `resize` running jobs; `repack`: place a job
-whose size changes anew; `cpu` change what replicas hold in
-place, and measure how much of it they use; `loans` of nodes of another pool. `totals`: no node is chosen, which only a
-simulation can carry out.
+whose size changes anew; `cpu` change what replicas hold in place; `loans` of nodes of another pool. `totals`: no node
+is chosen, which only a simulation can carry out.
 """
 
 

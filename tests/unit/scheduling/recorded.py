@@ -18,22 +18,38 @@ from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, Node, ReplicaGroup, Snapshot
+from elastic_tfjob.scheduling.snapshot import (
+    NOTHING_LEARNED,
+    PS,
+    WORKER,
+    Job,
+    JobSpec,
+    Node,
+    ReplicaGroup,
+    Snapshot,
+)
 from elastic_tfjob.scheduling.stages.place.catalogue import PLACES
 from elastic_tfjob.simulation.speed_models.ps import MODELS, PsTrueSpeed
+from elastic_tfjob.speed.growth import NOT_REPORTED
+from elastic_tfjob.speed.history import Lesson
 from elastic_tfjob.speed.model import Speed
 from elastic_tfjob.speed.optimus import believe
 
+from .crowded import crowded_of
+
 FILE = Path(__file__).with_name("recorded_plans.json.gz")
 SEEDS = range(120)
+CROWDED_SEEDS = range(1000, 1020)
 NOW = 1000.0
 Json = dict[str, Any]
 
 CASES: dict[str, tuple[str, Json]] = {name: (name, {}) for name in PROFILES}
 CASES |= {"specon published": ("specon", {"published": True})}
+CASES |= {"las promoting": ("las", {"promote_knob": 0.5}), "srtf cooling": ("srtf", {"stop_cooldown_s": 60.0})}
 CASES |= {f"{name} {place}": (name, {"place": place}) for name in ("fifo-backfill", "drf") for place in PLACES}
 CASES |= {f"{name} lend": (name, {"lend": "offered"}) for name in ("fifo-backfill", "kips", "srtf")}
-"""Each profile as it comes, every placement under one that never resizes and one that does, and loans."""
+"""Each profile as it comes, every placement under one that never resizes and one that does, loans, and what is off by
+default and goes by what a job's past was."""
 
 
 # Snapshots
@@ -154,7 +170,12 @@ def built(made: Json) -> Snapshot:
         )
         for node in made["nodes"]
     }
-    return Snapshot(made["now"], nodes, {job["key"]: _built(job) for job in made["jobs"]}, made["seed"])
+    history = NOTHING_LEARNED
+    for k, told in enumerate(made.get("history", [])):
+        rates = {(p, w): rate for p, w, rate in told["rates"]}
+        history = history.learned("ns", told["model"], Lesson(f"done-{k}", told["steps"], told["duration_s"], rates))
+    jobs = {job["key"]: _built(job) for job in made["jobs"]}
+    return Snapshot(made["now"], nodes, jobs, made["seed"], history=history)
 
 
 WHERE = {
@@ -182,6 +203,10 @@ def _built(made: Json) -> Job:
         duration_s=made["duration_s"],
         loanable=made["loanable"],
         resizable=made["resizable"],
+        stoppable=made.get("stoppable", True),
+        movable=made.get("movable", True),
+        fixed_cpu=made.get("fixed_cpu", False),
+        model=made.get("model", ""),
         constraints=WHERE[made["where"]],
         asked="asked for by a person" if made["asked"] else "",
     )
@@ -191,21 +216,35 @@ def _built(made: Json) -> Job:
         speed = PsTrueSpeed(spec.total_steps or 1.0, MODELS[said])
     elif said:
         speed = believe({(p, w): rate for p, w, rate in said})
+    loss = NOT_REPORTED
+    for step, value, at_s in made.get("loss", []):
+        loss = loss.read(step, value, at_s)
     return Job(
         spec,
         {t: tuple(names) for t, names in made.get("placement", {}).items()},
         made.get("phase", "waiting"),
         steps=made.get("steps", 0.0),
-        observed_s=made["since_s"],
+        observed_s=made.get("observed_s", made["since_s"]),
         steps_per_s=made.get("steps_per_s", 0.0),
         since_s=made["since_s"],
         service=made["service"],
         executed_s=made["executed_s"],
-        rescaled_s=float("-inf") if made.get("rescaled_s") is None else made["rescaled_s"],
+        rescaled_s=_moment(made.get("rescaled_s")),
+        migrations=made.get("migrations", 0),
         speed=speed,
         cpu={t: tuple(held) for t, held in made.get("cpu", {}).items()},
         cpu_use=made["cpu_use"],
+        loss=loss,
+        stops=made.get("stops", 0),
+        stopped_s=_moment(made.get("stopped_s")),
+        resumed_s=_moment(made.get("resumed_s")),
+        memory=made.get("memory", {}),
     )
+
+
+def _moment(at_s: float | None) -> float:
+    """When something was last; long ago where it never was."""
+    return float("-inf") if at_s is None else at_s
 
 
 # Plans
@@ -252,7 +291,8 @@ def read() -> list[Json]:
 
 def main() -> None:
     known = read() if FILE.exists() else []
-    made = [{"snapshot": (each := snapshot_of(seed)), "plans": all_decided(each)} for seed in SEEDS]
+    snapshots = [*map(snapshot_of, SEEDS), *map(crowded_of, CROWDED_SEEDS)]
+    made = [{"snapshot": each, "plans": all_decided(each)} for each in snapshots]
     for before, after in zip(known, made, strict=False):
         for case in differences(before["plans"], after["plans"]):
             print(f"seed {before['snapshot']['seed']}: {case}")

@@ -23,4 +23,4 @@ class RebalanceParameters(ProfileParameters):
 
     def stages(self) -> Stages:
         steps = (FixedSize(backfill=True), Balance(self.moves, self.times, self.move_s, self.idle))
-        return Stages(Fifo(), steps, needs("move"), drifts=True)
+        return Stages(Fifo(), steps, needs("use", "service", "move"), drifts=True)

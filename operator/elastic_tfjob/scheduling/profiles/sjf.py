@@ -13,11 +13,11 @@ class SjfParameters(ProfileParameters):
     oracle: bool = Field(True, description="the policy is told the true duration and speed (simulation only)")
 
     def stages(self) -> Stages:
-        return Stages(ShortestJobFirst(), (FixedSize(),), needs("duration"))
+        return Stages(ShortestJobFirst(), (FixedSize(),), needs("duration", "speed"))
 
 
 class SjfBackfillParameters(SjfParameters):
     """Shortest job first, not preemptive; what fits starts."""
 
     def stages(self) -> Stages:
-        return Stages(ShortestJobFirst(), (FixedSize(backfill=True),), needs("duration"))
+        return Stages(ShortestJobFirst(), (FixedSize(backfill=True),), needs("duration", "speed"))

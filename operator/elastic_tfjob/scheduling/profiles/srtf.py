@@ -13,4 +13,4 @@ class SrtfParameters(ProfileParameters):
     oracle: bool = Field(True, description="the policy is told the true duration and speed (simulation only)")
 
     def stages(self) -> Stages:
-        return Stages(ShortestRemainingTimeFirst(), (Preemptive(),), needs("duration", "stop"))
+        return Stages(ShortestRemainingTimeFirst(), (Preemptive(),), needs("duration", "speed", "stop"))

@@ -172,4 +172,4 @@ class TetrisParameters(ElasticParameters):
     shortness_weight: float = Field(1.0, ge=0, description="weight of short remaining work beside packing")
 
     def stages(self) -> Stages:
-        return Stages(ShortestRemainingTimeFirst(), (Tetris(self.shortness_weight),), needs("duration"))
+        return Stages(ShortestRemainingTimeFirst(), (Tetris(self.shortness_weight),), needs("duration", "speed"))

@@ -88,8 +88,12 @@ class Taking:
             fewer = one_fewer(counts_of(round_.placement(donor)), donors.floor(donor, needed))
             if fewer is None:
                 continue
-            before.setdefault(key, round_.changes.get(key))
-            round_.resize(donor, fewer, added(why, **donors.facts(donor)))
+            had = round_.changes.get(key)
+            # One that is placed anew as a whole may find no nodes even for fewer: asked again, it would be for ever.
+            if not round_.resize(donor, fewer, added(why, **donors.facts(donor))):
+                passed_over.append((rank, key))
+                continue
+            before.setdefault(key, had)
             if attempt():
                 self._give_back(before, round_.placement(job).values())
                 for entry in (*passed_over, *((donors.rank(round_.job(k)), k) for k in before)):

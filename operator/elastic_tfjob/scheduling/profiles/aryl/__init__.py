@@ -71,8 +71,8 @@ class ArylParameters(ElasticParameters):
         declared: list[Need] = ["stop"]
         if self.lend == "offered":
             declared.append("loans")
-        if self.order == "sjf":
-            declared.append("duration")
         if self.scaling:
-            declared += ["resize", "speed"]
+            declared.append("resize")
+        if self.order == "sjf" or self.scaling:  # who grows is chosen by the time that it has left
+            declared += ["duration", "speed"]
         return Stages(order, (TwoPhases(self.backfill, self.scaling),), needs(*declared))

@@ -42,7 +42,9 @@ class DeadlineParameters(Settings):
 
     def stages(self) -> Stages:
         steps = tuple(sharing(step, ("deadline", self), lambda round_: Outlook(round_, self)) for step in STEPS)
-        return Stages(EarliestDeadline(self.settle_s), steps, needs("deadline", "speed", "stop"))
+        # Where no speed is known it goes by what the user says, by how busy replicas are, and by jobs of the same name.
+        told = needs("deadline", "speed", "duration", "service", "use", "history")
+        return Stages(EarliestDeadline(self.settle_s), steps, told | needs("stop"))
 
     def profile(self, name: str) -> Profile:
         # The steps themselves see to the least gain: what is common to all profiles asks speeds that were measured

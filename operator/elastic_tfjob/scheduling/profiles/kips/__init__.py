@@ -44,4 +44,4 @@ class KipsParameters(Settings):
 
     def stages(self) -> Stages:
         steps = tuple(sharing(step, ("kips", self), lambda round_: Adjustment(round_, self)) for step in STEPS)
-        return Stages(Fifo(), steps, needs("cpu"), drifts=True)
+        return Stages(Fifo(), steps, needs("cpu", "use", "speed", "duration", "service"), drifts=True)

@@ -23,4 +23,5 @@ class SpeconParameters(Settings):
         if self.published:
             return Stages(Fifo(), (start, Migrate(self.alpha, self.period_s)), needs("loss", "move"), drifts=True)
         balance = Balance(self.moves, self.times, self.move_s, self.idle)
-        return Stages(Fifo(), (take_back, start, balance, Weights(self)), needs("cpu", "move"), drifts=True)
+        steps = (take_back, start, balance, Weights(self))
+        return Stages(Fifo(), steps, needs("cpu", "use", "service", "move"), drifts=True)
