@@ -4,6 +4,7 @@ import io
 import json
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from harness.training import PREFIX, Line, Lines
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import bench_moves
 import bench_rescale
-import trainee
 from bench_moves import Move
 
 PREPARES_S = 14.0
@@ -38,7 +38,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_800_000_000.0
-        self.tick = lambda: None
+        self.tick: Callable[[], None] = lambda: None
         monkeypatch.setattr(time, "time", lambda: self.now)
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(time, "sleep", self._sleep)
@@ -62,7 +62,8 @@ class Pretended:
         self.step, self.resumed_at, self.next_at = 0, 0, clock.now + 0.5
         nodes = {"Chief": ["a"], "PS": ["a"], "Worker": ["b"]}
         replicas = dict.fromkeys(nodes, 1)
-        self.target = {"generation": 0, "replicas": replicas, "nodes": nodes, "declared": replicas, "reason": "r"}
+        sizes = {"replicas": replicas, "declared": replicas}
+        self.target: dict[str, Any] = {"generation": 0, **sizes, "nodes": nodes, "reason": "r"}
         self.state: dict[str, Any] = {"phase": "Stable", "generation": 0, "replicas": replicas, "history": []}
         self.pods = {f"subject-{kind.lower()}-0": names[0] for kind, names in nodes.items()}
         self.written_at: float | None = None
@@ -161,7 +162,7 @@ class Seen(Lines):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Clock:
     (tmp_path / "1.complete").touch()
-    monkeypatch.setattr(trainee.kind, "shared_folder", lambda _: tmp_path)
+    monkeypatch.setattr("harness.cluster.shared_folder", lambda _: tmp_path)
     for bench in (bench_moves, bench_rescale):
         monkeypatch.setattr(bench, "Lines", Seen)
     return Clock(monkeypatch)
@@ -294,7 +295,7 @@ def test_one_that_is_stopped_by_a_problem_tells_it_and_what_it_has(
         tell(MOVES[0])
         raise AssertionError("after 400 s no step")
 
-    monkeypatch.setattr(bench_moves.deploy, "deploy", lambda: None)
+    monkeypatch.setattr("harness.deploy.deploy", lambda: None)
     monkeypatch.setattr(bench_moves, "run", breaks)
     output = tmp_path / "moves.json"
     result = CliRunner().invoke(bench_moves.main, ["--count", "3", "--output", str(output)])

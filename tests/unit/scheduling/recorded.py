@@ -224,7 +224,7 @@ def _built(made: Json) -> Job:
         {t: tuple(names) for t, names in made.get("placement", {}).items()},
         made.get("phase", "waiting"),
         steps=made.get("steps", 0.0),
-        observed_s=made.get("observed_s", made["since_s"]),
+        observed_s=made["observed_s"] if "observed_s" in made else made["since_s"],
         steps_per_s=made.get("steps_per_s", 0.0),
         since_s=made["since_s"],
         service=made["service"],
