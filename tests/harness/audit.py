@@ -36,6 +36,7 @@ RARE = {
     "patch events": "an event that is repeated is counted every 5 minutes",
     "get poddisruptionbudgets.policy": "when the answer to a creation was lost",
     "patch configmaps": "a minute after a job has succeeded",
+    "get tfjobs.kubeflow.org": "when something of the job was not found: it may be gone, and its watch late",
     **{f"get podgroups.{group}": "when the answer to a creation was lost" for group in _GROUPS},
 }
 """Rights that a run need not use, and when they are."""

@@ -399,6 +399,8 @@ def test_types_that_the_spec_does_not_have() -> None:
         '{"generation":1e308,"replicas":{"Worker":1}}',
         '{"generation":7,"replicas":{"Boss":1}}',
         '{"phase":"Stable","replicas":{"Boss":1}}',
+        '{"phase":"Dancing","replicas":{"Chief":1,"PS":1,"Worker":2}}',
+        '{"phase":"Dancing","generation":5}',
         '{"phase":"Stable","replicas":{"Worker":10000000000}}',
         '{"phase":"Stable","slot":"1","replicas":{"Chief":1,"PS":1,"Worker":2}}',
         '{"phase":"Stable","since":"x","replicas":{"Chief":1,"PS":1,"Worker":2}}',

@@ -545,7 +545,7 @@ def test_cpu_that_was_lent_is_given_back_before_the_new_size_runs() -> None:
 
 
 @pytest.mark.parametrize("name", ["state", "target"])
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"phase": "Dancing all day"}', '{"phase": "Switching"}', "7"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"phase": "Dancing"}', '{"phase": "Switching"}', "7"])
 def test_nonsense_in_the_operators_own_annotations(name: str, text: str) -> None:
     cluster = started()
     cluster.annotations[f"{PREFIX}{name}"] = text

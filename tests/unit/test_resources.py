@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
 
-from elastic_tfjob.api.limits import MAX_BYTES, MAX_MILLICORES
+from elastic_tfjob.api.limits import MAX_BYTES, MAX_MILLICORES, MAX_POD_BYTES
 from elastic_tfjob.api.tfjob import QUANTITY_PATTERN
 from elastic_tfjob.controller.job.gang import render_pod_group
 from elastic_tfjob.controller.objects.quantities import (
@@ -130,7 +130,7 @@ def test_sums_stay_within_their_bounds() -> None:
     asked = {"cpu": "1e999999999", "memory": "8Ei", "nvidia.com/gpu": "1e30", "amd.com/gpu": "1e30"}
     asked |= {"ephemeral-storage": "1e999999999", "pods": "5"}
     containers = [{"name": "tensorflow", "resources": {"requests": asked}}] * 3
-    most = Resources(MAX_MILLICORES, MAX_BYTES, MAX_BYTES, 1, MAX_BYTES)
+    most = Resources(MAX_MILLICORES, MAX_POD_BYTES, MAX_POD_BYTES, 1, MAX_POD_BYTES)
     assert requests_of({"containers": containers, "initContainers": containers}) == most
     assert cpu_of({"containers": containers}) == (MAX_MILLICORES, 0)
 

@@ -20,6 +20,7 @@ __all__ = [
     "MAX_MEMORY_NUMBERS",
     "MAX_MILLICORES",
     "MAX_NODE_NAME",
+    "MAX_POD_BYTES",
     "MAX_PROBLEMS",
     "MAX_PROBLEM_LENGTH",
     "MAX_RATE",
@@ -59,6 +60,10 @@ MAX_MILLICORES: Final = 10**9
 MAX_BYTES: Final = 2**63 - 1
 """Bytes, devices and whatever else is a resource quantity: Kubernetes' own limit (int64). What is more counts as this
 much, as in Kubernetes."""
+
+MAX_POD_BYTES: Final = 2**46
+"""Bytes of memory or storage, and devices, that a pod is counted with: 64 TiB, more than a node has. Plans add up what
+thousands of replicas ask for in numbers of 64 bits."""
 
 MAX_GENERATION: Final = 2**31
 """Number of a job's newest size. One rescale in each second would take 68 years to get there."""

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 def speedup(use: Mapping[str, float], more: Mapping[str, float]) -> float:
     """The factor on steps per second when types get `more` times the CPU they have (missing: the same); 1 if unknown.
 
-    `use` has the part of their CPU that the types use now, 0 to 1.
+    `use` has the part of their CPU that the types use now, 0 to 1. A type that would get no CPU has no speed to tell.
     """
-    if not any(use.values()):
+    if not any(use.values()) or any(more.get(type_, 1.0) <= 0 for type_ in use):
         return 1.0
     then = {type_: u / more.get(type_, 1.0) for type_, u in use.items()}
     together = sum(use.values())

@@ -6,7 +6,7 @@ from decimal import Context, Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-from elastic_tfjob.api.limits import MAX_BYTES, MAX_MILLICORES, MAX_NODE_NAME, MAX_WORD
+from elastic_tfjob.api.limits import MAX_BYTES, MAX_MILLICORES, MAX_NODE_NAME, MAX_POD_BYTES, MAX_WORD
 from elastic_tfjob.api.tfjob import CONTAINER
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
@@ -23,7 +23,7 @@ _LEAST: Final = Decimal("1e-9")
 # More than the digits of all that lies between these two.
 _DIGITS: Final = 40
 _EXACT: Final = Context(prec=2 * _DIGITS)
-_LIMITS: Final = Resources(MAX_MILLICORES, MAX_BYTES, MAX_BYTES, MAX_BYTES, MAX_BYTES)
+_LIMITS: Final = Resources(MAX_MILLICORES, MAX_POD_BYTES, MAX_POD_BYTES, MAX_POD_BYTES, MAX_POD_BYTES)
 
 _ANY_PODS: Final = 1 << 30
 

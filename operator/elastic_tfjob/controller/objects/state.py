@@ -253,7 +253,8 @@ def _counted(written: Counts, indexes: Indexes) -> Counts:
 
 
 def _state(raw: Fields) -> State:
-    """An unknown word is raised last: beside nonsense it is nonsense, too."""
+    """An unknown word is raised last: beside nonsense it is nonsense, too. So it is without generation and replicas,
+    which every operator writes."""
     unknown: list[UnknownWord] = []
 
     def known(read: Callable[[], T], instead: T) -> T:
@@ -263,7 +264,7 @@ def _state(raw: Fields) -> State:
             unknown.append(error)
             return instead
 
-    phase: Phase = known(lambda: cast("Phase", raw.word("phase", get_args(Phase))), "Stable")
+    phase: Phase = known(partial(_phase, raw), "Stable")
     coming, refused = raw.within("next"), raw.within("refused")
     if coming is None and phase not in ("Waiting", "Stable"):
         raise ValueError(f"next is missing: phase {phase} needs the size to go to")
@@ -295,8 +296,12 @@ def _state(raw: Fields) -> State:
         stop=read_stop(raw.within("stop")),
     )
     if unknown:
-        raise unknown[0]
+        raise unknown[0] if raw.has("generation") and raw.has("replicas") else ValueError(str(unknown[0]))
     return found
+
+
+def _phase(raw: Fields) -> Phase:
+    return cast("Phase", raw.word("phase", get_args(Phase)))
 
 
 def _next(raw: Fields) -> Next:

@@ -84,7 +84,10 @@ def apply_sizes(
     progress = True
     while progress:
         placed = [_place(round_, job, counts, reasons[job.spec.key], below) for job, counts in wanting]
-        wanting = [(job, counts) for job, counts in wanting if counts_of(round_.placement(job)) != counts]
+        # A job of no replicas is placed on no node, and has all that it wants.
+        wanting = [
+            (job, counts) for job, counts in wanting if _present(counts_of(round_.placement(job))) != _present(counts)
+        ]
         progress = any(placed)
     if not isinstance(why, Mapping):
         round_.held_back = added(why, minimum=True)
@@ -99,10 +102,15 @@ def _place(round_: Round, job: Job, counts: Counts, why: Why, below: Below) -> b
             return False  # no growth fits: keeps what it has
         place = round_.resize if held else round_.start
         if place(job, smaller, why):
-            return True
+            return any(smaller.values())  # a start of nothing takes nothing: it is no progress
     if not held and not job.placement:
         round_.refuse(job, lacks(job, round_))
     return False
+
+
+def _present(counts: Counts) -> Counts:
+    """The replica types of which there are some."""
+    return {type_: n for type_, n in counts.items() if n}
 
 
 def _may_fit(round_: Round, job: Job, counts: Counts) -> bool:

@@ -55,7 +55,9 @@ class Balance:
                 for name in crowded
                 for key in load.there[name]
                 if key not in moved
-                and self._pays(load.jobs[key].job, left[key], queues[name] / load.usable_m(name) * 1000, can_m, round_)
+                and self._pays(
+                    load.jobs[key].job, left[key], queues[name] / max(1, load.usable_m(name)) * 1000, can_m, round_
+                )
                 and max(load.jobs[key].replica_m.values(), default=0) * WORTHWHILE <= can_m
             ]
             for _, key, name in sorted(found):

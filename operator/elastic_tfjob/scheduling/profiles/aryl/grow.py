@@ -1,6 +1,7 @@
 """Aryl's second phase: what base demands leave goes to flexible replicas, where they save most time."""
 
 from collections.abc import Iterator, Sequence, Set
+from math import inf
 from typing import Final
 
 from elastic_tfjob.scheduling.profiles.aryl.knapsack import Item, allot
@@ -81,7 +82,10 @@ def _gain(job: Job, held: Counts, counts: Counts) -> float:
     """How much faster it is expected to be, as a part."""
     before = job.speed.steps_per_s(held) if job.speed is not None else None
     after = job.speed.steps_per_s(counts) if job.speed is not None else None
-    return (after / before if before and after else counts[WORKER] / held[WORKER]) - 1
+    if before and after:
+        return after / before - 1
+    workers = held.get(WORKER, 0)
+    return counts.get(WORKER, 0) / workers - 1 if workers else inf
 
 
 def _uses_accelerators(job: Job) -> bool:

@@ -108,13 +108,13 @@ def _growth(adjustment: Adjustment, job: Job) -> Prediction:
     use = adjustment.busy[job.key]
     faster = speedup(use, more)
     use = {type_: min(1.0, u / more.get(type_, 1.0) * faster) for type_, u in use.items()}
-    workers = max(1, len(job.placement.get(WORKER, ())))
-    cpu = sum(grants.held(job, WORKER, k) for k in range(workers)) / workers
+    workers = len(job.placement.get(WORKER, ()))
+    cpu = {WORKER: sum(grants.held(job, WORKER, k) for k in range(workers)) / workers} if workers else {}
     return Prediction(
         job.counts,
         job.steps_per_s * faster,
         use,
-        {WORKER: cpu},
+        cpu,
         job.speed,
         min_gain=adjustment.settings.min_gain,
     )
