@@ -21,9 +21,6 @@ from .recorded import CASES, SEEDS, built, read
 
 Json = dict[str, Any]
 TOLD_BY: Final = {field: need for need, told in contract.TELLS.items() for field in told}
-LIVE_LACKS: Final = {"Snapshot.seed", "JobSpec.sequence", "Node.accelerator_speed"}
-"""What no live cluster fills, and a policy may read all the same: the same seed each time, ties that names break, and
-accelerators that count as equal."""
 OTHERS: Final = {name: case for name, case in CASES.items() if not name.startswith(("fifo-backfill ", "drf "))}
 """Placements read nothing that they could be told."""
 
@@ -106,14 +103,10 @@ def test_what_parameters_turn_on_is_declared_with_them(name: str, settings: Json
 
 
 def test_what_no_need_tells_is_everybodys() -> None:
-    """Both worlds fill it, but for what can be done without."""
-    lacks = {
-        f"{kind}.{name}"
-        for kind, fields in contract.FIELDS.items()
-        for name, both in fields.items()
-        if not both.live and f"{kind}.{name}" not in TOLD_BY
-    }
-    assert lacks == LIVE_LACKS
+    """Both worlds fill it, or say what always stands there."""
+    for kind, known in contract.FIELDS.items():
+        for name, both in known.items():
+            assert (both.live and both.simulated) or f"{kind}.{name}" in TOLD_BY, f"{kind}.{name}"
     for need, names in contract.TELLS.items():
         for field in names:
             kind, name = field.split(".")

@@ -272,10 +272,12 @@ def _moment_s(time: str) -> float:
 
 
 def _loss(before: ScheduledJob | None, record: Record, report: Report | None) -> Growth:
-    """How the loss falls: from what is known of it, in memory or in the job's record, and the newest report."""
+    """How the loss falls: from what is known of it, in memory or in the job's record, and the newest report.
+
+    The record has a reading a minute or so, and the last of both may be one: what has more of them knows more."""
     known = record.loss
-    if before is not None and before.job is not None and before.job.loss.at_s > known.at_s:
-        known = before.job.loss
+    if before is not None and before.job is not None:
+        known = max(before.job.loss, known, key=lambda each: (each.readings, each.at_s))
     return known if report is None else report.growth(known)
 
 
