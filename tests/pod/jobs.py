@@ -4,7 +4,7 @@ writes them."""
 import json
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +69,16 @@ class Job:
         until("it trains", lambda: (self.chief.status["step"] or 0) > 50, SLOW)
 
     def rescale(
-        self, generation: int, mode: str = "overlap", *, operator: bool = True, **replicas: int
+        self,
+        generation: int,
+        mode: str = "overlap",
+        *,
+        operator: bool = True,
+        while_prepared: Callable[[], None] = lambda: None,
+        **replicas: int,
     ) -> dict[str, Any]:
         """To another size, as the operator does it; the chief's status when it trains again. Without `operator` it
-        is away from when the chief has been told to switch."""
+        is away from when the chief has been told to switch. `while_prepared` is called once all stand ready."""
         self.configure(replicas)
         before = dict(self.pods)
         begin = time.monotonic()
@@ -83,6 +89,8 @@ class Job:
                 self._command("prepare", generation, mode)
                 pod.start()
         until("all are ready", self._ready, SLOW)
+        while_prepared()
+        until("all are ready still", self._ready, SLOW)
         prepared = time.monotonic()
         meanwhile = self.chief.status["steps_per_s"]
         self._command("switch", generation, mode)

@@ -3,7 +3,7 @@
 import json
 
 TRAINER = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from elastic_tfjob.runtime import protocol
 
@@ -16,6 +16,12 @@ if told == "no hello":
 protocol.write(folder / protocol.HELLO, {})
 if told == "crash":
     sys.exit(7)
+if told in ("segfault", "segfault once"):
+    with open(shared / "segfaults", "a") as file:
+        file.write("1")
+        first = file.tell() == 1
+    if first or told == "segfault":
+        os.kill(os.getpid(), signal.SIGSEGV)
 if told == "raise":
     print("words before", file=sys.stderr)
     raise ValueError("shapes differ:\\n[2] and [3]")

@@ -324,6 +324,47 @@ def test_new_one_that_crashes(chief: Callable[..., Pod]) -> None:
     assert pod.status["generation"] == 0
 
 
+def test_new_one_that_crashes_in_native_code_is_prepared_once_more(chief: Callable[..., Pod]) -> None:
+    """As TensorFlow does now and then: a job that keeps its size for that would be a surprise."""
+    pod = chief({1: "segfault once"})
+    prepare(pod)
+    assert (pod.shared / "segfaults").read_text() == "11"
+    assert switch(pod, state="committed")["why"] == ""
+
+
+def test_new_one_that_crashes_in_native_code_each_time_has_failed(chief: Callable[..., Pod]) -> None:
+    pod = chief({1: "segfault"})
+    prepare(pod, state="failed")
+    assert pod.status["prepared"]["why"] == "the program ended with exit code 139"
+    assert (pod.shared / "segfaults").read_text() == "11", "it had two tries"
+    assert pod.status["generation"] == 0
+    assert pod.started.poll() is None
+
+
+def test_new_one_that_crashes_in_native_code_while_it_waits_is_prepared_once_more(chief: Callable[..., Pod]) -> None:
+    pod = chief()
+    prepare(pod)
+    (new,) = set(children(pod)) - {first_of(pod)}
+    os.kill(new, signal.SIGSEGV)
+    until("another is ready", lambda: set(children(pod)) - {first_of(pod), new} and pod.status["prepared"])
+    prepare(pod)
+    (new,) = set(children(pod)) - {first_of(pod)}
+    os.kill(new, signal.SIGSEGV)
+    until("it has failed", lambda: pod.status["prepared"]["state"] == "failed")
+    assert pod.status["prepared"]["why"] == "the program ended with exit code 139"
+
+
+def test_new_one_that_crashes_in_native_code_while_the_old_one_saves(chief: Callable[..., Pod]) -> None:
+    pod = chief({0: "hang"})
+    until("it is up", lambda: "generation 0 trains" in pod.output)
+    prepare(pod)
+    switch(pod, state="saving")
+    (new,) = set(children(pod)) - {first_of(pod)}
+    os.kill(new, signal.SIGSEGV)
+    until("it is refused", lambda: pod.status["switch"]["state"] == "refused")
+    assert pod.status["switch"]["why"] == "the program ended with exit code 139"
+
+
 def test_new_one_that_crashes_while_the_old_one_saves(chief: Callable[..., Pod]) -> None:
     pod = chief({0: "hang"})
     until("it is up", lambda: "generation 0 trains" in pod.output)

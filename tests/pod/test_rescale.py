@@ -3,6 +3,7 @@ writes them. What is measured is printed (pytest -rP), not judged: machines diff
 
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,14 @@ def test_keras_on_parameter_servers_changes(directory: Path) -> None:
         job.start(chief=1, ps=1, worker=1)
         assert job.chief.status["loss"]
         assert job.chief.status["hook"] is True
-        grown = job.rescale(1, chief=1, ps=1, worker=2)
+
+        def crash() -> None:
+            """The prepared chief, as TensorFlow's native code does by chance."""
+            log = job.chief.shared / "launcher.log"
+            os.kill(int(re.findall(r"generation 1 .*started as (\d+)", log.read_text())[-1]), signal.SIGSEGV)
+            until("it is prepared again", lambda: "prepared generation 1 ended with 139" in log.read_text(), SLOW)
+
+        grown = job.rescale(1, chief=1, ps=1, worker=2, while_prepared=crash)
         assert grown["lost_steps"] == 0
         until("it trains on", lambda: job.chief.status["step"] > grown["step"] + 100, SLOW)
     finally:

@@ -27,6 +27,11 @@ EARLY_S = 60.0
 """A program that fails so soon may have failed because packages had been imported for it."""
 TERM_S = 5.0
 """How long a program that is replaced has between SIGTERM and SIGKILL."""
+CRASHES = frozenset(
+    128 + number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
+)
+"""Exit codes of a program that native code has ended. TensorFlow does that by chance, too: with 2.21 a chief that was
+prepared ended with SIGSEGV, once in some hundred preparations."""
 _LOG_LIMIT = 1 << 20
 
 
@@ -69,6 +74,7 @@ class Programs:
     switch: dict[str, Any] | None = None
     ended_by: int | None = None  # the signal that ended this before anything ran
     _forwarded: bool = False  # the program that runs may have been told to end
+    _crashed: int | None = None  # the generation that crashed while it was prepared, and was prepared once more
 
     def __post_init__(self) -> None:
         self._mask: set[Any] = set()
@@ -159,8 +165,9 @@ class Programs:
                 said = self.prepared.words.last() if self.prepared.words else ""
                 why = f"the program ended with exit code {code}" + (f": {said}" if said else "")
                 self._log(f"prepared generation {self.prepared.generation} ended with {code}: {said}")
-                if self.prepared.forked and self.prepared.state == "starting" and not self._says_hello(self.prepared):
-                    self._forks.doubt(f"forked, {why}")
+                if self._is_worth_another(self.prepared, code):
+                    if self.prepared.forked:
+                        self._forks.doubt(f"forked, {why}")
                     self.prepared = None  # and is prepared again, as without forks
                     continue
                 if self.prepared.in_doubt:
@@ -170,6 +177,20 @@ class Programs:
                 for child in [child for child in self.stopping if child.pid == pid]:
                     signal_group(pid, signal.SIGKILL)  # what it started and left
                     self.stopping.remove(child)
+
+    def _is_worth_another(self, child: Child, code: int) -> bool:
+        """Whether a prepared program that has ended is started again: each that was forked and has not got as far as
+        its hook, and once for a generation one that crashed. Where replicas of the coming generation may rely on it (a
+        server that is ready), or the running program saves for it, the whole change is to be tried again instead."""
+        if child.state == "starting" and child.forked and not self._says_hello(child):
+            return True
+        if child.state == "ready" and not child.task.chief:
+            return False
+        saving = self.switch is not None and self.switch["state"] == "saving"
+        if code not in CRASHES or self._crashed == child.generation or saving:
+            return False
+        self._crashed = child.generation
+        return True
 
     def _note_early_end(self, child: Child, code: int) -> None:
         """A program that had packages imported for it, and soon failed: its container's next begins as without that,
