@@ -37,7 +37,7 @@ from harness.api import CORE, NODES, Api, ApiError, Object, events, pods, servic
 from harness.controlplane import ControlPlane
 from harness.kubelet import kubelet
 
-from .hostile_inputs import REPORT, STARTS_WITHIN_S, Input, Step, corpus, generated, good_job
+from .hostile_inputs import REPORT, STARTS_WITHIN_S, UID, Input, Step, corpus, generated, good_job
 from .statusservers import Answer, StatusServers
 
 MAX_RSS_MIB: Final = 400
@@ -324,6 +324,13 @@ class World:
             except (aiohttp.ClientError, TimeoutError, ValueError):
                 return
 
+    async def _with_uid(self, path: str, body: Any) -> Any:
+        """What a tenant writes who has looked up its job's uid."""
+        text = json.dumps(body)
+        if UID not in text:
+            return body
+        return json.loads(text.replace(UID, (await self._api.get(path))["metadata"]["uid"]))
+
     async def _take(self, step: Step, namespace: str) -> None:
         api = self._api
         match step.what:
@@ -331,7 +338,8 @@ class World:
                 place = tfjobs(namespace) if step.path == "tfjobs" else pods(namespace)
                 await _send_json(api, "POST", place, step.body)
             case "merge":
-                await _send_json(api, "PATCH", f"/apis/kubeflow.org/v1/namespaces/{namespace}/{step.path}", step.body)
+                path = f"/apis/kubeflow.org/v1/namespaces/{namespace}/{step.path}"
+                await _send_json(api, "PATCH", path, await self._with_uid(path, step.body))
             case "delete":
                 await api.delete(f"/apis/kubeflow.org/v1/namespaces/{namespace}/{step.path}")
             case "wait":

@@ -8,7 +8,7 @@ values from the CRD's own structural schema, biased to nasty ones; well-formed J
 import copy
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,13 @@ import yaml
 
 from conformance.manifest import labels, replica, tfjob
 from elastic_tfjob.api.annotations import ANNOTATIONS, PREFIX
+from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION
+from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
+from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
 from elastic_tfjob.controller.objects.pod import EXPORTER
+from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION
+from elastic_tfjob.controller.objects.told import TOLD_ANNOTATION
+from elastic_tfjob.controller.objects.verdict import DEADLINE_ANNOTATION
 from harness.api import Object
 
 from .statusservers import KINDS, Answer
@@ -145,6 +151,45 @@ STATE: Object = {
     "speed_cpu": {"1/2": 100},
     "numbers_at": _AT,
 }
+UID = "<uid>"
+"""Stands for the job's own uid, which a tenant can read: with another one an annotation is taken for another job's."""
+OWN: Mapping[str, Object] = {
+    UID_ANNOTATION: {},
+    RECORD_ANNOTATION: {
+        "placed": _AT,
+        "held": 3,
+        "executed_s": 60.0,
+        "service": 180.0,
+        "stops": 1,
+        "stopped": _AT,
+        "moves": 1,
+        "resumed": _AT,
+        "loss": {
+            "state": "falling",
+            "step": 100,
+            "loss": 0.5,
+            "at_s": 1767323045.0,
+            "per_step": -0.01,
+            "peak": 2.0,
+            "readings": 5,
+        },
+    },
+    INDEXES_ANNOTATION: {"0": {"Worker": [0, 2]}, "1": {"PS": [1], "Worker": [1, 3, 0]}},
+    DEADLINE_ANNOTATION: {
+        "uid": UID,
+        "deadline": _AT,
+        "verdict": "at-risk",
+        "since": _AT,
+        "at": _AT,
+        "eta": _AT,
+        "slack_s": -60.0,
+        "why": "it ends after its deadline",
+        "told": ["work", "speed"],
+    },
+    CAUSES_ANNOTATION: {"0": "grow", "1": "preempt"},
+    TOLD_ANNOTATION: {"uid": UID, "told": ["loss-absent", "loss-nan"]},
+}
+"""What else the operator keeps of a job, under the prefix that is not the user's."""
 PHASES = ("Waiting", "Stable", "Preparing", "Checkpointing", "Switching", "RollingBack", "Recreating")
 COMMAND: Object = {"generation": 1, "action": "prepare", "tf_config": "{}", "mode": "overlap", "timeout_s": 120.0}
 
@@ -418,6 +463,10 @@ def operator_annotations(random: Random) -> dict[str, str]:
         found[f"{PREFIX}target"] = _json(spoiled(random.choice((TARGET, WAITING)), random, random.choice((1, 1, 2))))
     if random.random() < 0.2:
         found[f"{PREFIX}{random.choice(('step', 'eta'))}"] = random.choice((*_TEXTS, "9" * 400))
+    for name in random.sample(list(OWN), random.choice((0, 1, 2, len(OWN)))):
+        found[name] = _json(spoiled(OWN[name], random, random.choice((1, 1, 2)))) if OWN[name] else UID
+        if random.random() < 0.1:
+            found[name] = random.choice((*_TEXTS, "9" * 400, "[" * 100_000))
     if random.random() < 0.1:
         found["example.org/filler"] = "x" * 250_000
     if random.random() < 0.05:

@@ -16,8 +16,11 @@ import yaml
 
 from conformance.manifest import container, replica, tfjob
 from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION
+from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION
+from elastic_tfjob.controller.objects.told import TOLD_ANNOTATION
+from elastic_tfjob.controller.objects.verdict import DEADLINE_ANNOTATION, SLACK_ANNOTATION, VERDICT_ANNOTATION
 from harness import operators
 from harness.api import CORE, Api, ApiError, Object, pods, tfjobs
 from harness.controlplane import ControlPlane
@@ -33,7 +36,18 @@ ROOT = Path(__file__).parents[2]
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 PREFIX = "elastic.kubeflow.org/"
 COMMAND = f"{PREFIX}command"
-OF_JOBS = ("target", "state", "step", "eta", "uid", "record", "indexes")
+OWN = {
+    "uid": UID_ANNOTATION,
+    "record": RECORD_ANNOTATION,
+    "indexes": INDEXES_ANNOTATION,
+    "promise": DEADLINE_ANNOTATION,
+    "verdict": VERDICT_ANNOTATION,
+    "slack": SLACK_ANNOTATION,
+    "causes": CAUSES_ANNOTATION,
+    "told": TOLD_ANNOTATION,
+}
+"""Under the prefix that is not the user's."""
+OF_JOBS = ("target", "state", "step", "eta", *OWN)
 HOME = "ml"
 """Not the overlay's own namespace: the policies must follow the operator to where it is installed."""
 OPERATOR = f"system:serviceaccount:{HOME}:elastic-tfjob-operator"
@@ -125,7 +139,7 @@ def _wait_enforced(plane: ControlPlane) -> None:
 
 def key_of(name: str) -> str:
     """An annotation by its short name."""
-    return {"uid": UID_ANNOTATION, "record": RECORD_ANNOTATION, "indexes": INDEXES_ANNOTATION}.get(name, PREFIX + name)
+    return OWN.get(name, PREFIX + name)
 
 
 def job(name: str = "job", **annotations: str) -> Object:
