@@ -28,6 +28,8 @@ class Job:
         self.pods: dict[Replica, Pod] = {}
         self.configs: dict[Replica, str] = {}
         self._restarts = 0
+        self.while_prepared: Callable[[], None] = lambda: None
+        """What happens once all replicas of the coming size stand ready."""
 
     def configure(self, replicas: Mapping[str, int]) -> None:
         """TF_CONFIG of each replica; every generation has ports of its own."""
@@ -69,16 +71,10 @@ class Job:
         until("it trains", lambda: (self.chief.status["step"] or 0) > 50, SLOW)
 
     def rescale(
-        self,
-        generation: int,
-        mode: str = "overlap",
-        *,
-        operator: bool = True,
-        while_prepared: Callable[[], None] = lambda: None,
-        **replicas: int,
+        self, generation: int, mode: str = "overlap", *, operator: bool = True, **replicas: int
     ) -> dict[str, Any]:
         """To another size, as the operator does it; the chief's status when it trains again. Without `operator` it
-        is away from when the chief has been told to switch. `while_prepared` is called once all stand ready."""
+        is away from when the chief has been told to switch."""
         self.configure(replicas)
         before = dict(self.pods)
         begin = time.monotonic()
@@ -89,7 +85,7 @@ class Job:
                 self._command("prepare", generation, mode)
                 pod.start()
         until("all are ready", self._ready, SLOW)
-        while_prepared()
+        self.while_prepared()
         until("all are ready still", self._ready, SLOW)
         prepared = time.monotonic()
         meanwhile = self.chief.status["steps_per_s"]

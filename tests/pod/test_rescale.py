@@ -99,7 +99,8 @@ def test_keras_on_parameter_servers_changes(directory: Path) -> None:
             os.kill(int(re.findall(r"generation 1 .*started as (\d+)", log.read_text())[-1]), signal.SIGSEGV)
             until("it is prepared again", lambda: "prepared generation 1 ended with 139" in log.read_text(), SLOW)
 
-        grown = job.rescale(1, chief=1, ps=1, worker=2, while_prepared=crash)
+        job.while_prepared = crash
+        grown = job.rescale(1, chief=1, ps=1, worker=2)
         assert grown["lost_steps"] == 0
         until("it trains on", lambda: job.chief.status["step"] > grown["step"] + 100, SLOW)
     finally:
