@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,14 @@ def run(
     jobs: Sequence[WorkloadJob],
     nodes: Any,
     profiles: dict[str, dict[str, Any]],
+    *,
+    costs: Costs,
 ) -> list[dict[str, Any]]:
     """One row per profile."""
     model = speed_model_named("ps-cpu")
     specs = [
         RunSpec(
-            name.partition(",")[0], parse_profile(name.partition(",")[0], settings), seed, jobs, nodes, model, COSTS
+            name.partition(",")[0], parse_profile(name.partition(",")[0], settings), seed, jobs, nodes, model, costs
         )
         for name, settings in profiles.items()
     ]
@@ -173,17 +176,25 @@ def table(title: str, rows: Sequence[dict[str, Any]]) -> Table:
 @click.option("--profiles", default="/".join(PROFILES), show_default=True)
 @click.option("--output", type=click.Path(path_type=Path), default=Path("build/bench/kips-simulation.json"))
 @click.option("--large/--no-large", "with_large", default=True)
-def main(*, nodes: int, seeds: str, loads: str, profiles: str, output: Path, with_large: bool) -> None:
+@click.option(
+    "--kept-cpu",
+    type=click.FloatRange(0, COSTS.boot_cpu_s),
+    help="CPU-seconds of starting a program in a replica that stays, as where it is forked; default: as in a new one.",
+)
+def main(
+    *, nodes: int, seeds: str, loads: str, profiles: str, output: Path, with_large: bool, kept_cpu: float | None
+) -> None:
     console = Console(width=150)
+    costs = replace(COSTS, boot_kept_cpu_s=kept_cpu)
     chosen = {name: PROFILES[name] for name in profiles.split("/")}
-    small = [row for name in SCENARIOS for row in run(name, 0, *live(name), {"fixed": {}, "kips": {}})]
+    small = [row for name in SCENARIOS for row in run(name, 0, *live(name), {"fixed": {}, "kips": {}}, costs=costs)]
     console.print(table(f"The live scenarios: {LIVE_NODES} nodes of {1000 * LIVE_CORES:.0f} millicores", small))
     rows: list[dict[str, Any]] = []
     output.parent.mkdir(parents=True, exist_ok=True)
     for seed in map(int, seeds.split(",") if with_large else ()):
         for load in loads.split(","):
             console.print(f"{load}, seed {seed} ...", style="dim")
-            rows += run(load, seed, *large(seed, load, nodes), chosen)
+            rows += run(load, seed, *large(seed, load, nodes), chosen, costs=costs)
             output.write_text(json.dumps({"live": small, "large": rows}, indent=1) + "\n")
     if rows:
         rows.sort(key=lambda row: list(LOADS).index(row["workload"]))

@@ -268,7 +268,7 @@ NOT_READ = {
         "variables that began with initial values, since the checkpoint that training went on from lacks them and "
         "they were made after `resume()`; `null` if there are none; the operator does not read it",
     ),
-    "start": ("object", "how the next generation's program will be started; the operator does not read it"),
+    "start": ("object", "how the next generation's program will be started; the operator reads `way` alone"),
     "start.way": ("`fork`, `exec`", "forked from an interpreter that has imported, or as a process of its own"),
     "start.why": ("text", "why it will not be forked"),
     "preparation": ("object", "what it took until the newest generation's program was ready; not read by the operator"),
@@ -278,7 +278,7 @@ NOT_READ = {
     "preparation.cpu_s": ("number", "CPU-seconds that it used until then"),
 }
 """Keys of the answer that a Report does not keep."""
-OWN = {"received_at", "saves"}
+OWN = {"received_at", "saves", "forks"}
 """Fields of a Report that are no key of the answer."""
 
 

@@ -22,6 +22,7 @@ from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.constraints import Taint
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.inference import InferencePool
 from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
@@ -105,6 +106,7 @@ def stories() -> Iterator[core.Snapshot]:
         last_step_at=100.0 + AFTER_SPEED_S,
         received_at=NOW.timestamp(),
         cpu=CpuUse(use_cores=0.25),
+        forks=True,
     )
     nodes = {"n1": node("n1"), "n2": node("n2", taints=[{"key": "t", "effect": "NoSchedule"}])}
     lent = loaned()
@@ -168,7 +170,10 @@ def seen_simulated() -> set[str]:
     two = [cpu, replace(cpu, key="ns/digits-2", submit_s=50.0, priority=1, deadline_s=900.0, estimated_s=60.0)]
     each = Resources(4000, pods=110)
     own = core.Node("n", each, each, labels={"zone": "1"}, taints=(Taint("t"),))
-    by_cpu = watched(two, [replace(own, name="free", taints=()), own], "kips", speed_model=PsCpuSpeedModel(), seed=3)
+    costs = Costs(boot_cpu_s=12.0, boot_kept_cpu_s=1.0)
+    by_cpu = watched(
+        two, [replace(own, name="free", taints=()), own], "kips", speed_model=PsCpuSpeedModel(), costs=costs, seed=3
+    )
     lends = [WorkloadJob(f"ns/l-{k}", 3600.0 * k, (workers(8),), 9000.0, loanable=True) for k in range(4)]
     pool = InferencePool(10, Resources(0, 0, 8, pods=110), 0.5, noise=0.0)
     lent = watched(lends, [], "fifo", said={"lend": "offered"}, inference=pool)

@@ -39,6 +39,15 @@ def test_reads_all_of_the_contract() -> None:
     assert (found.step, found.modes, found.received_at) == (1200, ("overlap", "spare"), 7.0)
 
 
+def test_whether_the_next_program_is_forked() -> None:
+    for start, forks in (({"way": "fork", "why": ""}, True), ({"way": "exec"}, False), ({}, False), (None, False)):
+        assert Report.parse(json.dumps({**FULL, "start": start})).forks is forks
+    assert not Report.parse(json.dumps(FULL)).forks, "a launcher from before forks says nothing of them"
+    with pytest.raises(ValueError, match="start"):
+        Report.parse('{"start": 5}')
+    assert Report.parse('{"start": {"way": [{}]}}').forks is False
+
+
 def test_what_is_missing_or_not_finite_is_unknown() -> None:
     found = Report.parse('{"loss": NaN, "step": 1e999, "total_steps": 1' + "0" * 400 + "}")
     assert (found.loss, found.step, found.total_steps, found.generation, found.launcher) == (None,) * 4 + (False,)

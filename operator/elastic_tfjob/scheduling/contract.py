@@ -90,6 +90,9 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "stopped_s": Both("annotation record", "as carried out"),
         "resumed_s": Both("annotation record", "as carried out"),
         "memory": Both("annotation target, as the last plan had it", "as the last plan had it"),
+        "warm_start": Both(
+            "start.way of the chief's /status", "where `--boot-cpu` says what the start of a kept replica costs"
+        ),
         "cpu_use": Both("what exporters report, over what pods hold", "the speed models ps-cpu and cpu-share"),
     },
 }

@@ -216,7 +216,8 @@ class Job:
     `cpu` is what replicas hold now. `cpu_use` is per type the mean of CPU used / CPU held, over a window in which `cpu`
     and `placement` did not change; a type that is missing is not known (yet). `loss` is how the training loss falls.
     `stops` is how often all was taken from it while it ran, `stopped_s` when that was last, and `resumed_s` when it was
-    last given something again. `memory` is what the last plan remembered of it (Plan.memory).
+    last given something again. `memory` is what the last plan remembered of it (Plan.memory). `warm_start`: whether a
+    replica that stays has imported what its next program imports, so that this one is forked from that.
     """
 
     spec: JobSpec
@@ -238,6 +239,7 @@ class Job:
     stopped_s: float = float("-inf")
     resumed_s: float = float("-inf")
     memory: Memory = field(default_factory=dict)
+    warm_start: bool = False
 
     @property
     def key(self) -> str:

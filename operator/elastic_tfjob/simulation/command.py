@@ -87,6 +87,19 @@ def _restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tu
     return tuple(tiers)
 
 
+def _boot_cpu(ctx: click.Context, param: click.Parameter, value: str) -> tuple[float, float | None]:
+    """`12`, or `12,1`: 12 CPU-seconds for a new replica, 1 for one that stays."""
+    try:
+        parts = [float(part) for part in value.split(",")]
+    except ValueError:
+        parts = []
+    if not 1 <= len(parts) <= 2 or not all(0 <= part < math.inf for part in parts):
+        raise click.BadParameter(f"{value!r}: give CPU seconds of at least 0, or two such as 12,1")
+    if parts[-1] > parts[0]:
+        raise click.BadParameter(f"{value!r}: the second, of a replica that stays, must not be above the first")
+    return parts[0], parts[1] if len(parts) == 2 else None
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.argument("workload", type=click.Path(path_type=Path))
 @click.option(
@@ -141,9 +154,12 @@ def _restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tu
 )
 @click.option(
     "--boot-cpu",
-    type=click.FloatRange(0),
-    default=0,
-    help="CPU seconds of starting one process of the training program (speed model ps-cpu).",
+    metavar="SECONDS[,KEPT]",
+    callback=_boot_cpu,
+    default="0",
+    show_default=True,
+    help="CPU seconds of starting one process of the training program (speed model ps-cpu), and of one in a replica "
+    "that stays, whose next program is forked from what it has imported: 12,1. Without KEPT it is the same.",
 )
 @click.option(
     "--speed-noise", type=click.FloatRange(0), default=0, help="Sigma of the lognormal factor on real speeds."
@@ -188,7 +204,7 @@ def simulate(
     rescale_pause: float,
     migrate_pause: float,
     checkpoint_interval: float,
-    boot_cpu: float,
+    boot_cpu: tuple[float, float | None],
     speed_noise: float,
     estimate_noise: float,
     accelerator: Literal["T4", "A100"] | None,
@@ -220,7 +236,8 @@ def simulate(
             rescale_s=rescale_pause,
             migrate_s=migrate_pause,
             checkpoint_interval_s=checkpoint_interval,
-            boot_cpu_s=boot_cpu,
+            boot_cpu_s=boot_cpu[0],
+            boot_kept_cpu_s=boot_cpu[1],
         )
         beside, own = read_pool(inference_pool) if inference_pool else None, own_pool(scenario)
         specs = []

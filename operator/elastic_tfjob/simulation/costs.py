@@ -12,7 +12,8 @@ class Costs:
 
     Where speed follows CPU, `boot_cpu_s` is the CPU time of starting one process of the training program. A job that
     starts waits for it. One that is rescaled trains on meanwhile, with what CPU that leaves, and stands still for
-    `rescale_s` only; what it gives up is free for others after that.
+    `rescale_s` only; what it gives up is free for others after that. `boot_kept_cpu_s`: the same for a replica that
+    stays, which has imported what the new program imports; None: as for one that is added.
     """
 
     start_s: float = 0.0
@@ -22,6 +23,7 @@ class Costs:
     migrate_lost_s: float = 0.0
     checkpoint_interval_s: float = 0.0
     boot_cpu_s: float = 0.0
+    boot_kept_cpu_s: float | None = None
 
     def restart(self, accelerators: int) -> float:
         return next((seconds for limit, seconds in self.restart_s if accelerators <= limit), self.restart_s[-1][1])

@@ -74,7 +74,7 @@ class Simulation:
         """Jobs that stand still, as a node of theirs is lost."""
         self._accounts = Accounts(self.outcome, trace=trace)
         self._pools = self.snapshot.pools
-        self._boots = Boots(self.costs.boot_cpu_s)
+        self._boots = Boots(self.costs.boot_cpu_s, self.costs.boot_kept_cpu_s)
         self._history = self.snapshot.history
         self._done = 0
         self._last_round = -inf
@@ -238,6 +238,7 @@ class Simulation:
         )
         self.outcome.records.append(live.record)
         if live.bound is not None:
+            live.warm_start = self.costs.boot_kept_cpu_s is not None
             self.outcome.cpu_used_area = self.outcome.cpu_used_area or 0.0
         self._live[work.key] = live
         return live.seen_at(now)
@@ -368,7 +369,7 @@ class Simulation:
         return live.seen_at(now)
 
     def _pace(self, live: LiveJob, now: float) -> None:
-        made = live.training()
+        made = live.training(self._boots)
         live.rate, live.use = made.steps_per_s, made.use
         self._accounts.use(live, made.busy, now)
 

@@ -10,7 +10,7 @@ from elastic_tfjob.scheduling.snapshot import PS, UNPLACED, WORKER, Cpu, Job, Jo
 from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.outcome import JobRecord
 from elastic_tfjob.simulation.speed_models.base import TrueSpeed
-from elastic_tfjob.simulation.speed_models.boot import Boot, Training, training
+from elastic_tfjob.simulation.speed_models.boot import Boot, Boots, Training, training
 from elastic_tfjob.simulation.speed_models.cpu import CpuBound, cores_held
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
@@ -55,6 +55,7 @@ class LiveJob:
     boot: Boot | None = None
     busy: float = 0.0
     """CPUs that it uses."""
+    warm_start: bool = False
     loss: Growth = NOT_REPORTED
     memory: Memory = field(default_factory=dict)
     lost: bool = False
@@ -93,6 +94,7 @@ class LiveJob:
             stopped_s=self.stopped_s,
             resumed_s=self.resumed_s,
             memory=self.memory,
+            warm_start=self.warm_start,
         )
 
     def _loss_at(self, now: float) -> Growth:
@@ -164,7 +166,7 @@ class LiveJob:
         self.lose(min(self.steps, costs.migrate_lost_s * self.rate))
         return costs.migrate_s
 
-    def training(self) -> Training:
+    def training(self, boots: Boots) -> Training:
         """How it trains with the CPU that it holds; for a job whose speed follows that."""
         assert self.bound is not None
         return training(
@@ -174,6 +176,7 @@ class LiveJob:
             placement=UNPLACED if self.lost else self.placement,
             cpu=self.cpu_held,
             boot=self.boot,
+            boots=boots,
         )
 
     # ---- what the policy learns

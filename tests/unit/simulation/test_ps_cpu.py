@@ -105,6 +105,26 @@ def test_training_goes_on_beside_what_a_rescale_starts() -> None:
     assert outcome.records[1].rescales == 1
 
 
+def test_a_replica_that_stays_may_start_its_next_program_for_less() -> None:
+    """As above, but where a replica stays its start costs 1 CPU-second. The added worker boots for 5 / 0.5 = 10 s, in
+    which the kept one has on average 0.1 CPU less: 0.8 / (10/11) of its pace."""
+    jobs = [job("a", high=1), job("b", steps=1000, high=2)]
+    costs = Costs(boot_cpu_s=5, boot_kept_cpu_s=1, rescale_s=1)
+    outcome = simulate("drf", jobs, cpus=2, speed_model=PsCpuSpeedModel(), costs=costs, check=no_violation)
+    assert finishes(outcome)["a"] == pytest.approx(27.6)
+    done = 100 + 10 / 0.176 * 0.88
+    assert finishes(outcome)["b"] == pytest.approx(27.6 + 10 + 1 + (1000 - done) * 0.112)
+
+
+def test_where_all_replicas_start_for_as_much_nothing_changes() -> None:
+    jobs = [job("a", high=1), job("b", steps=1000, high=2)]
+    one, other = (
+        simulate("drf", jobs, cpus=2, speed_model=PsCpuSpeedModel(), costs=costs)
+        for costs in (Costs(boot_cpu_s=0, rescale_s=1), Costs(boot_cpu_s=0, boot_kept_cpu_s=0, rescale_s=1))
+    )
+    assert finishes(one) == finishes(other)
+
+
 @pytest.mark.parametrize(
     ("costs", "starts_s"),
     [(Costs(start_s=12, rescale_s=1), 12), (Costs(boot_cpu_s=5, rescale_s=1), 3 + 10 + 1)],

@@ -129,7 +129,8 @@ class Report:
 
     Times are on the pod's clock, which may be wrong; `received_at` is on ours. In what Reports keep, the use of CPU is
     a mean over up to half a minute in which the pod ran the same with the same limit, and None before. `saves`: whether
-    the launcher knows how to save before its pod ends.
+    the launcher knows how to save before its pod ends. `forks`: whether the pod's next program will be forked from an
+    interpreter that has imported what it needs.
     """
 
     at: float
@@ -176,6 +177,7 @@ class Report:
     resumed_step: int | None = None
     """step at which the program of the generation that runs began"""
     saves: bool = False
+    forks: bool = False
     saved: Saved | None = None
     """the checkpoint that was asked for before the pod ends; a launcher that knows nothing of that has no such key"""
 
@@ -215,6 +217,7 @@ class Report:
             hook=raw.flag("hook"),
             resumed_step=raw.integer("resumed_step", MAX_STEPS),
             saves=raw.has("saved"),
+            forks=(start := raw.within("start")) is not None and start.any("way") == "fork",
             saved=_saved(raw.within("saved")),
         )
 
@@ -226,6 +229,7 @@ class Report:
             self.launcher,
             self.hook,
             self.modes,
+            self.forks,
             self.prepared,
             self.switch,
             self.saved,

@@ -215,6 +215,7 @@ def _core_job(spec: core.JobSpec, look: _Look, promise: Promises, phase: core.Ph
         stopped_s=_moment_s(record.stopped),
         resumed_s=_moment_s(record.resumed),
         memory=look.target.memory if look.target is not None else NO_MEMORY,
+        warm_start=report is not None and report.forks,
     )
 
 

@@ -10,24 +10,35 @@ __all__ = ["ChangeCosts", "time_left_s"]
 @dataclass(frozen=True, slots=True)
 class ChangeCosts:
     """`pause_s`: what a change of size or nodes stops training for. `start_cpu_s`: CPU time of starting one process of
-    the training program. `lost_s`: training since the newest checkpoint that a stop loses, 0 where it is confirmed."""
+    the training program. `lost_s`: training since the newest checkpoint that a stop loses, 0 where it is confirmed.
+    `start_kept_cpu_s`: CPU time of starting one in a replica that stays, of a job with a warm start."""
 
     pause_s: float = 1.0
     start_cpu_s: float = 12.0
     lost_s: float = 0.0
+    start_kept_cpu_s: float = 12.0
 
     def starting_s(self, job: Job) -> float:
         """Seconds until the slowest replica's program has started, with the CPU that it holds or requests."""
+        return self._takes_s(job, self.start_cpu_s)
+
+    def _takes_s(self, job: Job, cpu_s: float) -> float:
         spec = job.spec
         types = job.placement or spec.minimum
         slowest = min((min(job.cpu.get(t, ()), default=0) or spec.requested_cpu(t) for t in types), default=0)
-        return 1000 * self.start_cpu_s / slowest if slowest else 0.0
+        return 1000 * cpu_s / slowest if slowest else 0.0
 
     def rescale_s(self, job: Job, saved: float = 0.0) -> float:
         """The pause, and the new program's start beside the running one, which takes its CPU time at the pace of the
         slowest replica: half of what is trained meanwhile, and of the other half the part `saved` that the new size
-        would have saved. One that has yet to make a step trains nothing meanwhile: its start was in vain."""
-        return self.pause_s + self.starting_s(job) * ((1 + saved) / 2 if job.steps_per_s > 0 else 1.0)
+        would have saved. One that has yet to make a step trains nothing meanwhile: its start was in vain.
+
+        With a warm start the replicas that stay lose that for their own short start alone. Those that are added start
+        on CPU of their own: until they have, the new size saves nothing yet."""
+        starting_s = self.starting_s(job)
+        beside_s = self._takes_s(job, min(self.start_cpu_s, self.start_kept_cpu_s)) if job.warm_start else starting_s
+        part = (1 + saved) / 2 if job.steps_per_s > 0 else 1.0
+        return self.pause_s + beside_s * part + (starting_s - beside_s) * saved
 
     def move_s(self, job: Job) -> float:
         """Of replicas to other nodes: as a rescale that saves nothing by itself."""

@@ -41,10 +41,13 @@ class Training:
 
 
 class Boots:
-    """The programs of all jobs that start. `cpu_s` is the CPU time of starting one process."""
+    """The programs of all jobs that start. `cpu_s` is the CPU time of starting one process, `kept_cpu_s` that of one in
+    a replica that stays."""
 
-    def __init__(self, cpu_s: float) -> None:
+    def __init__(self, cpu_s: float, kept_cpu_s: float | None = None) -> None:
         self._cpu_s = cpu_s
+        self._kept_cpu_s = cpu_s if kept_cpu_s is None else kept_cpu_s
+        self._warm = kept_cpu_s is not None
         self._released: dict[str, float] = {}
         """By node: when what leaves it by a rescale is gone."""
         self._version = 0
@@ -82,13 +85,22 @@ class Boots:
 
     def _takes_s(self, boot: Boot, cores: Mapping[str, Sequence[float]], use: Mapping[str, float]) -> float:
         """Seconds until the slowest process has started, beside one that trains with at most half of the CPU."""
-        slowest = inf
+        takes_s = 0.0
         for type_, each in cores.items():
             kept = len(boot.placement.get(type_, ()))
             for k, held in enumerate(each):
                 spare = held - min(held * use.get(type_, 0.0), held / 2) if k < kept else held
-                slowest = min(slowest, spare, BOOT_CORES)
-        return self._cpu_s / slowest if slowest else inf
+                cpu_s = self._kept_cpu_s if k < kept else self._cpu_s
+                takes_s = max(takes_s, cpu_s / min(spare, BOOT_CORES) if spare else inf)
+        return takes_s
+
+    def cores(self, boot: Boot, cores: Mapping[str, Sequence[float]], use: Mapping[str, float]) -> float:
+        """CPUs that the start takes from each replica that trains beside it. With a warm start that is done long before
+        the replicas that are added have started, so this is the mean over all that time."""
+        if not self._warm:
+            return BOOT_CORES
+        takes_s = self._takes_s(boot, cores, use)
+        return min(BOOT_CORES, self._kept_cpu_s / takes_s) if takes_s else 0.0
 
     def free_s(self, names: Iterable[str], now: float) -> float:
         """When what leaves these nodes by rescales is gone."""
@@ -107,6 +119,7 @@ def training(
     placement: Placement,
     cpu: Cpu,
     boot: Boot | None,
+    boots: Boots,
 ) -> Training:
     """How a job of real speed `factor` times `bound` trains in `placement`, or beside `boot` where that began."""
     trains = placement if boot is None else boot.placement
@@ -115,10 +128,19 @@ def training(
     rate = pace.steps_per_s * factor
     busy = sum(pace.use.get(type_, 0.0) * sum(each) for type_, each in cores.items())
     if boot is not None:
+        starting = cores_held(groups, placement, cpu)
+        taken = boots.cores(boot, starting, pace.use)
         for type_, each in cores.items():
-            left = min(max(held - BOOT_CORES, held / 2) / held for held in each if held)
+            left = min(max(held - taken, held / 2) / held for held in each if held)
             if (use := pace.use.get(type_, 0.0)) > left:
                 rate = min(rate, pace.steps_per_s * factor * left / use)
-        starting = cores_held(groups, placement, cpu)
-        busy = max(busy, sum(min(held, BOOT_CORES) for each in starting.values() for held in each))
+        kept = {type_: len(cores.get(type_, ())) for type_ in starting}
+        busy = max(
+            busy,
+            sum(
+                min(held, taken if k < kept[type_] else BOOT_CORES)
+                for type_, each in starting.items()
+                for k, held in enumerate(each)
+            ),
+        )
     return Training(rate, pace.use, busy)

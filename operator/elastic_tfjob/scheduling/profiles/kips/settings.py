@@ -30,11 +30,14 @@ class Settings(ElasticParameters):
     )
     rescale_pause_s: Seconds = Field(1.0, description="what a rescale stops training for")
     prepare_cpu_s: Seconds = Field(12.0, description="CPU time of starting one process of the new size")
+    prepare_kept_cpu_s: Seconds = Field(
+        12.0, description="the same for a replica that stays and has imported what its next program imports"
+    )
 
     @property
     def costs(self) -> ChangeCosts:
         """What a rescale costs."""
-        return ChangeCosts(self.rescale_pause_s, self.prepare_cpu_s)
+        return ChangeCosts(self.rescale_pause_s, self.prepare_cpu_s, start_kept_cpu_s=self.prepare_kept_cpu_s)
 
     @model_validator(mode="after")
     def apart(self) -> "Settings":
