@@ -149,6 +149,7 @@ async def test_a_flood_of_invented_namespaces_starves_nobody_else() -> None:
         (f"{JOBS}?namespace=a%20b", "namespace"),
         ("/api/v1/queue?namespace=A", "namespace"),
     ],
+    ids=lambda text: str(text)[-40:],
 )
 async def test_what_is_no_name_is_refused_before_anybody_is_asked(path: str, where: str) -> None:
     async with serving() as asked:
