@@ -204,6 +204,17 @@ async def test_more_junk_than_is_remembered_makes_no_known_token_a_stranger(monk
         assert asked.api.tokens == before
 
 
+async def test_a_user_of_many_tokens_makes_no_other_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_tfjob.controller.query.reviews._TOKENS", 16)
+    async with serving(max_reviews_per_s=1000) as asked:
+        client = await asked.at()
+        assert await status(client, "of-known") == 200
+        assert {await status(client, f"of-many~{i}") for i in range(30)} == {200}
+        before = asked.api.tokens
+        assert [await status(client, token) for token in ("of-known", "of-many~29", "of-many~28")] == [200] * 3
+        assert asked.api.tokens == before
+
+
 async def test_one_user_holds_some_of_the_streams_whatever_their_tokens() -> None:
     async with serving(max_reviews_per_s=1000) as asked, AsyncExitStack() as opened:
         client = await asked.at()

@@ -61,12 +61,20 @@ class Reviewer(Protocol):
 
 class Remembered(Generic[K, V]):
     """Answers by question, each for as long as `keep_s` says of it: at most `most` that say yes (are true), and as many
-    that say no, so that what somebody invents pushes nobody's right out. Who asks the same at the same time shares one
-    answer; errors are not remembered."""
+    that say no, so that what somebody invents pushes nobody's right out. `owner` says whom a yes is about, of whom an
+    eighth is remembered at the most. Who asks the same at the same time shares one answer; errors are not remembered.
+    """
 
-    def __init__(self, most: int, keep_s: Callable[[V], float], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        most: int,
+        keep_s: Callable[[V], float],
+        owner: Callable[[V], Hashable] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._most = most
         self._keep_s = keep_s
+        self._owner = owner
         self._clock = clock
         self._known: dict[bool, OrderedDict[K, tuple[float, V]]] = {True: OrderedDict(), False: OrderedDict()}
         self._asking: dict[K, asyncio.Task[V]] = {}
@@ -108,6 +116,11 @@ class Remembered(Generic[K, V]):
         answers = self._known[bool(answer)]
         answers[question] = self._clock() + self._keep_s(answer), answer
         answers.move_to_end(question)
+        if answer and self._owner is not None and len(answers) > self._most // 8:
+            owner = self._owner(answer)
+            mine = [asked for asked, (_, given) in answers.items() if self._owner(given) == owner]
+            if len(mine) > self._most // 8:
+                del answers[mine[0]]
         while len(answers) > self._most:
             answers.popitem(last=False)
         return answer
@@ -185,7 +198,9 @@ class TokenGate(_RightsGate):
 
     def __init__(self, api: Reviewer, limits: Callable[[], QueryLimits]) -> None:
         super().__init__(api, limits)
-        self._askers: Remembered[bytes, Asker | None] = Remembered(_TOKENS, self._keep_s)
+        self._askers: Remembered[bytes, Asker | None] = Remembered(
+            _TOKENS, self._keep_s, lambda asker: asker.user if asker is not None else None
+        )
         self._strangers = Turns(
             lambda: self._limits().max_reviews_per_s, _IN_FLIGHT, STRANGERS, "tokens that are not known yet"
         )
