@@ -27,6 +27,7 @@ POLICY = ROOT / "e2e" / "audit-policy.yaml"
 
 NEVER_ASKED = {
     "write operatorannotations.elastic.kubeflow.org": "no request, but what the ValidatingAdmissionPolicies ask for",
+    "write nodeloans.elastic.kubeflow.org": "no request, but what the policy of the component loans asks for",
     "update tfjobs/finalizers.kubeflow.org": "asked for by the admission plugin OwnerReferencesPermissionEnforcement",
 }
 """Rights that no request shows, and why they are there."""
@@ -121,6 +122,23 @@ def rendered(overlay: Path = OVERLAY) -> list[dict[str, Any]]:
     """The objects of an overlay."""
     text = run([binaries.path("kube"), "kubectl", "kustomize", overlay])
     return [item for item in yaml.safe_load_all(text) if item]
+
+
+def of_component(name: str) -> set[Right]:
+    """The rights that a component adds."""
+    role = ROOT / "manifests" / "components" / name / "role.yaml"
+    return granted(item for item in yaml.safe_load_all(role.read_text()) if item)
+
+
+def differs_from(component: str, log: Iterable[str]) -> list[str]:
+    """How what an operator with a component asked for, beyond the rights of the overlay, differs from the rights of
+    that component: nothing was refused, nothing more was asked for, and nothing less."""
+    found, rights = requests(log), of_component(component)
+    return [
+        *(f"refused: {right} ({example})" for right, example in sorted(found.refused.items())),
+        *(f"not granted: {right}" for right in sorted(found.asked - granted(rendered()) - rights)),
+        *(f"not used: {right}" for right in unused(rights, found.asked)),
+    ]
 
 
 @main

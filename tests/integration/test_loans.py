@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness import kwok
+from harness import audit, kwok
 from harness.api import CORE, NODES, Api, Object, events, pods, tfjobs
 from harness.controlplane import ControlPlane
 from harness.operators import install, kubectl, service_account
@@ -24,7 +24,9 @@ OTHER_TAINT = {"key": "example.com/mine", "value": "x", "effect": "PreferNoSched
 
 pytestmark = [
     pytest.mark.timeout(420),
-    pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True),
+    pytest.mark.parametrize(
+        "own_plane", [{"scheduler": True, "controller_manager": True, "audit": True}], indirect=True
+    ),
 ]
 
 
@@ -163,6 +165,7 @@ async def test_a_node_is_lent_and_comes_back_whenever_the_operator_is_killed(
             again = await until(api, "guest", lambda target: target["replicas"], within_s=120)
             assert again["nodes"] == {"Worker": ["kwok-000"] * 2}
             assert loan_of(await api.get(f"{NODES}/kwok-001")) == ("returned", False)
+    assert audit.differs_from("loans", own_plane.audit_log.read_text().splitlines()) == []
 
 
 async def test_what_others_do_to_a_lent_node_and_what_is_forbidden(own_plane: ControlPlane, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from conformance.manifest import tfjob
-from harness import operators
+from harness import audit, operators
 from harness.api import Api, tfjobs
 from harness.controlplane import ControlPlane, free_port
 
@@ -37,10 +37,11 @@ async def _ask(url: str, token: str = "") -> tuple[int, Mapping[str, Any]]:
         return response.status, await response.json()
 
 
+@pytest.mark.parametrize("own_plane", [{"audit": True}], indirect=True)
 async def test_a_token_shows_the_jobs_of_its_namespaces_from_leader_and_standby(
     own_plane: ControlPlane, tmp_path: Path
 ) -> None:
-    """Both replicas have the rights of the manifests with the component, and no more."""
+    """Both replicas have the rights of the manifests with the component, no more, and use all of the component's."""
     await asyncio.to_thread(operators.install, "ours", own_plane.kubeconfig)
     identity = await asyncio.to_thread(operators.service_account, "ours", own_plane.kubeconfig)
     for item in yaml.safe_load_all((ROOT / "manifests/components/query-api/role.yaml").read_text()):
@@ -79,6 +80,7 @@ async def test_a_token_shows_the_jobs_of_its_namespaces_from_leader_and_standby(
                 assert (await _ask(f"http://127.0.0.1:{port}/api/v1/nodes", token))[0] == 403
                 assert (await _ask(jobs, "no.such.token"))[0] == 401
                 assert (await _ask(jobs))[0] == 401
+    assert audit.differs_from("query-api", own_plane.audit_log.read_text().splitlines()) == []
 
 
 async def test_an_open_address_without_a_gate_is_refused_at_the_start(tmp_path: Path) -> None:

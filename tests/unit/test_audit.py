@@ -93,3 +93,20 @@ def test_the_log_of_the_cluster_does_not_fill_the_disk() -> None:
     size_mb, old = int(arguments["audit-log-maxsize"]), int(arguments["audit-log-maxbackup"])
     assert 150 <= size_mb * old <= 500
     assert arguments["audit-log-path"] == f"{cluster.AUDIT_LOGS}/audit.log"
+
+
+def test_a_component_is_compared_beyond_the_overlay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "rendered", lambda: [ROLE, binding("r", audit.ACCOUNT)])
+    used = [line("list", "pods"), line("get", "nodes"), line("patch", "nodes")]
+    assert audit.differs_from("loans", used) == []
+    assert audit.differs_from("loans", used[:2]) == ["not used: patch nodes"]
+    more = [*used, line("delete", "nodes"), line("update", "nodes", decision="forbid")]
+    assert audit.differs_from("loans", more) == [
+        "refused: update nodes (/nodes)",
+        "not granted: delete nodes",
+        "not granted: update nodes",
+    ]
+    assert sorted(map(str, audit.of_component("query-api"))) == [
+        "create subjectaccessreviews.authorization.k8s.io",
+        "create tokenreviews.authentication.k8s.io",
+    ]

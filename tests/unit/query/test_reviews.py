@@ -11,7 +11,7 @@ from elastic_tfjob.controller.kube.errors import ApiError
 from elastic_tfjob.controller.objects.settings import QueryLimits
 from elastic_tfjob.controller.query import reviews
 from elastic_tfjob.controller.query.gate import Asker, Refused
-from elastic_tfjob.controller.query.reviews import HeaderGate, Rates, Remembered, TokenGate
+from elastic_tfjob.controller.query.reviews import HeaderGate, Remembered, TokenGate
 
 from .build import running, world
 
@@ -132,39 +132,6 @@ async def test_without_the_api_server_nobody_is_let_in(status: int, said: str) -
         assert (await gate(server).asker(bearer("of-ann"), "peer")).extra == {"k": ("v",)}
 
 
-async def test_unknown_tokens_are_counted_and_known_ones_go_on() -> None:
-    server = Server(ann=["mine"])
-    found = gate(server, max_reviews_per_s=10)
-    await found.asker(bearer("of-ann"), "me")
-    statuses = []
-    for number in range(30):
-        with pytest.raises(Refused) as refused:
-            await found.asker(bearer(f"guess-{number}"), "bad")
-        statuses.append(refused.value.status)
-    assert statuses.count(401) == 10  # half of what all together may send
-    assert statuses[-1] == 429
-    assert (await found.asker(bearer("of-ann"), "bad")).user == "ann"
-    assert (await found.asker(bearer("of-bob"), "me")).user == "bob"
-
-
-def test_rates_recover_and_forget_peers() -> None:
-    now = 0.0
-    rates = Rates(lambda: 10, clock=lambda: now)
-    for _ in range(10):
-        rates.admit("peer")
-    with pytest.raises(Refused):
-        rates.admit("peer")
-    now = 1.0
-    for _ in range(5):
-        rates.admit("peer")
-    with pytest.raises(Refused):
-        rates.admit("peer")
-    for number in range(3000):
-        now += 1.0
-        rates.admit(f"peer-{number}")
-    assert len(rates._used) <= 1024
-
-
 async def test_answers_are_shared_bounded_and_expire() -> None:
     now, asked = 0.0, 0
     memory: Remembered[int, int] = Remembered(3, lambda answer: 60.0 if answer else 5.0, clock=lambda: now)
@@ -229,21 +196,33 @@ async def test_a_header_that_is_there_twice_is_nobodys() -> None:
         await found.asker(headers, "peer")
 
 
-async def test_questions_that_wait_for_an_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks may have gone, and asks again."""
-    monkeypatch.setattr(reviews, "_UNDER_WAY", 3)
-    known, held = Remembered[int, bool](10, lambda _: 1.0), asyncio.Event()
+async def test_what_is_invented_pushes_nobodys_right_out() -> None:
+    memory: Remembered[int, bool] = Remembered(3, lambda _: 60.0)
+    asked = 0
 
-    async def ask() -> bool:
-        return await held.wait()
+    async def answer(yes: bool) -> bool:
+        nonlocal asked
+        asked += 1
+        return yes
 
-    asked = [asyncio.create_task(known.get(number, ask)) for number in range(3)]
-    await asyncio.sleep(0)
-    with pytest.raises(Refused) as refused:
-        await known.get(3, ask)
-    assert refused.value.status == 503
-    shared = asyncio.create_task(known.get(0, ask))
-    await asyncio.sleep(0)
-    held.set()
-    assert await asyncio.gather(shared, *asked) == [True] * 4
-    assert await known.get(3, ask)
+    await memory.get(0, lambda: answer(True))
+    for question in range(1, 100):
+        await memory.get(question, lambda: answer(False))
+    assert len(memory) == 4
+    before = asked
+    assert await memory.get(0, lambda: answer(False))
+    assert asked == before
+
+
+async def test_a_yes_that_becomes_a_no_is_one() -> None:
+    now = 0.0
+    memory: Remembered[str, bool] = Remembered(3, lambda _: 1.0, clock=lambda: now)
+
+    async def answer(yes: bool) -> bool:
+        return yes
+
+    for yes in (True, False, True):
+        now += 2.0
+        assert await memory.get("q", lambda yes=yes: answer(yes)) is yes  # type: ignore[misc]
+        assert memory.last("q") is (True if yes else None)
+        assert len(memory) == 1

@@ -4,7 +4,7 @@ import asyncio
 import pkgutil
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -122,20 +122,23 @@ async def test_before_all_is_read_nothing_is_answered() -> None:
 class _Slow(NoGate):
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
+        self.waiting = 0
 
-    async def asker(self, headers: Mapping[str, str], peer: str) -> Asker:
+    async def namespaces(self, asker: Asker, among: Collection[str]) -> Collection[str] | None:
+        self.waiting += 1
         await self.go_on.wait()
-        return await super().asker(headers, peer)
+        return None
 
 
 async def test_open_requests_are_bounded_and_counted_down() -> None:
-    gate, found = _Slow(), world()
+    gate, found = _Slow(), world(running())
     found.configuration = parse_configuration("query: {max_open_requests: 2}")
     async with found.client(gate) as client:
         open_ = [asyncio.create_task(ask(client, JOBS)) for _ in range(2)]
         async with asyncio.timeout(10):
-            while (await client.get("/api/v1/openapi.json")).status != 503:
+            while gate.waiting < 2:
                 await asyncio.sleep(0.01)
+        await ask(client, "/api/v1/nodes", 503)
         gate.go_on.set()
         await asyncio.gather(*open_)
         for _ in range(5):

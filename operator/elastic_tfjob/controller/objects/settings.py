@@ -73,12 +73,21 @@ class QueryLimits(_Model):
     max_streams: int = Field(
         100, ge=0, le=180, description="open live streams, which are not counted above; more are answered 503"
     )
+    max_streams_per_user: int = Field(
+        10, ge=1, le=180, description="of those, open by one user (--query-auth=none knows none); more are answered 429"
+    )
     allow_cache_s: float = Field(
         60.0, ge=0, le=3600, description="for so long what the API server allows somebody is remembered"
     )
     deny_cache_s: float = Field(5.0, ge=0, le=3600, description="for so long what it denies is remembered")
     max_reviews_per_s: float = Field(
-        20.0, ge=1, le=1000, description="questions to the API server about tokens and rights; more are answered 429"
+        20.0,
+        ge=1,
+        le=1000,
+        description="questions to the API server about tokens that are not known yet; addresses take turns",
+    )
+    max_access_reviews_per_s: float = Field(
+        100.0, ge=1, le=10_000, description="questions to it about what users may see; users take turns"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from elastic_tfjob.controller.query import answers
 from elastic_tfjob.controller.query.rows.job import JOB_STATES
-from elastic_tfjob.controller.query.rows.listing import MAX_FILTER, MAX_OFFSET, MAX_PAGE, PAGE, SORTED_BY
+from elastic_tfjob.controller.query.rows.listing import MAX_FILTER, MAX_OFFSET, MAX_PAGE, NAMES, PAGE, SORTED_BY
 
 __all__ = ["LISTED", "PAGED", "PREFIX", "ROUTES", "STREAM", "Route", "document"]
 
@@ -19,11 +19,17 @@ STREAM: Final = f"{PREFIX}/stream"
 PAGED: Final = ("namespace", "limit", "offset")
 LISTED: Final = ("namespace", "state", "name", "sort", "limit", "offset")
 
-_NAME: Final = {"type": "string", "minLength": 1, "maxLength": MAX_FILTER}
+_NAMES: Final = {
+    name: {"type": "string", "minLength": 1, "maxLength": most, "pattern": pattern}
+    for name, (pattern, most, _) in NAMES.items()
+}
 _FILTER: Final = {"type": "string", "maxLength": MAX_FILTER, "pattern": r"^[\x20-\x7E]*$"}
 
 _PARAMETERS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
-    "namespace": ("only of this namespace", _FILTER),
+    "namespace": (
+        "only of this namespace",
+        {"type": "string", "maxLength": NAMES["namespace"][1], "pattern": f"^({NAMES['namespace'][0][1:-1]})?$"},
+    ),
     "name": ("only jobs with this text in their names", _FILTER),
     "state": (
         "only jobs in one of these states, with commas between them",
@@ -62,11 +68,11 @@ ROUTES: Final = (
 )
 
 _REFUSALS: Final = {
-    "400": "a parameter is wrong",
+    "400": "a parameter is wrong, or a name is none that anything can have",
     "401": "no token, or one that the API server does not accept",
     "403": "not allowed to read this",
     "404": "there is no such job",
-    "429": "too many tokens were sent that had to be reviewed",
+    "429": "you, or others at your address, ask too much at once, or have too many streams open",
     "503": "too many requests are open, or the operator has not read all objects yet",
 }
 
@@ -96,7 +102,7 @@ def document() -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for route in ROUTES:
         placed = [
-            {"name": name, "in": "path", "required": True, "schema": dict(_NAME)}
+            {"name": name, "in": "path", "required": True, "schema": dict(_NAMES[name])}
             for name in ("namespace", "name")
             if f"{{{name}}}" in route.path
         ]

@@ -2,6 +2,9 @@
 
 What was learned is remembered for a bounded time and of a bounded number of askers, so a right that is taken away holds
 on for `allow_cache_s` at the most. Tokens are kept as keyed digests only.
+
+Questions are bounded, and nobody's wait behind all those of somebody else. Tokens that were never accepted take turns
+by the address that they come from; all else takes turns by user, and so never waits for them.
 """
 
 import asyncio
@@ -9,28 +12,34 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from hashlib import blake2b
+from ipaddress import IPv6Address, ip_address
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from elastic_tfjob.controller.kube.errors import ApiError
 from elastic_tfjob.controller.objects.settings import QueryLimits
+from elastic_tfjob.controller.query.fair import Room, Turns
 from elastic_tfjob.controller.query.gate import Asker, Gate, NoGate, Refused
 
-__all__ = ["TOKEN_HEADER", "Auth", "HeaderGate", "Rates", "Remembered", "Reviewer", "TokenGate", "gate_of"]
+__all__ = ["STRANGERS", "TOKEN_HEADER", "Auth", "HeaderGate", "Remembered", "Reviewer", "TokenGate", "gate_of"]
 
 Auth = Literal["none", "token", "header"]
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _TOKENS: Final = 1024
+# Each of a user, a resource and a namespace of up to 63 characters: less than half a KiB.
 _RIGHTS: Final = 8192
-_PEERS: Final = 1024
 # Namespaces that are looked at one by one for an asker who may not list the TFJobs of all.
 _NAMESPACES: Final = 256
-# Questions about rights that are under way at once.
+# Questions to the API server that are under way at once, about tokens and about users each.
 _IN_FLIGHT: Final = 16
-# And those that wait for it: whoever asked may have gone meanwhile.
-_UNDER_WAY: Final = 4096
+# Those about users that wait: one user has half at the most, which is one for each of twice as many namespaces as are
+# looked at for an answer.
+_WAITING: Final = 4 * _NAMESPACES
+STRANGERS: Final = 128
+"""Requests that wait until it is known whose they are. They are not among the open ones yet."""
 _TIMEOUT_S: Final = 5.0
 _MAX_TOKEN: Final = 8192
 _MAX_USER: Final = 253
@@ -51,69 +60,70 @@ class Reviewer(Protocol):
 
 
 class Remembered(Generic[K, V]):
-    """Answers by question, at most `most` of them, each for as long as `keep_s` says of it. Who asks the same at the
-    same time shares one answer; errors are not remembered. Raises Refused where too much is asked at once."""
+    """Answers by question, each for as long as `keep_s` says of it: at most `most` that say yes (are true), and as many
+    that say no, so that what somebody invents pushes nobody's right out. `owner` says whom a yes is about, of whom an
+    eighth is remembered at the most. Who asks the same at the same time shares one answer; errors are not remembered.
+    """
 
-    def __init__(self, most: int, keep_s: Callable[[V], float], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        most: int,
+        keep_s: Callable[[V], float],
+        owner: Callable[[V], Hashable] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._most = most
         self._keep_s = keep_s
+        self._owner = owner
         self._clock = clock
-        self._known: OrderedDict[K, tuple[float, V]] = OrderedDict()
+        self._known: dict[bool, OrderedDict[K, tuple[float, V]]] = {True: OrderedDict(), False: OrderedDict()}
         self._asking: dict[K, asyncio.Task[V]] = {}
 
     def __len__(self) -> int:
-        return len(self._known)
+        return sum(map(len, self._known.values()))
 
-    async def get(self, question: K, ask: Callable[[], Awaitable[V]]) -> V:
-        """The answer: remembered, under way, or asked for now. Raises what `ask` raises."""
-        known = self._known.get(question)
-        if known is not None and self._clock() < known[0]:
-            self._known.move_to_end(question)
-            return known[1]
-        task = self._asking.get(question)
-        if task is None:
-            if len(self._asking) >= _UNDER_WAY:
-                raise Refused(503, "too many questions to the API server are under way", again_s=1)
-            task = self._asking[question] = asyncio.create_task(self._ask(question, ask))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # somebody may have hung up
-        return await asyncio.shield(task)
+    def last(self, question: K) -> V | None:
+        """What was answered last, if that was a yes; it may hold no more."""
+        known = self._known[True].get(question)
+        return known[1] if known is not None else None
+
+    async def get(
+        self,
+        question: K,
+        ask: Callable[[], Awaitable[V]],
+        waiting: AbstractContextManager[None] | None = None,
+    ) -> V:
+        """The answer: remembered, under way, or asked for now, and then `waiting` is open until it comes. Raises what
+        `ask` and `waiting` raise."""
+        for answers in self._known.values():
+            known = answers.get(question)
+            if known is not None and self._clock() < known[0]:
+                answers.move_to_end(question)
+                return known[1]
+        with waiting or nullcontext():
+            task = self._asking.get(question)
+            if task is None:
+                task = self._asking[question] = asyncio.create_task(self._ask(question, ask))
+                task.add_done_callback(lambda done: done.cancelled() or done.exception())  # somebody may have hung up
+            return await asyncio.shield(task)
 
     async def _ask(self, question: K, ask: Callable[[], Awaitable[V]]) -> V:
         try:
             answer = await ask()
         finally:
             del self._asking[question]
-        self._known[question] = self._clock() + self._keep_s(answer), answer
-        self._known.move_to_end(question)
-        while len(self._known) > self._most:
-            self._known.popitem(last=False)
+        self._known[not answer].pop(question, None)
+        answers = self._known[bool(answer)]
+        answers[question] = self._clock() + self._keep_s(answer), answer
+        answers.move_to_end(question)
+        if answer and self._owner is not None and len(answers) > self._most // 8:
+            owner = self._owner(answer)
+            mine = [asked for asked, (_, given) in answers.items() if self._owner(given) == owner]
+            if len(mine) > self._most // 8:
+                del answers[mine[0]]
+        while len(answers) > self._most:
+            answers.popitem(last=False)
         return answer
-
-
-class Rates:
-    """How many new questions each peer, and all together, may ask: twice what is allowed of all in a second at once,
-    and then as many a second; of one peer half of that."""
-
-    def __init__(self, per_s: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
-        self._per_s = per_s
-        self._clock = clock
-        # By peer, and under None of all: when the bucket was looked at last, and how full it was then.
-        self._used: OrderedDict[str | None, tuple[float, float]] = OrderedDict()
-
-    def admit(self, peer: str) -> None:
-        """Count one question. Raises Refused where there were too many."""
-        now, per_s = self._clock(), self._per_s()
-        levels = {}
-        for name, rate in ((peer, per_s / 2), (None, per_s)):
-            at, level = self._used.get(name, (now, 0.0))
-            levels[name] = max(0.0, level - rate * (now - at)) + 1.0
-            if levels[name] > max(1.0, 2 * rate):
-                raise Refused(429, "too many tokens were sent that are not known yet", again_s=1)
-        for name, level in levels.items():
-            self._used[name] = now, level
-            self._used.move_to_end(name)
-        while len(self._used) > _PEERS:
-            self._used.popitem(last=False)
 
 
 class _RightsGate:
@@ -123,7 +133,9 @@ class _RightsGate:
         self._api = api
         self._limits = limits
         self._rights: Remembered[tuple[Asker, str, str], bool] = Remembered(_RIGHTS, self._keep_s)
-        self._in_flight = asyncio.Semaphore(_IN_FLIGHT)
+        self._turns = Turns(
+            lambda: self._limits().max_access_reviews_per_s, _IN_FLIGHT, _WAITING, "questions to the API server"
+        )
 
     def _keep_s(self, allowed: object) -> float:
         limits = self._limits()
@@ -152,18 +164,26 @@ class _RightsGate:
                 spec["uid"] = asker.uid
             if asker.extra:
                 spec["extra"] = {name: list(values) for name, values in asker.extra.items()}
-            async with self._in_flight:
-                status = await self._review(_ACCESS_REVIEWS, "authorization.k8s.io/v1", "SubjectAccessReview", spec)
+            status = await self._review(
+                self._turn(asker), _ACCESS_REVIEWS, "authorization.k8s.io/v1", "SubjectAccessReview", spec
+            )
             return status.get("allowed") is True
 
         return await self._rights.get((asker, resource, namespace), ask)
 
-    async def _review(self, path: str, version: str, kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    def _turn(self, asker: Asker) -> AbstractAsyncContextManager[None]:
+        """By the user's name: each token of a ServiceAccount is another Asker, by what `extra` says of it."""
+        return self._turns.turn(asker.user)
+
+    async def _review(
+        self, turn: AbstractAsyncContextManager[None], path: str, version: str, kind: str, spec: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """The status of a review. Nothing is stored by it."""
         try:
-            answer = await self._api.once(
-                "POST", path, {"apiVersion": version, "kind": kind, "spec": spec}, timeout_s=_TIMEOUT_S
-            )
+            async with turn:
+                answer = await self._api.once(
+                    "POST", path, {"apiVersion": version, "kind": kind, "spec": spec}, timeout_s=_TIMEOUT_S
+                )
         except ApiError as error:
             hint = f": the operator may not create a {kind} (manifests/components/query-api)"
             why = hint if error.status == 403 else ", which does not answer"
@@ -178,8 +198,14 @@ class TokenGate(_RightsGate):
 
     def __init__(self, api: Reviewer, limits: Callable[[], QueryLimits]) -> None:
         super().__init__(api, limits)
-        self._askers: Remembered[bytes, Asker | None] = Remembered(_TOKENS, self._keep_s)
-        self._rates = Rates(lambda: self._limits().max_reviews_per_s)
+        self._askers: Remembered[bytes, Asker | None] = Remembered(
+            _TOKENS, self._keep_s, lambda asker: asker.user if asker is not None else None
+        )
+        self._strangers = Turns(
+            lambda: self._limits().max_reviews_per_s, _IN_FLIGHT, STRANGERS, "tokens that are not known yet"
+        )
+        # Requests may share a token, and so a turn.
+        self._waiting = Room(lambda: STRANGERS, "requests with tokens that are not known yet")
         self._key = secrets.token_bytes(32)
 
     async def asker(self, headers: Mapping[str, str], peer: str) -> Asker:
@@ -192,12 +218,18 @@ class TokenGate(_RightsGate):
         if len(token) > _MAX_TOKEN or not (token.isascii() and token.isprintable()):
             raise Refused(401, "this is no token", where="Authorization", allowed="Bearer TOKEN")
 
+        digest = blake2b(token.encode(), key=self._key, digest_size=32).digest()
+        before, source = self._askers.last(digest), _source(peer)
+
         async def ask() -> Asker | None:
-            self._rates.admit(peer)
-            status = await self._review(_TOKEN_REVIEWS, "authentication.k8s.io/v1", "TokenReview", {"token": token})
+            turn = self._strangers.turn(source) if before is None else self._turn(before)
+            status = await self._review(
+                turn, _TOKEN_REVIEWS, "authentication.k8s.io/v1", "TokenReview", {"token": token}
+            )
             return _asker(status)
 
-        found = await self._askers.get(blake2b(token.encode(), key=self._key, digest_size=32).digest(), ask)
+        place = ("address", source) if before is None else ("user", before.user)
+        found = await self._askers.get(digest, ask, self._waiting.hold(place))
         if found is None:
             raise Refused(
                 401, "the API server does not accept this token", where="Authorization", allowed="Bearer TOKEN"
@@ -232,6 +264,18 @@ def gate_of(auth: Auth, api: Reviewer, limits: Callable[[], QueryLimits], header
     if auth == "token":
         return TokenGate(api, limits)
     return HeaderGate(api, limits, header) if auth == "header" else NoGate()
+
+
+def _source(peer: str) -> str:
+    """Whom an address is counted for: of IPv6 the network of 64 bits, of which one machine may have all addresses."""
+    try:
+        address = ip_address(peer.partition("%")[0])
+    except ValueError:
+        return peer
+    if isinstance(address, IPv6Address):
+        mapped = address.ipv4_mapped
+        return str(mapped) if mapped is not None else str(IPv6Address(int(address) >> 64 << 64))
+    return str(address)
 
 
 def _asker(status: Mapping[str, Any]) -> Asker | None:

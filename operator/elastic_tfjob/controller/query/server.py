@@ -5,7 +5,7 @@ import gc
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -23,11 +23,12 @@ from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.query import answers, assets, openapi
-from elastic_tfjob.controller.query.gate import Asker, Gate, Refused
+from elastic_tfjob.controller.query.fair import Room
+from elastic_tfjob.controller.query.gate import ANYBODY, Asker, Gate, Refused
 from elastic_tfjob.controller.query.index import Cache, Index
 from elastic_tfjob.controller.query.rows.forecast import forecast_row
 from elastic_tfjob.controller.query.rows.job import JobRow, job_row, see
-from elastic_tfjob.controller.query.rows.listing import BadQuery, Listing, Page, page
+from elastic_tfjob.controller.query.rows.listing import BadQuery, Listing, Page, dns_name, page
 from elastic_tfjob.controller.query.rows.live import live_row
 from elastic_tfjob.controller.query.rows.node import NodeRow, node_rows
 from elastic_tfjob.controller.query.rows.timeline import sizes, timeline
@@ -39,13 +40,15 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Ask = Callable[[web.Request], Awaitable[Any]]
 
 _TIMEOUT_S: Final = 30.0
 _KEEP_ALIVE_S: Final = 30.0
 # Nodes are summed up over all pods: once in so long, however many ask.
 _NODES_S: Final = 1.0
 _LOOK_S: Final = 0.5
+# Requests that are handled at once: more than streams, open requests and those of strangers together, whose own bounds
+# say in words what there is too much of.
+_AT_ONCE: Final = 384
 # Pages that many ask for again and again are sorted once after a change.
 _PAGES: Final = 64
 _HEADERS: Final = {
@@ -70,6 +73,20 @@ class Source:
     missing: Callable[[], str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What somebody asks. `key` names the job that it is about, where it is about one; `turn` is had while something is
+    computed: streams have it one after the other."""
+
+    asker: Asker
+    listing: Listing
+    key: Key
+    turn: AbstractAsyncContextManager[Any]
+
+
+Ask = Callable[[_Question], Awaitable[Any]]
+
+
 class QueryServer:
     """The server. `gate` says who may see what."""
 
@@ -77,17 +94,19 @@ class QueryServer:
         self._source = source
         self._gate = gate
         self._index = Index(source.jobs, source.configuration, source.priorities)
-        self._open = 0
+        self._open = Room(lambda: source.configuration().query.max_open_requests, "requests")
         self._document = orjson.dumps(openapi.document())
         self._nodes: tuple[float, Sequence[NodeRow]] = float("-inf"), ()
         self._counting = asyncio.Lock()
         self._pages: OrderedDict[Any, tuple[int, Page[JobRow]]] = OrderedDict()
-        self._streams = Streams(lambda: source.configuration().query.max_streams, self._version, _problem)
+        self._streams = Streams(lambda: source.configuration().query, self._version, _problem)
 
     def serve(self, address: str) -> AbstractAsyncContextManager[None]:
         """Serve at an address of Options while the context is open. Raises OSError where it is taken."""
         # A stream whose reader has gone ends at once, not at the next thing there is to tell.
-        return listening(address, self.application(), keepalive_timeout=_KEEP_ALIVE_S, handler_cancellation=True)
+        return listening(
+            address, self.application(), most=_AT_ONCE, keepalive_timeout=_KEEP_ALIVE_S, handler_cancellation=True
+        )
 
     async def run(self) -> None:
         """Read all jobs once they are there, so that nobody who asks waits for it. Never returns."""
@@ -109,8 +128,9 @@ class QueryServer:
             "listForecasts": self._list_forecasts,
         }
         for route in openapi.ROUTES:
-            app.router.add_get(openapi.PREFIX + route.path, _once(handlers[route.name]), allow_head=False)
-            app.router.add_get(openapi.STREAM + route.path, self._stream(handlers[route.name]), allow_head=False)
+            ask = handlers[route.name]
+            app.router.add_get(openapi.PREFIX + route.path, self._once(route, ask), allow_head=False)
+            app.router.add_get(openapi.STREAM + route.path, self._stream(route, ask), allow_head=False)
         assets.add(app.router)
         app.on_shutdown.append(self._streams.close)
         app.router.add_get(f"{openapi.PREFIX}/openapi.json", self._show_document, allow_head=False)
@@ -118,12 +138,8 @@ class QueryServer:
 
     @web.middleware
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Errors in JSON, and no more open requests than are allowed."""
-        most = self._source.configuration().query.max_open_requests
-        streams = request.path.startswith(f"{openapi.STREAM}/")  # they are counted for themselves
-        if self._open >= most and not streams:
-            return _refusal(Refused(503, f"{most} requests are open, and no more are taken at once", again_s=1))
-        self._open += not streams
+        """Errors in JSON, and within some time."""
+        streams = request.path.startswith(f"{openapi.STREAM}/")
         try:
             async with asyncio.timeout(None if streams else _TIMEOUT_S):
                 return await handler(request)
@@ -142,15 +158,27 @@ class QueryServer:
         except Exception as error:
             log.error("bug: query failed", path=cut(request.path, 200), error=excerpt(error), trace=trace(error))
             return _refusal(Refused(500, "the operator has a bug here; its log tells more"))
-        finally:
-            self._open -= not streams
 
     def _version(self) -> int:
         return self._source.jobs.changes
 
-    def _stream(self, ask: Ask) -> Handler:
+    def _once(self, route: openapi.Route, ask: Ask) -> Handler:
+        async def answer(request: web.Request) -> web.Response:
+            listing, key = _asked(request, route)
+            asker = await self._asker(request)
+            with self._open.hold(asker.user, alone=asker == ANYBODY):
+                return _json(orjson.dumps(await ask(_Question(asker, listing, key, nullcontext()))))
+
+        return answer
+
+    def _stream(self, route: openapi.Route, ask: Ask) -> Handler:
         async def serve(request: web.Request) -> web.StreamResponse:
-            return await self._streams.serve(request, ask)
+            listing, key = _asked(request, route)
+
+            async def again() -> Any:
+                return await ask(_Question(await self._asker(request), listing, key, self._streams.turn))
+
+            return await self._streams.serve(request, await self._asker(request), again)
 
         return serve
 
@@ -164,65 +192,67 @@ class QueryServer:
         Listing.parse(request.query.items(), ())
         return _json(self._document)
 
-    async def _list_jobs(self, request: web.Request) -> answers.Jobs:
-        asker = await self._asker(request)
-        listing, found = await self._page(request, asker)
+    async def _list_jobs(self, asked: _Question) -> answers.Jobs:
+        found, listing = await self._page(asked), asked.listing
         return answers.Jobs(items=tuple(found.items), total=found.total, offset=listing.offset, limit=listing.limit)
 
-    async def _list_forecasts(self, request: web.Request) -> answers.Forecasts:
-        asker = await self._asker(request)
-        listing, found = await self._page(request, asker)
+    async def _list_forecasts(self, asked: _Question) -> answers.Forecasts:
+        found, listing = await self._page(asked), asked.listing
         items = []
-        for row in found.items:
-            for job in self._source.jobs.of_job((row.namespace, row.name)):
-                seen = see(job)
-                items.append(forecast_row(seen, job_row(seen)))
-            await asyncio.sleep(0)
+        async with asked.turn:
+            for row in found.items:
+                for job in self._source.jobs.of_job((row.namespace, row.name)):
+                    seen = see(job)
+                    items.append(forecast_row(seen, job_row(seen)))
+                await asyncio.sleep(0)
         return answers.Forecasts(items=tuple(items), total=found.total, offset=listing.offset, limit=listing.limit)
 
-    async def _page(self, request: web.Request, asker: Asker) -> tuple[Listing, Page[JobRow]]:
-        listing = Listing.parse(request.query.items(), openapi.LISTED)
+    async def _page(self, asked: _Question) -> Page[JobRow]:
+        listing = asked.listing
         version = self._version()  # before: what the rows are at least as new as
-        allowed, seen = await self._visible(asker, await self._index.rows(), listing.namespace)
+        async with asked.turn:
+            rows = await self._index.rows()
+        allowed, seen = await self._visible(asked.asker, rows, listing.namespace)
         rights = None if allowed is None else frozenset(allowed)
         known = self._pages.get((listing, rights))
         if known is None or known[0] != version:
-            # In a thread: to sort 10,000 rows takes longer than others should wait for the event loop.
-            known = version, await asyncio.to_thread(page, seen, listing)
+            async with asked.turn:
+                # In a thread: to sort 10,000 rows takes longer than others should wait for the event loop.
+                known = version, await asyncio.to_thread(page, seen, listing)
         self._pages[listing, rights] = known
         self._pages.move_to_end((listing, rights))
         while len(self._pages) > _PAGES:
             self._pages.popitem(last=False)
-        return listing, known[1]
+        return known[1]
 
-    async def _get_job(self, request: web.Request) -> answers.JobDetail:
-        asker = await self._asker(request)
-        Listing.parse(request.query.items(), ())
-        key = request.match_info["namespace"], request.match_info["name"]
-        allowed = await self._gate.namespaces(asker, [key[0]])
+    async def _get_job(self, asked: _Question) -> answers.JobDetail:
+        key = asked.key
+        allowed = await self._gate.namespaces(asked.asker, [key[0]])
         if allowed is not None and key[0] not in allowed:
             raise _not_allowed(key[0])
         job = next(iter(self._source.jobs.of_job(key)), None)
         if job is None:
             raise Refused(404, "there is no TFJob of this name in this namespace", where="name")
-        seen = see(job)
-        row = job_row(seen)
-        queue = await self._index.queue() if row.state == "Waiting" else []
-        reports = self._source.reports()
-        position = next((each.position for each in queue if (each.namespace, each.name) == key), None)
-        return answers.JobDetail(
-            job=row,
-            position=position,
-            forecast=forecast_row(seen, row),
-            live=live_row(reports(key)) if reports is not None else None,
-            timeline=timeline(seen),
-            sizes=sizes(seen),
-        )
+        async with asked.turn:
+            seen = see(job)
+            row = job_row(seen)
+            queue = await self._index.queue() if row.state == "Waiting" else []
+            reports = self._source.reports()
+            position = next((each.position for each in queue if (each.namespace, each.name) == key), None)
+            return answers.JobDetail(
+                job=row,
+                position=position,
+                forecast=forecast_row(seen, row),
+                live=live_row(reports(key)) if reports is not None else None,
+                timeline=timeline(seen),
+                sizes=sizes(seen),
+            )
 
-    async def _list_queue(self, request: web.Request) -> answers.Queue:
-        asker = await self._asker(request)
-        listing = Listing.parse(request.query.items(), openapi.PAGED)
-        _, found = await self._visible(asker, await self._index.queue(), listing.namespace)
+    async def _list_queue(self, asked: _Question) -> answers.Queue:
+        listing = asked.listing
+        async with asked.turn:
+            queue = await self._index.queue()
+        _, found = await self._visible(asked.asker, queue, listing.namespace)
         found = [row for row in found if not listing.namespace or row.namespace == listing.namespace]
         return answers.Queue(
             items=tuple(found[listing.offset : listing.offset + listing.limit]),
@@ -232,11 +262,10 @@ class QueryServer:
             profile=self._source.configuration().profile,
         )
 
-    async def _list_nodes(self, request: web.Request) -> answers.Nodes:
-        asker = await self._asker(request)
-        listing = Listing.parse(request.query.items(), openapi.PAGED[1:])
-        await self._gate.nodes(asker)
-        async with self._counting:
+    async def _list_nodes(self, asked: _Question) -> answers.Nodes:
+        listing = asked.listing
+        await self._gate.nodes(asked.asker)
+        async with asked.turn, self._counting:
             at, found = self._nodes
             if time.monotonic() - at >= _NODES_S:
                 await self._index.rows()  # what templates request
@@ -268,17 +297,18 @@ class QueryServer:
 def _not_allowed(namespace: str) -> Refused:
     return Refused(
         403,
-        f"you may not list the TFJobs of namespace {cut(namespace, 63)}",
+        f"you may not list the TFJobs of namespace {namespace}",
         where="namespace",
         allowed="a role with the verb list on tfjobs of kubeflow.org there",
     )
 
 
-def _once(ask: Ask) -> Handler:
-    async def answer(request: web.Request) -> web.Response:
-        return _json(orjson.dumps(await ask(request)))
-
-    return answer
+def _asked(request: web.Request, route: openapi.Route) -> tuple[Listing, Key]:
+    """What a request asks for, before anything is done for it. Raises BadQuery."""
+    for name, value in request.match_info.items():
+        dns_name(name, value)
+    key = request.match_info.get("namespace", ""), request.match_info.get("name", "")
+    return Listing.parse(request.query.items(), route.query), key
 
 
 def _json(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

@@ -6,6 +6,7 @@ whether a reader that comes back with `Last-Event-ID` has it already. Nothing is
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields
 from hashlib import blake2b
@@ -14,11 +15,12 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from elastic_tfjob.controller.query.gate import Refused
+from elastic_tfjob.controller.objects.settings import QueryLimits
+from elastic_tfjob.controller.query.gate import ANYBODY, Asker, Refused
 
 __all__ = ["Streams", "changed", "event"]
 
-Ask = Callable[[web.Request], Awaitable[Any]]
+Ask = Callable[[], Awaitable[Any]]
 
 _DEBOUNCE_S: Final = 0.2
 # A stream whose answer takes long to make makes it more seldom: it takes a fifth of the time at the most.
@@ -41,17 +43,19 @@ _HEADERS: Final = {
 
 
 class Streams:
-    """All streams of a server. `most`: how many there may be; `version`: another number after each change of a job;
-    `refusal`: the body of an error."""
+    """All streams of a server. `limits` say how many there may be; `version`: another number after each change of a
+    job; `refusal`: the body of an error. `turn` is had by the stream whose answer is being computed, so others who ask
+    wait for one of them at the most. What may take long for one user, to ask what they may see, is done without it."""
 
     def __init__(
-        self, most: Callable[[], int], version: Callable[[], int], refusal: Callable[[Refused], bytes]
+        self, limits: Callable[[], QueryLimits], version: Callable[[], int], refusal: Callable[[Refused], bytes]
     ) -> None:
-        self._most = most
+        self.turn = asyncio.Lock()
+        self._limits = limits
         self._version = version
         self._refusal = refusal
         self._open = 0
-        self._one = asyncio.Lock()
+        self._of: Counter[str] = Counter()
         self._closing = asyncio.Event()
         self._news = asyncio.Event()
         self._pulse: asyncio.Task[None] | None = None
@@ -64,18 +68,25 @@ class Streams:
         self._closing.set()
         self._news.set()
 
-    async def serve(self, request: web.Request, ask: Ask) -> web.StreamResponse:
+    async def serve(self, request: web.Request, asker: Asker, ask: Ask) -> web.StreamResponse:
         """Answer a request for as long as the reader reads. `ask` makes the answer, and looks each time at who asks.
         Raises Refused, and what else `ask` raises, before the first event."""
-        if self._open >= (most := self._most()):
-            raise Refused(503, f"{most} streams are open, and there are no more at once", again_s=10)
+        limits, user = self._limits(), asker.user
+        if self._open >= limits.max_streams:
+            raise Refused(503, f"{limits.max_streams} streams are open, and there are no more at once", again_s=10)
+        if asker != ANYBODY and self._of[user] >= (most := limits.max_streams_per_user):
+            raise Refused(429, f"you have {most} streams open, and nobody has more at once", again_s=10)
         self._open += 1
+        self._of[user] += 1
         if self._pulse is None:
             self._pulse = asyncio.create_task(self._beat(), name="query-streams")
         try:
             return await self._follow(request, ask)
         finally:
             self._open -= 1
+            self._of[user] -= 1
+            if not self._of[user]:
+                del self._of[user]
             if not self._open and self._pulse is not None:
                 self._pulse.cancel()
                 self._pulse = None
@@ -83,7 +94,7 @@ class Streams:
     async def _follow(self, request: web.Request, ask: Ask) -> web.StreamResponse:
         loop = asyncio.get_running_loop()
         begun, version = loop.time(), self._version()
-        answer = await self._ask(request, ask)
+        answer = await _within(ask)
         took = loop.time() - begun
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
@@ -116,7 +127,7 @@ class Streams:
                 return
             asked, version = loop.time(), self._version()
             try:
-                before, answer = answer, await self._ask(request, ask)
+                before, answer = answer, await _within(ask)
             except Refused as refused:
                 sent += await _send(response, event("refused", "", self._refusal(refused)))
                 return
@@ -129,13 +140,6 @@ class Streams:
                 sent += await _send(response, b": nothing new\n\n")
                 spoken = loop.time()
         await _send(response, event("end", digest, b"{}"))
-
-    async def _ask(self, request: web.Request, ask: Ask) -> Any:
-        async with (
-            asyncio.timeout(_STUCK_S),
-            self._one,
-        ):  # streams take turns: others who ask wait for one of them at the most
-            return await ask(request)
 
     async def _pause(self, seconds: float) -> None:
         """For so long, or until the server stops."""
@@ -183,6 +187,11 @@ def changed(before: Any, after: Any) -> Mapping[str, Any]:
 def event(name: str, digest: str, data: bytes) -> bytes:
     """One server-sent event; `data` is JSON, which has no line breaks."""
     return b"id: %s\nevent: %s\ndata: %s\n\n" % (digest.encode(), name.encode(), data)
+
+
+async def _within(ask: Ask) -> Any:
+    async with asyncio.timeout(_STUCK_S):
+        return await ask()
 
 
 def _digest(body: bytes) -> str:

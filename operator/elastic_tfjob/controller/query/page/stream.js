@@ -86,7 +86,7 @@ export function follow(path) {
     if (response.status === 401) {
       asked.value = because;
       say("refused", because);
-    } else if (response.status === 503) {  // no stream is left: ask now and then
+    } else if (response.status === 503 || response.status === 429) {  // no stream is left, or none for this user: ask now and then
       response = await fetch(`api/v1/${path}`, {headers: headers(), signal: abort.signal, cache: "no-store"});
       if (response.ok) {
         data.value = await response.json();

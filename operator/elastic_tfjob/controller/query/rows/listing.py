@@ -1,5 +1,6 @@
 """What an asker wants of a list: filtered, sorted, a page. Pure."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -11,11 +12,13 @@ __all__ = [
     "MAX_FILTER",
     "MAX_OFFSET",
     "MAX_PAGE",
+    "NAMES",
     "PAGE",
     "SORTED_BY",
     "BadQuery",
     "Listing",
     "Page",
+    "dns_name",
     "matches",
     "page",
 ]
@@ -27,6 +30,18 @@ MAX_PAGE: Final = 200
 MAX_OFFSET: Final = 1_000_000
 MAX_FILTER: Final = 253
 """Characters of a filter: no name in Kubernetes has more."""
+
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+NAMES: Final = {
+    "namespace": (f"^{_LABEL}$", 63, "a DNS label: up to 63 characters of a-z, 0-9 and -"),
+    "name": (
+        rf"^{_LABEL}(\.{_LABEL})*$",
+        253,
+        "a DNS subdomain: up to 253 characters of a-z, 0-9, - and .",
+    ),
+}
+"""What can be called so at all (RFC 1123): a pattern, how many characters at the most, and both in words."""
+_NAMES: Final = {name: re.compile(pattern[1:-1]) for name, (pattern, _, _) in NAMES.items()}
 
 SORTED_BY: Final[Mapping[str, Callable[[JobRow], Any]]] = {
     "name": lambda row: (row.namespace, row.name),
@@ -81,6 +96,8 @@ class Listing:
             if not (value.isascii() and value.isprintable()):  # no name in Kubernetes has another character
                 raise BadQuery(name, "it has characters that no name has", "printable ASCII")
             values[name] = value
+        if values.get("namespace"):
+            dns_name("namespace", values["namespace"])
         sort = values.get("sort", "name")
         if sort.removeprefix("-") not in SORTED_BY:
             orders = ", ".join(SORTED_BY)
@@ -107,6 +124,16 @@ class Page(Generic[T]):
 
     items: Sequence[T]
     total: int
+
+
+def dns_name(kind: str, value: str) -> None:
+    """Raises BadQuery where nothing of a kind of NAMES can be called `value`: whoever invents names is refused before
+    anybody is asked about them."""
+    _, most, words = NAMES[kind]
+    if len(value) > most:
+        raise BadQuery(kind, f"it has {len(value)} characters", words)
+    if not _NAMES[kind].fullmatch(value):
+        raise BadQuery(kind, f"nothing can be called {describe(value)}", words)
 
 
 def matches(row: JobRow, listing: Listing) -> bool:
