@@ -6,7 +6,7 @@ many offenders uses up its own turns and nobody else's. Most attempts are of few
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -54,27 +54,36 @@ class Budget:
         return room
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Group(Generic[T, K]):
-    """Jobs that are tried together. `first`: of two halves of what failed; if it works, the other one next on the stack
-    `fails`, which need not be tried."""
+    """Jobs that are tried together, by tenant. `rank`: how much they are suspected. `fails`: that follows from what was
+    tried before, since the `other` half of what failed works."""
 
     parts: Sequence[tuple[T, Sequence[K]]]
+    rank: int = 0
     fails: bool = False
-    first: bool = False
+    other: "_Group[T, K] | None" = None
 
     @property
     def keys(self) -> list[K]:
         return [key for _, keys in self.parts for key in keys]
 
+    def __len__(self) -> int:
+        return sum(len(keys) for _, keys in self.parts)
+
     def halves(self) -> tuple["_Group[T, K]", "_Group[T, K]"]:
         """Between tenants where there are several, else between jobs."""
+        halves: tuple[Sequence[tuple[T, Sequence[K]]], ...]
         if len(self.parts) > 1:
             k = len(self.parts) // 2
-            return _Group(self.parts[:k], first=True), _Group(self.parts[k:])
-        ((tenant, keys),) = self.parts
-        k = len(keys) // 2
-        return _Group([(tenant, keys[:k])], first=True), _Group([(tenant, keys[k:])])
+            halves = self.parts[:k], self.parts[k:]
+        else:
+            ((tenant, keys),) = self.parts
+            k = len(keys) // 2
+            halves = [(tenant, keys[:k])], [(tenant, keys[k:])]
+        first, second = (_Group(half, self.rank) for half in halves)
+        first.other, second.other = second, first
+        return first, second
 
 
 async def without_offenders(
@@ -92,39 +101,35 @@ async def without_offenders(
     Raises what `attempt` raises with nobody at all, where nothing works.
     """
     works: list[_Group[T, K]] = []
-    results: list[R] = []
+    base: tuple[_Group[T, K], R] | None = None
+
+    def before(group: _Group[T, K]) -> tuple[int, int]:
+        return group.rank, -len(group)
 
     async def alone(group: _Group[T, K]) -> None:
+        nonlocal base
         result = await attempt(group.keys)
         works.append(group)
-        if not results:  # the jobs of later ones are tried together anyway, and results may be large
-            results.append(result)
+        if base is None or before(group) < before(base[0]):  # of the others their jobs are enough: results are large
+            base = group, result
 
     parts = [[(tenant, keys) for tenant, keys in group.items() if keys] for group in groups]
-    offenders, untried = await _sift([_Group(each) for each in parts if each], alone, budget.half())
-    if not works:
+    ranked = [_Group(each, rank) for rank, each in enumerate(parts) if each]
+    offenders, untried = await _sift(ranked, alone, budget.half())
+    if base is None:
         return Isolated(await attempt(()), offenders, untried)
 
-    taken = works[0].keys
+    least, result = base
+    taken = least.keys
 
     async def beside(group: _Group[T, K]) -> None:
-        results[:] = [await attempt([*taken, *group.keys])]
+        nonlocal result
+        result = await attempt([*taken, *group.keys])
         taken.extend(group.keys)
 
-    rest = _together(works[1:])
-    if rest.parts:
-        others, not_reached = await _sift([rest], beside, budget.half())
-        offenders |= others
-        untried += not_reached
-    return Isolated(results[0], offenders, untried)
-
-
-def _together(groups: Iterable[_Group[T, K]]) -> _Group[T, K]:
-    by_tenant: dict[T, list[K]] = {}
-    for group in groups:
-        for tenant, keys in group.parts:
-            by_tenant.setdefault(tenant, []).extend(keys)
-    return _Group(list(by_tenant.items()))
+    rest = [part for group in sorted(works, key=before) if group is not least for part in group.parts]
+    others, not_reached = await _sift([_Group(rest)] if rest else [], beside, budget.half())
+    return Isolated(result, {**offenders, **others}, [*untried, *not_reached])
 
 
 async def _sift(
@@ -133,18 +138,21 @@ async def _sift(
     """Attempt these groups, and the halves of each that fails: which jobs fail, and which there was no room to try.
 
     Every other turn is for groups of several tenants while there are such, so that tenants without offenders are soon
-    done with. The others go to whichever tenant has used the fewest.
+    done with. The others go to whichever tenant has used the fewest. Of a tenant's turns every other one is for its
+    largest group, so that many jobs are soon known to work, and the others for its smallest, so that some offender is
+    soon found whatever there are.
     """
-    stacks: dict[Hashable, list[_Group[T, K]]] = {_SHARED: list(reversed(groups))} if groups else {}
+    waiting: dict[Hashable, list[_Group[T, K]]] = {_SHARED: list(reversed(groups))} if groups else {}
     turns = Counter[Hashable]()
     offenders: dict[K, Exception] = {}
-    while stacks:
-        shared = _SHARED in stacks and (len(stacks) == 1 or 2 * turns[_SHARED] <= turns.total())
-        whose = _SHARED if shared else min((of for of in stacks if of is not _SHARED), key=turns.__getitem__)
-        stack = stacks[whose]
-        group = stack.pop()
+    while waiting:
+        shared = _SHARED in waiting and (len(waiting) == 1 or 2 * turns[_SHARED] <= turns.total())
+        whose = _SHARED if shared else min((of for of in waiting if of is not _SHARED), key=turns.__getitem__)
+        stack = waiting[whose]
+        choose = max if turns[whose] % 2 else min
+        group = stack.pop(choose(range(len(stack) - 1, -1, -1), key=lambda k: len(stack[k])))
         fails = group.fails
-        if not fails or len(group.keys) == 1:  # nobody is an offender by what follows from others
+        if not fails or len(group) == 1:  # nobody is an offender by what follows from others
             if not room():
                 stack.append(group)
                 break
@@ -153,15 +161,15 @@ async def _sift(
                 await attempt(group)
             except Exception as error:
                 fails = True
-                if len(group.keys) == 1:
+                if len(group) == 1:
                     offenders[group.keys[0]] = error
             else:
                 fails = False
-                if group.first:
-                    stack[-1].fails = True
-        if fails and len(group.keys) > 1:
-            inside = stack if len(group.parts) > 1 else stacks.setdefault(group.parts[0][0], [])
+                if group.other is not None:
+                    group.other.fails = True
+        if fails and len(group) > 1:
+            inside = stack if len(group.parts) > 1 else waiting.setdefault(group.parts[0][0], [])
             inside.extend(reversed(group.halves()))
         if not stack:
-            del stacks[whose]
-    return offenders, [key for stack in stacks.values() for group in reversed(stack) for key in group.keys]
+            del waiting[whose]
+    return offenders, [key for stack in waiting.values() for group in reversed(stack) for key in group.keys]
