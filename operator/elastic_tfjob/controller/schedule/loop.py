@@ -407,9 +407,10 @@ class Scheduler:
             isolated = await without_offenders(groups, attempt, _SEARCH)
             planned, untried = isolated.result, set(isolated.untried)
             failed.update(isolated.offenders)
-            if doubtful and (failed or untried):
-                metrics.SCHEDULING_FAILURES.inc()
-            log.warning("searched for jobs that make the core fail", offenders=len(failed), untried=len(untried))
+            if failed or untried:
+                log.warning("jobs make the core fail", offenders=len(failed), untried=len(untried))
+                if doubtful:  # else it is counted already
+                    metrics.SCHEDULING_FAILURES.inc()
         if epoch != self._epoch:
             return {}
         for namespace, _ in failed:
