@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,11 +23,14 @@ from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.schedule import annotation_writer, left_out, loop, targets
 from elastic_tfjob.controller.schedule import round as round_
 from elastic_tfjob.controller.schedule.annotation_writer import AnnotationWriter
-from elastic_tfjob.controller.schedule.isolate import without_offenders
+from elastic_tfjob.controller.schedule.isolate import Budget, Isolated, without_offenders
 from elastic_tfjob.controller.schedule.loop import Scheduler
 from elastic_tfjob.controller.schedule.round import describe_all
 from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
 from elastic_tfjob.controller.schedule.target_writer import TargetWriter
+from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.round import Round
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +44,13 @@ PREFIX = "elastic.kubeflow.org/"
 Object = dict[str, Any]
 
 
-def tfjob(name: str, **annotations: Any) -> Object:
+def tfjob(name: str, namespace: str = "ns", **annotations: Any) -> Object:
     """A job of one worker of one core that is placed."""
     asks = {"containers": [{"name": "tensorflow", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}
     said = {"placement": "auto", **annotations}
     return {
         "metadata": {
-            "namespace": "ns",
+            "namespace": namespace,
             "name": name,
             "uid": f"{name}-uid",
             "resourceVersion": "1",
@@ -369,46 +373,216 @@ async def test_a_namespace_that_writes_slowly_holds_up_no_round(monkeypatch: pyt
 
 # The search
 
+Numbered = tuple[str, int]
+"""A job of a namespace."""
+
+
+def many(namespaces: int, each: int) -> dict[str, list[Numbered]]:
+    return {f"ns-{k}": [(f"ns-{k}", n) for n in range(each)] for k in range(namespaces)}
+
+
+def everybody(*groups: dict[str, list[Numbered]]) -> set[Numbered]:
+    return {key for group in groups for keys in group.values() for key in keys}
+
+
+class Core:
+    """What cannot bear some jobs, and takes its time: `fails` says of which set. Time passes only here."""
+
+    def __init__(self, fails: Callable[[set[Numbered]], bool], cost_s: Callable[[set[Numbered]], float]) -> None:
+        self.fails, self.cost_s = fails, cost_s
+        self.now, self.sizes = 0.0, list[int]()
+
+    async def __call__(self, keys: Any) -> frozenset[Numbered]:
+        assert len(keys) == len(set(keys))
+        self.now += self.cost_s(set(keys))
+        self.sizes.append(len(keys))
+        if self.fails(set(keys)):
+            raise ValueError("no")
+        return frozenset(keys)
+
+    async def search(
+        self, *groups: dict[str, list[Numbered]], tries: int = 2000, seconds: float = 6.0
+    ) -> Isolated[Numbered, frozenset[Numbered]]:
+        found = await without_offenders(groups, self, Budget(tries, seconds, lambda: self.now))
+        parts = [found.result, set(found.offenders), set(found.untried)]
+        assert sum(map(len, parts)) == len(everybody(*groups)), "each job is in one of the three"
+        assert set().union(*parts) == everybody(*groups)
+        assert not self.fails(set(found.result))
+        return found
+
+
+def alone(bad: set[Numbered]) -> Callable[[set[Numbered]], bool]:
+    return lambda keys: bool(bad & keys)
+
 
 @pytest.mark.parametrize("bad", [set(), {0}, {999}, {3, 400, 401, 998}], ids=str)
 async def test_offenders_are_found_in_few_attempts(bad: set[int]) -> None:
-    tried = []
-
-    async def attempt(keys: Any) -> frozenset[int]:
-        tried.append(keys)
-        if bad & set(keys):
-            raise ValueError("no")
-        return frozenset(keys)
-
-    taken, left_out = await without_offenders([range(1000)], attempt, tries=100)
-    assert (set(left_out), taken) == (bad, frozenset(range(1000)) - bad)
-    assert len(tried) <= 2 + 20 * len(bad)
+    core = Core(alone({("ns-0", k) for k in bad}), lambda _: 0.001)
+    found = await core.search(many(1, 1000))
+    assert set(found.offenders) == {("ns-0", k) for k in bad}
+    assert not found.untried
+    assert len(core.sizes) <= 2 + 20 * len(bad)
+    assert sum(size > 500 for size in core.sizes) <= 2 + len(bad), "most attempts are of few jobs"
 
 
-async def test_jobs_that_only_fail_together_and_too_many_to_find() -> None:
-    async def not_both(keys: Any) -> frozenset[int]:
-        if {1, 2} <= set(keys):
-            raise ValueError("no")
-        return frozenset(keys)
+def one_namespace(k: int) -> Numbered:
+    return "ns-7", k
 
-    taken, left_out = await without_offenders([range(8)], not_both, tries=100)
-    assert taken == frozenset(range(8)) - {2}
-    assert set(left_out) == {2}
 
-    async def only_even(keys: Any) -> frozenset[int]:
-        if any(key % 2 for key in keys):
-            raise ValueError("no")
-        return frozenset(keys)
+def five_namespaces(k: int) -> Numbered:
+    return f"ns-{5 * (k % 5)}", k // 5
 
-    taken, left_out = await without_offenders([range(0, 64, 2), range(1, 65, 2)], only_even, tries=10)
-    assert taken == frozenset(range(0, 64, 2)), "the least suspected first"
-    assert set(left_out) == set(range(1, 65, 2))
 
-    async def never(_: Any) -> None:
-        raise ValueError("no")
+def all_namespaces(k: int) -> Numbered:
+    return f"ns-{k % 28}", 7 * (k // 28)
 
+
+@pytest.mark.parametrize("where", [one_namespace, five_namespaces, all_namespaces])
+async def test_after_a_restart_sixty_bad_jobs_are_told_from_five_hundred_good_ones_at_once(
+    where: Callable[[int], Numbered],
+) -> None:
+    """No job is known to work. An attempt takes 2 ms, and 1 ms for each 10 jobs."""
+    jobs = many(28, 20)
+    if where is one_namespace:
+        jobs["ns-7"] = [("ns-7", k) for k in range(60)]
+    bad = {where(k) for k in range(60)}
+    assert len(bad) == 60
+    core = Core(alone(bad), lambda keys: 0.002 + 0.0001 * len(keys))
+    found = await core.search(jobs)
+    assert set(found.offenders) == bad
+    assert found.result == everybody(jobs) - bad
+    assert core.now < 6
+
+
+async def test_a_tenant_with_more_bad_jobs_than_there_is_time_for_delays_its_own_jobs_only() -> None:
+    """Round after round: what was not tried is no offender, comes first in the next round, and all are decided."""
+    jobs = many(20, 20)
+    jobs["ns-7"] = [("ns-7", k) for k in range(1000)]
+    bad = {("ns-7", k) for k in range(0, 1000, 2)} | {("ns-9", 3)}
+    core = Core(alone(bad), lambda _: 0.002)
+    found = await core.search(jobs, tries=200)
+    assert set(found.offenders) <= bad
+    assert {namespace for namespace, _ in found.untried} == {"ns-7"}
+    assert {("ns-9", k) for k in range(20) if k != 3} <= found.result
+    assert ("ns-9", 3) in found.offenders
+    offenders, rounds = set(found.offenders), 1
+    while found.untried:
+        known = {"all": sorted(found.result)}
+        found = await core.search(known, {"ns-7": sorted(found.untried)}, tries=200)
+        assert found.offenders or not found.untried
+        offenders |= set(found.offenders)
+        rounds += 1
+    assert offenders == bad
+    assert rounds < 50
+
+
+async def test_time_ends_a_search_and_each_comes_on() -> None:
+    """Attempts that fail go on for as long as there are jobs, as those do of a core that is stopped at its limit."""
+    jobs = many(8, 500)
+    bad = {(f"ns-{k}", 10 * k) for k in range(4)}
+    core = Core(alone(bad), lambda keys: 0.01 * len(keys) if bad & keys else 0.0001 * len(keys))
+    groups: list[dict[str, list[Numbered]]] = [jobs]
+    offenders = set[Numbered]()
+    for _ in range(len(bad)):
+        core.now = 0.0
+        found = await core.search(*groups)
+        assert found.offenders or not found.untried, "a search that finds nobody would find nobody the next time"
+        assert core.now < 12 * 0.01 * 4000
+        offenders |= set(found.offenders)
+        if not found.untried:
+            break
+        untried: dict[str, list[Numbered]] = {}
+        for key in sorted(found.untried):
+            untried.setdefault(key[0], []).append(key)
+        groups = [{"all": sorted(found.result)}, untried]
+    assert offenders == bad
+
+
+@pytest.mark.parametrize("pair", [(("ns-0", 1), ("ns-0", 2)), (("ns-0", 1), ("ns-5", 7))], ids=["one", "two"])
+async def test_of_jobs_that_only_fail_together_one_is_left_out(pair: tuple[Numbered, Numbered]) -> None:
+    """It is that of the more suspected group where they differ in that."""
+    core = Core(lambda keys: set(pair) <= keys, lambda _: 0.001)
+    jobs = many(8, 50)
+    found = await core.search(jobs)
+    assert len(set(found.offenders) & set(pair)) == 1
+    assert len(found.offenders) == 1
+    assert not found.untried
+    assert len(core.sizes) < 60
+    known = {namespace: [key for key in keys if key != pair[0]] for namespace, keys in jobs.items()}
+    assert set((await core.search(known, {pair[0][0]: [pair[0]]})).offenders) == {pair[0]}
+
+
+async def test_a_core_that_never_works_is_no_jobs_fault() -> None:
+    core = Core(lambda _: True, lambda _: 0.001)
     with pytest.raises(ValueError, match="no"):
-        await without_offenders([range(8)], never, tries=10)
+        await without_offenders([many(1, 8)], core, Budget(10, 6.0))
+    found = await Core(bool, lambda _: 0.0).search(many(1, 1))
+    assert set(found.offenders) == {("ns-0", 0)}
+    assert not found.result
+
+
+async def test_after_a_restart_with_bad_jobs_good_ones_get_their_targets_in_the_first_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the bad ones are left out, and when one more comes, no round of all fails."""
+    failures: list[int] = []
+
+    def is_bad(snapshot: Any, _: Any) -> bool:
+        fails = any("/bad-" in key for key in snapshot.jobs)
+        if fails:
+            failures.append(len(snapshot.jobs))
+        return fails
+
+    break_for_bad(monkeypatch, round_, "schedule", is_bad)
+    good = [tfjob(f"good-{k}", f"ns-{k % 20}") for k in range(100)]
+    bad = [tfjob(f"bad-{k}", f"ns-{k % 2}") for k in range(12)]
+    world = World([*good, *bad])
+    names = {job["metadata"]["name"] for job in good}
+    async with world.running():
+        await world.until(lambda: len(world.server.targets) + len(world.left_out) == len(good) + len(bad))
+        assert world.left_out == {job["metadata"]["name"] for job in bad}
+        assert set(world.server.targets) <= names
+        assert failures[0] == len(good) + len(bad)
+        failures.clear()
+        for name, namespace in (("bad-late", "ns-0"), ("good-late", "ns-1")):
+            late = tfjob(name, namespace)
+            world.server.jobs[name] = late
+            world.jobs.written(late)
+        await world.until(lambda: "bad-late" in world.left_out and "good-late" in world.server.targets)
+        assert max(failures) <= 12, "only of jobs in the namespaces that had bad ones"
+
+
+async def test_a_round_that_one_job_keeps_from_ending_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a step that tries the same for ever; the others get their targets."""
+
+    def never_ends(decision: Round) -> None:
+        while "ns/bad" in decision.snapshot.jobs:
+            decision.start(decision.job("ns/bad"), {"Worker": 10**6}, "too large")
+
+    def built(*args: Any) -> Profile:
+        profile = build(*args)
+        return replace(profile, steps=(never_ends, *profile.steps))
+
+    monkeypatch.setattr(loop, "build", built)
+    world = World(crowd())
+    async with world.running():
+        await world.until(lambda: set(world.server.targets) >= GOOD and bool(world.left_out))
+    assert world.left_out == {"bad"}
+    (told,) = {event.message for name, event in world.events if name == "bad" and event.reason == "NotScheduled"}
+    assert told == "Left out of scheduling: kips: the round did not end after 10,200 actions"
+
+
+async def test_jobs_that_there_was_no_time_to_try_come_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And are not left out as the bad ones are."""
+    monkeypatch.setattr(loop, "_SEARCH", Budget(tries=24, seconds=60.0))
+    break_for_bad(monkeypatch, round_, "schedule", lambda snapshot, _: any("/bad-" in key for key in snapshot.jobs))
+    jobs = [tfjob(f"{'bad' if k % 4 == 0 else 'good'}-{k}") for k in range(16)]
+    world = World(jobs)
+    names = {job["metadata"]["name"] for job in jobs}
+    async with world.running():
+        await world.until(lambda: set(world.server.targets) | world.left_out == names, 25)
+    assert world.left_out == {name for name in names if name.startswith("bad")}
+    assert len(world.scheduler._left_out._jobs) == len(world.left_out)
 
 
 async def test_a_round_looks_at_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:

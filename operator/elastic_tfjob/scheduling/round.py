@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from elastic_tfjob.scheduling.causes import Cause, cause_of
 from elastic_tfjob.scheduling.free_capacity import room_view
@@ -27,9 +27,28 @@ from elastic_tfjob.scheduling.snapshot import (
 
 T = TypeVar("T")
 
+FEWEST_ACTIONS: Final = 10_000
+ACTIONS_EACH: Final = 100
+"""How often a round may act: so often for each job and for each replica that it may have, and the fewest besides. Of
+10,000 jobs, under any profile, rounds act at most once for every second job or replica."""
+
+
+class EndlessRoundError(RuntimeError):
+    """A round acted so often that it will not end: a bug of the profile, which some job sets off."""
+
+    def __init__(self, profile: str, job: str, limit: int) -> None:
+        super().__init__(f"{profile}: the round did not end after {limit:,} actions")
+        self.profile = profile
+        self.job = job
+        self.add_note(f"the last one was on {job}")  # its name is not for the owners of others, who read the message
+
 
 class Round:
-    """What stages act on. All changes stay here: the FreeCapacity is rolled back when the round is over."""
+    """What stages act on. All changes stay here: the FreeCapacity is rolled back when the round is over.
+
+    A round ends: each action (`start`, `resize`, `stop` and so on) is counted, tried in vain or not, and beyond a limit
+    that grows with jobs and replicas it raises EndlessRoundError. It is no clock: both worlds decide the same.
+    """
 
     def __init__(self, snapshot: Snapshot, profile: Profile) -> None:
         self.snapshot = snapshot
@@ -50,6 +69,9 @@ class Round:
         self.unmet: dict[str, Counts] = {}
         """Sizes that running jobs must be brought to but for which there is no room."""
         self.held_back = BEHIND
+        self._actions = 0
+        self._most_actions = FEWEST_ACTIONS
+        """Until this many, nobody looks how many jobs and replicas there are."""
         place = profile.place
         self.room = snapshot.view(("room", place.rank, place.totals_only), room_view(place.rank, place.totals_only))
         order = profile.order
@@ -96,6 +118,17 @@ class Round:
         target = self.changes.get(job.spec.key)
         return job.cpu if target is None else target.cpu
 
+    # ---- how long
+
+    def act(self, job: Job) -> None:
+        """Count an action on this job. What acts through this Round is counted already; a loop that does not may call
+        it. Raises EndlessRoundError."""
+        self._actions += 1
+        if self._actions > self._most_actions:
+            self._most_actions = most_actions(self.snapshot)
+            if self._actions > self._most_actions:
+                raise EndlessRoundError(self.profile.name, job.key, self._most_actions)
+
     # ---- what
 
     def memory(self, job: Job) -> Memory:
@@ -114,6 +147,7 @@ class Round:
 
     def start(self, job: Job, counts: Counts, reason: Why) -> bool:
         """Give a waiting job these replicas if the Place stage finds room for all of them."""
+        self.act(job)
         attempt = (job.spec.shape, tuple(counts.items()))
         if attempt in self._failed or self.cools(job):
             return False
@@ -127,6 +161,7 @@ class Round:
     def stop(self, job: Job, reason: Why, cause: Cause = "preempt") -> bool:
         """Take everything from a job. False for one that runs and has nowhere to go on from, or was resumed a short
         while ago: it keeps what it has, nobody waits for its room, and `kept` says why."""
+        self.act(job)
         why = Reason("no-checkpoint") if not job.spec.stoppable else self.cools(job)
         if job.placement and why and (cause != "reclaim" or not job.spec.stoppable):
             self.kept[job.key] = why
@@ -154,6 +189,7 @@ class Round:
     def move(self, job: Job, role: tuple[str, int], node: str, reason: Why) -> bool:
         """Move one replica, by its type and index, to another node if that may run it and has room. It holds there what
         it requests; the others stay as they are. False for a job that runs and cannot be moved: `kept` says why."""
+        self.act(job)
         type_, k = role
         if job.placement and not job.spec.movable:
             self.kept[job.key] = Reason("not-movable", {"type": type_, "index": k})
@@ -212,6 +248,7 @@ class Round:
 
         All hold what they request afterwards: CPU beyond that is granted last.
         """
+        self.act(job)
         room, place = self.room, self.profile.place
         mark = room.mark()
         self._failed.clear()
@@ -241,6 +278,7 @@ class Round:
 
         They hold what they request. `cause` where the sizes do not tell it.
         """
+        self.act(job)
         self._failed.clear()
         held, cpu = self.placement(job), self.cpu(job)
         if nodes == held:
@@ -255,6 +293,7 @@ class Round:
 
         The reason of a change of size or place stays the one shown.
         """
+        self.act(job)
         nodes = self.placement(job)
         moved = self.changes.get(job.spec.key)
         if moved is not None and moved.nodes != job.placement:
@@ -265,6 +304,7 @@ class Round:
     def repair(self, job: Job, counts: Counts, reason: Why, cause: Cause | None = None) -> bool:
         """Give a running job this size, with new nodes for replicas whose node the cluster has lost. `cause` where the
         sizes do not tell it."""
+        self.act(job)
         nodes = self.snapshot.nodes
         wanted = shrunk(job.placement, counts)
         missing = {t: [k for k, name in enumerate(names) if name not in nodes] for t, names in wanted.items()}
@@ -326,6 +366,15 @@ class Round:
             self.kept,
             self._memory,
         )
+
+
+def most_actions(snapshot: Snapshot) -> int:
+    """How often a round of this Snapshot may act."""
+    jobs = snapshot.jobs.values()
+    replicas = sum(
+        max(group.maximum, len(job.placement.get(group.type, ()))) for job in jobs for group in job.spec.groups
+    )
+    return FEWEST_ACTIONS + ACTIONS_EACH * (len(jobs) + replicas)
 
 
 def _queue(snapshot: Snapshot, profile: Profile) -> Callable[[], Iterator[str]]:

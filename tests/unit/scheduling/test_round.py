@@ -11,7 +11,7 @@ from elastic_tfjob.scheduling.plan import Loan, Plan
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.reasons import Reason, as_reason
-from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.round import EndlessRoundError, Round
 from elastic_tfjob.scheduling.snapshot import Job, Node, Pool, Snapshot
 from elastic_tfjob.scheduling.toolkit.declared_size import FixedSize
 
@@ -151,3 +151,45 @@ class TestJobsThatCannotBeStopped:
         made = plan("fifo-backfill", nodes, jobs, lend="offered")
         assert [loan.node for loan in made.loans] == ["n2"]
         assert {key: dict(target.nodes) for key, target in made.changes.items()} == {"goes": {}}
+
+
+ENDLESS: dict[str, Callable[[Round], object]] = {
+    "starts": lambda r: r.start(r.job("b"), {"Worker": 9}, "too large"),
+    "resizes": lambda r: r.resize(r.job("a"), {"Worker": 9}, "too large"),
+    "repairs": lambda r: r.repair(r.job("a"), {"Worker": 9}, "too large"),
+    "moves": lambda r: r.move(r.job("a"), ("Worker", 0), "gone", "nowhere"),
+    "stops": lambda r: r.stop(r.job("a"), "for ever"),
+    "requeues": lambda r: r.requeue(r.job("a"), "for ever"),
+    "assigns": lambda r: r.assign(r.job("a"), on("n"), "for ever"),
+    "grants": lambda r: r.grant(r.job("a"), {}, "for ever"),
+    "acts by itself": lambda r: r.act(r.job("b")),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("what", ENDLESS)
+def test_a_round_that_would_never_end_is_an_error_that_says_of_whom(what: str) -> None:
+    def never_ends(round_: Round) -> None:
+        while True:
+            ENDLESS[what](round_)
+
+    jobs = [job("a", workers(1), on=on("n")), job("b", workers(1, 0, 8))]
+    with pytest.raises(EndlessRoundError) as raised:
+        decided([node("n", gpus=2)], jobs, never_ends)
+    assert str(raised.value) == "fifo: the round did not end after 11,100 actions"
+    assert raised.value.profile == "fifo"
+    assert raised.value.job in ("a", "b")
+    assert raised.value.__notes__ == [f"the last one was on {raised.value.job}"]
+
+
+def test_the_limit_grows_with_jobs_and_the_replicas_that_they_may_have() -> None:
+    """A thousand tries for a job of ten replicas are no endless round, however many such jobs there are."""
+    for n in (1, 40):
+        jobs = [job(f"j{k}", workers(1, 1, 10)) for k in range(n)]
+
+        def a_thousand_each(round_: Round) -> None:
+            for each in round_.snapshot.jobs.values():
+                for _ in range(1000):
+                    round_.start(each, {"Worker": 9}, "too large")
+
+        assert decided([node("n", gpus=2)], jobs, a_thousand_each).changes == {}

@@ -27,6 +27,8 @@ class LeftOut:
 
     def __init__(self) -> None:
         self._jobs: dict[Key, _Aside] = {}
+        self._suspected: dict[str, float] = {}
+        """Until when namespaces are that had a job which made the core fail (monotonic seconds)."""
 
     def __contains__(self, key: Key) -> bool:
         known = self._jobs.get(key)
@@ -37,6 +39,17 @@ class LeftOut:
         known = self._jobs.get(key)
         delay_s = _ASIDE_S if known is None else min(2 * known.delay_s, _MAX_ASIDE_S)
         self._jobs[key] = _Aside(delay_s, time.monotonic() + delay_s)
+
+    def suspect(self, namespace: str) -> None:
+        """Look at what changes in a namespace by itself for a while, since one of its jobs made the core fail."""
+        self._suspected[namespace] = time.monotonic() + _MAX_ASIDE_S
+
+    @property
+    def suspected(self) -> set[str]:
+        """The namespaces of which what changes is looked at by itself."""
+        now = time.monotonic()
+        self._suspected = {namespace: until for namespace, until in self._suspected.items() if now < until}
+        return set(self._suspected)
 
     def forget(self, key: Key) -> None:
         """A job is gone, or what was wrong with it may be mended."""

@@ -1,15 +1,15 @@
 """The scheduling loop: Snapshot, Plan, and for each job whose target changes one patch of its annotation.
 
 No job can stop the others: what fails for one is told in an event of that job, which is left out and tried again later;
-where the core itself fails, the jobs that make it fail are searched for. All that grows with jobs or replicas is
-computed in a thread.
+where the core itself fails, the jobs that make it fail are searched for, namespace by namespace. All that grows with
+jobs or replicas is computed in a thread.
 """
 
 import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -31,7 +31,7 @@ from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.settings import FIXED, Configuration
 from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.objects.unfit import Pair, Unfit
-from elastic_tfjob.controller.schedule.isolate import without_offenders
+from elastic_tfjob.controller.schedule.isolate import Budget, without_offenders
 from elastic_tfjob.controller.schedule.left_out import LeftOut
 from elastic_tfjob.controller.schedule.loans import Loans
 from elastic_tfjob.controller.schedule.notices import Notices
@@ -53,8 +53,8 @@ _SPACING_S: Final = 1.0
 _INTERVAL_S: Final = 15.0
 # A round waits so long for its writes. One that a slow webhook holds up goes on beside the rounds that follow.
 _WRITES_S: Final = 1.0
-# Attempts, one round of the core each, to find the jobs that make it fail.
-_TRIES: Final = 100
+# What a search for the jobs that make the core fail may take. Most of its attempts are rounds of few jobs.
+_SEARCH: Final = Budget(tries=2000, seconds=6.0)
 
 
 class Scheduler:
@@ -106,6 +106,8 @@ class Scheduler:
         # Jobs whose ScheduledJob will be another one without any change: what is promised, owed or refused for a time.
         self._passing: set[Key] = set()
         self._left_out = LeftOut()
+        # Jobs that the last search had no time to try. They are in no round before they are tried by themselves.
+        self._untried: set[Key] = set()
         self._unfit: dict[Key, Mapping[Pair, Unfit]] = {}
         self._writer = TargetWriter(
             api,
@@ -161,6 +163,7 @@ class Scheduler:
         self._candidates.clear()
         self._managed.clear()
         self._snapshot = None
+        self._untried.clear()
         self._dirty.update(self._jobs.keys)
         self._dirty.update(self._pods.keys)
 
@@ -343,8 +346,9 @@ class Scheduler:
             self._notices.left_out(source, error)
 
     async def _plan(self, configuration: Configuration, changed: set[Key]) -> dict[Key, Target]:
-        """What the profile decides. Where the core fails it is tried from scratch, and then without the jobs that make
-        it fail: first it is seen whether it can do without those that are new to it."""
+        """What the profile decides. Where the core fails, the jobs that make it fail are searched for: last among those
+        that it bore in the last round. Jobs in doubt, which were not tried yet or changed in a namespace that made it
+        fail lately, are not even asked for with the others before they are tried by themselves."""
         profile = self._profile_of(configuration)
         foreign = list(self._foreign)
         if self._by_uid:
@@ -356,39 +360,71 @@ class Scheduler:
         all_jobs = {f"{key[0]}/{key[1]}": (key, found) for key, found in self._candidates.items()}
         epoch = self._epoch
 
-        async def attempt(keys: Iterable[Key], previous: Snapshot | None = None) -> Planned:
-            chosen = set(keys)
-            considered = {name: f if key in chosen else set_aside(f) for name, (key, f) in all_jobs.items()}
-            history = self._memory.history
-            return await asyncio.to_thread(
-                plan_round,
+        self._snapshot, previous = None, self._snapshot
+        aside: dict[str, ScheduledJob] = {}
+
+        def plan(chosen: set[Key], evolved: Snapshot | None) -> Planned:
+            considered: dict[str, ScheduledJob] = {}
+            for name, (key, found) in all_jobs.items():
+                if key not in chosen and name not in aside:
+                    aside[name] = set_aside(found)
+                considered[name] = found if key in chosen else aside[name]
+            return plan_round(
                 considered,
                 nodes,
                 foreign,
                 profile,
                 now_s=time.time(),
-                previous=previous,
-                history=history,
+                previous=evolved,
+                history=self._memory.history,
                 cluster=cluster,
             )
 
-        self._snapshot, previous = None, self._snapshot
+        async def attempt(keys: Collection[Key]) -> Planned:
+            """From the last round where most jobs are asked for. Where that fails, the next is from scratch."""
+            nonlocal previous
+            if 2 * len(keys) <= len(tried):
+                return await asyncio.to_thread(plan, set(keys), None)
+            evolved, previous = previous, None
+            planned = await asyncio.to_thread(plan, set(keys), evolved)
+            previous = planned.snapshot
+            return planned
+
+        suspected = self._left_out.suspected
+        doubtful = tried & (self._untried | {key for key in changed if key[0] in suspected})
+        planned: Planned | None = None
         failed: dict[Key, Exception] = {}
-        try:
-            planned = await attempt(tried, previous)
-        except Exception:
-            log.exception("bug: the core failed")
-            metrics.SCHEDULING_FAILURES.inc()
-            planned, failed = await without_offenders([tried - changed, tried & changed], attempt, tries=_TRIES)
+        untried: set[Key] = set()
+        if not doubtful:
+            try:
+                planned = await attempt(tried)
+            except Exception:
+                log.exception("bug: the core failed")
+                metrics.SCHEDULING_FAILURES.inc()
+        if planned is None:
+            known, new = tried - changed - doubtful, (tried & changed) - doubtful
+            groups = [_by_namespace(keys, first=self._untried) for keys in (known, new, doubtful)]
+            isolated = await without_offenders(groups, attempt, _SEARCH)
+            planned, untried = isolated.result, set(isolated.untried)
+            failed.update(isolated.offenders)
+            if failed or untried:
+                log.warning("jobs make the core fail", offenders=len(failed), untried=len(untried))
+                if doubtful:  # else it is counted already
+                    metrics.SCHEDULING_FAILURES.inc()
         if epoch != self._epoch:
             return {}
+        for namespace, _ in failed:
+            self._left_out.suspect(namespace)
+        self._untried = untried
+        if untried:
+            self._wake.set()
         self._snapshot, self._made = planned.snapshot, planned.plan
         self._loans.decided(cluster, planned.lent, planned.plan.loans)
         for name, error in planned.failed.items():
             failed[all_jobs[name][0]] = error
         for key, error in failed.items():
             self._leave_out(key, error)
-        self._left_out.worked(tried - set(failed))
+        self._left_out.worked(tried - set(failed) - untried)
         return {all_jobs[name][0]: target for name, target in planned.targets.items()}
 
     def _profile_of(self, configuration: Configuration) -> Profile:
@@ -397,3 +433,11 @@ class Scheduler:
             # A move is a rescale, and one of the chief makes all pods anew: a change of size is not to cost that.
             self._profile = configuration, replace(made, repack=False)
         return self._profile[1]
+
+
+def _by_namespace(keys: Iterable[Key], *, first: Container[Key]) -> dict[str, list[Key]]:
+    """The same order each time, with these first."""
+    found: dict[str, list[Key]] = {}
+    for key in sorted(keys, key=lambda key: (key not in first, key)):
+        found.setdefault(key[0], []).append(key)
+    return found
