@@ -308,6 +308,24 @@ def test_what_is_free_where_nobody_may_run_keeps_nobody_from_preempting(profile:
     assert sizes(plan(profile, [node("n", gpus=4), control], [low, small], now=2.0)) == {"low": 3, "small": 1}
 
 
+@pytest.mark.parametrize("profile", ["srtf", "las"])
+def test_what_is_held_where_nobody_may_run_is_nobodys_to_get(profile: str) -> None:
+    """The first in order wants 3 of the 2 GPUs that are left: what others hold on a node that is gone, or whose taint
+    nobody tolerates, would not be free for it if they were stopped."""
+    runs = {"since_s": 0.0, "service": 9.0, "steps_per_s": 1.0}
+    away, here = (
+        job(key, workers(n), duration=900.0, on={"Worker": (name,) * n}, **runs)
+        for key, name, n in (("a", "x", 1), ("b", "n", 2))
+    )
+    first = job("first", workers(3), duration=1.0, at=1.0)
+    settings = {"thresholds": (5, 100)} if profile == "las" else {}
+    for more in ([], [node("x", 4, taints=(Taint("control-plane"),))]):
+        made = plan(profile, [node("n", 2), *more], [away, here, first], 1.0, **settings)
+        assert made.changes == {}, "who is stopped is stopped in vain"
+    made = plan(profile, [node("n", 2), node("x", 4)], [away, here, first], 1.0, **settings)
+    assert sizes(made) == {"first": 3, "a": 1, "b": 2}
+
+
 def test_a_job_that_lacks_room_is_told_of_nodes_where_it_may_run() -> None:
     control = node("control", gpus=4, taints=(Taint("control-plane", "", "NoSchedule"),))
     decided = plan("fifo", [node("n", gpus=4), control], [job("wide", workers(5))])

@@ -170,6 +170,13 @@ class TestPublished:
         later = replace(watched, loss=replace(slow.loss, readings=6))
         assert moved(self.of([*beside, later])) == {"c": "n1"}
 
+    def test_one_that_goes_on_after_a_stop_is_known_by_its_loss_from_the_start(self) -> None:
+        slow = job("c", "n0", loss=FLAT, readings=5)
+        waits = replace(slow, placement={}, phase="waiting", steps_per_s=0.0, cpu_use={})
+        first = self.of([waits])
+        assert (set(first.changes), first.memory) == ({"c"}, {"c": {"watched": 5}})
+        assert self.of([replace(slow, memory=first.memory["c"])]).memory == {}, "nothing is left for the next plan"
+
     def test_one_that_falls_fast_again_progresses_again(self) -> None:
         plan = self.of([job("a", "n0", loss=FALLING, memory={"watched": 3, "converged": 1})])
         assert plan.memory == {"a": {}}

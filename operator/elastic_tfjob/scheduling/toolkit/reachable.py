@@ -1,12 +1,12 @@
-"""What is free in all, where jobs may run: not on nodes whose taints no job tolerates, as a control plane's."""
+"""What there is in all, where jobs may run: not on nodes whose taints no job tolerates, as a control plane's."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node
+from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node, Placement
 
-__all__ = ["reachable_total"]
+__all__ = ["reachable_total", "shared_by"]
 
 Kind = tuple[object, ...]
 """All that says where a job may run."""
@@ -40,21 +40,46 @@ class Constrained:
 
 def reachable_total(round_: Round) -> Resources:
     """What is free on nodes where at least one of the Snapshot's jobs may run."""
-    room = round_.room
-    if not room.tainted or room.totals_only:
+    room, reached = round_.room, _reached(round_)
+    if reached is None:
         return room.free_total
-    view = round_.snapshot.view("constrained", lambda snapshot: Constrained(snapshot.jobs.values()))
-    reached: set[int] = set()
-    for _, spec in view.kinds.values():
-        allowed = room.allowed(spec)
-        if allowed is None:
-            return room.free_total
-        reached |= allowed
     outside = NOTHING
     for i in range(len(room.nodes)):
         if i not in reached:
             outside = outside.plus(room.free(i))
     return room.free_total.minus(outside)
+
+
+def shared_by(round_: Round, jobs: Sequence[Job]) -> list[Resources]:
+    """What each of these jobs, which run at their declared sizes, holds of what is there for all: its replicas on nodes
+    that are gone, or where no job may run any more, would leave nothing to anybody."""
+    room, reached = round_.room, _reached(round_)
+    if reached is None and not room.holds_elsewhere:
+        return [job.spec.declared_demand for job in jobs]
+    index = room.index
+    there = index.keys() if reached is None else {name for name, i in index.items() if i in reached}
+    return [_within(job.spec, round_.placement(job), there) for job in jobs]
+
+
+def _within(spec: JobSpec, placement: Placement, there: Set[str]) -> Resources:
+    if all(name in there for names in placement.values() for name in names):
+        return spec.declared_demand
+    return spec.demand({type_: sum(name in there for name in names) for type_, names in placement.items()})
+
+
+def _reached(round_: Round) -> Set[int] | None:
+    """The nodes where at least one of the Snapshot's jobs may run; None: all."""
+    room = round_.room
+    if not room.tainted or room.totals_only:
+        return None
+    view = round_.snapshot.view("constrained", lambda snapshot: Constrained(snapshot.jobs.values()))
+    reached: set[int] = set()
+    for _, spec in view.kinds.values():
+        allowed = room.allowed(spec)
+        if allowed is None:
+            return None
+        reached |= allowed
+    return reached
 
 
 def _kind(spec: JobSpec) -> Kind:
