@@ -54,8 +54,9 @@ def shared_by(round_: Round, jobs: Sequence[Job]) -> list[Resources]:
     """What each of these jobs, which run at their declared sizes, holds of what is there for all: its replicas on nodes
     that are gone, or where no job may run any more, would leave nothing to anybody."""
     room, reached = round_.room, _reached(round_)
-    if reached is None and not room.holds_elsewhere:
-        return [job.spec.declared_demand for job in jobs]
+    outside = () if reached is None else (i for i in range(len(room.nodes)) if i not in reached)
+    if not room.holds_elsewhere and all(room.free(i) == room.usable[i] for i in outside):
+        return [job.spec.declared_demand for job in jobs]  # as nearly always: none is there
     index = room.index
     there = index.keys() if reached is None else {name for name, i in index.items() if i in reached}
     return [_within(job.spec, round_.placement(job), there) for job in jobs]
