@@ -7,7 +7,7 @@ import pytest
 from elastic_tfjob.scheduling.constraints import Taint
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
+from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, ReplicaGroup
 from elastic_tfjob.scheduling.toolkit.sizes import downward
 from elastic_tfjob.speed.optimus import believe
 from elastic_tfjob.speed.table import Table
@@ -276,6 +276,25 @@ class TestKips:
         assert target.replicas == {PS: 2, WORKER: 1}
         lent = [*target.cpu.get(PS, (100, 100)), *target.cpu.get(WORKER, (100,))]
         assert 300 < sum(lent) <= 1000 - 2 * 100
+
+    def test_a_job_without_workers_grows_where_its_ps_lack_cpu(self) -> None:
+        """A chief and a PS: of workers there is neither CPU nor speed to tell."""
+        chief = ReplicaGroup(CHIEF, Resources(1000), 1, 1, 1)
+        on = {CHIEF: ("n",), PS: ("n",)}
+        alone = job("alone", chief, servers(1, 1, 3), steps=1e6, on=on, steps_per_s=1.0)
+        alone = replace(alone, cpu_use={CHIEF: 0.3, PS: 1.0})
+        decided = plan("kips", [node("n", cpus=2), node("m", cpus=2)], [alone], now=1000)
+        assert decided.changes["alone"].replicas == {CHIEF: 1, PS: 3}
+
+    def test_workers_that_request_no_cpu_and_lose_what_they_were_lent(self) -> None:
+        """No CPU tells no speed: the round ends, and what is not there any more is taken back."""
+        types = (servers(1, 1, 3, cpus=0.5), workers(1, 1, 3, gpus=0, cpus=0))
+        lent = {WORKER: (500,), PS: (1000,)}
+        slow = job("slow", *types, steps=1e6, on={PS: ("n",), WORKER: ("n",)}, steps_per_s=1.0, cpu=lent)
+        slow = replace(slow, cpu_use={WORKER: 0.9, PS: 0.9})
+        full = node("n", cpus=4, free=Resources(500))
+        decided = plan("kips", [full, node("m", cpus=2)], [slow], now=1000)
+        assert not decided.changes["slow"].cpu
 
     @pytest.mark.parametrize(("steps_per_s", "workers_then"), [(0.0, 2), (1.0, 1)])
     def test_workers_that_wait_for_the_first_step_are_not_idle(self, steps_per_s: float, workers_then: int) -> None:

@@ -137,6 +137,12 @@ class TestMoves:
         silent = job("new", "n1", uses=0)
         assert moved(decide([*crowd(900, 2000, 500), silent], profile=profile)) == {}
 
+    def test_from_a_node_that_strangers_fill(self, profile: str) -> None:
+        """Of its CPU nothing is left for jobs: who waits there longest goes."""
+        full = {"n0": node("n0", cpus=4, free=Resources(0)), "n1": node("n1", cpus=4)}
+        jobs = {each.key: each for each in crowd(900, 2000, 500)}
+        assert moved(schedule(Snapshot(NOW, full, jobs), build(profile, parse_profile(profile, {})))) == {"n0-1": "n1"}
+
     def test_not_between_two_crowded_nodes(self, profile: str) -> None:
         both = [*crowd(900, 2000, 500), *crowd(800, 300, on="n1")]
         assert moved(decide(both, profile=profile)) == {}
