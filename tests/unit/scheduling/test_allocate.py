@@ -1,6 +1,7 @@
 """How many replicas: each Allocate on cases worked out by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -280,7 +281,7 @@ class TestKips:
     def test_a_job_without_workers_grows_where_its_ps_lack_cpu(self) -> None:
         """A chief and a PS: of workers there is neither CPU nor speed to tell."""
         chief = ReplicaGroup(CHIEF, Resources(1000), 1, 1, 1)
-        on = {CHIEF: ("n",), PS: ("n",)}
+        on: dict[str, tuple[str, ...]] = {CHIEF: ("n",), PS: ("n",)}
         alone = job("alone", chief, servers(1, 1, 3), steps=1e6, on=on, steps_per_s=1.0)
         alone = replace(alone, cpu_use={CHIEF: 0.3, PS: 1.0})
         decided = plan("kips", [node("n", cpus=2), node("m", cpus=2)], [alone], now=1000)
@@ -331,7 +332,7 @@ def test_what_is_free_where_nobody_may_run_keeps_nobody_from_preempting(profile:
 def test_what_is_held_where_nobody_may_run_is_nobodys_to_get(profile: str) -> None:
     """The first in order wants 3 of the 2 GPUs that are left: what others hold on a node that is gone, or whose taint
     nobody tolerates, would not be free for it if they were stopped."""
-    runs = {"since_s": 0.0, "service": 9.0, "steps_per_s": 1.0}
+    runs: dict[str, Any] = {"since_s": 0.0, "service": 9.0, "steps_per_s": 1.0}
     away, here = (
         job(key, workers(n), duration=900.0, on={"Worker": (name,) * n}, **runs)
         for key, name, n in (("a", "x", 1), ("b", "n", 2))
