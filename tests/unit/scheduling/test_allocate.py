@@ -346,6 +346,16 @@ def test_what_is_held_where_nobody_may_run_is_nobodys_to_get(profile: str) -> No
     assert sizes(made) == {"first": 3, "a": 1, "b": 2}
 
 
+@pytest.mark.parametrize("profile", ["srtf", "las"])
+def test_who_has_fewer_replicas_than_declared_leaves_no_more_than_these(profile: str) -> None:
+    """One that lost nodes goes on with 2 of 3 workers: it would be stopped in vain for one that wants 3."""
+    fewer = job("fewer", workers(3, 1, 3), duration=900.0, on={WORKER: ("n", "n")}, service=9.0, steps_per_s=1.0)
+    first = job("first", workers(3), duration=1.0, at=1.0)
+    settings = {"thresholds": (5, 100)} if profile == "las" else {}
+    assert plan(profile, [node("n", 2)], [fewer, first], 1.0, **settings).changes == {}
+    assert sizes(plan(profile, [node("n", 3)], [fewer, first], 1.0, **settings)) == {"first": 3}
+
+
 def test_a_job_that_lacks_room_is_told_of_nodes_where_it_may_run() -> None:
     control = node("control", gpus=4, taints=(Taint("control-plane", "", "NoSchedule"),))
     decided = plan("fifo", [node("n", gpus=4), control], [job("wide", workers(5))])

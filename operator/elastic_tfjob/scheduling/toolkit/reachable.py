@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node, Placement
+from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node
 
 __all__ = ["reachable_total", "shared_by"]
 
@@ -51,21 +51,24 @@ def reachable_total(round_: Round) -> Resources:
 
 
 def shared_by(round_: Round, jobs: Sequence[Job]) -> list[Resources]:
-    """What each of these jobs, which run at their declared sizes, holds of what is there for all: its replicas on nodes
-    that are gone, or where no job may run any more, would leave nothing to anybody."""
+    """What each of these jobs holds of what is there for all: its replicas on nodes that are gone, or where no job may
+    run any more, would leave nothing to anybody."""
     room, reached = round_.room, _reached(round_)
     outside = () if reached is None else (i for i in range(len(room.nodes)) if i not in reached)
     if not room.holds_elsewhere and all(room.free(i) == room.usable[i] for i in outside):
-        return [job.spec.declared_demand for job in jobs]  # as nearly always: none is there
-    index = room.index
-    there = index.keys() if reached is None else {name for name, i in index.items() if i in reached}
-    return [_within(job.spec, round_.placement(job), there) for job in jobs]
+        return [_held(job.spec, round_.placement(job)) for job in jobs]  # as nearly always: none is there
+    there = room.index.keys() if reached is None else {name for name, i in room.index.items() if i in reached}
+    within = (
+        {type_: [name for name in names if name in there] for type_, names in round_.placement(job).items()}
+        for job in jobs
+    )
+    return [_held(job.spec, placement) for job, placement in zip(jobs, within, strict=True)]
 
 
-def _within(spec: JobSpec, placement: Placement, there: Set[str]) -> Resources:
-    if all(name in there for names in placement.values() for name in names):
-        return spec.declared_demand
-    return spec.demand({type_: sum(name in there for name in names) for type_, names in placement.items()})
+def _held(spec: JobSpec, placement: Mapping[str, Sequence[str]]) -> Resources:
+    """No more than it declares, for which it has a claim; fewer where it was robbed of nodes."""
+    counts = {type_: min(n, len(placement.get(type_, ()))) for type_, n in spec.declared.items()}
+    return spec.declared_demand if counts == spec.declared else spec.demand(counts)
 
 
 def _reached(round_: Round) -> Set[int] | None:
