@@ -24,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.exporter.__main__ import Server
 from elastic_tfjob.exporter.files import status
+from elastic_tfjob.exporter.metrics import Progress as Metrics
 from elastic_tfjob.runtime import protocol
 from elastic_tfjob.runtime.progress import Progress
 from harness.controlplane import free_port
@@ -161,6 +162,23 @@ def test_progress_shows(get: Get, tmp_path: Path) -> None:
     assert 0.06 <= found["elastic_tfjob_step_seconds_sum"] < 60
     assert 5 <= found["elastic_tfjob_checkpoint_age_seconds"] < 60
     assert found["elastic_tfjob_checkpoint_size_bytes"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "loss"),
+    [
+        *((str(loss), loss) for loss in (0.5, -2.0, 3, 2.0**63, -(2.0**64), 1e300, sys.float_info.max)),
+        ("1" + "0" * 300, 1e300),  # which JSON has as an integer
+        *((text, None) for text in ("1" + "0" * 400, "NaN", "Infinity", "-Infinity", "true", '"0.5"', "[0.5]", "null")),
+    ],
+    ids=lambda content: repr(content)[:12],
+)
+def test_any_loss_that_a_float_holds_is_told(tmp_path: Path, text: str, loss: float | None) -> None:
+    (tmp_path / protocol.PROGRESS).write_text(f'{{"step": 7, "loss": {text}}}')
+    told = Report.parse(json.dumps(status(tmp_path)))
+    assert (told.step, told.loss, told.loss_state) == (7, loss, "absent" if loss is None else "finite")
+    shown = {family.name: family.samples[0].value for family in Metrics(tmp_path).collect() if family.samples}
+    assert shown.get("elastic_tfjob_loss") == loss
 
 
 def test_rescale_shows_as_downtime_and_lost_steps(get: Get, tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from math import inf, nan
 from typing import Any
 
 import pytest
 
+from elastic_tfjob.api.limits import MAX_DURATION_S
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.verdict import (
@@ -285,7 +287,11 @@ def test_the_deadline_of_an_annotation(text: str, after_s: float | None) -> None
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0s"), (-0.2, "0s"), (59, "59s"), (-61, "-1m01s"), (3600, "1h00m"), (90_000, "1d01h")],
+    [
+        *((0, "0s"), (-0.2, "0s"), (59, "59s"), (-61, "-1m01s"), (3600, "1h00m"), (90_000, "1d01h")),
+        *((2 * MAX_DURATION_S, "73000d00h"), (2 * MAX_DURATION_S + 1, "more than 73000d"), (1e300, "more than 73000d")),
+        *((inf, "more than 73000d"), (-inf, "less than -73000d"), (nan, "an unknown time")),
+    ],
 )
 def test_spans(seconds: float, text: str) -> None:
     assert span(seconds) == text

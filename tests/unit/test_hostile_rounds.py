@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
@@ -14,7 +15,16 @@ from elastic_tfjob.controller.schedule.snapshot import assemble
 from elastic_tfjob.controller.schedule.targets import decide
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import Job as CoreJob
+from elastic_tfjob.scheduling.snapshot import Snapshot
+from elastic_tfjob.scheduling.stages.order.fifo import Fifo
+from elastic_tfjob.scheduling.toolkit.open_jobs import Terms
+from elastic_tfjob.scheduling.toolkit.progressive_filling import Ladder, Ladders, OnFull, fill
 from elastic_tfjob.speed.utilisation import speedup
+
+from .scheduling.build import job as core_job
+from .scheduling.build import workers
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NODES = {
@@ -79,6 +89,39 @@ def test_the_round_ends_and_the_other_job_starts(profile: str, asks: str) -> Non
     if profile not in HEAD_OF_LINE or asks not in FIT_NOWHERE:
         assert sum(plan.changes["ns/good"].replicas.values()) >= 2
     decide(plan, {key: each for key, each in found.items() if each.job is not None})
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("profile", DECIDING)
+def test_a_hundred_jobs_that_ask_for_all_there_can_be_hold_up_nobody(profile: str) -> None:
+    """Each asks for 2,000 replicas of 64 TiB: what they ask for together is more than 64 bits hold."""
+    most = {"checkpoint-dir": "/c", "min-workers": "1999", "max-workers": "2000"}
+    many = [job(f"a-{k}", most, {"Worker": 2000}, {"memory": "64Ti"}) for k in range(100)]
+    good = job("good", {"checkpoint-dir": "/c", "max-workers": "3"}, {"PS": 1, "Worker": 1}, {"cpu": "1"})
+    found = [scheduled_job(made, (), nodes=NODES, now=NOW, all_jobs=True, reports={}) for made in (*many, good)]
+    settings = {"lend": "none"} if profile == "aryl" else {}
+    built = replace(build(profile, parse_profile(profile, settings)), repack=False)
+    plan = schedule(assemble(found, NODES, [], NOW.timestamp()), built)
+    assert set(plan.changes) == (set() if profile in HEAD_OF_LINE else {"ns/good"})
+
+
+@pytest.mark.parametrize("on_full", get_args(OnFull))
+@pytest.mark.parametrize("step", [2**46, 2**57, 2**61, 2**62, 2**63 - 1])
+@pytest.mark.parametrize("free", [5, 2**62, 2**63 - 1])
+def test_steps_of_any_size_wrap_no_sum(step: int, free: int, on_full: OnFull) -> None:
+    """In order of their keys: an honest job, ninety-nine that ask for `step` bytes, and an honest one."""
+    asks = [1, *[step] * 99, 1]
+    jobs = [core_job(f"j{k:03}", workers(1)) for k in range(len(asks))]
+
+    def climb(of: CoreJob, total: Resources) -> Ladder:
+        return Ladder([of.spec.minimum], np.zeros(1), np.array([(0, asks[int(of.key[1:])], 0, 0, 0)], dtype=np.int64))
+
+    ladders = Ladders(Fifo(), Terms(0.0), climb, Resources(memory=free))
+    ladders.fill(Snapshot(0.0, {}, {each.key: each for each in jobs}))
+    got = fill(ladders, ladders.keys, Resources(memory=free), on_full)
+    assert sum(ask for ask, rungs in zip(asks, got, strict=True) if rungs) <= free
+    assert got[0] == 1
+    assert got[-1] == (on_full == "next" or sum(asks) <= free)
 
 
 def test_a_type_that_would_get_no_cpu_tells_no_speed() -> None:

@@ -25,6 +25,7 @@ from elastic_tfjob.controller.objects.loan import (
     NodeLoan,
     parse_wants,
 )
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.settings import Configuration, PoolSettings, parse_configuration
 from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.status import format_time
@@ -46,7 +47,7 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Pool, ReplicaGroup, fixed_group
 
 from . import test_scheduler
-from .build import UID, job, replicas
+from .build import UID, job, pod, replicas
 from .build import decide as reconciled
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -500,6 +501,11 @@ class Server:
         return copy.deepcopy(found)
 
 
+def owned(pod: Pod) -> bool:
+    """The one job that there is owns it."""
+    return pod.owner == UID
+
+
 class World:
     """The writer, its server and what it says."""
 
@@ -511,7 +517,8 @@ class World:
         self.nodes: Informer[Node] = Informer(api, "/nodes", Node.parse, lambda _: None)
         for each in nodes:
             self.nodes.written(copy.deepcopy(each))
-        self.loans = Loans(api, self.nodes, recorder, wants=dict, touched=lambda _: None)
+        self.pods: tuple[Pod, ...] = ()
+        self.loans = Loans(api, self.nodes, recorder, wants=dict, owned=owned, touched=lambda _: None)
 
     def record(self, _: Node, event: Event) -> None:
         self.events.append(event)
@@ -520,7 +527,7 @@ class World:
         made = configuration or parse_configuration(
             "profile: kips\nprofiles: {kips: {lend: offered}}\npools: {serve: {namespaces: [serving], headroom: 0}}"
         )
-        cluster = self.loans.cluster(made, (), (), ())
+        cluster = self.loans.cluster(made, (), self.pods, ())
         assert cluster is not None
         found = lending(cluster, datetime.now(UTC).timestamp())
         self.loans.decided(cluster, found, loans)
@@ -549,6 +556,25 @@ class TestWriter:
         assert world.server.nodes["a"]["spec"]["taints"] == [FOREIGN_TAINT]
         assert [event.reason for event in world.events] == ["NodeLent", "NodeReturned"]
         assert (await world.round()).pools["serve"].spare == 0, "it is held back"
+
+    @pytest.mark.parametrize("owner", [UID, "", "of-a-job-that-is-gone"])
+    async def test_a_recalled_node_waits_for_pods_that_a_job_owns_and_for_no_others(self, owner: str) -> None:
+        """Anybody can make a pod with the operator's label, which no job's stop ends."""
+        world = World(raw_node("a"))
+        await world.round((BORROW,))
+        world.pods = (replace(pod("worker", 0), owner=owner, node="a", requests=Resources(1000, pods=1)),)
+        await world.round((RETURN,))
+        assert world.stage("a") == (("recalled", True) if owner == UID else ("returned", False))
+        found = await world.round()
+        assert found.counts["serve", "offered"] == 0, "it is not idle"
+        assert found.counts["serve", "recalled"] == (owner == UID)
+
+    async def test_the_room_of_pods_that_no_job_owns_is_taken(self) -> None:
+        world = World(raw_node("a"))
+        found = await world.round()
+        assert found.pools["serve"].spare == 1
+        world.pods = (replace(pod("worker", 0), owner="", node="a", requests=Resources(1000, pods=1)),)
+        assert (await world.round()).pools["serve"].spare == 0
 
     async def test_a_node_that_has_changed_is_decided_for_anew(self) -> None:
         world = World(raw_node("a"))
@@ -660,7 +686,7 @@ def loans_of(server: Server) -> Loans:
     for each in server.nodes.values():
         nodes.written(copy.deepcopy(each))
     recorder: Any = None
-    return Loans(api, nodes, recorder, wants=dict, touched=lambda _: None)
+    return Loans(api, nodes, recorder, wants=dict, owned=owned, touched=lambda _: None)
 
 
 LENDS = parse_configuration("profile: fifo\nprofiles: {fifo: {lend: offered}}\npools: {serve: {namespaces: [serving]}}")

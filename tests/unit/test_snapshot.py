@@ -28,6 +28,7 @@ from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.reasons import Reason, as_reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Job as CoreJob
+from elastic_tfjob.speed.growth import Growth
 
 from .build import NOW, UID, job, pod
 
@@ -845,3 +846,16 @@ def test_sizes_are_bounded() -> None:
     wide = described(elastic_job(said={"max-workers": "1000000000", "target-workers": "1000000000"}))
     assert wide.spec.groups[1].maximum <= 2000
     assert isinstance(described(elastic_job(said={"total-steps": "9" * 401})).spec.total_steps, float | None)
+
+
+def test_a_job_that_is_recreated_under_its_name_begins_without_readings_of_its_loss() -> None:
+    read = Growth().read(100.0, 5.0, 100.0).read(200.0, 4.0, 200.0)
+    old = elastic_job(target=target(), state=state())
+    before = look(old, PODS)
+    assert before.job is not None
+    before = replace(before, job=replace(before.job, loss=read))
+    for uid, known in ((old.uid, read), ("another", Growth())):
+        made = replace(old, uid=uid)
+        found = look(made, tuple(replace(pod, owner=uid) for pod in PODS), before=before)
+        assert found.job is not None
+        assert found.job.loss == known

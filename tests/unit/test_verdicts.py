@@ -17,6 +17,7 @@ from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.verdict import DEADLINE_ANNOTATION, VERDICT_ANNOTATION
 from elastic_tfjob.controller.schedule import verdicts
 from elastic_tfjob.controller.schedule.deadlines import Judged, judge_all
+from elastic_tfjob.controller.schedule.turns import in_turn
 from elastic_tfjob.controller.schedule.verdicts import Verdicts
 
 from . import test_scheduler as loop
@@ -25,6 +26,11 @@ from .test_scheduler import PREFIX, Object, tfjob
 
 def value(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+def in_namespace(namespace: str, job: Object) -> Object:
+    metadata = {**job["metadata"], "namespace": namespace, "uid": f"{namespace}-{job['metadata']['uid']}"}
+    return {**job, "metadata": metadata}
 
 
 def ago(seconds: float) -> str:
@@ -147,6 +153,40 @@ async def test_jobs_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(*(tfjob(name, deadline=ago(5)) for name in names), monkeypatch=monkeypatch)
     await desk.look(12)
     assert sorted(desk.events) == [(name, "DeadlineMissed") for name in names]
+
+
+async def test_namespaces_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has a thousand late jobs has them judged and written a few at a time, beside one of each other tenant."""
+    monkeypatch.setattr(verdicts, "_AT_ONCE", 12)
+    monkeypatch.setattr(verdicts, "_WRITES", 6)
+    many = [tfjob(f"many-{k}", deadline=ago(5)) for k in range(1000)]
+    few = [in_namespace(f"tenant-{k}", tfjob(f"late-{k}-{n}", deadline=ago(5))) for k in range(3) for n in range(2)]
+    desk = Desk(*many, *few, monkeypatch=monkeypatch)
+    await desk.look()
+    assert [name for name, _ in desk.events] == ["many-0", "late-0-0", "late-1-0", "late-2-0", "many-1", "late-0-1"]
+    await desk.look()
+    told = [name for name, _ in desk.events[6:]]
+    assert {"late-1-1", "late-2-1"} < set(told[:3]), "of those that wait, one of each again"
+    assert len([name for name in told if name.startswith("many-")]) == 4
+
+
+async def test_more_namespaces_than_one_look_writes_for_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "_AT_ONCE", 4)
+    monkeypatch.setattr(verdicts, "_WRITES", 2)
+    jobs = [in_namespace(f"tenant-{k}", tfjob(f"late-{k}-{n}", deadline=ago(5))) for k in range(6) for n in range(9)]
+    desk = Desk(*jobs, monkeypatch=monkeypatch)
+    for round_ in range(2):
+        await desk.look(3)
+        told = [name.split("-")[1] for name, _ in desk.events[6 * round_ :]]
+        assert sorted(told) == ["0", "1", "2", "3", "4", "5"], "one of each"
+
+
+def test_whose_turn_it_is() -> None:
+    keys = [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("c", "1"), ("c", "2")]
+    assert in_turn(keys, {}) == [("a", "1"), ("b", "1"), ("c", "1"), ("a", "2"), ("c", "2"), ("a", "3")]
+    assert in_turn(keys, {"a": 4, "b": 3, "c": 4})[:3] == [("b", "1"), ("a", "1"), ("c", "1")]
+    assert in_turn(keys, {"a": 0})[:3] == [("b", "1"), ("c", "1"), ("a", "1")], "who had none comes first"
+    assert in_turn([], {"a": 1}) == []
 
 
 async def test_one_whose_annotations_somebody_changes_back_takes_nobodys_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@ missing. Both files are written by whoever trains, in a volume that the two cont
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ READ_BYTES = 64 << 10
 TEXT, NUMBERS = 2_000, 100
 """Characters of a text and entries of a list that are passed on."""
 _LARGEST = 2.0**63
+_LARGEST_FLOAT = sys.float_info.max
 
 
 class Fields:
@@ -31,6 +33,17 @@ class Fields:
     def number(self, name: str) -> float | None:
         value = self.raw.get(name)
         return value if _is_number(value) else None
+
+    def measured(self, name: str) -> float | None:
+        """A number of any size that a float can hold: a loss that explodes is one until it is infinite."""
+        value = self.raw.get(name)
+        if (
+            not isinstance(value, int | float)
+            or isinstance(value, bool)
+            or not -_LARGEST_FLOAT <= value <= _LARGEST_FLOAT
+        ):
+            return None
+        return float(value)
 
     def integer(self, name: str) -> int | None:
         value = self.number(name)
@@ -124,7 +137,7 @@ def status(directory: Path) -> dict[str, Any]:
         "total_steps": progress.integer("total_steps"),
         "steps_per_s": current.number("steps_per_s"),
         "examples_per_s": current.number("examples_per_s"),
-        "loss": progress.number("loss"),
+        "loss": progress.measured("loss"),
         "loss_problem": problem if (problem := progress.text("loss_problem")) in ("nan", "inf") else None,
         "first_step_at": current.number("first_step_at"),
         "last_step_at": progress.number("last_step_at"),

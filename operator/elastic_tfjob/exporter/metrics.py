@@ -30,7 +30,7 @@ class Progress(Collector):
         yield from _counter("examples", "Examples trained on in this pod.", progress.number("examples"))
         yield from _gauge("step", "Steps done in all, checkpoints included.", progress.number("step"))
         yield from _gauge("target_steps", "Steps after which training ends.", progress.number("total_steps"))
-        yield from _gauge("loss", "The last loss that was reported.", progress.number("loss"))
+        yield from _gauge("loss", "The last loss that was reported.", progress.measured("loss"))
         yield from _histogram("step_seconds", "Time of a training step.", progress.within("step_seconds"))
         yield from _histogram(
             "rescale_downtime_seconds",

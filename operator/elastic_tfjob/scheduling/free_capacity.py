@@ -86,6 +86,11 @@ class FreeCapacity:
         self.tainted = any(node.taints for node in nodes)
         self._plain = not self.tainted and all(node.loan == "own" for node in nodes)
 
+    @property
+    def holds_elsewhere(self) -> bool:
+        """Whether jobs hold anything on nodes that are not here."""
+        return bool(self._elsewhere)
+
     # ---- following the Snapshot
 
     def change(self, before: Job | None, after: Job | None, now: float) -> None:

@@ -18,6 +18,7 @@ def violations(plan: Plan) -> list[str]:
         *changed_while_rescaling(plan),
         *below_request(plan),
         *stopped_for_good(plan),
+        *moved_for_good(plan),
         *other_causes(plan),
     ]
 
@@ -135,3 +136,18 @@ def stopped_for_good(plan: Plan) -> list[str]:
         for key, target in plan.changes.items()
         if not target.nodes and jobs[key].placement and not jobs[key].spec.stoppable
     ]
+
+
+def moved_for_good(plan: Plan) -> list[str]:
+    """No replica that runs, and stays, goes from a node that is there to another one, where its job may not be moved.
+    One that `repack` sizes anew is placed as a whole: that is a resize, and only a simulation does it."""
+    broken = []
+    for key, target in plan.changes.items():
+        job = plan.snapshot.jobs[key]
+        if job.spec.movable or not target.nodes or target.replicas != job.counts:
+            continue
+        for type_, names in job.placement.items():
+            for k, (before, after) in enumerate(zip(names, target.nodes.get(type_, ()), strict=False)):
+                if before != after and before in plan.snapshot.nodes:
+                    broken.append(f"{key}: {type_} {k} from {before} to {after}, and may not be moved")
+    return broken

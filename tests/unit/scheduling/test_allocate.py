@@ -1,13 +1,14 @@
 """How many replicas: each Allocate on cases worked out by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from elastic_tfjob.scheduling.constraints import Taint
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
+from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, ReplicaGroup
 from elastic_tfjob.scheduling.toolkit.sizes import downward
 from elastic_tfjob.speed.optimus import believe
 from elastic_tfjob.speed.table import Table
@@ -277,6 +278,25 @@ class TestKips:
         lent = [*target.cpu.get(PS, (100, 100)), *target.cpu.get(WORKER, (100,))]
         assert 300 < sum(lent) <= 1000 - 2 * 100
 
+    def test_a_job_without_workers_grows_where_its_ps_lack_cpu(self) -> None:
+        """A chief and a PS: of workers there is neither CPU nor speed to tell."""
+        chief = ReplicaGroup(CHIEF, Resources(1000), 1, 1, 1)
+        on: dict[str, tuple[str, ...]] = {CHIEF: ("n",), PS: ("n",)}
+        alone = job("alone", chief, servers(1, 1, 3), steps=1e6, on=on, steps_per_s=1.0)
+        alone = replace(alone, cpu_use={CHIEF: 0.3, PS: 1.0})
+        decided = plan("kips", [node("n", cpus=2), node("m", cpus=2)], [alone], now=1000)
+        assert decided.changes["alone"].replicas == {CHIEF: 1, PS: 3}
+
+    def test_workers_that_request_no_cpu_and_lose_what_they_were_lent(self) -> None:
+        """No CPU tells no speed: the round ends, and what the node does not have any more is taken back."""
+        types = (servers(1, 1, 3, cpus=0.5), workers(1, 1, 3, gpus=0, cpus=0))
+        lent = {WORKER: (500,), PS: (1000,)}
+        slow = job("slow", *types, steps=1e6, on={PS: ("n",), WORKER: ("n",)}, steps_per_s=1.0, cpu=lent)
+        slow = replace(slow, cpu_use={WORKER: 0.9, PS: 0.9})
+        full = node("n", cpus=4, free=Resources(500))
+        decided = plan("kips", [full, node("m", cpus=2)], [slow], now=1000)
+        assert WORKER not in decided.changes["slow"].cpu
+
     @pytest.mark.parametrize(("steps_per_s", "workers_then"), [(0.0, 2), (1.0, 1)])
     def test_workers_that_wait_for_the_first_step_are_not_idle(self, steps_per_s: float, workers_then: int) -> None:
         two = job("two", workers(2, 1, 2, gpus=0, cpus=1), steps=1e6, on={"Worker": ("n", "n")}, since_s=0.0)
@@ -306,6 +326,34 @@ def test_what_is_free_where_nobody_may_run_keeps_nobody_from_preempting(profile:
     assert sizes(decided) == {"high": 2}
     small = job("small", workers(1), duration=10.0, priority=1, at=1.0)
     assert sizes(plan(profile, [node("n", gpus=4), control], [low, small], now=2.0)) == {"low": 3, "small": 1}
+
+
+@pytest.mark.parametrize("profile", ["srtf", "las"])
+def test_what_is_held_where_nobody_may_run_is_nobodys_to_get(profile: str) -> None:
+    """The first in order wants 3 of the 2 GPUs that are left: what others hold on a node that is gone, or whose taint
+    nobody tolerates, would not be free for it if they were stopped."""
+    runs: dict[str, Any] = {"since_s": 0.0, "service": 9.0, "steps_per_s": 1.0}
+    away, here = (
+        job(key, workers(n), duration=900.0, on={"Worker": (name,) * n}, **runs)
+        for key, name, n in (("a", "x", 1), ("b", "n", 2))
+    )
+    first = job("first", workers(3), duration=1.0, at=1.0)
+    settings = {"thresholds": (5, 100)} if profile == "las" else {}
+    for more in ([], [node("x", 4, taints=(Taint("control-plane"),))]):
+        made = plan(profile, [node("n", 2), *more], [away, here, first], 1.0, **settings)
+        assert made.changes == {}, "who is stopped is stopped in vain"
+    made = plan(profile, [node("n", 2), node("x", 4)], [away, here, first], 1.0, **settings)
+    assert sizes(made) == {"first": 3, "a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("profile", ["srtf", "las"])
+def test_who_has_fewer_replicas_than_declared_leaves_no_more_than_these(profile: str) -> None:
+    """One that lost nodes goes on with 2 of 3 workers: it would be stopped in vain for one that wants 3."""
+    fewer = job("fewer", workers(3, 1, 3), duration=900.0, on={WORKER: ("n", "n")}, service=9.0, steps_per_s=1.0)
+    first = job("first", workers(3), duration=1.0, at=1.0)
+    settings = {"thresholds": (5, 100)} if profile == "las" else {}
+    assert plan(profile, [node("n", 2)], [fewer, first], 1.0, **settings).changes == {}
+    assert sizes(plan(profile, [node("n", 3)], [fewer, first], 1.0, **settings)) == {"first": 3}
 
 
 def test_a_job_that_lacks_room_is_told_of_nodes_where_it_may_run() -> None:

@@ -14,7 +14,7 @@ from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.profiles.aryl.knapsack import Item, allot
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, Node, Snapshot
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, Node, ReplicaGroup, Snapshot
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.inference import InferencePool
 from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
@@ -128,6 +128,13 @@ class TestApart:
         assert {key: set(t.nodes[WORKER]) for key, t in found.changes.items()} == {"a": {"own"}, "b": {"x"}}
         wide = [job("w", workers(4), duration=60, loanable=True), job("c", workers(3), duration=60)]
         assert {k: set(t.nodes[WORKER]) for k, t in plan("aryl", nodes, wide).changes.items()} == {"w": {"x"}}
+
+    def test_a_job_that_runs_without_workers_gets_some(self) -> None:
+        """How much faster that is nothing tells: it is worth a rescale whatever that has to gain."""
+        few = ReplicaGroup(WORKER, Resources(1000), 1, 0, 3)
+        waits = job("w", servers(1, cpus=1), few, duration=9000, on={PS: ("o",)})
+        found = plan("aryl", [node("o", cpus=8)], [waits], min_gain=0.5)
+        assert found.changes["w"].replicas == {PS: 1, WORKER: 3}
 
     def test_a_job_grows_onto_lent_nodes_that_are_as_fast(self) -> None:
         grows = job("e", servers(1, cpus=1), ELASTIC, duration=9000, loanable=True, on={PS: ("o",), WORKER: ("o", "o")})

@@ -1,6 +1,7 @@
 """Invariants of every profile over random clusters and jobs."""
 
 from dataclasses import replace
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from elastic_tfjob.scheduling.stages.order.las import FORGIVEN
 from elastic_tfjob.scheduling.stages.place.catalogue import PLACES
 from elastic_tfjob.simulation.loans import carry_out_loans
 from elastic_tfjob.simulation.speed_models.ps import MODELS, PsTrueSpeed
+from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
 
 from .build import node, servers, workers
 from .invariants import violations
@@ -55,6 +57,9 @@ def specs(draw: st.DrawFn, k: int) -> JobSpec:
         duration_s=draw(st.sampled_from([None, steps])),
         resizable=draw(st.sampled_from([True, True, False])),
         stoppable=draw(st.sampled_from([True, True, False])),
+        movable=draw(st.sampled_from([True, True, False])),
+        fixed_cpu=draw(st.sampled_from([False, False, True])),
+        asked=draw(st.sampled_from(["", "", "asked for by a person"])),
         loanable=draw(st.booleans()),
         constraints=draw(
             st.sampled_from(
@@ -77,6 +82,16 @@ def uses(draw: st.DrawFn) -> dict[str, float]:
 
 
 @st.composite
+def losses(draw: st.DrawFn) -> Growth:
+    """Of a loss that falls by these amounts from one reading to the next; no fall, no reading."""
+    found, loss = NOT_REPORTED, 10.0
+    for k, fall in enumerate(draw(st.lists(st.sampled_from([1.0, 0.01, 0.0, -0.5, nan]), max_size=4))):
+        loss -= fall
+        found = found.read(100.0 * k, loss, 20.0 * k)
+    return found
+
+
+@st.composite
 def jobs(draw: st.DrawFn, k: int) -> Job:
     spec = draw(specs(k))
     speed = (
@@ -84,8 +99,12 @@ def jobs(draw: st.DrawFn, k: int) -> Job:
         if draw(st.booleans())
         else None
     )
+    stops = draw(st.sampled_from([0, 0, 1, 3]))
     return Job(
         spec,
+        loss=draw(losses()),
+        stops=stops,
+        stopped_s=draw(st.sampled_from([500.0, NOW - 10])) if stops else -inf,
         service=draw(st.sampled_from([0.0, 100.0, 4000.0, 9000.0])),
         since_s=draw(st.sampled_from([0.0, 500.0, NOW])),
         executed_s=draw(st.sampled_from([0.0, 50.0])),
@@ -116,7 +135,10 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     plan = schedule(before, build("fifo-backfill", parse_profile("fifo-backfill", {})))
     running = carried_out(before, plan, NOW - 100)
     running = moved(draw, running)
-    used = {key: replace(j, cpu_use=draw(uses()), executed_s=draw(times)) for key, j in running.jobs.items()}
+    used = {
+        key: replace(j, cpu_use=draw(uses()), executed_s=draw(times), loss=draw(losses()))
+        for key, j in running.jobs.items()
+    }
     for key, job in used.items():
         if job.placement and draw(st.integers(0, 3)) == 0:
             used[key] = replace(job, phase="rescaling")
@@ -160,9 +182,14 @@ def carried_out(before: Snapshot, plan: Plan, now: float) -> Snapshot:
                 rate if target.nodes else 0.0,
                 now,
                 old.service_at(now),
-                old.executed_s,
+                old.executed_s + (max(0.0, now - old.since_s) if old.placement else 0.0),
                 now if old.placement and target.replicas != old.counts else old.rescaled_s,
+                migrations=old.migrations + (bool(old.placement) and target.replicas == old.counts),
                 speed=old.speed,
+                loss=old.loss,
+                stops=old.stops + (not target.nodes),
+                stopped_s=old.stopped_s if target.nodes else now,
+                resumed_s=now if target.nodes and old.stops and not old.placement else old.resumed_s,
                 cpu=target.cpu,  # how busy replicas are is not known right after a change
                 memory=plan.memory.get(key, old.memory),
             )
@@ -192,19 +219,23 @@ def at_rest(snapshot: Snapshot, profile: Profile) -> tuple[Snapshot, Plan]:
     return snapshot, schedule(snapshot, profile)
 
 
-CASES = [(name, None) for name in PROFILES] + [(name, place) for name in ("fifo-backfill", "drf") for place in PLACES]
-"""Every profile as it comes, and every placement under one that never resizes and one that does."""
+CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in PROFILES]
+CASES += [(name, {"place": place}) for name in ("fifo-backfill", "drf") for place in PLACES]
+CASES += [("specon", {"published": True})]
+"""Every profile as it comes, every placement under one that never resizes and one that does, and SpeCon."""
 
 
-@pytest.mark.parametrize(("name", "place"), CASES, ids=[f"{n}-{p or 'own'}" for n, p in CASES])
+@pytest.mark.parametrize(
+    ("name", "said"), CASES, ids=[f"{n}-{''.join(map(str, s.values())) or 'own'}" for n, s in CASES]
+)
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(snapshot=snapshots(), extra=st.data())
-def test_invariants(name: str, place: str | None, snapshot: Snapshot, extra: Any) -> None:
+def test_invariants(name: str, said: dict[str, Any], snapshot: Snapshot, extra: Any) -> None:
     """Capacity, gangs, bounds and constraints hold; equal input gives an equal plan, whether views were kept or not;
     a plan that was carried out gives nothing more to do."""
     # What runs on nodes is no state of a cluster without nodes.
-    assume(place != "count" or not any(j.placement for j in snapshot.jobs.values()))
-    profile = build(name, parse_profile(name, {"place": place} if place else {}))
+    assume(said.get("place") != "count" or not any(j.placement for j in snapshot.jobs.values()))
+    profile = build(name, parse_profile(name, said))
     plan = schedule(snapshot, profile)
     assert violations(plan) == []
     assert set(plan.targets) | set(plan.waiting) == set(snapshot.jobs)

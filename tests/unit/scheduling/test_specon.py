@@ -137,6 +137,12 @@ class TestMoves:
         silent = job("new", "n1", uses=0)
         assert moved(decide([*crowd(900, 2000, 500), silent], profile=profile)) == {}
 
+    def test_from_a_node_that_strangers_fill(self, profile: str) -> None:
+        """Of its CPU nothing is left for jobs: who waits there longest goes."""
+        full = {"n0": node("n0", cpus=4, free=Resources(0)), "n1": node("n1", cpus=4)}
+        jobs = {each.key: each for each in crowd(900, 2000, 500)}
+        assert moved(schedule(Snapshot(NOW, full, jobs), build(profile, parse_profile(profile, {})))) == {"n0-1": "n1"}
+
     def test_not_between_two_crowded_nodes(self, profile: str) -> None:
         both = [*crowd(900, 2000, 500), *crowd(800, 300, on="n1")]
         assert moved(decide(both, profile=profile)) == {}
@@ -169,6 +175,13 @@ class TestPublished:
         assert (again.changes, again.memory) == ({}, {})
         later = replace(watched, loss=replace(slow.loss, readings=6))
         assert moved(self.of([*beside, later])) == {"c": "n1"}
+
+    def test_one_that_goes_on_after_a_stop_is_known_by_its_loss_from_the_start(self) -> None:
+        slow = job("c", "n0", loss=FLAT, readings=5)
+        waits = replace(slow, placement={}, phase="waiting", steps_per_s=0.0, cpu_use={})
+        first = self.of([waits])
+        assert (set(first.changes), first.memory) == ({"c"}, {"c": {"watched": 5}})
+        assert self.of([replace(slow, memory=first.memory["c"])]).memory == {}, "nothing is left for the next plan"
 
     def test_one_that_falls_fast_again_progresses_again(self) -> None:
         plan = self.of([job("a", "n0", loss=FALLING, memory={"watched": 3, "converged": 1})])

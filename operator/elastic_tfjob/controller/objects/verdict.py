@@ -7,6 +7,7 @@ unknown ones of the user's.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import isnan
 from typing import Final, Literal, cast, get_args
 
 import orjson
@@ -44,6 +45,8 @@ Note = Literal["work", "speed", "size"]
 _NOTES: Final[tuple[Note, ...]] = get_args(Note)
 
 _MOST_SLACK: Final = float(2 * MAX_DURATION_S)
+_LONGEST_S: Final = _MOST_SLACK
+_LONGEST: Final = f"{2 * MAX_DURATION_S // 86_400}d"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,12 @@ def deadline_of(job: Job) -> float | None:
 
 
 def span(seconds: float) -> str:
-    """`-1h05m`, `12m30s`, `8s`: two parts at most, as people say it."""
+    """`-1h05m`, `12m30s`, `8s`: two parts at most, as people say it. What is longer than any duration that is believed,
+    or is no number, is words."""
+    if isnan(seconds):
+        return "an unknown time"
+    if abs(seconds) > _LONGEST_S:
+        return f"less than -{_LONGEST}" if seconds < 0 else f"more than {_LONGEST}"
     whole = round(abs(seconds))
     days, rest = divmod(whole, 86_400)
     hours, rest = divmod(rest, 3_600)

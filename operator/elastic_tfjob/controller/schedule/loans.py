@@ -59,7 +59,8 @@ _HARD_S: Final = 60.0
 
 
 class Loans:
-    """What the loop knows of loans, and their writer. `wants`: the nodes that somebody says pools want."""
+    """What the loop knows of loans, and their writer. `wants`: the nodes that somebody says pools want. `owned`:
+    whether a TFJob that is there owns a pod."""
 
     def __init__(
         self,
@@ -68,12 +69,14 @@ class Loans:
         recorder: Recorder,
         *,
         wants: Callable[[], Mapping[str, int]],
+        owned: Callable[[Pod], bool],
         touched: Callable[[Key], None],
     ) -> None:
         self._api = api
         self._nodes = nodes
         self._recorder = recorder
         self._wants = wants
+        self._owned = owned
         self._touched = touched
         self._pending: dict[str, tuple[Informer[PendingPod], asyncio.Task[None]]] = {}
         self._refused: dict[str, float] = {}
@@ -135,15 +138,21 @@ class Loans:
             return None
         now = time.monotonic()
         self._refused = {name: until for name, until in self._refused.items() if now < until}
+        others = {pod.uid: pod for pod in foreign if pod.node in nodes}
         trained: dict[str, Resources] = {}
         for pod in pods:
-            if pod.node in nodes and not pod.ended:
+            if pod.node not in nodes or pod.ended:
+                continue
+            if self._owned(pod):
                 trained[pod.node] = trained.get(pod.node, NOTHING).plus(pod.requests)
+            else:
+                # Anybody can write the operator's label: whom no job stops, no node waits for.
+                others.setdefault(pod.uid, _stray(pod))
         waiting = [pod for informer, _ in self._pending.values() for pod in informer]
         return Cluster(
             dict(sorted(nodes.items())),
             pools,
-            tuple(pod for pod in foreign if pod.node in nodes),
+            tuple(others.values()),
             tuple(sorted(waiting, key=lambda pod: (pod.namespace, pod.name))),
             trained,
             _promised(candidates, nodes),
@@ -250,6 +259,10 @@ def patch_of(write: Write, raw: Mapping[str, Any], now: datetime) -> dict[str, A
         ours = [{"key": LOANED_TAINT, "effect": "NoSchedule"}] if write.tainted else []
         body["spec"] = {"taints": [*others, *ours]}
     return body
+
+
+def _stray(pod: Pod) -> ForeignPod:
+    return ForeignPod(pod.namespace, pod.name, pod.uid, pod.version, pod.node, pod.requests)
 
 
 def _of_loan(node: Node) -> tuple[object, ...]:

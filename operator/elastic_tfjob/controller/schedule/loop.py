@@ -120,7 +120,7 @@ class Scheduler:
         # What jobs are told, and the plan of the present round that it goes by.
         self._notices = Notices(api, jobs, recorder)
         self.forecast: Final = self._notices.forecast
-        self._loans = Loans(api, self._nodes, recorder, wants=wants, touched=lambda _: self.wake())
+        self._loans = Loans(api, self._nodes, recorder, wants=wants, owned=self._owned, touched=lambda _: self.wake())
         self._made: Plan | None = None
         # Grows when all that is known is thrown away: a round that began before says nothing any more.
         self._epoch = 0
@@ -330,6 +330,9 @@ class Scheduler:
         if described.again_s is not None:
             asyncio.get_running_loop().call_later(described.again_s, self.touched, key)
         self._notices.described(found)
+
+    def _owned(self, pod: Pod) -> bool:
+        return any(job.uid == pod.owner for job in self._jobs.of_job(pod.key))
 
     def _decided(self) -> Iterator[ScheduledJob]:
         return (self._candidates[key] for key in self._managed)

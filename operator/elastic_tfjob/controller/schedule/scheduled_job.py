@@ -135,7 +135,9 @@ def scheduled_job(
         return ScheduledJob(
             job, None, found if ours else None, target, state, others=everything, followed=followed, lesson=taught
         )
-    look = _Look(job, found, target, state, record, reports or {}, before, now_s)
+    # Of a job that was recreated under its name, what is in memory tells nothing: it is another one's.
+    same = before is not None and before.source is not None and before.source.uid == job.uid
+    look = _Look(job, found, target, state, record, reports or {}, before if same else None, now_s)
     promise = promises(found, target, state, _own(job, spec, active), nodes=nodes, unfit=unfit or {}, cordoned=cordoned)
     asked, why = asked_for(found, target, state, promise.size)
     superseded = any(promise.size.get(name, 0) != count for name, count in asked.items())

@@ -7,6 +7,7 @@ leaves the event out, and the annotation has the words.
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -25,6 +26,7 @@ from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.verdict import DEADLINE_ANNOTATION, VERDICTS, DeadlineStatus, Verdict, deadline_of
 from elastic_tfjob.controller.schedule.annotation_writer import AnnotationWriter, Failure, Write
 from elastic_tfjob.controller.schedule.deadlines import Doubt, Judged, judge_all
+from elastic_tfjob.controller.schedule.turns import in_turn
 from elastic_tfjob.scheduling.plan import Plan
 
 __all__ = ["Verdicts"]
@@ -34,7 +36,7 @@ log = structlog.get_logger(__name__)
 _LOOK_S: Final = 10.0
 # So long a look takes at most: a job takes 0.3 ms, one that is late 2 ms. Those that it does not come to are next.
 _MOST_S: Final = 0.2
-# Jobs that one look is about, in turn; and what it writes at most.
+# Jobs that one look is about, namespace after namespace in turn; and what it writes at most.
 _AT_ONCE: Final = 1000
 _WRITES: Final = 100
 # What may change back and forth is told of a job no more often than this; its annotation has the newest words.
@@ -73,6 +75,9 @@ class Verdicts:
         self._recorder = recorder
         self._followed: dict[Key, _Followed] = {}
         self._next_s = 0.0
+        # By namespace the last look that had a turn for it.
+        self._served: dict[str, int] = {}
+        self._looks = 0
 
     def follow(self, key: Key, job: Job | None) -> None:
         """The job as it is now; None: it is gone."""
@@ -94,7 +99,10 @@ class Verdicts:
         now = time.monotonic()
         if not self._followed or now < self._next_s:
             return
-        chosen = [key for key in self._followed if key not in self._writer][:_AT_ONCE]
+        present = {namespace for namespace, _ in self._followed}
+        self._served = {name: look for name, look in self._served.items() if name in present}
+        self._looks += 1
+        chosen = in_turn((key for key in self._followed if key not in self._writer), self._served)[:_AT_ONCE]
         turn = {key: self._followed[key] for key in chosen}
         for key, each in turn.items():
             # A round may have read the job before the last write of its verdict, which it would tell once more.
@@ -109,35 +117,43 @@ class Verdicts:
         self._next_s = time.monotonic() + _LOOK_S
         for name, error in failed.items():
             log.warning("deadline not judged", job=name, error=excerpt(error))
-        writes = _WRITES
-        postponed: list[Key] = []
-        for name, judged in sorted(found.items(), key=lambda item: not item[1].reached):
-            key, each = asked[name]
-            if self._followed.get(key) is not each:
-                continue  # it went meanwhile
-            if judged.annotations and not writes:
-                postponed.append(key)
-                continue
-            each.doubt, each.verdict, each.slack_s = judged.doubt, judged.verdict, judged.slack_s
-            if judged.annotations:
-                writes -= 1
-                self._begin_write(key, each, judged, group)
-            elif judged.final:
-                del self._followed[key]
+        due = {asked[name][0]: judged for name, judged in found.items()}
         for key, each in turn.items():
-            if each.deadline_s is not None or self._followed.get(key) is not each:
-                continue
-            if not writes:
-                postponed.append(key)
-                continue
-            writes -= 1
-            nothing: dict[str, str | None] = dict.fromkeys(DeadlineStatus.names(each.job.annotations))
-            self._begin_write(key, each, Judged(annotations=nothing, final=True), group)
+            if each.deadline_s is None:
+                nothing: dict[str, str | None] = dict.fromkeys(DeadlineStatus.names(each.job.annotations))
+                due[key] = Judged(annotations=nothing, final=True)
+        begun, postponed = self._take_in(turn, due, group)
         # They come last the next time, and of them first those for which there was no write left.
-        for key in dict.fromkeys([*postponed, *(asked[name][0] for name in (*found, *failed))]):
+        looked_at = [*(asked[name][0] for name in failed), *due]
+        for key in dict.fromkeys((*postponed, *looked_at)):
             if self._followed.get(key) is turn[key]:
                 self._followed[key] = self._followed.pop(key)
+        # A namespace that needed writes and had none comes first again.
+        missed = {namespace for namespace, _ in postponed} - {namespace for namespace, _ in begun}
+        self._served |= {namespace: self._looks for namespace, _ in looked_at if namespace not in missed}
         self._measure()
+
+    def _take_in(
+        self, turn: Mapping[Key, _Followed], due: Mapping[Key, Judged], group: asyncio.TaskGroup
+    ) -> tuple[list[Key], list[Key]]:
+        """Keep what was found, and write what is new: one job of each namespace after the other, and of each first what
+        is reached or is to go. Gives the jobs that are written, and those for which there was no write left."""
+        there = [key for key in due if self._followed.get(key) is turn[key]]  # others went meanwhile
+        writes = [key for key in there if due[key].annotations or turn[key].deadline_s is None]
+        writes.sort(key=lambda key: not (due[key].reached or turn[key].deadline_s is None))
+        writes = in_turn(writes, self._served)
+        begun, postponed = writes[:_WRITES], writes[_WRITES:]
+        unwritten = frozenset(postponed)
+        for key in there:
+            each, judged = turn[key], due[key]
+            if key in unwritten or each.deadline_s is None:
+                continue
+            each.doubt, each.verdict, each.slack_s = judged.doubt, judged.verdict, judged.slack_s
+            if judged.final and not judged.annotations:
+                del self._followed[key]
+        for key in begun:
+            self._begin_write(key, turn[key], due[key], group)
+        return begun, postponed
 
     def _begin_write(self, key: Key, each: _Followed, judged: Judged, group: asyncio.TaskGroup) -> None:
         # Without its version: nobody else writes these annotations.

@@ -84,10 +84,7 @@ def apply_sizes(
     progress = True
     while progress:
         placed = [_place(round_, job, counts, reasons[job.spec.key], below) for job, counts in wanting]
-        # A job of no replicas is placed on no node, and has all that it wants.
-        wanting = [
-            (job, counts) for job, counts in wanting if _present(counts_of(round_.placement(job))) != _present(counts)
-        ]
+        wanting = [(job, counts) for job, counts in wanting if counts_of(round_.placement(job)) != counts]
         progress = any(placed)
     if not isinstance(why, Mapping):
         round_.held_back = added(why, minimum=True)
@@ -106,11 +103,6 @@ def _place(round_: Round, job: Job, counts: Counts, why: Why, below: Below) -> b
     if not held and not job.placement:
         round_.refuse(job, lacks(job, round_))
     return False
-
-
-def _present(counts: Counts) -> Counts:
-    """The replica types of which there are some."""
-    return {type_: n for type_, n in counts.items() if n}
 
 
 def _may_fit(round_: Round, job: Job, counts: Counts) -> bool:

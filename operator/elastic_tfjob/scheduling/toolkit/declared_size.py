@@ -9,7 +9,7 @@ from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job
 from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, Terms, open_jobs, unsized
-from elastic_tfjob.scheduling.toolkit.reachable import reachable_total
+from elastic_tfjob.scheduling.toolkit.reachable import reachable_total, shared_by
 from elastic_tfjob.scheduling.toolkit.refusal import lacks
 
 END: Entry = (inf, (), inf, 0, "")
@@ -56,7 +56,7 @@ class Preemptive:
         running = open_jobs(round_, OpenJobs, terms, unsized)
         # The totals that jobs may share: what is free, and what those hold that may be preempted.
         cpu, memory, accelerators = reachable_total(round_)[:3]
-        demands = [job.spec.declared_demand for job in running.jobs]
+        demands = shared_by(round_, running.jobs)
         for demand in demands:
             cpu += demand[0]
             memory += demand[1]

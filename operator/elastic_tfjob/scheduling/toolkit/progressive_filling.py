@@ -26,6 +26,9 @@ OnFull = Literal["next", "stop"]
 
 BATCH: Final = 1024
 """So many rungs are sorted at a time, at least."""
+MOST: Final = 2**61
+"""What a step counts with at most, and a little more than is free at most: it fits nowhere. Sums of steps wrap at 2^63,
+and before they do so one is above all that is free: where the first one stands that does not fit is right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +114,11 @@ def fill(ladders: Ladders, keys: Floats, free: Resources, on_full: OnFull) -> li
 
     A rung that does not fit ends its job's climb (`next`) or everything (`stop`).
     """
-    lengths, demand = ladders.lengths, ladders.demand
+    lengths, demand = ladders.lengths, np.minimum(ladders.demand, MOST)
     granted = np.zeros(len(lengths), dtype=np.int64)
     job = np.repeat(np.arange(len(lengths)), lengths)
     rung = np.arange(len(job)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    left = np.array(free, dtype=np.int64)
+    left = np.array([min(part, MOST - 1) for part in free], dtype=np.int64)
     batch, later = np.arange(0), np.arange(len(job))
     while len(batch) or len(later):
         if not len(batch):

@@ -163,8 +163,9 @@ def job_features(jobs: Sequence[Job], known: Sequence[Known], total: Resources, 
     left = np.where(unknown, 0.0, np.log10(np.maximum(seconds, 1.0)) - 4.0)
     told = left[~unknown]
     mean = told.mean() if len(told) else 0.0
-    least = np.array([each.grid.demand[0] for each in known], dtype=np.int64).sum(axis=0)
-    crowd = np.log10(max(Resources(*least.tolist()).dominant_share(total), LEAST_GAIN))
+    # Not as an array: what many jobs ask for in vain may be more than 64 bits hold.
+    least = Resources(*map(sum, zip(*(each.grid.demand[0] for each in known), strict=True)))
+    crowd = np.log10(max(least.dominant_share(total), LEAST_GAIN))
     found = np.stack(
         [
             left,

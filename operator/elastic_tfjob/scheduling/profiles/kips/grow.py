@@ -103,7 +103,7 @@ def _growth(adjustment: Adjustment, job: Job) -> Prediction:
     for type_, names in job.placement.items():
         before = job.held_cpu(type_)
         after = sum(grants.held(job, type_, k) for k in range(len(names)))
-        if before:
+        if before and after:  # of no CPU nothing can be told: a type that has none is taken to be as busy as it was
             more[type_] = after / before
     use = adjustment.busy[job.key]
     faster = speedup(use, more)

@@ -22,6 +22,10 @@ class Migrate:
     def __call__(self, round_: Round) -> None:
         running = [round_.job(entry[4]) for entry in round_.running_in_order()]
         classes = {job.key: classify(round_, job, self.alpha) for job in running}
+        for key, target in round_.changes.items():
+            # Of one that goes on after a stop it is known what its loss said: the next plan would remember it.
+            if target.nodes and key not in classes:
+                classify(round_, round_.job(key), self.alpha)
         last = max((job.since_s for job in running if job.migrations), default=-inf)
         if round_.now - last < self.period_s:
             return
