@@ -97,7 +97,9 @@ def test_keras_on_parameter_servers_changes(directory: Path) -> None:
             """The prepared chief, as TensorFlow's native code does by chance."""
             log = job.chief.shared / "launcher.log"
             os.kill(int(re.findall(r"generation 1 .*started as (\d+)", log.read_text())[-1]), signal.SIGSEGV)
-            until("it is prepared again", lambda: "prepared generation 1 ended with 139" in log.read_text(), SLOW)
+            until("that is noticed", lambda: "prepared generation 1 ended with 139" in log.read_text(), SLOW)
+            # What the launcher says of it is a moment older than its log.
+            until("it is told", lambda: (job.chief.status["prepared"] or {}).get("state") != "ready", SLOW)
 
         job.while_prepared = crash
         grown = job.rescale(1, chief=1, ps=1, worker=2)
