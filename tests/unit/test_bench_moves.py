@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -34,16 +35,21 @@ LEAVES_S = 3.0
 
 
 class Clock:
-    """Time that passes only while somebody sleeps. `tick` is called as it does."""
+    """Time that passes only while the test's thread sleeps. `tick` is called as it does. Threads that other tests have
+    left in this process sleep as ever: their turns would be seconds here."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_800_000_000.0
+        self._thread, self._real_sleep = threading.current_thread(), time.sleep
         self.tick: Callable[[], None] = lambda: None
         monkeypatch.setattr(time, "time", lambda: self.now)
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(time, "sleep", self._sleep)
 
     def _sleep(self, seconds: float) -> None:
+        if threading.current_thread() is not self._thread:
+            self._real_sleep(seconds)
+            return
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + 0.25)
@@ -195,6 +201,14 @@ def test_what_the_benchmark_made_goes(clock: Clock) -> None:
     run(cluster, 1)
     namespace = next(words[-1] for words in cluster.asked if words[:2] == ("create", "namespace"))
     assert ("delete", "namespace", namespace, "--wait=false") in cluster.asked
+
+
+def test_a_thread_of_another_test_does_not_move_the_clock(clock: Clock) -> None:
+    begun = clock.now
+    other = threading.Thread(target=lambda: time.sleep(0.01))
+    other.start()
+    other.join(10)
+    assert clock.now == begun
 
 
 def test_bench_rescale_measures_by_the_same_code(clock: Clock) -> None:
