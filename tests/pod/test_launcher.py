@@ -354,26 +354,17 @@ def test_new_one_that_crashes_in_native_code_while_it_waits_is_prepared_once_mor
     assert pod.status["prepared"]["why"] == "the program ended with exit code 139"
 
 
-def test_new_one_that_crashes_in_native_code_while_the_old_one_saves(chief: Callable[..., Pod]) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, 137), (signal.SIGSEGV, 139)])
+def test_new_one_that_crashes_while_the_old_one_saves(chief: Callable[..., Pod], number: int, code: int) -> None:
+    """Also where it would be prepared once more otherwise: the old one stands still for it."""
     pod = chief({0: "hang"})
     until("it is up", lambda: "generation 0 trains" in pod.output)
     prepare(pod)
     switch(pod, state="saving")
     (new,) = set(children(pod)) - {first_of(pod)}
-    os.kill(new, signal.SIGSEGV)
+    os.kill(new, number)
     until("it is refused", lambda: pod.status["switch"]["state"] == "refused")
-    assert pod.status["switch"]["why"] == "the program ended with exit code 139"
-
-
-def test_new_one_that_crashes_while_the_old_one_saves(chief: Callable[..., Pod]) -> None:
-    pod = chief({0: "hang"})
-    until("it is up", lambda: "generation 0 trains" in pod.output)
-    prepare(pod)
-    switch(pod, state="saving")
-    (new,) = set(children(pod)) - {first_of(pod)}
-    os.kill(new, signal.SIGKILL)
-    until("it is refused", lambda: pod.status["switch"]["state"] == "refused")
-    assert pod.status["switch"]["why"] == "the program ended with exit code 137"
+    assert pod.status["switch"]["why"] == f"the program ended with exit code {code}"
 
 
 def test_old_one_that_ends_ends_the_pod(chief: Callable[..., Pod]) -> None:

@@ -17,7 +17,7 @@ READ_BYTES = 64 << 10
 """A file is some 2 KiB; of a larger one nothing is read."""
 TEXT, NUMBERS = 2_000, 100
 """Characters of a text and entries of a list that are passed on."""
-_LARGEST = 2.0**63
+_LARGEST_INTEGER = 2**63 - 1
 _LARGEST_FLOAT = sys.float_info.max
 
 
@@ -36,14 +36,7 @@ class Fields:
 
     def measured(self, name: str) -> float | None:
         """A number of any size that a float can hold: a loss that explodes is one until it is infinite."""
-        value = self.raw.get(name)
-        if (
-            not isinstance(value, int | float)
-            or isinstance(value, bool)
-            or not -_LARGEST_FLOAT <= value <= _LARGEST_FLOAT
-        ):
-            return None
-        return float(value)
+        return float(self.raw[name]) if _is_number(self.raw.get(name), _LARGEST_FLOAT) else None
 
     def integer(self, name: str) -> int | None:
         value = self.number(name)
@@ -67,9 +60,9 @@ class Fields:
         return [value if _is_number(value) else 0.0 for value in values]
 
 
-def _is_number(value: object) -> bool:
-    """Whether it is one that a float can hold, and an integer of 64 bits, too."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST < value < _LARGEST
+def _is_number(value: Any, most: float = _LARGEST_INTEGER) -> bool:
+    """Whether it is one up to `most`: by default one that a float can hold, and an integer of 64 bits, too."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -most <= value <= most
 
 
 def read(directory: Path) -> tuple[Fields, Fields]:

@@ -31,7 +31,7 @@ CRASHES = frozenset(
     128 + number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 )
 """Exit codes of a program that native code has ended. TensorFlow does that by chance, too: with 2.21 a chief that was
-prepared ended with SIGSEGV, once in some hundred preparations."""
+prepared ended with SIGSEGV (seen once)."""
 _LOG_LIMIT = 1 << 20
 
 

@@ -45,7 +45,6 @@ Note = Literal["work", "speed", "size"]
 _NOTES: Final[tuple[Note, ...]] = get_args(Note)
 
 _MOST_SLACK: Final = float(2 * MAX_DURATION_S)
-_LONGEST_S: Final = _MOST_SLACK
 _LONGEST: Final = f"{2 * MAX_DURATION_S // 86_400}d"
 
 
@@ -123,7 +122,7 @@ def span(seconds: float) -> str:
     or is no number, is words."""
     if isnan(seconds):
         return "an unknown time"
-    if abs(seconds) > _LONGEST_S:
+    if abs(seconds) > _MOST_SLACK:
         return f"less than -{_LONGEST}" if seconds < 0 else f"more than {_LONGEST}"
     whole = round(abs(seconds))
     days, rest = divmod(whole, 86_400)

@@ -67,8 +67,10 @@ def shared_by(round_: Round, jobs: Sequence[Job]) -> list[Resources]:
 
 def _held(spec: JobSpec, placement: Mapping[str, Sequence[str]]) -> Resources:
     """No more than it declares, for which it has a claim; fewer where it was robbed of nodes."""
-    counts = {type_: min(n, len(placement.get(type_, ()))) for type_, n in spec.declared.items()}
-    return spec.declared_demand if counts == spec.declared else spec.demand(counts)
+    for type_, n in spec.declared.items():
+        if len(placement.get(type_, ())) < n:
+            return spec.demand({t: min(most, len(placement.get(t, ()))) for t, most in spec.declared.items()})
+    return spec.declared_demand
 
 
 def _reached(round_: Round) -> Set[int] | None:
