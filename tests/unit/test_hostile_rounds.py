@@ -14,17 +14,21 @@ from elastic_tfjob.controller.schedule.scheduled_job import scheduled_job
 from elastic_tfjob.controller.schedule.snapshot import assemble
 from elastic_tfjob.controller.schedule.targets import decide
 from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job as CoreJob
 from elastic_tfjob.scheduling.snapshot import Snapshot
 from elastic_tfjob.scheduling.stages.order.fifo import Fifo
 from elastic_tfjob.scheduling.toolkit.open_jobs import Terms
 from elastic_tfjob.scheduling.toolkit.progressive_filling import Ladder, Ladders, OnFull, fill
+from elastic_tfjob.scheduling.toolkit.sizes import EACH_OF
 from elastic_tfjob.speed.utilisation import speedup
 
 from .scheduling.build import job as core_job
-from .scheduling.build import workers
+from .scheduling.build import node as core_node
+from .scheduling.build import servers, snapshot, workers
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NODES = {
@@ -103,6 +107,44 @@ def test_a_hundred_jobs_that_ask_for_all_there_can_be_hold_up_nobody(profile: st
     built = replace(build(profile, parse_profile(profile, settings)), repack=False)
     plan = schedule(assemble(found, NODES, [], NOW.timestamp()), built)
     assert set(plan.changes) == (set() if profile in HEAD_OF_LINE else {"ns/good"})
+
+
+def large_on_lost_nodes(profile: str, ps_cpus: int) -> Plan:
+    """Of a job of 2,000 replicas, which may run with 2, on a cluster of one node with 32 CPUs."""
+    gone = {"PS": ("gone",), "Worker": ("gone",) * 1999}
+    large = core_job("large", workers(1999, 1, 1999, gpus=0, cpus=0.01), servers(1, cpus=ps_cpus), on=gone)
+    settings = {"lend": "none"} if profile == "aryl" else {}
+    built = replace(build(profile, parse_profile(profile, settings)), repack=False)
+    return schedule(snapshot([core_node("n", cpus=32)], [large], now=1000.0), built)
+
+
+@pytest.mark.parametrize("profile", DECIDING)
+@pytest.mark.parametrize("ps_cpus", [40, 30], ids=["nowhere", "with-fewer-workers"])
+def test_a_large_job_on_lost_nodes_costs_a_round_few_actions(
+    profile: str, ps_cpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may write that it runs there; each of its 1,999 sizes was tried anew in each round."""
+    acted: list[str] = []
+    monkeypatch.setattr(Round, "act", lambda _, on: acted.append(on.key))
+    large_on_lost_nodes(profile, ps_cpus)
+    assert len(acted) <= 2 * (EACH_OF + 2 + (2000).bit_length())
+
+
+def test_a_large_job_on_lost_nodes_goes_on_with_what_there_is_room_for() -> None:
+    assert large_on_lost_nodes("fifo", 30).targets["large"].replicas == {"PS": 1, "Worker": 200}
+
+
+def test_a_node_that_has_too_little_is_relieved_by_one_change_of_each_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not by one for each of the 1,488 replicas that leave it."""
+    acted: list[str] = []
+    monkeypatch.setattr(Round, "act", lambda _, on: acted.append(on.key))
+    there = {"PS": ("n",), "Worker": ("n",) * 1999}
+    large = core_job("large", workers(1999, 1, 1999, gpus=0, cpus=0.01), servers(1), on=there, steps=1e6)
+    nodes = [core_node("n", cpus=64, free=Resources(6120)), core_node("m", cpus=64)]
+    built = replace(build("kips", parse_profile("kips", {})), repack=False)
+    plan = schedule(snapshot(nodes, [large], now=1000.0), built)
+    assert plan.targets["large"].replicas == {"PS": 1, "Worker": 512}
+    assert len(acted) <= 3
 
 
 @pytest.mark.parametrize("on_full", get_args(OnFull))

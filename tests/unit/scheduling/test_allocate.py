@@ -4,16 +4,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from elastic_tfjob.scheduling.constraints import Taint
+from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, ReplicaGroup
-from elastic_tfjob.scheduling.toolkit.sizes import downward
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, Counts, ReplicaGroup
+from elastic_tfjob.scheduling.toolkit.sizes import EACH_OF, Downward, largest
 from elastic_tfjob.speed.optimus import believe
 from elastic_tfjob.speed.table import Table
 
-from .build import GIB, job, node, plan, rates, servers, sizes, workers
+from .build import GIB, job, node, plan, rates, servers, sizes, snapshot, workers
 
 
 def group(cpus: int, memory_gib: int, high: int) -> ReplicaGroup:
@@ -306,14 +310,28 @@ class TestKips:
 
 
 def test_sizes_below_one_that_is_wanted() -> None:
-    """Each of them where they are as many as a job has; of a number that no job has, some."""
     usual = job("usual", workers(600, 1, 600), servers(3, 1, 3))
-    one_by_one = [{WORKER: 600 - k, PS: max(1, 3 - k)} for k in range(600)]
-    assert list(downward(usual, usual.spec.declared)) == one_by_one
-    huge = job("huge", workers(2 * 10**9, 1, 2 * 10**9))
-    sizes_ = list(downward(huge, huge.spec.declared))
-    assert (sizes_[0], sizes_[-1]) == ({WORKER: 2 * 10**9}, {WORKER: 1})
-    assert len(sizes_) < 10_000
+    sizes_ = Downward(usual, usual.spec.declared)
+    assert [sizes_[k] for k in range(len(sizes_))] == [{WORKER: 600 - k, PS: max(1, 3 - k)} for k in range(600)]
+
+
+@given(st.integers(1, 2000), st.data())
+def test_the_largest_size_that_finds_nodes(most: int, data: st.DataObject) -> None:
+    """It is found, and stands; a dozen tries do for thousands of sizes."""
+    fits = data.draw(st.integers(0, most))
+    wide = job("wide", workers(most, 1, most))
+    round_ = Round(snapshot([node("n", gpus=fits)], [wide]), build("fifo", parse_profile("fifo", {})))
+    tried: list[int] = []
+
+    def start(counts: Counts) -> bool:
+        tried.append(counts[WORKER])
+        return round_.start(wide, counts, Reason("fits"))
+
+    found = largest(round_, wide, Downward(wide, wide.spec.declared), start)
+    assert round_.placement(wide) == ({WORKER: ("n",) * fits} if fits else {})
+    assert found == (most - fits if fits else -1)
+    assert round_.room.free_accelerators == 0
+    assert len(tried) <= EACH_OF + 2 + most.bit_length()
 
 
 @pytest.mark.parametrize("profile", ["srtf", "las"])

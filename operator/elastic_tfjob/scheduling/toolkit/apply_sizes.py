@@ -1,6 +1,7 @@
 """From sizes to nodes: what every elastic allocation does once it knows how many replicas each job gets."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from typing import Any, TypeVar
 
 from elastic_tfjob.scheduling.plan import BEHIND
@@ -11,7 +12,7 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, counts_of
 from elastic_tfjob.scheduling.toolkit.open_jobs import Climb, OpenJobs, Sized, Terms, open_jobs
 from elastic_tfjob.scheduling.toolkit.refusal import lacks
-from elastic_tfjob.scheduling.toolkit.sizes import downward
+from elastic_tfjob.scheduling.toolkit.sizes import Downward, Sizes, largest
 
 K = TypeVar("K", bound=Sized)
 V = TypeVar("V", bound=OpenJobs[Any])
@@ -41,7 +42,7 @@ def apply_rows(round_: Round, found: OpenJobs[K], rows: Sequence[int], why: Why)
     apply_sizes(round_, [found.jobs[k] for k in differ], sizes, why)
 
 
-Below = Callable[[Job, Counts], Iterator[Counts]]
+Below = Callable[[Job, Counts], Sizes]
 """This size of a job, then ever smaller ones that it may get instead."""
 
 
@@ -51,7 +52,7 @@ def apply_sizes(
     sizes: Sequence[Counts | None],
     why: Why | Mapping[str, Why],
     *,
-    below: Below = downward,
+    below: Below = Downward,
     last: Set[str] = frozenset(),
 ) -> None:
     """Give each of `jobs` its size, or nothing where that is None. `why` is the reason shown for a change, of all jobs
@@ -93,13 +94,21 @@ def apply_sizes(
 def _place(round_: Round, job: Job, counts: Counts, why: Why, below: Below) -> bool:
     """Whether the job got this size, or any that is smaller but more than it has."""
     held = round_.placement(job)
-    tried = below(job, counts) if held or _may_fit(round_, job, counts) else ()
-    for smaller in tried:
-        if held and all(n <= len(held.get(type_, ())) for type_, n in smaller.items()):
-            return False  # no growth fits: keeps what it has
-        place = round_.resize if held else round_.start
-        if place(job, smaller, why):
-            return any(smaller.values())  # a start of nothing takes nothing: it is no progress
+    sizes = below(job, counts)
+
+    def keeps(k: int) -> bool:
+        return all(n <= len(held.get(type_, ())) for type_, n in sizes[k].items())
+
+    def place(smaller: Counts) -> bool:
+        return (round_.resize if held else round_.start)(job, smaller, why)
+
+    if held:  # where no growth fits, it keeps what it has
+        number = bisect_left(range(len(sizes)), True, key=keeps)
+    else:
+        number = len(sizes) if _may_fit(round_, job, counts) else 0
+    found = largest(round_, job, sizes, place, number)
+    if found >= 0:
+        return any(sizes[found].values())  # a start of nothing takes nothing: it is no progress
     if not held and not job.placement:
         round_.refuse(job, lacks(job, round_))
     return False

@@ -1,13 +1,14 @@
 """Running jobs that cannot stay as they are, whatever the profile: asked to another size, or robbed of a node."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from elastic_tfjob.scheduling.causes import Cause
 from elastic_tfjob.scheduling.nodes import ANY_NODE
 from elastic_tfjob.scheduling.reasons import Reason, added
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Snapshot
-from elastic_tfjob.scheduling.toolkit.sizes import downward
+from elastic_tfjob.scheduling.toolkit.sizes import Downward, largest
 
 
 class Misfits:
@@ -77,9 +78,12 @@ def repair(round_: Round, misfits: Misfits) -> None:
             continue
         round_.unmet[key] = wanted
         if lost and job.spec.resizable:
-            for fewer in downward(job, wanted):
-                if round_.repair(job, fewer, added(why, fewer=True), cause):
-                    break
+            fewer = added(why, fewer=True)
+            largest(round_, job, Downward(job, wanted), partial(_repaired, round_, job, fewer, cause))
+
+
+def _repaired(round_: Round, job: Job, why: Reason, cause: Cause, counts: Counts) -> bool:
+    return round_.repair(job, counts, why, cause)
 
 
 def misfit(job: Job, nodes: Mapping[str, Node]) -> tuple[Reason, Cause]:

@@ -1,12 +1,21 @@
 """The sizes beside one that a job has or wants, and when it may change."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec
 
-EACH_OF = 512
-"""So many sizes below one that is wanted are each tried."""
+EACH_OF: Final = 8
+"""So many sizes from one that is wanted downward are each tried."""
+
+
+class Sizes(Protocol):
+    """Sizes of a job, the largest first; some are made only when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, k: int, /) -> Counts: ...
 
 
 def movable(job: Job, round_: Round) -> bool:
@@ -18,21 +27,54 @@ def movable(job: Job, round_: Round) -> bool:
     return job.spec.resizable and round_.now - job.rescaled_s >= round_.profile.cooldown_s
 
 
-def downward(job: Job, counts: Counts) -> Iterator[Counts]:
-    """This size, then ever smaller ones down to the minimum. Where that are many, not each of them far down: the
-    strides grow with the distance, so that their number grows with its logarithm."""
-    minimum = job.spec.minimum
-    least = {type_: min(counts.get(type_, 0), minimum.get(type_, 0)) for type_ in (WORKER, PS)}
-    last = max(counts.get(type_, 0) - n for type_, n in least.items())
-    fewer = 0
-    while fewer < last:
-        yield _fewer(counts, least, fewer)
-        fewer = min(last, fewer + max(1, fewer // EACH_OF))
-    yield _fewer(counts, least, last)
+class Downward:
+    """This size, then ever smaller ones down to the minimum."""
+
+    def __init__(self, job: Job, counts: Counts) -> None:
+        minimum = job.spec.minimum
+        self._counts = counts
+        self._least = {type_: min(counts.get(type_, 0), minimum.get(type_, 0)) for type_ in (WORKER, PS)}
+        self._number = 1 + max(counts.get(type_, 0) - n for type_, n in self._least.items())
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __getitem__(self, k: int, /) -> Counts:
+        if not 0 <= k < self._number:
+            raise IndexError(f"size {k} of {self._number}")
+        least = self._least
+        return {type_: max(least[type_], n - k) if type_ in least else n for type_, n in self._counts.items()}
 
 
-def _fewer(counts: Counts, least: Counts, n: int) -> Counts:
-    return {type_: max(least[type_], count - n) if type_ in least else count for type_, count in counts.items()}
+def largest(round_: Round, job: Job, sizes: Sizes, attempt: Callable[[Counts], bool], number: int | None = None) -> int:
+    """Give the job the largest of the first `number` sizes (None: of all) that finds nodes, and tell which; -1 where
+    none does. `attempt` gives it a size on the Round, or says that it finds no nodes and leaves the Round as it was.
+
+    The first sizes are each tried. Where there are more, the one to be found is searched for by halving, as if there
+    were nodes for all that is smaller than what finds some: a job of thousands of replicas costs some tries, and one
+    for which there are no nodes at all one more than a small job.
+    """
+    number = len(sizes) if number is None else number
+    for k in range(min(EACH_OF, number)):
+        if attempt(sizes[k]):
+            return k
+    mark, had = round_.room.mark(), round_.changes.get(job.key)
+    too_large, found = EACH_OF - 1, number - 1
+    if found <= too_large or not attempt(sizes[found]):
+        return -1
+    stands = True
+    while found - too_large > 1:
+        if stands:
+            round_.undo(mark, {job.key: had})
+        middle = (too_large + found) // 2
+        stands = attempt(sizes[middle])
+        if stands:
+            found = middle
+        else:
+            too_large = middle
+    if not stands:
+        attempt(sizes[found])  # it found nodes before, and nothing has changed since
+    return found
 
 
 def bundle_more(spec: JobSpec, counts: Counts) -> Counts | None:

@@ -1,5 +1,6 @@
 """Aryl's second phase: what base demands leave goes to flexible replicas, where they save most time."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence, Set
 from math import inf
 from typing import Final
@@ -10,7 +11,7 @@ from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import WORKER, Counts, Job, counts_of
 from elastic_tfjob.scheduling.stages.place.apart import Apart
-from elastic_tfjob.scheduling.toolkit.sizes import movable
+from elastic_tfjob.scheduling.toolkit.sizes import largest, movable
 
 __all__ = ["give_back", "grow"]
 
@@ -70,12 +71,13 @@ def give_back(round_: Round, tails: Tails, donors: Set[str]) -> None:
 def _grow_to(round_: Round, job: Job, sizes: Sequence[Counts]) -> bool:
     """The largest of these sizes that finds nodes; of a running job only one that is worth a rescale."""
     held = counts_of(round_.placement(job))
-    for counts in reversed(sizes):
-        if job.placement and _gain(job, held, counts) < round_.profile.min_gain:
-            return False
-        if round_.resize(job, counts, Reason("time-saved")):
-            return True
-    return False
+    falling = sizes[::-1]
+
+    def too_little(k: int) -> bool:
+        return _gain(job, held, falling[k]) < round_.profile.min_gain
+
+    number = bisect_left(range(len(falling)), True, key=too_little) if job.placement else len(falling)
+    return largest(round_, job, falling, lambda counts: round_.resize(job, counts, Reason("time-saved")), number) >= 0
 
 
 def _gain(job: Job, held: Counts, counts: Counts) -> float:

@@ -1,6 +1,6 @@
 """From what each job is to get to nodes."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Final
 
 from elastic_tfjob.scheduling.profiles.deadline.outlook import Outlook
@@ -25,9 +25,9 @@ def carry_out(outlook: Outlook) -> None:
     rows = {case.job.key: n for n, case in enumerate(cases)}
     refusals = dict(round_.refusals)
 
-    def below(job: Job, counts: Counts) -> Iterator[Counts]:
+    def below(job: Job, counts: Counts) -> Sequence[Counts]:
         case = cases[rows[job.key]]
-        return (case.curve.sizes[row - 1] for row in range(case.row, 0, -1))
+        return case.curve.sizes[: case.row][::-1]
 
     bases = [case.row for case in cases]
     rest = Rest(outlook)

@@ -1,15 +1,17 @@
 """Room for who must have it, and for who waits."""
 
+from itertools import takewhile
+
 from elastic_tfjob.scheduling.placements import lacking
 from elastic_tfjob.scheduling.plan import BEHIND
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
 from elastic_tfjob.scheduling.reasons import Reason
-from elastic_tfjob.scheduling.resources import NOTHING
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, counts_of
+from elastic_tfjob.scheduling.snapshot import WORKER, Counts, Job, JobSpec, Placement, counts_of
 from elastic_tfjob.scheduling.toolkit.refusal import lacks
 from elastic_tfjob.scheduling.toolkit.repair import misfit
-from elastic_tfjob.scheduling.toolkit.sizes import downward, movable, one_fewer
+from elastic_tfjob.scheduling.toolkit.sizes import Downward, largest, movable
 
 
 def relieve(adjustment: Adjustment) -> None:
@@ -26,12 +28,29 @@ def relieve(adjustment: Adjustment) -> None:
     for name, i in over.items():
         for entry in round_.running_in_order():
             job = round_.job(entry[4])
-            while room.cpu[i] < 0 or room.memory[i] < 0:
+            while (short := Resources(-room.cpu[i], -room.memory[i]).positive()) != NOTHING:
                 held = round_.placement(job)
-                fewer = one_fewer(counts_of(held), job.spec.minimum) if job.spec.elastic else None
-                if fewer is None or held.get(WORKER, ("",))[-1] != name or not movable(job, round_):
+                # With the first one it gives all CPU back that was lent to it: what is short then is less.
+                n = min(_last_there(job, held, name), 1 if round_.cpu(job) else _needed(job, short))
+                if not n or not movable(job, round_):
                     break
+                fewer = {**counts_of(held), WORKER: len(held[WORKER]) - n}
                 round_.resize(job, fewer, Reason("node-full", {"node": name}))
+
+
+def _last_there(job: Job, held: Placement, name: str) -> int:
+    """How many of its last workers are on this node and may be taken from it."""
+    if not job.spec.elastic:
+        return 0
+    flexible = held.get(WORKER, ())[job.spec.minimum.get(WORKER, 0) :]
+    return sum(1 for _ in takewhile(name.__eq__, reversed(flexible)))
+
+
+def _needed(job: Job, short: Resources) -> int:
+    """How many of its workers make up for what is short; 0 where they request nothing of it."""
+    group = job.spec.group(WORKER)
+    parts = zip(short, group.request, strict=True) if group is not None else ()
+    return max((-(-part // each) for part, each in parts if each), default=0)
 
 
 def guarantee(adjustment: Adjustment) -> None:
@@ -71,12 +90,14 @@ def admit(adjustment: Adjustment) -> None:
 
 def _start(adjustment: Adjustment, job: Job) -> bool:
     round_, taking, declared = adjustment.round, adjustment.taking, job.spec.declared
-    why = Reason("as-declared")
-    for counts in downward(job, declared):
-        if round_.start(job, counts, why):
-            taking.started(job)
-            return True
-        why = Reason("less-room", {"declared": declared})
+    less = Reason("less-room", {"declared": declared})
+
+    def start(counts: Counts) -> bool:
+        return round_.start(job, counts, Reason("as-declared") if counts == declared else less)
+
+    if largest(round_, job, Downward(job, declared), start) >= 0:
+        taking.started(job)
+        return True
     least = job.spec.minimum
     waited = round_.now - max(job.spec.arrival_s, job.since_s)
     impatient = waited >= adjustment.settings.patience_s
