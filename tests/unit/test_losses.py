@@ -148,6 +148,54 @@ async def test_thousands_of_jobs_without_a_loss_are_no_storm_of_writes(monkeypat
     assert told == [2, 4, 5]
 
 
+class SlowServer(Server):
+    """The webhook of one tenant never answers."""
+
+    async def patch(self, path: str, body: Object) -> Object:
+        if "/slow/" in path:
+            self.writes.append(body)
+            await asyncio.Event().wait()
+        return await super().patch(path, body)
+
+
+def crowded(server: Server) -> Operator:
+    """All jobs of the server are to be told of their loss, in this order."""
+    operator = Operator(server)
+    for raw in server.jobs.values():
+        job = objects.Job.parse(raw)
+        operator.losses.look(job.key, ScheduledJob(job, trains(read(nan))), NOW)
+    return operator
+
+
+async def test_a_tenant_of_many_jobs_does_not_hold_up_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "_AT_ONCE", 2)
+    server = Server([*(tfjob(f"many-{k}", "a") for k in range(9)), *(tfjob(f"few-{k}", "b") for k in range(2))])
+    operator = crowded(server)
+    for _ in range(2):
+        async with asyncio.TaskGroup() as group:
+            operator.losses.tell(group)
+    told_ = [body["metadata"]["uid"] for body in server.writes]
+    assert told_ == ["many-0-uid", "few-0-uid", "many-1-uid", "few-1-uid"]
+
+
+async def test_a_tenant_whose_writes_never_end_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "_AT_ONCE", 4)
+    monkeypatch.setattr(losses, "_OF_ONE", 3)
+    server = SlowServer([*(tfjob(f"slow-{k}", "slow") for k in range(9)), *(tfjob(f"few-{k}", "b") for k in range(2))])
+    operator = crowded(server)
+
+    async def rounds() -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(5):
+                operator.losses.tell(group)
+                await asyncio.sleep(0.01)
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(rounds(), 1)
+    told_ = sorted(body["metadata"]["uid"] for body in server.writes)
+    assert told_ == ["few-0-uid", "few-1-uid", "slow-0-uid", "slow-1-uid", "slow-2-uid"]
+
+
 @pytest.mark.parametrize(
     "text",
     [

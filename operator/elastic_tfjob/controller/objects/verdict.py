@@ -20,6 +20,7 @@ from elastic_tfjob.controller.objects.status import moment_of
 
 __all__ = [
     "DEADLINE_ANNOTATION",
+    "MOST_SLACK_S",
     "SLACK_ANNOTATION",
     "VERDICTS",
     "VERDICT_ANNOTATION",
@@ -44,7 +45,8 @@ Note = Literal["work", "speed", "size"]
 """What a job does not say, so that less can be done for its deadline: its steps, its progress, where it is saved."""
 _NOTES: Final[tuple[Note, ...]] = get_args(Note)
 
-_MOST_SLACK: Final = float(2 * MAX_DURATION_S)
+MOST_SLACK_S: Final = float(2 * MAX_DURATION_S)
+"""As far as an expected end is told to lie from a deadline: where it is farther, this is what is kept."""
 _LONGEST: Final = f"{2 * MAX_DURATION_S // 86_400}d"
 
 
@@ -82,7 +84,7 @@ class DeadlineStatus:
                 since=raw.time("since") or "",
                 at=raw.time("at") or "",
                 eta=raw.time("eta"),
-                slack_s=raw.number("slack_s", _MOST_SLACK, least=None),
+                slack_s=raw.number("slack_s", MOST_SLACK_S, least=None),
                 why=raw.text("why", MAX_TEXT),
                 told=tuple(note for note in _NOTES if note in told),
             )
@@ -122,7 +124,7 @@ def span(seconds: float) -> str:
     or is no number, is words."""
     if isnan(seconds):
         return "an unknown time"
-    if abs(seconds) > _MOST_SLACK:
+    if abs(seconds) >= MOST_SLACK_S:
         return f"less than -{_LONGEST}" if seconds < 0 else f"more than {_LONGEST}"
     whole = round(abs(seconds))
     days, rest = divmod(whole, 86_400)

@@ -5,7 +5,7 @@ only how: one write of a job at a time, a limit on how long it takes, and one wa
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -57,6 +57,10 @@ class AnnotationWriter:
     def __len__(self) -> int:
         """How many writes are under way."""
         return len(self._writing)
+
+    def __iter__(self) -> Iterator[Key]:
+        """The jobs of which a write is under way."""
+        return iter(self._writing)
 
     def __contains__(self, key: Key) -> bool:
         """Whether a write of this job is under way: the next one has to wait for it."""

@@ -19,6 +19,7 @@ from elastic_tfjob.controller.objects.size import words
 from elastic_tfjob.controller.objects.status import format_time, moment_of
 from elastic_tfjob.controller.objects.verdict import (
     DEADLINE_ANNOTATION,
+    MOST_SLACK_S,
     SLACK_ANNOTATION,
     VERDICT_ANNOTATION,
     DeadlineStatus,
@@ -163,7 +164,7 @@ def _written(look: _Look, found: _Found, hints: tuple[tuple[Note, ...], tuple[Ev
         since=now if new or before is None else before.since,
         at=now,
         eta=None if found.eta_s is None else _time(found.eta_s),
-        slack_s=None if found.slack_s is None else round(found.slack_s, 1),
+        slack_s=None if found.slack_s is None else round(max(-MOST_SLACK_S, min(found.slack_s, MOST_SLACK_S)), 1),
         why=found.why if new else (before.why if before is not None else ""),
         told=tuple(dict.fromkeys((*(before.told if before is not None else ()), *notes))),
     )
@@ -202,7 +203,7 @@ def _moved(status: DeadlineStatus, before: DeadlineStatus | None, now_s: float) 
     if status.slack_s is None or before.slack_s is None:
         return status.slack_s is not before.slack_s
     left = abs(deadline.timestamp() - now_s) if deadline is not None else 0.0
-    return abs(status.slack_s - before.slack_s) > max(5.0, 0.05 * left)
+    return abs(status.slack_s - before.slack_s) > max(5.0, 0.05 * max(left, abs(before.slack_s)))
 
 
 def _expected(known: core.Job, deadline_s: float, plan: Plan, *, told: bool = True) -> _Found:

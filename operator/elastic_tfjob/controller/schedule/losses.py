@@ -4,6 +4,7 @@ Each thing is told once, when it is stored that it was: so another operator does
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import Final
@@ -22,6 +23,7 @@ from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.told import TOLD_ANNOTATION, Topic, told, told_json
 from elastic_tfjob.controller.schedule.annotation_writer import AnnotationWriter, Failure, Write
 from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
+from elastic_tfjob.controller.schedule.turns import in_turn
 from elastic_tfjob.scheduling.snapshot import Job
 from elastic_tfjob.speed.growth import LossState
 
@@ -31,8 +33,10 @@ log = structlog.get_logger(__name__)
 
 PATIENCE_S: Final = 60.0
 """A job that has trained for so long, and has said how far it is, has had the time to report its loss."""
-# Writes that are under way at once: a profile that goes by the loss may come to thousands of jobs that report none.
+# Writes that are under way at once, of all namespaces and of one: a profile that goes by the loss may come to thousands
+# of jobs that report none, and the webhook of one tenant may be slow.
 _AT_ONCE: Final = 100
+_OF_ONE: Final = 20
 # The annotation takes so much at most.
 _BYTES: Final = 256
 
@@ -64,6 +68,9 @@ class Losses:
         self._recorder = recorder
         self._writer = AnnotationWriter(api, jobs.seen, "loss")
         self._due: dict[Key, Topic] = {}
+        # By namespace the last turn that it had.
+        self._served: dict[str, int] = {}
+        self._turns = 0
 
     def look(self, key: Key, found: ScheduledJob, now_s: float) -> None:
         """See whether there is something to tell a job that it has not been told."""
@@ -79,9 +86,21 @@ class Losses:
         self._due.pop(key, None)
 
     def tell(self, group: asyncio.TaskGroup) -> None:
-        """Tell what there is to tell, beside later rounds."""
+        """Tell what there is to tell, beside later rounds: one job of each namespace after the other."""
+        under_way = Counter(namespace for namespace, _ in self._writer)
         free = _AT_ONCE - len(self._writer)
-        for key in [key for key in self._due if key not in self._writer][: max(0, free)]:
+        if free <= 0 or not self._due:
+            return
+        present = {namespace for namespace, _ in self._due}
+        self._served = {name: turn for name, turn in self._served.items() if name in present}
+        self._turns += 1
+        for key in in_turn((key for key in self._due if key not in self._writer), self._served):
+            namespace = key[0]
+            if not free:
+                return
+            if under_way[namespace] >= _OF_ONE:
+                continue
+            self._served[namespace] = self._turns
             topic = self._due.pop(key)
             # The job as it is now: it may have been told since the round read it.
             job = next(iter(self._jobs.of_job(key)), None)
@@ -91,6 +110,8 @@ class Losses:
             # Without its version: nobody else writes this annotation.
             write = Write(job, {TOLD_ANNOTATION: told_json({*known, topic}, job.uid)}, versioned=False)
             self._writer.begin(write, partial(self._written, job, topic), group)
+            under_way[namespace] += 1
+            free -= 1
 
     def _written(self, job: objects.Job, topic: Topic, failure: Failure | None) -> None:
         if failure is None:
