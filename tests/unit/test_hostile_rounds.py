@@ -147,6 +147,30 @@ def test_a_node_that_has_too_little_is_relieved_by_one_change_of_each_job(monkey
     assert len(acted) <= 3
 
 
+def test_a_large_job_gives_what_it_can_spare_in_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All 1,998 replicas are taken from it in vain, since what else is on its node stays there."""
+    acted: list[str] = []
+    monkeypatch.setattr(Round, "act", lambda _, on: acted.append(on.key))
+    donor = core_job("donor", workers(1, 1, 1999, gpus=0, cpus=0.02), on={"Worker": ("n",) * 1999}, steps=1e6)
+    stays = core_job("stays", workers(1, gpus=0, cpus=2), on={"Worker": ("n",)})
+    waits = core_job("waits", workers(1, gpus=0, cpus=63))
+    nodes = [core_node("n", cpus=64), core_node("m", cpus=10)]
+    built = replace(build("kips", parse_profile("kips", {})), repack=False)
+    plan = schedule(snapshot(nodes, [donor, stays, waits], now=1000.0), built)
+    assert "waits" not in plan.changes
+    assert acted.count("donor") <= 500
+
+
+def test_what_no_node_ever_holds_is_taken_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    acted: list[str] = []
+    monkeypatch.setattr(Round, "act", lambda _, on: acted.append(on.key))
+    donor = core_job("donor", workers(1, 1, 9, gpus=0, cpus=1), on={"Worker": ("n",) * 9}, steps=1e6)
+    waits = core_job("waits", workers(1, gpus=0, cpus=12))
+    nodes = [core_node("n", cpus=10), core_node("m", cpus=10)]
+    schedule(snapshot(nodes, [donor, waits], now=1000.0), build("kips", parse_profile("kips", {})))
+    assert acted.count("donor") <= 1, "it is lent CPU at most"
+
+
 @pytest.mark.parametrize("on_full", get_args(OnFull))
 @pytest.mark.parametrize("step", [2**46, 2**57, 2**61, 2**62, 2**63 - 1])
 @pytest.mark.parametrize("free", [5, 2**62, 2**63 - 1])

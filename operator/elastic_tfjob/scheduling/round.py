@@ -309,12 +309,16 @@ class Round:
         wanted = shrunk(job.placement, counts)
         missing = {t: [k for k, name in enumerate(names) if name not in nodes] for t, names in wanted.items()}
         kept = {t: tuple(name for name in names if name in nodes) for t, names in wanted.items()}
+        leaving = {
+            t: (*(names[k] for k in missing.get(t, ())), *names[len(wanted.get(t, ())) :])
+            for t, names in job.placement.items()
+        }
         add = lacking(kept, counts)
         room = self.room
         mark = room.mark()
         self._failed.clear()
-        room.give(job.spec, job.placement, job.cpu)
-        room.take(job.spec, kept)
+        room.give(job.spec, leaving)
+        room.book_cpu(job.spec, job.placement, job.cpu, -1)
         found = self.profile.place.place(job.spec, add, room, kept) if add else UNPLACED
         if found is None:
             room.rollback(mark)

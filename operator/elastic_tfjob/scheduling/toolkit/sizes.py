@@ -9,6 +9,9 @@ from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec
 EACH_OF: Final = 8
 """So many sizes from one that is wanted downward are each tried."""
 
+MANY: Final = 64
+"""A job that could give as many replicas gives more than one at a time."""
+
 
 class Sizes(Protocol):
     """Sizes of a job, the largest first; some are made only when they are asked for."""
@@ -87,9 +90,11 @@ def bundle_more(spec: JobSpec, counts: Counts) -> Counts | None:
     return None if grown == counts else grown
 
 
-def one_fewer(counts: Counts, floor: Counts) -> Counts | None:
-    """One worker less, or where there is none to give one PS; None at the floor."""
+def some_fewer(counts: Counts, floor: Counts) -> Counts | None:
+    """One worker less, or where there is none to give one PS; None at the floor. Of one that could give very many, a
+    small part of them, so that giving all takes some steps and not thousands."""
     for type_ in (WORKER, PS):
-        if counts.get(type_, 0) > floor.get(type_, 0):
-            return {**counts, type_: counts[type_] - 1}
+        spare = counts.get(type_, 0) - floor.get(type_, 0)
+        if spare > 0:
+            return {**counts, type_: counts[type_] - 1 - spare // MANY}
     return None

@@ -1,4 +1,4 @@
-"""Room for a job that finds none: replicas that others can do without, one at a time, all or nothing."""
+"""Room for a job that finds none: replicas that others can do without, few at a time, all or nothing."""
 
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heappush
@@ -9,7 +9,7 @@ from elastic_tfjob.scheduling.reasons import Reason, added
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Node, counts_of
-from elastic_tfjob.scheduling.toolkit.sizes import one_fewer
+from elastic_tfjob.scheduling.toolkit.sizes import some_fewer
 
 Rank = tuple[float, ...]
 
@@ -66,7 +66,7 @@ class Taking:
         self._in_vain: list[tuple[JobSpec, bool]] = []
 
     def take(self, job: Job, demand: Counts, why: Reason, attempt: Callable[[], bool], *, needed: bool) -> bool:
-        """Take replicas from others, one at a time, until `attempt` succeeds; all or nothing.
+        """Take replicas from others, few at a time, until `attempt` succeeds; all or nothing.
 
         What was taken on nodes that turn out not to matter is given back.
         """
@@ -75,7 +75,7 @@ class Taking:
         if known is None:
             known = self._known[needed] = self._find(needed)
         heap, reachable = known
-        if not heap or not job.spec.demand(demand).within(reachable):
+        if not heap or not job.spec.demand(demand).within(reachable) or not self._could_hold(job.spec, demand):
             return False
         mark, before = round_.room.mark(), dict[str, Target | None]()
         passed_over: list[tuple[Rank, str]] = []
@@ -85,7 +85,7 @@ class Taking:
             if donor is job or donor.spec.priority > job.spec.priority:
                 passed_over.append((rank, key))
                 continue
-            fewer = one_fewer(counts_of(round_.placement(donor)), donors.floor(donor, needed))
+            fewer = some_fewer(counts_of(round_.placement(donor)), donors.floor(donor, needed))
             if fewer is None:
                 continue
             had = round_.changes.get(key)
@@ -122,6 +122,11 @@ class Taking:
             spec.priority <= failed.priority and needed <= took_needed and needs_all_of(spec, failed)
             for failed, took_needed in self._in_vain
         )
+
+    def _could_hold(self, spec: JobSpec, demand: Counts) -> bool:
+        """Whether some node would hold a replica of each type if nothing of ours were there."""
+        room = self._round.room
+        return all(room.largest_empty_fit(group.request) for group in spec.groups if demand.get(group.type))
 
     def _find(self, needed: bool) -> tuple[list[tuple[Rank, str]], Resources]:
         """Jobs that start in this round can give: better than to be shrunk in the next."""

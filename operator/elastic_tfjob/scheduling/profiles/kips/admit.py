@@ -1,6 +1,7 @@
 """Room for who must have it, and for who waits."""
 
 from itertools import takewhile
+from operator import itemgetter
 
 from elastic_tfjob.scheduling.placements import lacking
 from elastic_tfjob.scheduling.plan import BEHIND
@@ -25,9 +26,14 @@ def relieve(adjustment: Adjustment) -> None:
         for names in job.placement.values():
             for name in names:
                 over.pop(name, None)
+    # By node the jobs whose last worker is there, with their places in the order.
+    last: dict[str, list[tuple[int, Job]]] = {}
+    for place, entry in enumerate(round_.running_in_order()):
+        job = round_.job(entry[4])
+        if (name := _last_node(job, round_)) in over:
+            last.setdefault(name, []).append((place, job))
     for name, i in over.items():
-        for entry in round_.running_in_order():
-            job = round_.job(entry[4])
+        for place, job in sorted(last.get(name, ()), key=itemgetter(0)):
             while (short := Resources(-room.cpu[i], -room.memory[i]).positive()) != NOTHING:
                 held = round_.placement(job)
                 # With the first one it gives all CPU back that was lent to it: what is short then is less.
@@ -36,6 +42,13 @@ def relieve(adjustment: Adjustment) -> None:
                     break
                 fewer = {**counts_of(held), WORKER: len(held[WORKER]) - n}
                 round_.resize(job, fewer, Reason("node-full", {"node": name}))
+            if (then := _last_node(job, round_)) in over and then != name:
+                last.setdefault(then, []).append((place, job))
+
+
+def _last_node(job: Job, round_: Round) -> str:
+    """Where its last worker is; empty where it has none."""
+    return round_.placement(job).get(WORKER, ("",))[-1]
 
 
 def _last_there(job: Job, held: Placement, name: str) -> int:
