@@ -143,10 +143,15 @@ lint: .venv ## format, style, types, import rules, and that the CRD and docs/ref
 	@$(RUN) elastic-tfjob crd | diff -u manifests/base/crd.yaml - \
 	  || { echo "manifests/base/crd.yaml is old: elastic-tfjob crd > manifests/base/crd.yaml"; exit 1; }
 	@PYTHONPATH=tests $(UV) run --frozen --quiet python -m unit.reference --check
+	@$(RUN) python -m harness.names --check
 
 .PHONY: reference
 reference: .venv ## docs/reference and docs/contract.md, from the code
 	PYTHONPATH=tests $(UV) run --frozen --quiet python -m unit.reference
+
+.PHONY: names
+names: .venv ## where released images are: REGISTRY=ghcr.io/you writes it into manifests, chart, pipelines and docs
+	@$(RUN) python -m harness.names $(REGISTRY)
 
 .PHONY: pipelines
 pipelines: ## the components for Kubeflow Pipelines, compiled from their sources
