@@ -36,7 +36,7 @@ _NEW_NAME = re.compile(r"(?<=newName: )\S+(?=/elastic-tfjob/operator$)", re.MULT
 _APART: dict[Path, tuple[re.Pattern[str] | None, re.Pattern[str] | None]] = {
     COMPONENT: (_NEW_NAME, re.compile(r"(?<=newTag: )\S+$", re.MULTILINE)),
     CHART / "values.yaml": (re.compile(r"(?<=^  registry: )\S+$", re.MULTILINE), None),
-    CHART / "Chart.yaml": (None, re.compile(r"(?<=ersion: )\S+(?= #|$)", re.MULTILINE)),
+    CHART / "Chart.yaml": (None, re.compile(r"(?:(?<=^version: )|(?<=^appVersion: ))\S+$", re.MULTILINE)),
 }
 
 

@@ -18,6 +18,8 @@ def test_another_registry_is_written_wherever_an_image_is_named() -> None:
     assert {
         "README.md",
         "manifests/components/images/kustomization.yaml",
+        "manifests/helm/elastic-tfjob/Chart.yaml",
+        "manifests/helm/elastic-tfjob/values.yaml",
         "manifests/samples/digits.yaml",
         "manifests/samples/second.yaml",
         "kubeflow_pipelines/components/training/tfjob/component.yaml",
