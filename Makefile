@@ -149,6 +149,18 @@ lint: .venv ## format, style, types, import rules, and that the CRD and docs/ref
 reference: .venv ## docs/reference and docs/contract.md, from the code
 	PYTHONPATH=tests $(UV) run --frozen --quiet python -m unit.reference
 
+# An environment of its own, so that .venv is left as it is.
+DOCS = NO_MKDOCS_2_WARNING=1 UV_PROJECT_ENVIRONMENT=build/docs-environment $(UV) run --frozen --quiet --only-group docs
+
+.PHONY: docs
+docs: ## the site of docs/ into build/site, with all links checked
+	$(DOCS) mkdocs build --strict
+
+.PHONY: docs-publish
+docs-publish: ## the site as VERSION=1.2 (ALIAS=latest) onto the branch gh-pages of the remote origin
+	@[ -n "$(VERSION)" ] || { echo "VERSION is missing: make docs-publish VERSION=1.2"; exit 1; }
+	$(DOCS) mike deploy --push --update-aliases $(VERSION) $(ALIAS)
+
 .PHONY: names
 names: .venv ## where released images are: REGISTRY=ghcr.io/you writes it into manifests, chart, pipelines and docs
 	@$(RUN) python -m harness.names $(REGISTRY)
