@@ -65,8 +65,6 @@ PROGRAMS = {
         f" -X {_HELM}/pkg/chartutil.k8sVersionMinor=34 -X {_HELM}/pkg/lint/rules.k8sVersionMajor=1"
         f" -X {_HELM}/pkg/lint/rules.k8sVersionMinor=34",
     ),
-    "kubeconform": Program("github.com/yannh/kubeconform/cmd/kubeconform", "20 s"),
-    "kube-score": Program("github.com/zegl/kube-score/cmd/kube-score", "60 s"),
     "training-operator": Program("github.com/kubeflow/training-operator/cmd/training-operator.v1", "110 s"),
     "training-operator-unlimited": Program("./unlimited", "60 s", folder="training-operator"),
 }

@@ -35,7 +35,7 @@ def test_a_link_to_nothing_is_left_for_the_strict_build_to_find() -> None:
 def test_each_relative_link_leads_somewhere(page: str) -> None:
     """`make docs` looks at anchors, too."""
     source = ROOT / "README.md" if page == INDEX else DOCS / page
-    text = re.sub(r"`[^`]*`", "", source.read_text())
+    text = re.sub(r"^    .*", "", source.read_text(), flags=re.MULTILINE)  # code
     targets = [source.parent / target for target in _TARGET.findall(text)]
     assert [str(target) for target in targets if not target.exists()] == []
 
