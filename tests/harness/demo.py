@@ -19,7 +19,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from harness import binaries, images
+from harness import binaries, images, names
 from harness.cluster import BUILD, Cluster, shared_folder
 from harness.deploy import deploy
 from harness.progress import Problem, main
@@ -73,7 +73,7 @@ def run_job(cluster: Cluster, console: Console) -> tuple[dict[str, Any], Followe
         cluster.kubectl("delete", "-f", sample, "--ignore-not-found", "--cascade=foreground")
     shutil.rmtree(shared_folder(namespace) / name, ignore_errors=True)  # or it would go on where the last one ended
     cluster.kubectl("apply", "-f", CLAIM)
-    cluster.kubectl("apply", "-f", SAMPLE)
+    cluster.kubectl("apply", "-f", "-", stdin=names.local(SAMPLE))
     console.print(f"submitted {SAMPLE.relative_to(images.ROOT)}")
     seen = Followed()
     second = False
@@ -93,7 +93,7 @@ def run_job(cluster: Cluster, console: Console) -> tuple[dict[str, Any], Followe
             told = len(seen.rescales)
             if not second and (seen.rescales or seen.part > SECOND_AFTER_STEPS):
                 second = True
-                cluster.kubectl("apply", "-f", SECOND)
+                cluster.kubectl("apply", "-f", "-", stdin=names.local(SECOND))
                 console.print(f"submitted {SECOND.relative_to(images.ROOT)}")
             if seen.state in ("Succeeded", "Failed"):
                 return job, seen

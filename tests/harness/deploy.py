@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from harness import binaries, images
+from harness import binaries, images, names
 from harness import cluster as kind
 from harness.cluster import Cluster
 from harness.progress import main, say, step
@@ -48,7 +48,7 @@ def install(cluster: Cluster, operator: str) -> None:
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": ["../../manifests/overlays/standalone"],
-        "images": [{"name": name, "newTag": tag}],
+        "images": [{"name": f"{names.registry()}/elastic-tfjob/operator", "newName": name, "newTag": tag}],
     }
     (folder / "kustomization.yaml").write_text(json.dumps(kustomization, indent=1))  # JSON is YAML
     with step("installing the CRD and the operator (kustomize)"):

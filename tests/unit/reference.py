@@ -1,4 +1,4 @@
-"""The pages of docs/ that are written from the code.
+"""The pages of docs/ that are written from the code, and the schema of the chart's values.
 
 PYTHONPATH=tests python -m unit.reference            writes them
 PYTHONPATH=tests python -m unit.reference --check    ends with 1 where one is old
@@ -39,6 +39,7 @@ from elastic_tfjob.controller.query import openapi
 from elastic_tfjob.scheduling.contract import as_markdown
 from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
 from elastic_tfjob.scheduling.unmet import refused_values
+from unit import chart_schema
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -56,6 +57,7 @@ def pages() -> dict[str, str]:
         "reference/metrics.md": operator_metrics(),
         "reference/status.md": status(),
         "reference/openapi.json": json.dumps(openapi.document(), indent=1) + "\n",
+        "../manifests/helm/elastic-tfjob/values.schema.json": json.dumps(chart_schema.schema(), indent=1) + "\n",
     }
 
 
@@ -351,7 +353,7 @@ def _read(path: Path) -> str:
 def main() -> None:
     if "--check" in sys.argv:
         for name in (found := old()):
-            print(f"docs/{name} is old: make reference")
+            print(f"{(DOCS / name).resolve().relative_to(ROOT)} is old: make reference")
         sys.exit(1 if found else 0)
     for name, text in pages().items():
         (DOCS / name).parent.mkdir(exist_ok=True)

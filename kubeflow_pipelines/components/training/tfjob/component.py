@@ -2,7 +2,7 @@
 
 from kfp import dsl
 
-IMAGE = "localhost/elastic-tfjob/operator:dev"
+IMAGE = "registry.example.com/elastic-tfjob/operator:0.1.0"
 
 
 @dsl.container_component

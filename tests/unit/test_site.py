@@ -1,0 +1,46 @@
+"""Links work on the site as they do in the repository."""
+
+import re
+
+import pytest
+
+from harness.site import _TARGET, DOCS, INDEX, ROOT, links_of_site
+
+REPOSITORY = "https://example.com/you/elastic-tfjob"
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "expected"),
+    [
+        ("index.md", "docs/elastic.md", "elastic.md"),
+        ("index.md", "docs/images/page-job.png", "images/page-job.png"),
+        ("index.md", "SECURITY.md", f"{REPOSITORY}/blob/main/SECURITY.md"),
+        ("index.md", "docs/designs/", f"{REPOSITORY}/blob/main/docs/designs"),
+        ("compatibility.md", "../README.md#on-your-own-cluster", "index.md#on-your-own-cluster"),
+        ("profiles/hull.md", "../simulation.md", "../simulation.md"),
+        ("limits.md", "../manifests/base/crd.yaml", f"{REPOSITORY}/blob/main/manifests/base/crd.yaml"),
+        ("elastic.md", "#events", "#events"),
+        ("elastic.md", "https://example.org/a.md", "https://example.org/a.md"),
+    ],
+)
+def test_a_link_leads_to_the_page_or_to_the_repository(page: str, link: str, expected: str) -> None:
+    assert links_of_site(f"a [b]({link}) c", page, REPOSITORY) == f"a [b]({expected}) c"
+
+
+def test_a_link_to_nothing_is_left_for_the_strict_build_to_find() -> None:
+    assert links_of_site("[b](docs/missing.md)", "index.md", REPOSITORY) == "[b](docs/missing.md)"
+
+
+@pytest.mark.parametrize("page", [INDEX, *sorted(str(path.relative_to(DOCS)) for path in DOCS.glob("**/*.md"))])
+def test_each_relative_link_leads_somewhere(page: str) -> None:
+    """`make docs` looks at anchors, too."""
+    source = ROOT / "README.md" if page == INDEX else DOCS / page
+    text = re.sub(r"^    .*", "", source.read_text(), flags=re.MULTILINE)  # code
+    targets = [source.parent / target for target in _TARGET.findall(text)]
+    assert [str(target) for target in targets if not target.exists()] == []
+
+
+def test_each_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    named = {line.rpartition(": ")[2] for line in navigation.splitlines() if line.endswith(".md")}
+    assert named == {INDEX, *(str(path.relative_to(DOCS)) for path in DOCS.glob("**/*.md"))}
