@@ -1,19 +1,9 @@
-"""What becomes of the jobs of a live cluster, if nothing comes but what is there: `foresee` simulates it forward.
+"""What becomes of the jobs of a live cluster, if nothing comes but what is there: it is simulated forward."""
 
-`python -m elastic_tfjob.simulation.foresee` does so in a process of its own, for an operator that must go on meanwhile:
-it reads pickled Worlds from its parent, and writes their Courses as JSON.
-"""
-
-import os
-import pickle
-import resource
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
-
-import orjson
 
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import ProfileParameters, build
@@ -24,7 +14,7 @@ from elastic_tfjob.simulation.present import present
 from elastic_tfjob.simulation.speed_models.fixed import FixedSpeedModel
 from elastic_tfjob.speed.history import History
 
-__all__ = ["Course", "Fate", "World", "courses_of", "foresee", "packed"]
+__all__ = ["COSTS", "Course", "Fate", "World", "foresee"]
 
 COSTS: Final = Costs(rescale_s=1.0, boot_cpu_s=12.0)
 """A program of TensorFlow takes 12 s of CPU to start, and a switch to another size stops training for a second: as in
@@ -32,8 +22,6 @@ the simulations that are compared with live runs (docs/simulation.md)."""
 
 # As the operator's loop: where a decision moves with the clock, there is a round at least so often.
 _INTERVAL_S: Final = 15.0
-_MEMORY_BYTES: Final = 512 << 20
-_NICE: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,28 +97,3 @@ def foresee(world: World, cpu_s: float) -> Course:
         },
         until_s,
     )
-
-
-def packed(worlds: Sequence[World], cpu_s: float) -> bytes:
-    """What the process is to read: it may spend `cpu_s` on each."""
-    return pickle.dumps((list(worlds), cpu_s), protocol=pickle.HIGHEST_PROTOCOL)
-
-
-def courses_of(answer: bytes) -> list[Course]:
-    """What the process wrote."""
-    return [
-        Course({key: Fate(**fate) for key, fate in each["fates"].items()}, each["until_s"])
-        for each in orjson.loads(answer)
-    ]
-
-
-def main() -> None:
-    """Read, simulate, write; with little memory and behind whoever else wants CPU."""
-    os.nice(_NICE)
-    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
-    worlds, cpu_s = pickle.loads(sys.stdin.buffer.read())  # of its parent, who has the same rights
-    sys.stdout.buffer.write(orjson.dumps([foresee(world, cpu_s) for world in worlds]))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """What becomes of live jobs: the simulator goes on from a Snapshot as the operator has it."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +8,7 @@ import pytest
 from elastic_tfjob.scheduling.profiles import parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node, ReplicaGroup
-from elastic_tfjob.simulation.foresee import COSTS, Course, World, courses_of, foresee, packed
+from elastic_tfjob.simulation.foresee import COSTS, Course, World, foresee
 from elastic_tfjob.speed.history import History, Lesson
 from elastic_tfjob.speed.optimus import believe
 
@@ -117,14 +115,3 @@ def test_out_of_time_it_says_until_when_it_looked() -> None:
     course = foresee(world(*jobs), 0.0)
     assert course.until_s is not None
     assert course.fates["ns/w19"].finish_s is None
-
-
-def test_a_process_of_its_own_gives_the_same() -> None:
-    asked = [world(runs("a", rate=5, total=600)), world(Job(spec("w", total_steps=300, duration_s=60)))]
-    ended = subprocess.run(
-        [sys.executable, "-m", "elastic_tfjob.simulation.foresee"],
-        input=packed(asked, 60),
-        capture_output=True,
-        check=True,
-    )
-    assert courses_of(ended.stdout) == [foresee(each, 60) for each in asked]
