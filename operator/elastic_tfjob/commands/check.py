@@ -73,8 +73,8 @@ def check(filename: str | None, operator_namespace: str, output: str | None, **c
       elastic-tfjob check -f job.yaml -n team-a
       elastic-tfjob check -o json | jq '.[] | select(.level != "ok")'
 
-    A line is ok, a warning (something is missing that you may not need, or may not be read by you) or an error, with what
-    to do. The TFJob is also sent to the API server as a dry run, which stores nothing.
+    A line is ok, a warning (something is missing that you may not need, or may not be read by you) or an error, with
+    what to do. The TFJob is also sent to the API server as a dry run, which stores nothing.
 
     Not looked at, as it takes a pod in the cluster: whether images can be pulled, have TensorFlow and Python, and
     whether checkpoint-dir can be written. The job's own events tell that once it starts.
@@ -104,7 +104,7 @@ def check(filename: str | None, operator_namespace: str, output: str | None, **c
         raise SystemExit(EXIT_FAILED)
 
 
-async def _read(at: Cluster, path: str) -> dict[str, Any] | None | Finding:
+async def _read(at: Cluster, path: str) -> dict[str, Any] | Finding | None:
     """An object; None where there is none; a warning where the user may not read it."""
     try:
         return await at.api.once("GET", path, timeout_s=_TIMEOUT_S)
@@ -144,7 +144,7 @@ def _columns(crd: Mapping[str, Any]) -> set[str]:
 
 async def _leader(at: Cluster, namespace: str, now: datetime) -> Finding:
     about = "operator"
-    install = "docs/development.md, or --operator-namespace where it runs elsewhere"
+    install = "install it (README), or name --operator-namespace where it runs elsewhere"
     path = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases/{_LEASE}"
     found = await _read(at, path)
     if isinstance(found, Finding):
