@@ -9,6 +9,7 @@ import click
 
 LAZY = {
     "auto": "elastic_tfjob.commands.change",
+    "check": "elastic_tfjob.commands.check",
     "completion": "elastic_tfjob.commands.kubectl",
     "explain": "elastic_tfjob.commands.explain",
     "jobs": "elastic_tfjob.commands.jobs",
@@ -20,6 +21,7 @@ LAZY = {
     "suspend": "elastic_tfjob.commands.change",
     "top": "elastic_tfjob.commands.top",
     "train-policy": "elastic_tfjob.learning.command",
+    "what-if": "elastic_tfjob.commands.what_if",
 }
 """Commands that live with what they run, and the modules that hold them under the same name, with `_` for `-`."""
 

@@ -99,7 +99,12 @@ class Api(ApiClient):
         return await self._asking("DELETE", path, {"preconditions": {"uid": uid}, **options})
 
     async def once(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = 5.0
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        timeout_s: float = 5.0,
+        headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         return await self._ask(method, path, body)
 

@@ -31,9 +31,13 @@ def _allow(plane: ControlPlane, namespace: str, account: str) -> None:
     )
 
 
-async def _ask(url: str, token: str = "") -> tuple[int, Mapping[str, Any]]:
+async def _ask(url: str, token: str = "", body: Any = None) -> tuple[int, Mapping[str, Any]]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as response:
+    method = "GET" if body is None else "POST"
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, url, headers=headers, json=body) as response,
+    ):
         return response.status, await response.json()
 
 
@@ -80,7 +84,59 @@ async def test_a_token_shows_the_jobs_of_its_namespaces_from_leader_and_standby(
                 assert (await _ask(f"http://127.0.0.1:{port}/api/v1/nodes", token))[0] == 403
                 assert (await _ask(jobs, "no.such.token"))[0] == 401
                 assert (await _ask(jobs))[0] == 401
+            await _foresees(f"http://127.0.0.1:{ports[0]}/api/v1/what-if", token, mine, theirs)
+            await _foresees_at_a_terminal(own_plane, f"http://127.0.0.1:{ports[0]}", mine, tmp_path)
     assert audit.differs_from("query-api", own_plane.audit_log.read_text().splitlines()) == []
+
+
+def _new(namespace: str) -> Mapping[str, Any]:
+    annotations = {f"elastic.kubeflow.org/{name}": text for name, text in (("deadline", "1h"), ("total-steps", "100"))}
+    annotations["elastic.kubeflow.org/estimated-duration"] = "5m"
+    metadata = {"name": "new", "namespace": namespace, "annotations": annotations}
+    return tfjob("new", metadata=metadata, Worker=1)
+
+
+async def _foresees(url: str, token: str, mine: str, theirs: str) -> None:
+    """What if this job were submitted, with two nodes more: none is there yet, so it starts on those."""
+    nodes = {"add_nodes": 2, "node_cpu": "4", "node_memory": "8Gi"}
+    status, answer = await _ask(url, token, {"job": _new(mine), **nodes})
+    assert status == 200, answer
+    (row,) = answer["items"]  # the jobs that are there have no annotation, so nothing is decided for them
+    assert (row["name"], row["state"], row["meets_then"], row["source"]) == ("new", "New", True, "estimated")
+    assert (answer["nodes_added"], answer["node"]) == (2, None)  # she may not list nodes
+    status, answer = await _ask(url, token, {"job": _new(theirs), **nodes})
+    assert status == 403, answer
+    assert (await _ask(url, "", nodes))[0] == 401
+    status, answer = await _ask(url, token, {"job": {**_new(mine), "spec": {"tfReplicaSpecs": {}}, "kind": "Job"}})
+    assert (status, answer["error"]["where"]) == (400, "job")
+
+
+async def _foresees_at_a_terminal(plane: ControlPlane, url: str, namespace: str, folder: Path) -> None:
+    """The command line's what-if and check, with a ServiceAccount's kubeconfig."""
+    config = await asyncio.to_thread(plane.service_account_kubeconfig, namespace, "ann")
+    file = folder / "job.yaml"
+    file.write_text(yaml.safe_dump(_new(namespace)))
+
+    async def ask(*words: str) -> tuple[int | None, str]:
+        made = await asyncio.create_subprocess_exec(
+            operators._command(),
+            *words,
+            f"--kubeconfig={config}",
+            f"--namespace={namespace}",
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await made.communicate()
+        return made.returncode, said.decode()
+
+    nodes = ("--add-nodes=1", "--node-cpu=4", "--node-memory=8Gi")
+    code, said = await ask("what-if", "-f", str(file), *nodes, "--query-url", url)
+    assert (code, "new" in said, "met" in said) == (0, True, True), said
+    code, said = await ask("check", "-f", str(file))
+    assert code == 1, said  # she may not create TFJobs, which the dry run tells
+    assert "ok:      CRD: kubeflow.org/v1 is served" in said
+    assert "warning: operator: you may not look" in said
+    assert "error:   API server: it refuses the job" in said
 
 
 async def test_an_open_address_without_a_gate_is_refused_at_the_start(tmp_path: Path) -> None:

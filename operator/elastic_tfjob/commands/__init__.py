@@ -1,1 +1,1 @@
-"""What people type: jobs, explain, top, logs, scale, auto, suspend, resume. With the user's own rights."""
+"""What people type, with their own rights: to look (jobs, explain, top, logs, what-if, check) and to change jobs."""

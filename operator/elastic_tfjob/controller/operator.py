@@ -198,6 +198,7 @@ class Operator:
             configuration=lambda: self._live.current,
             priorities=lambda: self._priorities.values,
             reports=lambda: self._reports.of_job if self._leads else None,
+            history=lambda: self._memory.history,
             missing=self._not_read,
         )
 

@@ -15,7 +15,7 @@ from elastic_tfjob.speed.finish import FinishTime, predict
 from elastic_tfjob.speed.history import Past
 from elastic_tfjob.speed.prediction import Prediction, Rate, Source
 
-__all__ = ["UNKNOWN", "Forecast", "Forecasts", "expected", "forecast", "prediction_of", "work_left"]
+__all__ = ["UNKNOWN", "Forecast", "Forecasts", "duration_left", "expected", "forecast", "prediction_of", "work_left"]
 
 DURATION_ERROR = 0.4
 """Relative error (one standard deviation) of a duration that a user expects."""
@@ -125,12 +125,12 @@ def forecast(
     left = work_left(job, now, past)
     if rate is not None and rate.steps_per_s > 0 and left is not None:
         return Forecast(expected(begins, left, rate), spec.deadline_s, start_s, rate.source)
-    lasts = _duration_left(job, now, past)
+    lasts = duration_left(job, now, past)
     finish = None if lasts is None else predict(begins, lasts[0], 1.0, lasts[1])
     return Forecast(finish, spec.deadline_s, start_s, None if lasts is None else lasts[2])
 
 
-def _duration_left(job: Job, now: float, past: Past | None) -> tuple[float, float, Source] | None:
+def duration_left(job: Job, now: float, past: Past | None) -> tuple[float, float, Source] | None:
     """Seconds left, where no speed or no work is known: of what the user expects, else of what others took."""
     ran = job.executed_s + (max(0.0, now - job.since_s) if job.placement else 0.0)
     if job.spec.duration_s is not None:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
 from elastic_tfjob.scheduling.core import schedule
-from elastic_tfjob.scheduling.placements import more_replicas
+from elastic_tfjob.scheduling.placements import more_replicas, nodes_of
 from elastic_tfjob.scheduling.plan import Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
-from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, Node, Placement, Pool, Snapshot
+from elastic_tfjob.scheduling.snapshot import NOTHING_LEARNED, UNPLACED, Job, Node, Placement, Pool, Snapshot
 from elastic_tfjob.simulation.accounts import Accounts
 from elastic_tfjob.simulation.agenda import ARRIVE, COOLED, DEMAND, FINISH, JUMP, NODES, READY, Agenda
 from elastic_tfjob.simulation.arrival import arrive
@@ -28,13 +28,16 @@ from elastic_tfjob.simulation.speed_models.cpu import used_of_held
 from elastic_tfjob.simulation.speed_models.on_nodes import NodeSpeeds
 from elastic_tfjob.simulation.starts import Starts
 from elastic_tfjob.simulation.workload import WorkloadJob
+from elastic_tfjob.speed.history import History
 
 Progress = Callable[[float, int, int], None]
 """Called with the simulated time, jobs done and jobs in all."""
 
 
 class Simulation:
-    """One profile on one workload. `run` returns the Outcome; after an exception `outcome` holds what is known."""
+    """One profile on one workload. `run` returns the Outcome; after an exception `outcome` holds what is known.
+
+    `present` are jobs that are there already at `start_s`, when `history` is known (see present.py)."""
 
     def __init__(
         self,
@@ -47,6 +50,9 @@ class Simulation:
         noise: Noise | None = None,
         inference: InferencePool | None = None,
         node_changes: Sequence[NodeChange] = (),
+        present: Sequence[LiveJob] = (),
+        start_s: float = 0.0,
+        history: History = NOTHING_LEARNED,
         seed: int = 0,
         trace: bool = False,
         check: Callable[[Plan], None] | None = None,
@@ -65,13 +71,16 @@ class Simulation:
         self._script = NodeScript(node_changes, cluster)
         self._demand = Demand(inference, seed) if inference else None
         self._node_speeds = NodeSpeeds(cluster, contended=speed_model.contended)
-        start = self.jobs[0].submit_s if self.jobs else 0.0
-        self.snapshot = Snapshot(start, cluster, {}, seed)
+        start = start_s if present or not self.jobs else self.jobs[0].submit_s
+        self.snapshot = Snapshot(start, cluster, {}, seed, history=history)
         self.outcome = Outcome.begun(profile, seed, start, own, pool=inference is not None)
+        self._present = present
         self._live: dict[str, LiveJob] = {}
         self._agenda = Agenda()
         self._lost = 0
         """Jobs that stand still, as a node of theirs is lost."""
+        self._endless = 0
+        """Jobs that hold something, and of which nobody knows when they end."""
         self._accounts = Accounts(self.outcome, trace=trace)
         self._pools = self.snapshot.pools
         self._boots = Boots(self.costs.boot_cpu_s, self.costs.boot_kept_cpu_s)
@@ -97,6 +106,8 @@ class Simulation:
                 self._agenda.add(change.at_s, NODES, place=k)
             if self._demand is not None and self.jobs:
                 self._agenda.add(self.jobs[0].submit_s, DEMAND)
+            if self._present:
+                self._take_over(self._present, self.snapshot.now)
             self._loop()
         except KeyboardInterrupt:
             self.outcome.partial = True
@@ -184,9 +195,13 @@ class Simulation:
         Long enough is over a week where the inference pool's demand may still let a node go, else a few rounds.
         """
         changes = self._script.changes
-        if self._accounts.running > self._lost or self._arrived < len(self.jobs) or self._scripted < len(changes):
+        if (
+            self._accounts.running > self._lost + self._endless
+            or self._arrived < len(self.jobs)
+            or self._scripted < len(changes)
+        ):
             return False
-        last_s = max(self.jobs[-1].submit_s, changes[-1].at_s if changes else -inf)
+        last_s = max(self.jobs[-1].submit_s if self.jobs else -inf, changes[-1].at_s if changes else -inf)
         return now - max(self._moved_s, last_s) > (8 * DAY_S if self._demand else 3 * self.profile.interval_s)
 
     def _wake(self, now: float, interval: float) -> None:
@@ -219,12 +234,7 @@ class Simulation:
             changed |= {key: self._carry_out(self._live[key], target, now) for key, target in first}
             if self._node_speeds.contended:
                 held = (self.snapshot.jobs[key].placement for key in plan.changes)
-                touched = {
-                    name
-                    for placement in (*held, *(target.nodes for target in plan.changes.values()))
-                    for names in placement.values()
-                    for name in names
-                }
+                touched = nodes_of(*held, *(target.nodes for target in plan.changes.values()))
                 changed.update((job.key, job) for job in self._share(touched, now))
             self.snapshot = self.snapshot.evolve(now, changed=changed.values(), nodes=nodes, pools=pools)
         self._accounts.sample(len(self._live), now)
@@ -242,6 +252,24 @@ class Simulation:
             self.outcome.cpu_used_area = self.outcome.cpu_used_area or 0.0
         self._live[work.key] = live
         return live.seen_at(now)
+
+    def _take_over(self, present: Sequence[LiveJob], now: float) -> None:
+        """Go on with jobs as they are, and have a round."""
+        for live in present:
+            self._live[live.spec.key] = live
+            self.outcome.records.append(live.record)
+            if not (placement := live.placement):
+                continue
+            live.placement = UNPLACED
+            self._hold(live, placement, now)
+            if live.bound is not None:
+                self._follow_cpu(live, now)
+            else:
+                live.rate = self._rate(live)
+                self._plan_finish(live)
+            self._push_jump(live, now)
+        self.snapshot = self.snapshot.evolve(now, changed=[live.seen_at(now) for live in present])
+        self._agenda.round_now(now)
 
     def _finish(self, live: LiveJob, now: float) -> None:
         record = live.record
@@ -331,7 +359,7 @@ class Simulation:
 
     def _plan_finish(self, live: LiveJob) -> None:
         live.version += 1
-        if live.rate > 0:
+        if live.rate > 0 and live.true_speed.total_steps < inf:
             at = live.observed_s + max(0.0, live.true_speed.total_steps - live.steps) / live.rate
             self._agenda.add(at, FINISH, version=live.version, key=live.spec.key)
 
@@ -401,4 +429,6 @@ class Simulation:
 
     def _hold(self, live: LiveJob, new: Placement, now: float) -> None:
         self._node_speeds.moved(live.spec, live.work.cpu_demand, live.placement, new, live.cpu_held)
+        if live.true_speed.total_steps == inf:
+            self._endless += bool(new) - bool(live.placement)
         self._accounts.hold(live, new, now)

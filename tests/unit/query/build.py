@@ -16,6 +16,7 @@ from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
 from elastic_tfjob.controller.query.gate import Gate, NoGate
 from elastic_tfjob.controller.query.server import QueryServer, Source
+from elastic_tfjob.speed.history import History
 
 PREFIX = "elastic.kubeflow.org/"
 CREATED = "2026-01-02T03:00:00Z"
@@ -185,6 +186,7 @@ class World:
     reports: Mapping[Key, Mapping[str, Report]] | None = None
     configuration: Configuration = field(default_factory=lambda: parse_configuration("profile: kips"))
     priorities: Mapping[str, int] = field(default_factory=dict)
+    history: History = field(default_factory=History)
     missing: str = ""
 
     def source(self) -> Source:
@@ -200,6 +202,7 @@ class World:
             configuration=lambda: self.configuration,
             priorities=lambda: self.priorities,
             reports=lambda: of_job if self.reports is not None else None,
+            history=lambda: self.history,
             missing=lambda: self.missing,
         )
 

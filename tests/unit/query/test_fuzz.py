@@ -24,7 +24,7 @@ FOUND = [each for each in SCHEMA.get_all_operations() if isinstance(each, Ok)]
 # Answers that go on for ever are read by test_streams.py.
 NAMES = {id(each): each.ok().definition.raw["operationId"] for each in FOUND}
 OPERATIONS = {NAMES[id(each)]: each.ok() for each in FOUND if not NAMES[id(each)].startswith("stream")}
-assert len(OPERATIONS) == len(openapi.ROUTES)
+assert OPERATIONS.keys() == {*(route.name for route in openapi.ROUTES), "whatIf"}
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +66,12 @@ CASES = [(name, mode) for name in OPERATIONS for mode in GenerationMode]
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("operation", "mode"), CASES)
 def test_every_answer_is_as_the_document_says(address: str, operation: str, mode: GenerationMode) -> None:
-    """What the document allows is answered 200 or, for a job that is not there, 404; what it does not, 400 or 404."""
+    """What the document allows is answered 200 or, for a job that is not there, 404; what it does not, 400 or 404. Of a
+    what-if question no schema says whether it makes sense."""
     statuses: set[int] = set()
 
     @settings(
-        max_examples=15,
+        max_examples=5 if operation == "whatIf" else 15,
         deadline=None,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
@@ -84,6 +85,8 @@ def test_every_answer_is_as_the_document_says(address: str, operation: str, mode
 
     ask()
     allowed = {200, 404} if mode is GenerationMode.POSITIVE else {200, 400, 401, 404, 405}
+    if operation == "whatIf":
+        allowed = {200, 400, 405, 409, 415, 422, 429}
     assert statuses <= allowed
 
 

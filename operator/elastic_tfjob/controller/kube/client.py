@@ -146,11 +146,21 @@ class ApiClient:
         return await self._retrying("DELETE", path, body={"preconditions": {"uid": uid}, **options})
 
     async def once(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = 5.0
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        timeout_s: float = 5.0,
+        headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """One request without retries, for callers with a deadline of their own."""
         timeout = aiohttp.ClientTimeout(total=timeout_s)
-        return await self._request(method, path, body=body, timeout=timeout)
+        return await self._request(method, path, body=body, timeout=timeout, more_headers=headers)
+
+    async def token(self) -> str:
+        """The bearer token that requests are sent with; empty where they have none."""
+        found = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        return str(found or "").removeprefix("Bearer ").strip()
 
     async def raw(self, path: str, timeout_s: float, limit: int) -> bytes:
         """What is at a path, unread and without retries: for what the API server only passes on. More than `limit`
@@ -253,8 +263,9 @@ class ApiClient:
         content_type: str = JSON,
         timeout: aiohttp.ClientTimeout = _TIMEOUT,  # noqa: ASYNC109
         limit: int | None = None,
+        more_headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        headers = await self._headers(accept)
+        headers = {**await self._headers(accept), **(more_headers or {})}
         data = None
         if body is not None:
             headers["Content-Type"] = content_type

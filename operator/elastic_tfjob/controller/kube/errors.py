@@ -71,6 +71,10 @@ def error_of(request: str, status: int, answer: bytes, headers: Mapping[str, str
     with contextlib.suppress(orjson.JSONDecodeError, AttributeError):
         found = orjson.loads(answer)
         reason, message = found.get("reason") or "", found.get("message") or message
+        if isinstance(problem := found.get("error"), dict):  # the query API's own words
+            hint = f"; allowed is {problem['allowed']}" if problem.get("allowed") else ""
+            place = f"{problem['where']}: " if problem.get("where") else ""
+            message = f"{place}{problem.get('message')}{hint}"
     kind: type[ApiError]
     if status == 404:
         kind = NotFound

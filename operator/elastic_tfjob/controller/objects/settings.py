@@ -12,12 +12,12 @@ pools: {inference: {namespaces: [serving], headroom: 1}}    # nodes with the lab
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from elastic_tfjob.api.fields import cut, describe
 from elastic_tfjob.api.limits import MAX_CONFIGURATION_BYTES, MAX_DURATION_S, MAX_PROBLEM_LENGTH, MAX_PROBLEMS
 from elastic_tfjob.api.scenario import wrong_places
+from elastic_tfjob.api.yaml import documents
 from elastic_tfjob.controller.objects.loan import POOL_LABEL, POOL_NAME
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, build, parse_profile
 from elastic_tfjob.scheduling.stages.lend.none import NoLoans
@@ -171,13 +171,10 @@ def parse_configuration(text: str) -> Configuration:
     wrong there and what was found."""
     if len(text) > MAX_CONFIGURATION_BYTES:
         raise ValueError(f"it has {len(text)} characters, allowed are {MAX_CONFIGURATION_BYTES}")
-    try:
-        content = yaml.load(text, _Loader)
-    except RecursionError:
-        raise ValueError("not YAML: nested too deeply") from None
-    # Beside its own errors PyYAML lets through what a value's conversion raises: AttributeError for `!!timestamp 9`.
-    except Exception as error:
-        raise ValueError(f"not YAML: {cut(' '.join(str(error).split()))}") from error
+    found = documents(text)
+    if len(found) > 1:
+        raise ValueError(f"not YAML: {len(found)} documents, where one is expected")
+    content = found[0] if found else None
     if content is None:
         content = {}
     if not isinstance(content, Mapping):
@@ -188,15 +185,6 @@ def parse_configuration(text: str) -> Configuration:
         return Configuration.model_validate(content)
     except ValidationError as error:
         raise ValueError(cut("; ".join(map(_short, wrong_places(error))), MAX_PROBLEMS * MAX_PROBLEM_LENGTH)) from error
-
-
-class _Loader(yaml.SafeLoader):
-    """Without merge keys (`<<`): a few lines of them, each with the one before ten times, are more than fits into
-    memory. An alias by itself is a second name, and costs nothing."""
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        if any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
-            raise yaml.constructor.ConstructorError(None, None, "merge keys (<<) are not read here", node.start_mark)
 
 
 def _short(problem: str) -> str:

@@ -9,8 +9,9 @@ from elastic_tfjob.controller.query.rows.live import LiveRow
 from elastic_tfjob.controller.query.rows.node import NodeRow
 from elastic_tfjob.controller.query.rows.queue import QueueRow
 from elastic_tfjob.controller.query.rows.timeline import Happening, Size
+from elastic_tfjob.controller.query.rows.what_if import WhatIfOthers, WhatIfRow
 
-__all__ = ["Error", "Forecasts", "JobDetail", "Jobs", "Nodes", "Problem", "Queue"]
+__all__ = ["Error", "Forecasts", "JobDetail", "Jobs", "Nodes", "Problem", "Queue", "WhatIf"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,25 @@ class Forecasts:
     total: Annotated[int, "how many jobs match"]
     offset: Annotated[int, "how many of them come before this page"]
     limit: Annotated[int, "the most that a page of this size has"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """What would become of jobs, without and with a change, if no other job came."""
+
+    at: Annotated[str, "when the cluster was looked at"]
+    profile_now: Annotated[str, "profile that decides"]
+    profile_then: Annotated[str, "profile that would decide"]
+    nodes_added: Annotated[int, "nodes that would be added"]
+    node: Annotated[str | None, "how large each of them is; null: none is added, or you may not list nodes"]
+    items: Annotated[tuple[WhatIfRow, ...], "jobs: the new one first, then those whose end changes most; 200 at most"]
+    total: Annotated[int, "how many jobs there are in the namespaces that are told"]
+    changed: Annotated[int, "how many of them end at another time"]
+    others: Annotated[WhatIfOthers, "jobs of all other namespaces"]
+    until_now: Annotated[str | None, "up to when was looked, as things are, where there was no time for more"]
+    until_then: Annotated[str | None, "the same, with the change"]
+    problems: Annotated[tuple[str, ...], "what is wrong with the new job's annotations, which are then left out"]
+    notes: Annotated[tuple[str, ...], "what the answer leaves out"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,15 +7,22 @@ from dataclasses import dataclass, fields, is_dataclass
 from importlib.metadata import version
 from typing import Any, Final
 
+from elastic_tfjob.api.limits import MAX_WORD
+from elastic_tfjob.api.tfjob import GROUP, KIND
+from elastic_tfjob.api.tfjob import VERSION as GROUP_VERSION
 from elastic_tfjob.controller.query import answers
+from elastic_tfjob.controller.query.question import MAX_NODES
 from elastic_tfjob.controller.query.rows.job import JOB_STATES
 from elastic_tfjob.controller.query.rows.listing import MAX_FILTER, MAX_OFFSET, MAX_PAGE, NAMES, PAGE, SORTED_BY
+from elastic_tfjob.scheduling.profiles import PROFILES
 
-__all__ = ["LISTED", "PAGED", "PREFIX", "ROUTES", "STREAM", "Route", "document"]
+__all__ = ["LISTED", "PAGED", "PREFIX", "ROUTES", "STREAM", "WHAT_IF", "Route", "document"]
 
 PREFIX: Final = "/api/v1"
 STREAM: Final = f"{PREFIX}/stream"
 """Below it are the same paths with answers that go on."""
+WHAT_IF: Final = f"{PREFIX}/what-if"
+"""A question that has a body, and so is posted; nothing is written for it."""
 PAGED: Final = ("namespace", "limit", "offset")
 LISTED: Final = ("namespace", "state", "name", "sort", "limit", "offset")
 
@@ -77,6 +84,46 @@ _REFUSALS: Final = {
 }
 
 
+_QUANTITY: Final = {"type": "string", "maxLength": MAX_WORD, "pattern": r"^[0-9]+(\.[0-9]+)?([mkMGT]|[KMGT]i)?$"}
+_QUESTION: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "description": "What if this job were submitted, these nodes added, that profile chosen: at least one of them.",
+    "additionalProperties": False,
+    "minProperties": 1,
+    "properties": {
+        "job": {
+            "type": "object",
+            "description": "a TFJob that does not exist yet, as for kubectl create, in a namespace that you may list",
+            "required": ["apiVersion", "kind", "metadata", "spec"],
+            "properties": {
+                "apiVersion": {"type": "string", "enum": [f"{GROUP}/{GROUP_VERSION}"]},
+                "kind": {"type": "string", "enum": [KIND]},
+                "metadata": {
+                    "type": "object",
+                    "required": ["name", "namespace"],
+                    "properties": {
+                        **_NAMES,
+                        "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
+                        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+                    },
+                },
+                "spec": {"type": "object", "required": ["tfReplicaSpecs"]},
+            },
+        },
+        "add_nodes": {"type": "integer", "minimum": 0, "maximum": MAX_NODES, "description": "nodes to be added"},
+        "node_cpu": {**_QUANTITY, "description": "CPU of each for pods, with node_memory; else as most nodes have"},
+        "node_memory": {**_QUANTITY, "description": "memory of each for pods, with node_cpu"},
+        "profile": {"type": "string", "enum": list(PROFILES), "description": "with the parameters configured for it"},
+        "namespace": {**_NAMES["namespace"], "description": "tell only jobs of this namespace one by one"},
+    },
+}
+_NO_ANSWER: Final = {
+    "409": "there is a TFJob of this name already",
+    "413": "the body has more than 256 KiB",
+    "415": "the body is not sent as application/json",
+    "422": "this cannot be foreseen: nodes are lent between pools, or the profile would not decide for the job",
+}
+
 _EVENTS: Final = (
     "Events: `snapshot`, the whole answer as the path without `/stream` gives it; `same`, in its place where "
     "Last-Event-ID is the id of just that answer; `delta`, the fields that are others now, of which `items` is either "
@@ -129,6 +176,19 @@ def document() -> dict[str, Any]:
                 "responses": {"200": _STREAMED, **refusals},
             }
         }
+    refused = {code: text for code, text in (_REFUSALS | _NO_ANSWER).items() if code != "404"}
+    told = "What would become of jobs, without and with a change, if no other job came."
+    paths[WHAT_IF] = {
+        "post": {
+            "operationId": "whatIf",
+            "summary": f"{told} Nothing is written.",
+            "requestBody": {"required": True, "content": {"application/json": {"schema": _QUESTION}}},
+            "responses": {
+                "200": {"description": told, **_content(schemas, answers.WhatIf)},
+                **{code: {"description": text, **error} for code, text in sorted(refused.items())},
+            },
+        }
+    }
     return {
         "openapi": "3.1.0",
         "info": {

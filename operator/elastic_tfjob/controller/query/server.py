@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -24,8 +25,10 @@ from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.query import answers, assets, openapi
 from elastic_tfjob.controller.query.fair import Room
+from elastic_tfjob.controller.query.foreseeing import MAX_BODY, Foreseeing
 from elastic_tfjob.controller.query.gate import ANYBODY, Asker, Gate, Refused
 from elastic_tfjob.controller.query.index import Cache, Index
+from elastic_tfjob.controller.query.question import Question, Taken
 from elastic_tfjob.controller.query.rows.forecast import forecast_row
 from elastic_tfjob.controller.query.rows.job import JobRow, job_row, see
 from elastic_tfjob.controller.query.rows.listing import BadQuery, Listing, Page, dns_name, page
@@ -33,6 +36,7 @@ from elastic_tfjob.controller.query.rows.live import live_row
 from elastic_tfjob.controller.query.rows.node import NodeRow, node_rows
 from elastic_tfjob.controller.query.rows.timeline import sizes, timeline
 from elastic_tfjob.controller.query.streams import Streams
+from elastic_tfjob.speed.history import History
 
 __all__ = ["QueryServer", "Source"]
 
@@ -61,7 +65,7 @@ _HEADERS: Final = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """What the operator has in memory. `missing` says in words what is not read yet, or nothing; `reports` is None
-    while this replica asks no pods."""
+    while this replica asks no pods; `history` is what finished jobs taught, as far as this replica knows it."""
 
     jobs: Cache[Job]
     pods: Cache[Pod]
@@ -70,7 +74,23 @@ class Source:
     configuration: Callable[[], Configuration]
     priorities: Callable[[], Mapping[str, int]]
     reports: Callable[[], Callable[[Key], Mapping[str, Report]] | None]
+    history: Callable[[], History]
     missing: Callable[[], str]
+
+    def taken(self, now: datetime) -> Taken:
+        """All of it as it is at this moment."""
+        jobs, reports = tuple(self.jobs), self.reports()
+        return Taken(
+            now,
+            jobs,
+            tuple(self.pods),
+            tuple(self.nodes),
+            tuple(self.foreign),
+            {} if reports is None else {job.key: found for job in jobs if (found := dict(reports(job.key)))},
+            self.configuration(),
+            dict(self.priorities()),
+            self.history(),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +119,7 @@ class QueryServer:
         self._nodes: tuple[float, Sequence[NodeRow]] = float("-inf"), ()
         self._counting = asyncio.Lock()
         self._pages: OrderedDict[Any, tuple[int, Page[JobRow]]] = OrderedDict()
+        self._foreseeing = Foreseeing()
         self._streams = Streams(lambda: source.configuration().query, self._version, _problem)
 
     def serve(self, address: str) -> AbstractAsyncContextManager[None]:
@@ -119,7 +140,7 @@ class QueryServer:
 
     def application(self) -> web.Application:
         """The routes."""
-        app = web.Application(middlewares=[self._guarded])
+        app = web.Application(middlewares=[self._guarded], client_max_size=MAX_BODY)
         handlers = {
             "listJobs": self._list_jobs,
             "getJob": self._get_job,
@@ -131,6 +152,7 @@ class QueryServer:
             ask = handlers[route.name]
             app.router.add_get(openapi.PREFIX + route.path, self._once(route, ask), allow_head=False)
             app.router.add_get(openapi.STREAM + route.path, self._stream(route, ask), allow_head=False)
+        app.router.add_post(openapi.WHAT_IF, self._what_if)
         assets.add(app.router)
         app.on_shutdown.append(self._streams.close)
         app.router.add_get(f"{openapi.PREFIX}/openapi.json", self._show_document, allow_head=False)
@@ -279,6 +301,38 @@ class QueryServer:
             offset=listing.offset,
             limit=listing.limit,
         )
+
+    async def _what_if(self, request: web.Request) -> web.Response:
+        """Only computed: nothing is written, here or anywhere."""
+        Listing.parse(request.query.items(), ())
+        if request.content_type != "application/json":  # which no page of another origin can send unasked
+            raise Refused(415, "the body is no JSON", where="Content-Type", allowed="application/json")
+        asker = await self._asker(request)
+        with self._open.hold(asker.user, alone=asker == ANYBODY):
+            try:
+                raw = orjson.loads(await request.read())
+            except orjson.JSONDecodeError as error:
+                raise BadQuery("the body", cut(str(error), 200), "JSON") from None
+            question = Question.parse(raw)
+            named = {question.namespace, question.key[0] if question.key else ""} - {""}
+            known = {job.namespace for job in self._source.jobs} if not question.namespace else set()
+            allowed = await self._gate.namespaces(asker, named | known)
+            if allowed is not None:
+                if missing := next((each for each in sorted(named) if each not in allowed), None):
+                    raise _not_allowed(missing)
+                if not allowed:
+                    raise Refused(403, "you may list the TFJobs of no namespace that has any", where="namespace")
+            taken = self._source.taken(datetime.now(UTC))
+            nodes_shown = await self._may_see_nodes(asker)
+            found = await self._foreseeing.answer(asker, taken, question, allowed, nodes_shown=nodes_shown)
+            return _json(found)
+
+    async def _may_see_nodes(self, asker: Asker) -> bool:
+        try:
+            await self._gate.nodes(asker)
+        except Refused:
+            return False
+        return True
 
     async def _visible(
         self, asker: Asker, rows: Collection[Any], namespace: str

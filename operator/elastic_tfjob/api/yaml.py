@@ -1,0 +1,64 @@
+"""YAML that others wrote, as data: bounded whatever is in it. Pure."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import yaml
+
+from elastic_tfjob.api.fields import cut
+
+__all__ = ["as_json", "documents"]
+
+_DEEPEST: Final = 64
+_VALUES: Final = 100_000
+
+
+class _Loader(yaml.SafeLoader):
+    """Without merge keys (`<<`): a few lines of them, each with the one before ten times, are more than fits into
+    memory. An alias by itself is a second name, and costs nothing."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        if any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
+            raise yaml.constructor.ConstructorError(None, None, "merge keys (<<) are not read here", node.start_mark)
+
+
+def documents(text: str) -> list[Any]:
+    """All documents of a text. Raises ValueError, and nothing else."""
+    try:
+        return list(yaml.load_all(text, _Loader))
+    except RecursionError:
+        raise ValueError("not YAML: nested too deeply") from None
+    # Beside its own errors PyYAML lets through what a value's conversion raises: AttributeError for `!!timestamp 9`.
+    except Exception as error:
+        raise ValueError(f"not YAML: {cut(' '.join(str(error).split()))}") from error
+
+
+def as_json(value: object) -> Any:
+    """The same value, where JSON can say it. Raises ValueError for dates and other types, keys that are no texts, and
+    what is deeper or larger, each alias written out, than any object of Kubernetes."""
+    left = _VALUES
+    for where, each, depth in _walk(value):
+        left -= 1
+        if left < 0 or depth > _DEEPEST:
+            raise ValueError(
+                f"larger or deeper than any object: {_VALUES} values and a depth of {_DEEPEST} are allowed"
+            )
+        if isinstance(each, dict) and not all(isinstance(key, str) for key in each):
+            raise ValueError(f"{where or 'the whole'}: a key is no text: put it in quotes")
+        if not (each is None or isinstance(each, dict | list | str | bool | int | float)):
+            raise ValueError(f"{where}: a {type(each).__name__}, which JSON does not have: put it in quotes")
+        if isinstance(each, int) and each.bit_length() > 63:
+            raise ValueError(f"{where}: a number of {each.bit_length()} bits; 63 are allowed")
+    return value
+
+
+def _walk(value: object) -> Iterator[tuple[str, object, int]]:
+    """Each value in it, with its place and depth."""
+    waiting: list[tuple[str, object, int]] = [("", value, 0)]
+    while waiting:
+        where, each, depth = waiting.pop()
+        yield where, each, depth
+        if isinstance(each, dict):
+            waiting += [(cut(f"{where}.{key}".lstrip("."), 200), part, depth + 1) for key, part in each.items()]
+        elif isinstance(each, list):
+            waiting += [(f"{where}[{k}]", part, depth + 1) for k, part in enumerate(each)]

@@ -1,0 +1,179 @@
+"""`what-if`: what would become of jobs with a job, nodes or a profile more. The query API computes it."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import click
+from kubernetes.aio.client.configuration import Configuration
+
+from elastic_tfjob.commands import show
+from elastic_tfjob.commands.cluster import Cluster, Failed, run
+from elastic_tfjob.commands.manifest import read_job
+from elastic_tfjob.commands.options import output, where
+from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.errors import ApiError, NotFound, Unavailable
+from elastic_tfjob.controller.objects.status import moment_of
+from elastic_tfjob.controller.query.gate import is_loopback
+from elastic_tfjob.controller.query.openapi import WHAT_IF
+from elastic_tfjob.controller.query.question import MAX_NODES
+from elastic_tfjob.controller.query.reviews import TOKEN_HEADER
+
+__all__ = ["told", "what_if"]
+
+_TIMEOUT_S: Final = 60.0
+
+
+@click.command("what-if")
+@click.option(
+    "-f", "--filename", help="A file with a TFJob that is not there yet: what if it were submitted? - for stdin."
+)
+@click.option("--add-nodes", type=click.IntRange(1, MAX_NODES), help="So many nodes more, like most that there are.")
+@click.option("--node-cpu", help="CPU of each added node that pods can have (16); with --node-memory.")
+@click.option("--node-memory", help="Memory of each added node that pods can have (64Gi); with --node-cpu.")
+@click.option("--profile", help="Another profile, with what the operator's ConfigMap says for it.")
+@where
+@click.option("-A", "--all-namespaces", is_flag=True, help="Tell the jobs of all namespaces that you may list.")
+@click.option(
+    "--query-url",
+    envvar="ELASTIC_TFJOB_QUERY_URL",
+    help="Where the query API is. Default: the Service elastic-tfjob-query, through the API server.",
+)
+@click.option("--operator-namespace", default="kubeflow", show_default=True, help="Where that Service is.")
+@output("json")
+def what_if(  # noqa: PLR0917
+    filename: str | None,
+    add_nodes: int | None,
+    node_cpu: str | None,
+    node_memory: str | None,
+    profile: str | None,
+    all_namespaces: bool,
+    query_url: str | None,
+    operator_namespace: str,
+    output: str | None,
+    **cluster: Any,
+) -> None:
+    """Foresee when jobs start and end, as things are and with a change. Nothing is changed.
+
+    \b
+    Examples:
+      elastic-tfjob what-if -f job.yaml                  when would it start and end, who is slowed down?
+      elastic-tfjob what-if --add-nodes 2                who gains?
+      elastic-tfjob what-if --add-nodes 2 --node-cpu 16 --node-memory 64Gi
+      elastic-tfjob what-if --profile deadline -A
+      elastic-tfjob what-if -f job.yaml --add-nodes 1 -o json | jq '.items[0].meets_then'
+
+    The operator's own decisions are simulated forward from now, with the speeds that it knows. It is taken that nothing
+    else comes, nothing fails, and predictions come true. A job whose length or speed nobody knows has no end: the table
+    says what it needs. Jobs of namespaces that you may not list are told in sum.
+
+    It needs the operator's query API (docs/query-api.md), which knows you by your kubeconfig's token. Without a token,
+    or without the right to proxy to its Service: kubectl -n kubeflow port-forward, and --query-url
+    http://127.0.0.1:PORT.
+    """
+    if not (filename or add_nodes or profile):
+        raise click.UsageError("say what if: -f, --add-nodes or --profile, or several of them")
+    if bool(node_cpu) != bool(node_memory) or (node_cpu and not add_nodes):
+        raise click.UsageError("--node-cpu and --node-memory go together, with --add-nodes")
+
+    async def do(at: Cluster) -> None:
+        asked: dict[str, Any] = {} if all_namespaces else {"namespace": at.namespace}
+        if filename:
+            job = read_job(filename, at.namespace)
+            if cluster["namespace"] and job["metadata"]["namespace"] != at.namespace:
+                raise Failed(f"{filename} is for another namespace than --namespace {at.namespace}")
+            asked["job"] = job
+            asked |= {} if all_namespaces else {"namespace": job["metadata"]["namespace"]}
+        given = {"add_nodes": add_nodes, "node_cpu": node_cpu, "node_memory": node_memory, "profile": profile}
+        asked |= {name: value for name, value in given.items() if value}
+        answer = await _ask(at, asked, query_url, operator_namespace)
+        click.echo(show.as_json(answer) if output == "json" else "\n".join(told(answer)))
+
+    run(do, **cluster)
+
+
+async def _ask(at: Cluster, asked: Mapping[str, Any], url: str | None, namespace: str) -> dict[str, Any]:
+    """The answer of the query API. Raises Failed, which says how to reach it where it is not there."""
+    token = await at.api.token()
+    async with AsyncExitStack() as stack:
+        if url is None:
+            api, path = at.api, _service(namespace)
+        else:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise Failed(f"--query-url: {show.plain(url)!r} is no address; allowed is http(s)://HOST:PORT")
+            if token and parts.scheme == "http" and not is_loopback(parts.hostname):
+                raise Failed(f"your token is not sent to {parts.hostname} in plain text: use https, or a port-forward")
+            configuration = Configuration()
+            configuration.host = url.rstrip("/")
+            api, path = await stack.enter_async_context(ApiClient(configuration)), ""
+        # The API server keeps the usual header to itself.
+        headers = {TOKEN_HEADER: token} if token else {}
+        try:
+            return await api.once("POST", path + WHAT_IF, asked, timeout_s=_TIMEOUT_S, headers=headers)
+        except NotFound as error:
+            raise Failed(f"no query API there: {show.plain(error.message)} (docs/query-api.md)") from error
+        except Unavailable as error:
+            raise Failed(f"the query API does not answer: {show.plain(error.message)}") from error
+        except ApiError as error:
+            hint = "" if token else "; your kubeconfig has no token: see --query-url in --help"
+            raise Failed(f"{show.plain(error.message)}{hint if error.status in (401, 403) else ''}") from error
+
+
+def _service(namespace: str) -> str:
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/services/elastic-tfjob-query:http/proxy"
+
+
+def told(answer: Mapping[str, Any]) -> Iterator[str]:
+    """The answer, line by line."""
+    now = moment_of(answer["at"]) or datetime.now(UTC)
+    yield f"As of {answer['at']}, {show.plain(', '.join(_change(answer)))}"
+    for problem in answer["problems"]:
+        yield f"problem: {show.plain(problem)}"
+    yield ""
+    head = ["NAMESPACE", "JOB", "STATE", "STARTS NOW", "THEN", "ENDS NOW", "THEN", "DIFFERENCE", "DEADLINE", "NOTE"]
+    yield show.table(head, [_cells(row, now) for row in answer["items"]])
+    if (more := answer["total"] - len(answer["items"])) > 0:
+        yield f"and {more} jobs more"
+    yield f"\n{answer['changed']} of {answer['total']} jobs end at another time."
+    if (others := answer["others"])["jobs"]:
+        yield (
+            f"Of {others['jobs']} jobs of other namespaces {others['earlier']} end earlier, {others['later']} later, "
+            f"by {show.duration(others['later_s'])} in sum."
+        )
+    for name, words in (("until_now", "as things are"), ("until_then", "with the change")):
+        if answer[name]:
+            yield f"Looked up to {answer[name]} only, {words}: there was no time for more."
+    yield from (show.plain(note) for note in answer["notes"])
+
+
+def _change(answer: Mapping[str, Any]) -> Iterator[str]:
+    now, then = answer["profile_now"], answer["profile_then"]
+    yield f"profile {now}" if now == then else f"profile {then} in place of {now}"
+    if answer["nodes_added"]:
+        yield f"{answer['nodes_added']} nodes more" + (f" of {answer['node']}" if answer["node"] else "")
+
+
+def _cells(row: Mapping[str, Any], now: datetime) -> list[str]:
+    def away(name: str) -> str:
+        at = moment_of(row[name])
+        return show.duration((at - now).total_seconds()) if at is not None else ""
+
+    later_s, meets = row["later_s"], {None: "", True: "met", False: "missed"}
+    deadline = meets[row["meets_then"]]
+    if row["meets_now"] is not None and row["meets_now"] != row["meets_then"]:
+        deadline = f"{deadline or 'not known'}, now {meets[row['meets_now']]}"
+    return [
+        row["namespace"],
+        row["name"],
+        row["state"],
+        away("starts_now"),
+        away("starts_then"),
+        away("ends_now") or ("" if row["state"] == "New" else "?"),
+        away("ends_then") or "?",
+        "" if not later_s else f"{'+' if later_s > 0 else ''}{show.duration(later_s)}",
+        deadline,
+        row["note"],
+    ]

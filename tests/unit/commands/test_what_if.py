@@ -1,0 +1,329 @@
+"""`what-if` and `check` at a terminal: what is asked of whom, what people read, what is refused before it is sent."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from elastic_tfjob.api.crd import custom_resource_definition
+from elastic_tfjob.cli import main
+from elastic_tfjob.commands import cluster
+from elastic_tfjob.commands.check import about_job
+from elastic_tfjob.controller.kube.errors import ApiError, NotFound, error_of
+from elastic_tfjob.controller.query.question import Question
+from unit.query.build import running, tfjob
+
+PROXY = "/api/v1/namespaces/kubeflow/services/elastic-tfjob-query:http/proxy/api/v1/what-if"
+NOW = datetime(2026, 1, 2, 3, 20, tzinfo=UTC)
+
+
+class Server:
+    """Objects by path; an error is raised. `asked` is all that was posted."""
+
+    def __init__(self, objects: Mapping[str, Any] | None = None, token: str = "t") -> None:
+        self.objects = dict(objects or {})
+        self.asked: list[tuple[str, Any, Any]] = []
+        self.of_user = token
+
+    async def token(self) -> str:
+        return self.of_user
+
+    async def once(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        timeout_s: float = 5.0,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        if method == "POST":
+            self.asked.append((path, body, headers))
+        found = self.objects.get(path.partition("?limit")[0])
+        if isinstance(found, ApiError):
+            raise found
+        if found is None:
+            raise NotFound(f"{method} {path}", 404, "NotFound", "no such thing")
+        return found
+
+
+Ask = Callable[..., Result]
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
+    def invoke(server: Server, *words: str) -> Result:
+        @asynccontextmanager
+        async def connected(*_: object, **__: object) -> AsyncIterator[cluster.Cluster]:
+            yield cluster.Cluster(server, "ns")  # type: ignore[arg-type]
+
+        monkeypatch.setattr(cluster, "connected", connected)
+        return CliRunner().invoke(main, list(words))
+
+    return invoke
+
+
+def manifest(name: str = "new", **annotations: str) -> dict[str, Any]:
+    raw = tfjob(name, annotations=annotations)
+    kept = {"name": name, "annotations": raw["metadata"]["annotations"]}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": kept, "spec": raw["spec"]}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "job.yaml"
+    made = manifest(**{"checkpoint-dir": "/c", "max-workers": "4"})
+    for replica in made["spec"]["tfReplicaSpecs"].values():
+        replica["template"]["spec"]["containers"][0]["command"] = ["python3", "train.py"]
+    path.write_text(yaml.dump(made, Dumper=yaml.SafeDumper))
+    return path
+
+
+def row(name: str, **more: Any) -> dict[str, Any]:
+    empty = dict.fromkeys(("starts_now", "starts_then", "ends_now", "ends_then", "later_s", "deadline", "source"))
+    return {
+        "namespace": "ns",
+        "name": name,
+        "state": "Running",
+        **empty,
+        "meets_now": None,
+        "meets_then": None,
+        "note": "",
+    } | more
+
+
+ANSWER = {
+    "at": "2026-01-02T03:20:00Z",
+    "profile_now": "kips",
+    "profile_then": "deadline",
+    "nodes_added": 2,
+    "node": "16 CPU, 64 GiB",
+    "items": [
+        row("new", state="New", starts_then="2026-01-02T03:22:00Z", ends_then="2026-01-02T03:30:00Z", meets_then=False),
+        row(
+            "old",
+            ends_now="2026-01-02T03:25:00Z",
+            ends_then="2026-01-02T03:28:00Z",
+            later_s=180.0,
+            meets_then=False,
+            meets_now=True,
+        ),
+        row("silent\x1b[2J", note="how fast it is is not known"),
+    ],
+    "total": 3,
+    "changed": 1,
+    "others": {"jobs": 4, "earlier": 1, "later": 2, "later_s": 60.0},
+    "until_now": None,
+    "until_then": "2026-02-01T00:00:00Z",
+    "problems": [],
+    "notes": ["1 TFJobs end nobody knows when"],
+}
+
+
+def test_the_answer_is_a_table_with_differences_and_what_is_not_known(ask: Ask, file: Path) -> None:
+    server = Server({PROXY: ANSWER})
+    result = ask(server, "what-if", "-f", str(file), "--add-nodes", "2", "--profile", "deadline")
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert lines[0] == "As of 2026-01-02T03:20:00Z, profile deadline in place of kips, 2 nodes more of 16 CPU, 64 GiB"
+    assert lines[3].split() == ["ns", "new", "New", "2m", "10m", "missed"]
+    assert lines[4].split() == ["ns", "old", "Running", "5m", "8m", "+3m", "missed,", "now", "met"]
+    assert "\x1b" not in result.output
+    assert "Of 4 jobs of other namespaces 1 end earlier, 2 later, by 60s in sum." in lines
+    assert "Looked up to 2026-02-01T00:00:00Z only, with the change: there was no time for more." in lines
+
+
+def test_what_is_asked_is_what_the_query_api_reads(ask: Ask, file: Path) -> None:
+    server = Server({PROXY: ANSWER})
+    words = ("--add-nodes", "2", "--node-cpu", "16", "--node-memory", "64Gi", "--profile", "kips", "-o", "json")
+    assert json.loads(ask(server, "what-if", "-f", str(file), *words).output) == ANSWER
+    ((path, body, headers),) = server.asked
+    question = Question.parse(body)
+    assert (path, headers) == (PROXY, {"X-Elastic-Tfjob-Token": "t"})
+    assert (question.key, question.add_nodes, question.namespace) == (("ns", "new"), 2, "ns")
+    assert question.node is not None
+    assert question.node.cpu == 16_000
+
+
+def test_all_namespaces_are_asked_for_by_leaving_the_namespace_out(ask: Ask) -> None:
+    server = Server({PROXY: ANSWER})
+    ask(server, "what-if", "--add-nodes", "1", "-A")
+    assert server.asked[0][1] == {"add_nodes": 1}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("--node-cpu", "1", "--node-memory", "1Gi"), ("--add-nodes", "1", "--node-cpu", "1"), ("--add-nodes", "0")],
+)
+def test_a_question_that_makes_no_sense_is_wrong_usage(ask: Ask, words: tuple[str, ...]) -> None:
+    assert ask(Server(), "what-if", *words).exit_code == 2
+
+
+def test_refusals_of_the_query_api_are_told_in_its_words(ask: Ask) -> None:
+    body = b'{"error": {"message": "it is not known", "where": "profile", "allowed": "kips"}}'
+    result = ask(Server({PROXY: error_of("POST", 400, body, {})}), "what-if", "--profile", "x")
+    assert (result.exit_code, result.stderr) == (1, "Error: profile: it is not known; allowed is kips\n")
+
+
+def test_without_a_token_it_says_where_else_to_ask(ask: Ask) -> None:
+    refused = error_of("POST", 401, b'{"error": {"message": "no token was sent"}}', {})
+    result = ask(Server({PROXY: refused}, token=""), "what-if", "--add-nodes", "1")
+    assert result.stderr == "Error: no token was sent; your kubeconfig has no token: see --query-url in --help\n"
+
+
+def test_a_token_does_not_cross_a_network_in_plain_text(ask: Ask) -> None:
+    result = ask(Server(), "what-if", "--add-nodes", "1", "--query-url", "http://query.example:8082")
+    assert (result.exit_code, "plain text" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: [", "not YAML"),
+        ("kind: Job", "0 objects of kind TFJob"),
+        ("[" * 3000, "nested too deeply"),
+        ("x" * 200_000, "more than"),
+        (
+            "kind: TFJob\na: &a [1,1,1,1,1,1,1,1,1,1]\n"
+            + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefgh")),
+            "larger or deeper than any object",
+        ),
+        ("kind: TFJob\nmetadata: {annotations: {x: 2026-01-31}}\nspec: {}", "put it in quotes"),
+        (f"kind: TFJob\nspec: {{a: {'9' * 40}}}", "a number of"),
+        ("kind: TFJob\napiVersion: v2\nmetadata: {}\nspec: {}", "apiVersion is 'v2'"),
+    ],
+)
+def test_files_that_are_no_tfjob_are_refused_with_what_is_wrong(ask: Ask, tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "hostile.yaml"
+    path.write_text(text)
+    server = Server({PROXY: ANSWER})
+    result = ask(server, "what-if", "-f", str(path))
+    assert result.exit_code == 1
+    assert says in result.stderr
+    assert len(result.stderr) < 2000
+    assert server.asked == []
+
+
+# check
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/kubeflow/leases/elastic-tfjob-operator"
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/tfjobs.kubeflow.org"
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+JOBS = "/apis/kubeflow.org/v1/namespaces/ns/tfjobs"
+FORBIDDEN = error_of("GET", 403, b'{"message": "forbidden: no"}', {})
+
+
+def sound(**more: Any) -> dict[str, Any]:
+    """A cluster in which nothing is wrong."""
+    admission = "/apis/admissionregistration.k8s.io/v1"
+    names = ("elastic-tfjob-job-annotations", "elastic-tfjob-pod-annotations")
+    kinds = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
+    renewed = datetime.now(UTC) - timedelta(seconds=3)
+    return {
+        "/apis/kubeflow.org/v1": {},
+        CRD: custom_resource_definition(),
+        LEASE: {"spec": {"holderIdentity": "pod-1", "renewTime": renewed.isoformat()}},
+        **{f"{admission}/{kind}/{name}": {} for kind in kinds for name in names},
+        REVIEWS: {"status": {"allowed": True}},
+        JOBS: {"items": []},
+        f"{JOBS}?dryRun=All": {},
+    } | more
+
+
+def levels(result: Result) -> dict[str, str]:
+    return {each["about"]: each["level"] for each in json.loads(result.stdout)}
+
+
+def test_a_sound_cluster_is_ok_and_ends_with_0(ask: Ask, file: Path) -> None:
+    result = ask(Server(sound()), "check", "-f", str(file), "-o", "json")
+    assert set(levels(result).values()) == {"ok"}
+    assert result.exit_code == 0
+
+
+def test_what_a_user_may_not_read_is_a_warning_and_ends_with_0(ask: Ask) -> None:
+    result = ask(Server(sound(**{LEASE: FORBIDDEN, CRD: FORBIDDEN, JOBS: FORBIDDEN})), "check", "-o", "json")
+    found = levels(result)
+    names = ("operator", "CRD", "CRD's version", "reports of jobs")
+    assert [found[name] for name in names] == ["warning", "ok", "warning", "warning"]
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("objects", "about"),
+    [
+        ({LEASE: None}, "operator"),
+        ({LEASE: {"spec": {"holderIdentity": "", "renewTime": "2026-01-01T00:00:00Z"}}}, "operator"),
+        ({LEASE: {"spec": {"holderIdentity": "x", "renewTime": "2020-01-01T00:00:00Z"}}}, "operator"),
+        ({"/apis/kubeflow.org/v1": None}, "CRD"),
+        ({CRD: None}, "CRD"),
+        ({f"{JOBS}?dryRun=All": FORBIDDEN}, "API server"),
+    ],
+)
+def test_what_does_not_work_is_an_error_and_ends_with_1(
+    ask: Ask, file: Path, objects: dict[str, Any], about: str
+) -> None:
+    result = ask(Server(sound(**objects)), "check", "-f", str(file), "-o", "json")
+    assert (levels(result)[about], result.exit_code) == ("error", 1)
+
+
+def test_an_old_crd_missing_policies_and_rights_are_warnings_with_what_to_do(ask: Ask) -> None:
+    old = {"spec": {"versions": [{"name": "v1", "additionalPrinterColumns": [{"name": "State"}]}]}}
+    policy = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/elastic-tfjob-pod-annotations"
+    denied = {"status": {"allowed": False}}
+    result = ask(Server(sound(**{CRD: old, policy: None, REVIEWS: denied})), "check")
+    assert result.exit_code == 0
+    assert "warning: CRD: older than this command, or upstream's: it has no columns " in result.output
+    assert "-> elastic-tfjob crd | kubectl apply --server-side -f -" in result.output
+    assert "warning: admission policy elastic-tfjob-pod-annotations: " in result.output
+    assert (
+        "warning: rights: you may not patch tfjobs in namespace ns (for: scale, auto, suspend, resume)" in result.output
+    )
+
+
+def test_jobs_that_run_and_tell_nothing_are_named(ask: Ask) -> None:
+    result = ask(Server(sound(**{JOBS: {"items": [running("quiet")]}})), "check")
+    assert "1 jobs run and have told no step for 300 s: quiet" in result.output
+
+
+def found_of(raw: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    raw["metadata"]["namespace"] = "ns"
+    return {each.about: (each.level, each.text) for each in about_job(raw, NOW)}
+
+
+def test_a_job_that_can_be_rescaled_is_told_within_which_bounds() -> None:
+    assert found_of(manifest(**{"checkpoint-dir": "/c", "max-workers": "4"}))["elastic"] == (
+        "ok",
+        "its size may change: Worker 2 to 4",
+    )
+
+
+def test_a_job_without_a_checkpoint_dir_is_told_that_it_needs_one() -> None:
+    level, text = found_of(manifest(**{"max-workers": "4"}))["elastic"]
+    assert (level, "it has no elastic.kubeflow.org/checkpoint-dir" in text) == ("warning", True)
+
+
+def test_each_wrong_annotation_is_an_error() -> None:
+    raw = manifest(**{"max-workers": "many", "deadlin": "1h"})
+    found = about_job({**raw, "metadata": {**raw["metadata"], "namespace": "ns"}}, NOW)
+    assert [each.level for each in found if each.about == "annotation"] == ["error", "error"]
+
+
+def test_a_container_without_a_command_cannot_be_wrapped() -> None:
+    assert "no launcher can start" in found_of(manifest(**{"checkpoint-dir": "/c"}))["launcher"][1]
+
+
+def test_a_spec_that_no_tfjob_may_have_is_an_error_for_each_problem() -> None:
+    raw = manifest()
+    raw["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = -1
+    assert found_of(raw)["spec"][0] == "error"
+
+
+def test_a_deadline_that_cannot_be_judged_is_told() -> None:
+    found = found_of(manifest(deadline="1h", **{"checkpoint-dir": "/c"}))
+    assert found["deadline"][0] == "warning"
