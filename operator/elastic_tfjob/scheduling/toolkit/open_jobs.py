@@ -97,6 +97,11 @@ class OpenJobs(JobQueue, Generic[K]):
     def entries(self) -> list[Entry]:
         return self.lists.get(None, [])
 
+    def place(self, key: str) -> int | None:
+        """Where in the order this job is; None where it is not open."""
+        entry = self._entries.get(key)
+        return None if entry is None else bisect_left(self.entries, entry[1])
+
     def change(self, before: Job | None, after: Job | None, now: float) -> None:
         if before is not None:
             self._forget(before, after)
