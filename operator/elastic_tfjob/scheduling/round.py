@@ -66,6 +66,7 @@ class Round:
         self._requeued: list[Entry] = []
         self._failed: set[Hashable] = set()
         """Starts that found no nodes since room was last given back: the same again would not either."""
+        self._gave_back = 0
         self.unmet: dict[str, Counts] = {}
         """Sizes that running jobs must be brought to but for which there is no room."""
         self.held_back = BEHIND
@@ -117,6 +118,15 @@ class Round:
         """The CPU its replicas hold as this round stands."""
         target = self.changes.get(job.spec.key)
         return job.cpu if target is None else target.cpu
+
+    @property
+    def gave_back(self) -> int:
+        """How often room was given back. While this stays as it is, a start that found no nodes would not find them."""
+        return self._gave_back
+
+    def _forget_failed(self) -> None:
+        self._gave_back += 1
+        self._failed.clear()
 
     # ---- how long
 
@@ -202,7 +212,7 @@ class Round:
         if (allowed is not None and i not in allowed) or not self.room.holds(i, group.request):
             return False
         cpu = dict(self.cpu(job))
-        self._failed.clear()
+        self._forget_failed()
         self.room.give(job.spec, placement, cpu)
         if type_ in cpu:
             cpu[type_] = (*cpu[type_][:k], group.request.cpu, *cpu[type_][k + 1 :])
@@ -238,7 +248,7 @@ class Round:
         self._set_nodes({name: replace(self.nodes[name], loan="reclaiming") for name in returned})
 
     def _set_nodes(self, changed: Mapping[str, Node]) -> None:
-        self._failed.clear()
+        self._forget_failed()
         self.nodes = {**self.nodes, **changed}
         self.room.set_nodes(self.nodes)
 
@@ -251,7 +261,7 @@ class Round:
         self.act(job)
         room, place = self.room, self.profile.place
         mark = room.mark()
-        self._failed.clear()
+        self._forget_failed()
         held = self.placement(job)
         room.book_cpu(job.spec, held, self.cpu(job), -1)
         nodes: Placement | None
@@ -279,7 +289,7 @@ class Round:
         They hold what they request. `cause` where the sizes do not tell it.
         """
         self.act(job)
-        self._failed.clear()
+        self._forget_failed()
         held, cpu = self.placement(job), self.cpu(job)
         if nodes == held:
             self.room.book_cpu(job.spec, held, cpu, -1)
@@ -312,7 +322,7 @@ class Round:
         add = lacking(kept, counts)
         room = self.room
         mark = room.mark()
-        self._failed.clear()
+        self._forget_failed()
         room.give(job.spec, job.placement, job.cpu)
         room.take(job.spec, kept)
         found = self.profile.place.place(job.spec, add, room, kept) if add else UNPLACED
@@ -336,7 +346,7 @@ class Round:
             else:
                 self.changes[key] = target
         self.room.rollback(mark)
-        self._failed.clear()
+        self._forget_failed()
 
     def refuse(self, job: Job, reason: Why) -> None:
         self.refusals[job.spec.key] = self.cools(job) or as_reason(reason)

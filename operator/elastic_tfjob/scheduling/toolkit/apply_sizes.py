@@ -81,17 +81,39 @@ def apply_sizes(
             elif gains(job, counts, round_.profile.min_gain):
                 placing.append((job.spec.key in last, sum(counts.values()), k, job, counts))
     wanting = [(job, counts) for _, _, _, job, counts in sorted(placing, key=lambda p: p[:3])]
-    progress = True
-    while progress:
-        placed = [_place(round_, job, counts, reasons[job.spec.key], below) for job, counts in wanting]
-        wanting = [(job, counts) for job, counts in wanting if counts_of(round_.placement(job)) != counts]
-        progress = any(placed)
+    _place_all(round_, wanting, reasons, below)
     if not isinstance(why, Mapping):
         round_.held_back = added(why, minimum=True)
 
 
-def _place(round_: Round, job: Job, counts: Counts, why: Why, below: Below) -> bool:
-    """Whether the job got this size, or any that is smaller but more than it has."""
+def _place_all(
+    round_: Round, wanting: list[tuple[Job, Counts]], reasons: Mapping[str, Why], below: Below
+) -> None:
+    """Give each its size, or what `below` has instead, again and again until nobody gets anything."""
+    failed: dict[str, int] = {}
+    progress = True
+    while progress:
+        progress, lacking = False, []
+        for job, counts in wanting:
+            key = job.spec.key
+            if failed.get(key) == round_.gave_back:
+                lacking.append((job, counts))  # what it did not find is still not there
+                continue
+            got = _place(round_, job, counts, reasons[key], below)
+            if got is None:
+                failed[key] = round_.gave_back
+            progress |= bool(got)
+            if counts_of(round_.placement(job)) != counts:
+                lacking.append((job, counts))
+        wanting = lacking
+    for job, _ in wanting:
+        if job.spec.key in failed and not job.placement and not round_.placement(job):
+            round_.refuse(job, lacks(job, round_))
+
+
+def _place(round_: Round, job: Job, counts: Counts, why: Why, below: Below) -> bool | None:
+    """Whether the job got this size, or any that is smaller but more than it has; None: it has nothing, and there are
+    no nodes for any of these."""
     held = round_.placement(job)
     tried = below(job, counts) if held or _may_fit(round_, job, counts) else ()
     for smaller in tried:
@@ -100,9 +122,7 @@ def _place(round_: Round, job: Job, counts: Counts, why: Why, below: Below) -> b
         place = round_.resize if held else round_.start
         if place(job, smaller, why):
             return any(smaller.values())  # a start of nothing takes nothing: it is no progress
-    if not held and not job.placement:
-        round_.refuse(job, lacks(job, round_))
-    return False
+    return False if held else None
 
 
 def _may_fit(round_: Round, job: Job, counts: Counts) -> bool:

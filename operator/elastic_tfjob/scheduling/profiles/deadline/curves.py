@@ -202,7 +202,7 @@ class CurveView:
 
     def __init__(self, total: Resources, how: Sizes) -> None:
         self._total, self._how = total, how
-        self._kept: dict[str, tuple[Past | None, bool, Curve | None]] = {}
+        self._kept: dict[str, tuple[Past | None, bool, Curve | None, int]] = {}
 
     def change(self, before: Job | None, after: Job | None, now: float) -> None:
         if before is None:
@@ -220,14 +220,16 @@ class CurveView:
     def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
         return False
 
-    def of(self, job: Job, past: Past | None, nodes: Mapping[str, Node], settled: bool) -> Curve | None:
-        """`settled`: whether the speed at which it trains now is to be believed."""
+    def of(self, job: Job, past: Past | None, nodes: Mapping[str, Node], settled: bool) -> tuple[Curve | None, int]:
+        """The curve of a job, and the row that it has; 0 where it has none of them. `settled`: whether the speed at
+        which it trains now is to be believed."""
         kept = self._kept.get(job.spec.key)
         if kept is None or kept[0] is not past or kept[1] != settled:
             seen = job if settled else replace(job, steps_per_s=0.0)
-            kept = past, settled, climb(seen, self._total, self._how, past, nodes)
+            curve = climb(seen, self._total, self._how, past, nodes)
+            kept = past, settled, curve, 0 if curve is None or not job.placement else curve.index(job.counts)
             self._kept[job.spec.key] = kept
-        return kept[2]
+        return kept[2:]
 
 
 def curve_view(total: Resources, how: Sizes) -> Callable[[Snapshot], CurveView]:
