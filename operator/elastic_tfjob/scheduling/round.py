@@ -261,9 +261,9 @@ class Round:
         self.act(job)
         room, place = self.room, self.profile.place
         mark = room.mark()
-        self._forget_failed()
-        held = self.placement(job)
-        room.book_cpu(job.spec, held, self.cpu(job), -1)
+        held, cpu = self.placement(job), self.cpu(job)
+        room.book_cpu(job.spec, held, cpu, -1)
+        gives_back = self.profile.repack or bool(cpu)
         nodes: Placement | None
         if self.profile.repack:
             room.give(job.spec, held)
@@ -274,12 +274,15 @@ class Round:
                 t: names[len(kept.get(t, ())) :] for t, names in held.items() if len(kept.get(t, ())) < len(names)
             }
             room.give(job.spec, dropped)
+            gives_back |= bool(dropped)
             add = lacking(kept, counts)
             added = place.place(job.spec, add, room, kept) if add else UNPLACED
             nodes = None if added is None else grown(kept, added)
         if nodes is None:
             room.rollback(mark)
             return False
+        if gives_back:
+            self._forget_failed()
         self._set(job, nodes, reason, cause=cause)
         return True
 

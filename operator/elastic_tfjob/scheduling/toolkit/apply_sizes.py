@@ -128,8 +128,10 @@ def _place(round_: Round, job: Job, counts: Counts, why: Why, below: Below) -> b
 def _may_fit(round_: Round, job: Job, counts: Counts) -> bool:
     """Whether there is room in total for the least size that a waiting job may get instead of this one. No placement
     finds nodes for what the totals do not have."""
-    minimum = job.spec.minimum
-    return round_.room.fits_total(job.spec.demand({t: min(n, minimum.get(t, 0)) for t, n in counts.items()}))
+    spec, minimum = job.spec, job.spec.minimum
+    if all(counts.get(type_, 0) >= n for type_, n in minimum.items()):
+        return round_.room.fits_total(spec.minimum_demand)
+    return round_.room.fits_total(spec.demand({t: min(n, minimum.get(t, 0)) for t, n in counts.items()}))
 
 
 def gains(job: Job, counts: Counts, least: float) -> bool:

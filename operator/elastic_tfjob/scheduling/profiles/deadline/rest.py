@@ -1,6 +1,6 @@
 """What deadlines leave over goes where it brings most."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf, isfinite
 from typing import Final
@@ -37,7 +37,9 @@ class Rest:
         self._bonus = 1 + outlook.settings.keep
         """By this much more what a job has is worth to it than the same to another."""
         self._kept = -1
-        self._values: Floats = np.zeros(0)
+        self._values: Floats = np.zeros(len(self._cases))
+        self._untold: Sequence[int] = range(len(self._cases))
+        """Those whose worth goes by what is usual; at first all."""
         self._ways = [_way(case, outlook.settings.min_gain) for case in self._cases]
         self._ladders = [NO_LADDER] * len(self._cases)
 
@@ -61,13 +63,16 @@ class Rest:
         kept = sum(case.kept for case in self._cases)
         if kept == self._kept:
             return
-        self._kept, usual, now = kept, _usual_s(self._cases), self._outlook.round.now
-        values = []
-        for case in self._cases:
+        self._kept, now = kept, self._outlook.round.now
+        if not self._untold:
+            return
+        usual = _usual_s(self._cases)
+        for k in self._untold:
+            case = self._cases[k]
             left_s = max(LEAST_S, _left_s(case, now, usual))
             age_s = max(0.0, now - case.job.spec.arrival_s)
-            values.append((1 + age_s / left_s) / (left_s * case.curve.plain.rates[1]))
-        self._values = np.array(values)
+            self._values[k] = (1 + age_s / left_s) / (left_s * case.curve.plain.rates[1])
+        self._untold = [k for k in self._untold if not _told(self._cases[k])]
 
     def _ladder(self, k: int) -> Ladder:
         case, way = self._cases[k], self._ways[k]
@@ -187,10 +192,15 @@ def _falling(gains: Floats, whose: NDArray[np.int64]) -> Floats:
 def _left_s(case: Case, now: float, usual: float) -> float:
     """Seconds that the job has left at its least size; where nothing tells that, what is usual, but no less than it has
     run so far."""
-    if case.curve.known and case.need.left < inf:
+    if _told(case):
         return case.need.left / case.curve.plain.rates[1]
     lasts = time_left_s(case.job, now)
     return lasts if case.job.spec.duration_s is not None and case.job.spec.total_steps is None else max(usual, lasts)
+
+
+def _told(case: Case) -> bool:
+    """Whether it is known how long the job has left."""
+    return case.curve.known and case.need.left < inf
 
 
 def _usual_s(cases: list[Case]) -> float:
@@ -198,6 +208,6 @@ def _usual_s(cases: list[Case]) -> float:
     known = [
         case.need.left / case.curve.plain.rates[1]
         for case in cases
-        if not case.kept and case.curve.known and case.need.left < inf
+        if not case.kept and _told(case)
     ]
     return sum(known) / len(known) if known else LEAST_S
