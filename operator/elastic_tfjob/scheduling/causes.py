@@ -39,9 +39,10 @@ def cause_of(before: Mapping[str, int], after: Mapping[str, int], *, moved: bool
         return "preempt"
     if not any(before.values()):
         return "resume" if stopped else "start"
-    types = before.keys() | after.keys()
-    more = any(after.get(name, 0) > before.get(name, 0) for name in types)
-    fewer = any(after.get(name, 0) < before.get(name, 0) for name in types)
-    if more or fewer:
-        return "reshape" if more and fewer else "grow" if more else "shrink"
+    if before != after:
+        types = before.keys() | after.keys()
+        more = any(after.get(name, 0) > before.get(name, 0) for name in types)
+        fewer = any(after.get(name, 0) < before.get(name, 0) for name in types)
+        if more or fewer:
+            return "reshape" if more and fewer else "grow" if more else "shrink"
     return "migrate" if moved else "cpu"

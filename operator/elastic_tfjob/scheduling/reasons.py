@@ -121,7 +121,7 @@ def sized(why: Why, was: Counts, now: Counts) -> Reason:
     """The reason of a change between these sizes; without sizes where nothing ran, or the size stays. Words of a
     profile's own stay as they are."""
     known = as_reason(why)
-    if known.code == "own" or (not (was and now) and known.facts.keys().isdisjoint(("was", "now"))):
+    if known.code == "own" or ((was == now or not (was and now)) and known.facts.keys().isdisjoint(("was", "now"))):
         return known
     had, has = ({name: n for name, n in size.items() if n} for size in (was, now))
     facts = {name: fact for name, fact in known.facts.items() if name not in ("was", "now")}

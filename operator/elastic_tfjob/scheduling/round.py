@@ -357,12 +357,14 @@ class Round:
     def _set(
         self, job: Job, nodes: Placement, reason: Why, cpu: Cpu = AS_REQUESTED, cause: Cause | None = None
     ) -> None:
-        if nodes == job.placement and cpu == job.cpu:
+        stays = nodes == job.placement
+        if stays and cpu == job.cpu:
             self.changes.pop(job.spec.key, None)
             return
-        was, now = job.counts, counts_of(nodes)
+        was = job.counts
+        now = was if stays else counts_of(nodes)
         if cause is None:
-            cause = cause_of(was, now, moved=nodes != job.placement, stopped=bool(job.stops))
+            cause = cause_of(was, now, moved=not stays, stopped=bool(job.stops))
         self.changes[job.spec.key] = Target(nodes, sized(reason, was, now), cpu, cause)
 
     def plan(self) -> Plan:

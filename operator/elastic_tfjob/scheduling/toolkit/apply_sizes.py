@@ -86,9 +86,7 @@ def apply_sizes(
         round_.held_back = added(why, minimum=True)
 
 
-def _place_all(
-    round_: Round, wanting: list[tuple[Job, Counts]], reasons: Mapping[str, Why], below: Below
-) -> None:
+def _place_all(round_: Round, wanting: list[tuple[Job, Counts]], reasons: Mapping[str, Why], below: Below) -> None:
     """Give each its size, or what `below` has instead, again and again until nobody gets anything."""
     failed: dict[str, int] = {}
     progress = True

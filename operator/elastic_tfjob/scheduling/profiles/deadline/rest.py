@@ -205,9 +205,5 @@ def _told(case: Case) -> bool:
 
 def _usual_s(cases: list[Case]) -> float:
     """What jobs that are known have left, in the mean."""
-    known = [
-        case.need.left / case.curve.plain.rates[1]
-        for case in cases
-        if not case.kept and _told(case)
-    ]
+    known = [case.need.left / case.curve.plain.rates[1] for case in cases if not case.kept and _told(case)]
     return sum(known) / len(known) if known else LEAST_S
