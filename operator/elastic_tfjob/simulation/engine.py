@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
 from elastic_tfjob.scheduling.core import schedule
-from elastic_tfjob.scheduling.placements import more_replicas
+from elastic_tfjob.scheduling.placements import more_replicas, nodes_of
 from elastic_tfjob.scheduling.plan import Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, Node, Placement, Pool, Snapshot
@@ -125,7 +125,7 @@ class Simulation:
                     changed.append(self._arrive(self.jobs[k], k, now))
                 elif kind == FINISH:
                     if key in live and live[key].version == version:
-                        touched.update(*live[key].placement.values())
+                        touched |= nodes_of(live[key].placement)
                         self._finish(live[key], now)
                         del live[key]
                         removed.append(key)
@@ -219,12 +219,7 @@ class Simulation:
             changed |= {key: self._carry_out(self._live[key], target, now) for key, target in first}
             if self._node_speeds.contended:
                 held = (self.snapshot.jobs[key].placement for key in plan.changes)
-                touched = {
-                    name
-                    for placement in (*held, *(target.nodes for target in plan.changes.values()))
-                    for names in placement.values()
-                    for name in names
-                }
+                touched = nodes_of(*held, *(target.nodes for target in plan.changes.values()))
                 changed.update((job.key, job) for job in self._share(touched, now))
             self.snapshot = self.snapshot.evolve(now, changed=changed.values(), nodes=nodes, pools=pools)
         self._accounts.sample(len(self._live), now)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import fsum
 from typing import Final
 
+from elastic_tfjob.scheduling.placements import nodes_of
 from elastic_tfjob.scheduling.snapshot import Job, Node, Snapshot
 
 __all__ = ["CROWDED", "CpuLoad", "JobLoad", "cpu_load_view"]
@@ -103,7 +104,7 @@ class CpuLoad:
                 del self._replicas_m[used]
         if job.cpu:
             (self._holders.add if sign > 0 else self._holders.discard)(key)
-        for name in {name for names in job.placement.values() for name in names}:
+        for name in nodes_of(job.placement):
             if sign > 0:
                 self.there.setdefault(name, {})[key] = None
             else:

@@ -130,7 +130,7 @@ def _claim(spec: JobSpec, placement: Placement) -> Resources:
 def _outside(round_: Round) -> Set[int]:
     """The nodes where none of the Snapshot's jobs may run."""
     room = round_.room
-    if not room.tainted or room.totals_only:
+    if not room.admission.tainted or room.totals_only:
         return frozenset()
     return round_.snapshot.view("constrained", lambda snapshot: Constrained(snapshot.jobs.values())).outside(room)
 

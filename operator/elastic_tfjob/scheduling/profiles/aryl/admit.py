@@ -132,7 +132,7 @@ def _could_fit(round_: Round, spec: JobSpec) -> bool:
 
     def count() -> bool:
         for group in spec.groups:
-            allowed = room.allowed_own(spec, group.type)
+            allowed = room.admission.own(spec, group.type)
             there = range(len(room.nodes)) if allowed is None else allowed
             if sum(room.fit_empty(i, group.request) for i in there) < spec.minimum.get(group.type, 0):
                 return False

@@ -38,8 +38,8 @@ class Apart:
     def wheres(self, spec: JobSpec, room: FreeCapacity, beside: Placement) -> Iterator[Where]:
         """The nodes for replicas beside these, the kind that is to be tried first."""
         types = [group.type for group in spec.groups]
-        own = {type_: room.allowed_own(spec, type_) for type_ in types}
-        lent = {type_: room.allowed_lent(spec, type_) for type_ in types}
+        own = {type_: room.admission.own(spec, type_) for type_ in types}
+        lent = {type_: room.admission.lent(spec, type_) for type_ in types}
         if not beside:
             yield own
             if any(lent.values()):
