@@ -83,8 +83,8 @@ class Round:
         """What steps of this round share under `key`, built on first use."""
         if key not in self._shared:
             self._shared[key] = build()
-        found: T = self._shared[key]
-        return found
+        value: T = self._shared[key]
+        return value
 
     # ---- who
 
@@ -328,13 +328,13 @@ class Round:
         self._forget_failed()
         room.give(job.spec, job.placement, job.cpu)
         room.take(job.spec, kept)
-        found = self.profile.place.place(job.spec, add, room, kept) if add else UNPLACED
-        if found is None:
+        added = self.profile.place.place(job.spec, add, room, kept) if add else UNPLACED
+        if added is None:
             room.rollback(mark)
             return False
         placed: dict[str, tuple[str, ...]] = {}
         for type_, n in counts.items():
-            names, new = list(wanted.get(type_, ())), iter(found.get(type_, ()))
+            names, new = list(wanted.get(type_, ())), iter(added.get(type_, ()))
             for k in missing.get(type_, ()):
                 names[k] = next(new)
             placed[type_] = (*names, *new)[:n]

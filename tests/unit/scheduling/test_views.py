@@ -109,7 +109,7 @@ def test_only_who_changed_is_looked_at_again() -> None:
 
     asked: list[str] = []
 
-    def climb(job: Job, total: Resources) -> Sizes:
+    def sizes_of(job: Job, total: Resources) -> Sizes:
         asked.append(job.key)
         return Sizes(job.spec)
 
@@ -119,7 +119,7 @@ def test_only_who_changed_is_looked_at_again() -> None:
     snapshot = Snapshot(10.0, nodes, {spec.key: Job(spec) for spec in specs})
 
     def look() -> OpenJobs[Sizes]:
-        return candidates(Round(snapshot, profile), OpenJobs, climb, "test")[0]
+        return candidates(Round(snapshot, profile), OpenJobs, sizes_of, "test")[0]
 
     assert [job.key for job in look().jobs] == ["j0", "j1", "j2"] == asked
     asked.clear()

@@ -9,7 +9,7 @@ from elastic_tfjob.scheduling.reasons import Why, added
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, counts_of
-from elastic_tfjob.scheduling.toolkit.open_jobs import Climb, OpenJobs, Sized, Terms, open_jobs
+from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, Sized, SizesOf, Terms, open_jobs
 from elastic_tfjob.scheduling.toolkit.refusal import lacks
 from elastic_tfjob.scheduling.toolkit.sizes import downward
 
@@ -18,27 +18,27 @@ V = TypeVar("V", bound=OpenJobs[Any])
 
 
 def candidates(
-    round_: Round, kind: Callable[[Order, Terms, Climb[K], Resources], V], climb: Climb[K], owner: Hashable
+    round_: Round, kind: Callable[[Order, Terms, SizesOf[K], Resources], V], sizes_of: SizesOf[K], owner: Hashable
 ) -> tuple[V, Resources]:
-    """The jobs whose size is open, in the profile's order, with what `climb` says of each; and the totals that they
+    """The jobs whose size is open, in the profile's order, with what `sizes_of` says of each; and the totals that they
     share. `kind`, `owner`: as for `open_jobs`. Raises ValueError for an order in which waiting jobs pass running ones
     as time goes on."""
     profile = round_.profile
     if profile.order.drift:
         raise ValueError(f"{profile.name}: waiting and running jobs have no common order that could be kept")
-    found = open_jobs(round_, kind, Terms(profile.stop_cooldown_s, profile.cooldown_s), climb, owner)
-    for job in found.later.values():
+    jobs = open_jobs(round_, kind, Terms(profile.stop_cooldown_s, profile.cooldown_s), sizes_of, owner)
+    for job in jobs.later.values():
         if not job.placement:
             round_.refuse(job, BEHIND)
-    return found, round_.room.total.minus(found.others)
+    return jobs, round_.room.total.minus(jobs.others)
 
 
-def apply_rows(round_: Round, found: OpenJobs[K], rows: Sequence[int], why: Why) -> None:
+def apply_rows(round_: Round, jobs: OpenJobs[K], rows: Sequence[int], why: Why) -> None:
     """Give each of the open jobs the size of this row (1 for the first that is known of it), or nothing where that is
     0. Who has it already is not looked at."""
-    differ = [k for k, (had, has) in enumerate(zip(found.rows, rows, strict=True)) if had != has]
-    sizes = [found.known[k].sizes[rows[k] - 1] if rows[k] else None for k in differ]
-    apply_sizes(round_, [found.jobs[k] for k in differ], sizes, why)
+    differ = [k for k, (had, has) in enumerate(zip(jobs.rows, rows, strict=True)) if had != has]
+    sizes = [jobs.known[k].sizes[rows[k] - 1] if rows[k] else None for k in differ]
+    apply_sizes(round_, [jobs.jobs[k] for k in differ], sizes, why)
 
 
 Below = Callable[[Job, Counts], Iterator[Counts]]

@@ -137,12 +137,12 @@ class CpuLoad:
 
     def crowded(self) -> list[str]:
         """Nodes whose jobs slow each other down, by name."""
-        found = []
+        names = []
         for name, keys in self.there.items():
             least = CALM if self._lent.get(name) else CROWDED
             if len(keys) > 1 and name in self._usable and self._used.get(name, 0) >= least * self._usable[name]:
-                found.append(name)
-        return sorted(found)
+                names.append(name)
+        return sorted(names)
 
     @property
     def usable_total_m(self) -> int:
@@ -181,7 +181,7 @@ def cpu_load_view(snapshot: Snapshot) -> CpuLoad:
 
 
 def _load(job: Job) -> JobLoad:
-    lent_m = max((max(each) for each in job.cpu.values()), default=0)
+    lent_m = max((max(millicores) for millicores in job.cpu.values()), default=0)
     types = [t for t, names in job.placement.items() if names]
     if not types or any(t not in job.cpu_use for t in types):
         return JobLoad(job, {}, {}, 0.0, False, lent_m)

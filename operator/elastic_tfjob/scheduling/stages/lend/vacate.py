@@ -49,12 +49,12 @@ def vacate(
     """
     known, asked = tuple(guests), frozenset(named)
     if rule == "search":
-        found = [_vacated(_Moving(lent, known), asked, wanted, each, seed) for each in ("cost", "fewest", "clears")]
-        most = max(len(each.nodes) for each in found)
+        plans = [_vacated(_Moving(lent, known), asked, wanted, rule, seed) for rule in ("cost", "fewest", "clears")]
+        most = max(len(plan.nodes) for plan in plans)
         before = {guest.key: guest.stops for guest in known}
         return min(
-            (each for each in found if len(each.nodes) == most),
-            key=lambda each: (len(each.stopped), sum(before[key] for key in each.stopped)),
+            (plan for plan in plans if len(plan.nodes) == most),
+            key=lambda plan: (len(plan.stopped), sum(before[key] for key in plan.stopped)),
         )
     return _vacated(_Moving(lent, known), asked, wanted, rule, seed)
 

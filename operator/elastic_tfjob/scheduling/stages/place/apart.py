@@ -30,9 +30,9 @@ class Apart:
         if not room.fits_total(spec.demand(add)):
             return None
         for where in self.wheres(spec, room, beside):
-            found = _place(spec, add, room, beside, where)
-            if found is not None:
-                return found
+            nodes = _place(spec, add, room, beside, where)
+            if nodes is not None:
+                return nodes
         return None
 
     def wheres(self, spec: JobSpec, room: FreeCapacity, beside: Placement) -> Iterator[Where]:
