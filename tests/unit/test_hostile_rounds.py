@@ -22,7 +22,7 @@ from elastic_tfjob.scheduling.snapshot import Job as CoreJob
 from elastic_tfjob.scheduling.snapshot import Snapshot
 from elastic_tfjob.scheduling.stages.order.fifo import Fifo
 from elastic_tfjob.scheduling.toolkit.open_jobs import Terms
-from elastic_tfjob.scheduling.toolkit.progressive_filling import Ladder, Ladders, OnFull, fill
+from elastic_tfjob.scheduling.toolkit.progressive_filling import Increments, OnFull, OpenIncrements, fill
 from elastic_tfjob.scheduling.toolkit.sizes import EACH_OF
 from elastic_tfjob.speed.utilisation import speedup
 
@@ -179,13 +179,15 @@ def test_steps_of_any_size_wrap_no_sum(step: int, free: int, on_full: OnFull) ->
     asks = [1, *[step] * 99, 1]
     jobs = [core_job(f"j{k:03}", workers(1)) for k in range(len(asks))]
 
-    def climb(of: CoreJob, total: Resources) -> Ladder:
-        return Ladder([of.spec.minimum], np.zeros(1), np.array([(0, asks[int(of.key[1:])], 0, 0, 0)], dtype=np.int64))
+    def sizes_of(of: CoreJob, total: Resources) -> Increments:
+        return Increments(
+            [of.spec.minimum], np.zeros(1), np.array([(0, asks[int(of.key[1:])], 0, 0, 0)], dtype=np.int64)
+        )
 
-    ladders = Ladders(Fifo(), Terms(0.0), climb, Resources(memory=free))
-    ladders.fill(Snapshot(0.0, {}, {each.key: each for each in jobs}))
-    got = fill(ladders, ladders.keys, Resources(memory=free), on_full)
-    assert sum(ask for ask, rungs in zip(asks, got, strict=True) if rungs) <= free
+    increments = OpenIncrements(Fifo(), Terms(0.0), sizes_of, Resources(memory=free))
+    increments.fill(Snapshot(0.0, {}, {each.key: each for each in jobs}))
+    got = fill(increments, increments.keys, Resources(memory=free), on_full)
+    assert sum(ask for ask, granted in zip(asks, got, strict=True) if granted) <= free
     assert got[0] == 1
     assert got[-1] == (on_full == "next" or sum(asks) <= free)
 

@@ -74,13 +74,13 @@ def sizes(spec: JobSpec) -> list[Counts]:
     workers, servers = spec.group(WORKER), spec.group(PS)
     if workers is None:
         return [spec.minimum]
-    found: list[Counts] = []
+    choices: list[Counts] = []
     for w in _between(workers.minimum, workers.maximum):
         if servers is None:
-            found.append({**spec.minimum, WORKER: w})
+            choices.append({**spec.minimum, WORKER: w})
         else:
-            found += [{**spec.minimum, WORKER: w, PS: p} for p in _between(servers.minimum, servers.maximum)]
-    return sorted(found, key=lambda counts: (sum(counts.values()), counts.get(PS, 0)))
+            choices += [{**spec.minimum, WORKER: w, PS: p} for p in _between(servers.minimum, servers.maximum)]
+    return sorted(choices, key=lambda counts: (sum(counts.values()), counts.get(PS, 0)))
 
 
 def capacity(nodes: Mapping[str, Node]) -> Resources:

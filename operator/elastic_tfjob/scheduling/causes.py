@@ -35,13 +35,14 @@ TOLD: Final[frozenset[Cause]] = frozenset({*STOPS, "repair", "asked"})
 def cause_of(before: Mapping[str, int], after: Mapping[str, int], *, moved: bool, stopped: bool) -> Cause:
     """What replicas per type tell of a change, of which nobody says more. `moved`: replicas are on other nodes, too.
     `stopped`: the job was stopped before."""
-    types = before.keys() | after.keys()
-    more = any(after.get(name, 0) > before.get(name, 0) for name in types)
-    fewer = any(after.get(name, 0) < before.get(name, 0) for name in types)
     if not any(after.values()):
         return "preempt"
     if not any(before.values()):
         return "resume" if stopped else "start"
-    if more or fewer:
-        return "reshape" if more and fewer else "grow" if more else "shrink"
+    if before != after:
+        types = before.keys() | after.keys()
+        more = any(after.get(name, 0) > before.get(name, 0) for name in types)
+        fewer = any(after.get(name, 0) < before.get(name, 0) for name in types)
+        if more or fewer:
+            return "reshape" if more and fewer else "grow" if more else "shrink"
     return "migrate" if moved else "cpu"

@@ -4,7 +4,7 @@ from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Snapshot
-from elastic_tfjob.scheduling.toolkit.repair import misfits_view, repair
+from elastic_tfjob.scheduling.toolkit.repair import repair, repair_candidates
 
 
 def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
@@ -15,7 +15,7 @@ def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
     """
     round_ = Round(snapshot, profile)
     profile.lend.lend(round_)
-    repair(round_, snapshot.view("misfits", misfits_view))
+    repair(round_, snapshot.view("repair candidates", repair_candidates))
     for step in profile.steps:
         step(round_)
     return round_.plan()

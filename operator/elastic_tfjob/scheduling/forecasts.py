@@ -234,9 +234,9 @@ class Forecasts(Mapping[str, Forecast]):
                 continue
             declared = job.spec.declared
             counts = declared if job.spec.demand(declared).within(free) else job.spec.minimum
-            found = forecast(job, snapshot.now, counts=counts, past=self._past(job), begins_s=at)
+            expected = forecast(job, snapshot.now, counts=counts, past=self._past(job), begins_s=at)
             demand = job.spec.demand(counts)
             free = free.minus(demand)
-            if found.finish is not None and found.finish.expected_s < inf:
-                heappush(ends, (found.finish.expected_s, key, demand))
-            yield key, Forecast(found.finish, found.deadline_s, at, found.source)
+            if expected.finish is not None and expected.finish.expected_s < inf:
+                heappush(ends, (expected.finish.expected_s, key, demand))
+            yield key, Forecast(expected.finish, expected.deadline_s, at, expected.source)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Literal
 
-from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints
-from elastic_tfjob.scheduling.nodes import admitting, mean_allocated, merged, usable_nodes
+from elastic_tfjob.scheduling.admission import Admission
+from elastic_tfjob.scheduling.nodes import mean_allocated, merged, usable_nodes
 from elastic_tfjob.scheduling.placements import replicas_per_node
 from elastic_tfjob.scheduling.resources import NOTHING, Resources, maximal
 from elastic_tfjob.scheduling.snapshot import (
@@ -81,10 +81,7 @@ class FreeCapacity:
         ]
         """Nodes by what they have free of each resource: of a full cluster, few have what is asked for."""
         self._largest = maximal(self.usable)
-        self._allowed: dict[tuple[Constraints, bool], frozenset[int] | None] = {}
-        self._lent: dict[Constraints, frozenset[int]] = {}
-        self.tainted = any(node.taints for node in nodes)
-        self._plain = not self.tainted and all(node.loan == "own" for node in nodes)
+        self.admission = Admission(nodes)
 
     @property
     def holds_elsewhere(self) -> bool:
@@ -286,42 +283,8 @@ class FreeCapacity:
         )
 
     def allowed(self, spec: JobSpec, type_: str | None = None) -> frozenset[int] | None:
-        """Indices of the nodes where replicas of this type may run; None: all of them.
-
-        With no type, the nodes where every type may run.
-        """
-        if self._plain and spec.constraints is ANYWHERE and not spec.constraints_by_type:
-            return None
-        if type_ is None and spec.constraints_by_type:
-            sets = [self.allowed(spec, group.type) for group in spec.groups]
-            restricted = [s for s in sets if s is not None]
-            return frozenset.intersection(*restricted) if restricted else None
-        constraints = spec.constraints if type_ is None else spec.constraints_of(type_)
-        if self._plain and constraints is ANYWHERE:
-            return None
-        return self._kind(constraints, spec.loanable)
-
-    def allowed_own(self, spec: JobSpec, type_: str) -> frozenset[int] | None:
-        """The same, of our own nodes alone."""
-        return self._kind(spec.constraints_of(type_), False)
-
-    def allowed_lent(self, spec: JobSpec, type_: str) -> frozenset[int]:
-        """The same, of nodes that are lent to us alone."""
-        if self._plain or not spec.loanable:
-            return frozenset()
-        constraints = spec.constraints_of(type_)
-        if constraints not in self._lent:
-            own, both = self._kind(constraints, False), self._kind(constraints, True)
-            everywhere = frozenset(range(len(self.nodes)))
-            self._lent[constraints] = (everywhere if both is None else both) - (everywhere if own is None else own)
-        return self._lent[constraints]
-
-    def _kind(self, constraints: Constraints, loanable: bool) -> frozenset[int] | None:
-        key = (constraints, loanable)
-        if key not in self._allowed:
-            chosen = admitting(self.nodes, constraints, loanable)
-            self._allowed[key] = None if len(chosen) == len(self.nodes) else chosen
-        return self._allowed[key]
+        """Indices of the nodes where replicas of this type may run, or all types; None: all nodes."""
+        return self.admission.nodes_for(spec, type_)
 
     def best_fit(self, demand: Resources, allowed: frozenset[int] | None) -> int | None:
         """The node with least left free that holds `demand`; ties to the first node. Needs rank `least-free`."""

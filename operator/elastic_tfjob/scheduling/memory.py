@@ -30,10 +30,10 @@ def with_number(memory: Memory, name: str, value: float | None) -> Memory:
         return {known: number for known, number in memory.items() if known != name}
     if not math.isfinite(value):
         raise ValueError(f"{name}: {value} is not finite")
-    found = {**memory, name: float(value)}
-    for other in sorted(found.keys() - {name})[: max(0, len(found) - MAX_MEMORY_NUMBERS)]:
-        del found[other]
-    return found
+    numbers = {**memory, name: float(value)}
+    for other in sorted(numbers.keys() - {name})[: max(0, len(numbers) - MAX_MEMORY_NUMBERS)]:
+        del numbers[other]
+    return numbers
 
 
 def readable(raw: object) -> dict[str, float]:

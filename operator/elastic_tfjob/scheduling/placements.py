@@ -21,6 +21,11 @@ def replicas_per_node(placement: Placement) -> Iterator[tuple[str, str, int]]:
                 yield type_, name, n
 
 
+def nodes_of(*placements: Placement) -> set[str]:
+    """The nodes that any of these placements uses."""
+    return {name for placement in placements for names in placement.values() for name in names}
+
+
 def grown(placement: Placement, added: Placement) -> dict[str, tuple[str, ...]]:
     """The placement with the added replicas after those it has."""
     return {**placement, **{type_: placement.get(type_, ()) + names for type_, names in added.items() if names}}

@@ -65,10 +65,10 @@ class JobQueue:
         self._now = now
         while self._jumps and self._jumps[0][0] <= now:
             at, key, identity = heappop(self._jumps)
-            found = self._entries.get(key)
-            if found is not None and id(found[2]) == identity:
+            known = self._entries.get(key)
+            if known is not None and id(known[2]) == identity:
                 self._remove(key)
-                self._insert(found[2], now)
+                self._insert(known[2], now)
                 if at == now:  # a key may hold for this instant only, such as that of a job that sinks just now
                     heappush(self._jumps, (nextafter(now, inf), key, identity))
         return self

@@ -121,7 +121,7 @@ def sized(why: Why, was: Counts, now: Counts) -> Reason:
     """The reason of a change between these sizes; without sizes where nothing ran, or the size stays. Words of a
     profile's own stay as they are."""
     known = as_reason(why)
-    if known.code == "own":
+    if known.code == "own" or ((was == now or not (was and now)) and known.facts.keys().isdisjoint(("was", "now"))):
         return known
     had, has = ({name: n for name, n in size.items() if n} for size in (was, now))
     facts = {name: fact for name, fact in known.facts.items() if name not in ("was", "now")}
@@ -154,23 +154,23 @@ class _Facts:
         return name in self._facts
 
     def number(self, name: str) -> float:
-        found = self._facts.get(name)
-        return found if isinstance(found, int | float) else 0.0
+        fact = self._facts.get(name)
+        return fact if isinstance(fact, int | float) else 0.0
 
     def text(self, name: str) -> str:
-        found = self._facts.get(name)
-        return found if isinstance(found, str) else ""
+        fact = self._facts.get(name)
+        return fact if isinstance(fact, str) else ""
 
     def names(self, name: str) -> tuple[str, ...]:
-        found = self._facts.get(name)
-        return found if isinstance(found, tuple) else ()
+        fact = self._facts.get(name)
+        return fact if isinstance(fact, tuple) else ()
 
     def counts(self, name: str) -> Mapping[str, int]:
         return {type_: int(n) for type_, n in self.numbers(name).items()}
 
     def numbers(self, name: str) -> Mapping[str, float]:
-        found = self._facts.get(name)
-        return found if isinstance(found, Mapping) else {}
+        fact = self._facts.get(name)
+        return fact if isinstance(fact, Mapping) else {}
 
 
 def _asked(facts: _Facts) -> str:

@@ -66,6 +66,7 @@ class Round:
         self._requeued: list[Entry] = []
         self._failed: set[Hashable] = set()
         """Starts that found no nodes since room was last given back: the same again would not either."""
+        self._gave_back = 0
         self.unmet: dict[str, Counts] = {}
         """Sizes that running jobs must be brought to but for which there is no room."""
         self.held_back = BEHIND
@@ -82,8 +83,8 @@ class Round:
         """What steps of this round share under `key`, built on first use."""
         if key not in self._shared:
             self._shared[key] = build()
-        found: T = self._shared[key]
-        return found
+        value: T = self._shared[key]
+        return value
 
     # ---- who
 
@@ -117,6 +118,15 @@ class Round:
         """The CPU its replicas hold as this round stands."""
         target = self.changes.get(job.spec.key)
         return job.cpu if target is None else target.cpu
+
+    @property
+    def gave_back(self) -> int:
+        """How often room was given back. While this stays as it is, a start that found no nodes would not find them."""
+        return self._gave_back
+
+    def _forget_failed(self) -> None:
+        self._gave_back += 1
+        self._failed.clear()
 
     # ---- how long
 
@@ -202,7 +212,7 @@ class Round:
         if (allowed is not None and i not in allowed) or not self.room.holds(i, group.request):
             return False
         cpu = dict(self.cpu(job))
-        self._failed.clear()
+        self._forget_failed()
         self.room.give(job.spec, placement, cpu)
         if type_ in cpu:
             cpu[type_] = (*cpu[type_][:k], group.request.cpu, *cpu[type_][k + 1 :])
@@ -238,7 +248,7 @@ class Round:
         self._set_nodes({name: replace(self.nodes[name], loan="reclaiming") for name in returned})
 
     def _set_nodes(self, changed: Mapping[str, Node]) -> None:
-        self._failed.clear()
+        self._forget_failed()
         self.nodes = {**self.nodes, **changed}
         self.room.set_nodes(self.nodes)
 
@@ -251,9 +261,9 @@ class Round:
         self.act(job)
         room, place = self.room, self.profile.place
         mark = room.mark()
-        self._failed.clear()
-        held = self.placement(job)
-        room.book_cpu(job.spec, held, self.cpu(job), -1)
+        held, cpu = self.placement(job), self.cpu(job)
+        room.book_cpu(job.spec, held, cpu, -1)
+        gives_back = self.profile.repack or bool(cpu)
         nodes: Placement | None
         if self.profile.repack:
             room.give(job.spec, held)
@@ -264,12 +274,15 @@ class Round:
                 t: names[len(kept.get(t, ())) :] for t, names in held.items() if len(kept.get(t, ())) < len(names)
             }
             room.give(job.spec, dropped)
+            gives_back |= bool(dropped)
             add = lacking(kept, counts)
             added = place.place(job.spec, add, room, kept) if add else UNPLACED
             nodes = None if added is None else grown(kept, added)
         if nodes is None:
             room.rollback(mark)
             return False
+        if gives_back:
+            self._forget_failed()
         self._set(job, nodes, reason, cause=cause)
         return True
 
@@ -279,7 +292,7 @@ class Round:
         They hold what they request. `cause` where the sizes do not tell it.
         """
         self.act(job)
-        self._failed.clear()
+        self._forget_failed()
         held, cpu = self.placement(job), self.cpu(job)
         if nodes == held:
             self.room.book_cpu(job.spec, held, cpu, -1)
@@ -316,16 +329,16 @@ class Round:
         add = lacking(kept, counts)
         room = self.room
         mark = room.mark()
-        self._failed.clear()
+        self._forget_failed()
         room.give(job.spec, leaving)
         room.book_cpu(job.spec, job.placement, job.cpu, -1)
-        found = self.profile.place.place(job.spec, add, room, kept) if add else UNPLACED
-        if found is None:
+        added = self.profile.place.place(job.spec, add, room, kept) if add else UNPLACED
+        if added is None:
             room.rollback(mark)
             return False
         placed: dict[str, tuple[str, ...]] = {}
         for type_, n in counts.items():
-            names, new = list(wanted.get(type_, ())), iter(found.get(type_, ()))
+            names, new = list(wanted.get(type_, ())), iter(added.get(type_, ()))
             for k in missing.get(type_, ()):
                 names[k] = next(new)
             placed[type_] = (*names, *new)[:n]
@@ -340,7 +353,7 @@ class Round:
             else:
                 self.changes[key] = target
         self.room.rollback(mark)
-        self._failed.clear()
+        self._forget_failed()
 
     def refuse(self, job: Job, reason: Why) -> None:
         self.refusals[job.spec.key] = self.cools(job) or as_reason(reason)
@@ -348,12 +361,14 @@ class Round:
     def _set(
         self, job: Job, nodes: Placement, reason: Why, cpu: Cpu = AS_REQUESTED, cause: Cause | None = None
     ) -> None:
-        if nodes == job.placement and cpu == job.cpu:
+        stays = nodes == job.placement
+        if stays and cpu == job.cpu:
             self.changes.pop(job.spec.key, None)
             return
-        was, now = job.counts, counts_of(nodes)
+        was = job.counts
+        now = was if stays else counts_of(nodes)
         if cause is None:
-            cause = cause_of(was, now, moved=nodes != job.placement, stopped=bool(job.stops))
+            cause = cause_of(was, now, moved=not stays, stopped=bool(job.stops))
         self.changes[job.spec.key] = Target(nodes, sized(reason, was, now), cpu, cause)
 
     def plan(self) -> Plan:

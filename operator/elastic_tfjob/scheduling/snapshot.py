@@ -155,6 +155,10 @@ class JobSpec:
         return self.demand(self.declared)
 
     @cached_property
+    def minimum_demand(self) -> Resources:
+        return self.demand(self.minimum)
+
+    @cached_property
     def _by_type(self) -> Mapping[str, ReplicaGroup]:
         return {group.type: group for group in self.groups}
 

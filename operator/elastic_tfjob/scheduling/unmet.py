@@ -34,8 +34,8 @@ def refusals(name: str, settings: Mapping[str, Any]) -> list[str]:
 def passed_over(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """The parameters whose defaults a live cluster cannot follow, where these settings do not say them, and why."""
     unsaid = (parameter for parameter in PROFILES[name].model_fields if parameter not in settings)
-    found = ((parameter, _unmet_by(name, settings, parameter)) for parameter in unsaid)
-    return {parameter: unmet[1] for parameter, unmet in found if unmet is not None}
+    answers = ((parameter, _unmet_by(name, settings, parameter)) for parameter in unsaid)
+    return {parameter: unmet[1] for parameter, unmet in answers if unmet is not None}
 
 
 def _unmet_by(name: str, settings: Mapping[str, Any], parameter: str) -> tuple[Any, str] | None:
@@ -53,7 +53,7 @@ def _unmet_by(name: str, settings: Mapping[str, Any], parameter: str) -> tuple[A
 
 def refused_values() -> Iterator[tuple[str, str, str]]:
     """Each parameter, its values that are refused, and why."""
-    found: dict[str, tuple[dict[str, None], str]] = {}
+    lacking: dict[str, tuple[dict[str, None], str]] = {}
     for name, model in PROFILES.items():
         for parameter in model.model_fields:
             tried = ((value, _tried(name, {parameter: value})) for value in _values(model, parameter))
@@ -62,9 +62,9 @@ def refused_values() -> Iterator[tuple[str, str, str]]:
             for value, unmet in needs.items():
                 if more := sorted(unmet - least):
                     shown = "above 0" if type(value) is int else f"`{value}`"
-                    values, _ = found.setdefault(parameter, ({}, "; ".join(NEEDS[need].why for need in more)))
+                    values, _ = lacking.setdefault(parameter, ({}, "; ".join(NEEDS[need].why for need in more)))
                     values[shown] = None
-    yield from ((parameter, ", ".join(values), why) for parameter, (values, why) in found.items())
+    yield from ((parameter, ", ".join(values), why) for parameter, (values, why) in lacking.items())
 
 
 def _unmet(name: str, settings: Mapping[str, Any]) -> frozenset[Need]:

@@ -136,7 +136,7 @@ class Simulation:
                     changed.append(self._arrive(self.jobs[k], k, now))
                 elif kind == FINISH:
                     if key in live and live[key].version == version:
-                        touched.update(*live[key].placement.values())
+                        touched |= nodes_of(live[key].placement)
                         self._finish(live[key], now)
                         del live[key]
                         removed.append(key)

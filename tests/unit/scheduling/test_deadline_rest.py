@@ -44,7 +44,7 @@ def one_by_one(outlook: Outlook) -> None:
     rest = Rest(outlook)
     rest._look(None)
     free = rest._free()
-    entries = [rest._next(k, free) for k, ladder in enumerate(rest._ladders) if len(ladder)]
+    entries = [rest._next(k, free) for k, increments in enumerate(rest._increments) if len(increments)]
     rest._one_by_one([entry for entry in entries if entry is not None], free)
 
 

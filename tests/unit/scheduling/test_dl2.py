@@ -103,7 +103,7 @@ def test_whatever_the_weights_it_fits_and_no_smaller_size_is_faster(
     rule = LearnedSizes(network)
     free = Resources(cpus * 1000, 0, gpus)
     jobs = [job(f"j{k}", servers(1, 1, 4), workers(1, 1, 4, cpus=1), speed=t) for k, t in enumerate(tables)]
-    found = [rule.climb(j, TOTAL) for j in jobs]
+    found = [rule.sizes_of(j, TOTAL) for j in jobs]
     rows = give(found, [[0.0] * 3] * len(jobs), free)
     held = [j.spec.demand(each.sizes[row - 1]) for j, each, row in zip(jobs, found, rows, strict=True) if row]
     assert Resources(*map(sum, zip(*held, strict=True))).within(free) if held else rows == [0] * len(jobs)

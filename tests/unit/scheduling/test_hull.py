@@ -119,15 +119,15 @@ TABLES = st.dictionaries(
 
 
 @given(TABLES, st.booleans())
-def test_rungs_are_the_best_of_their_cost_and_gains_fall(speed: Table, per_resource: bool) -> None:
+def test_increments_are_the_best_of_their_cost_and_gains_fall(speed: Table, per_resource: bool) -> None:
     j = job("j", servers(1, 1, 4, cpus=3), workers(1, 1, 4, cpus=1), steps=10, speed=speed)
     rule = HullRule(per_resource)
-    ladder = rule.climb(j, TOTAL)
-    assert (np.diff(ladder.keys[1:]) >= 0).all()
-    assert (ladder.keys[1:] < 0).all()
-    assert ladder.demand.cumsum(axis=0).tolist() == [list(j.spec.demand(size)) for size in ladder.sizes]
+    increments = rule.sizes_of(j, TOTAL)
+    assert (np.diff(increments.keys[1:]) >= 0).all()
+    assert (increments.keys[1:] < 0).all()
+    assert increments.demand.cumsum(axis=0).tolist() == [list(j.spec.demand(size)) for size in increments.sizes]
     points = rule.front(j, TOTAL)
-    assert [size for _, _, size in points] == list(ladder.sizes)
+    assert [size for _, _, size in points] == list(increments.sizes)
     edge = [points[k] for k in corners(points)]
     for (p, w), rate in speed.rates.items():
         share, least = (j.spec.demand(size).dominant_share(TOTAL) for size in ({PS: p, WORKER: w}, j.spec.minimum))

@@ -15,6 +15,7 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Snapshot
 from elastic_tfjob.scheduling.toolkit.apply_sizes import candidates
 from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, Terms, open_jobs, unsized
+from elastic_tfjob.scheduling.toolkit.reachable import Claims, claims_of
 from elastic_tfjob.simulation.speed_models.ps import MODELS, PsTrueSpeed
 
 from .build import node, servers, workers
@@ -108,7 +109,7 @@ def test_only_who_changed_is_looked_at_again() -> None:
 
     asked: list[str] = []
 
-    def climb(job: Job, total: Resources) -> Sizes:
+    def sizes_of(job: Job, total: Resources) -> Sizes:
         asked.append(job.key)
         return Sizes(job.spec)
 
@@ -118,7 +119,7 @@ def test_only_who_changed_is_looked_at_again() -> None:
     snapshot = Snapshot(10.0, nodes, {spec.key: Job(spec) for spec in specs})
 
     def look() -> OpenJobs[Sizes]:
-        return candidates(Round(snapshot, profile), OpenJobs, climb, "test")[0]
+        return candidates(Round(snapshot, profile), OpenJobs, sizes_of, "test")[0]
 
     assert [job.key for job in look().jobs] == ["j0", "j1", "j2"] == asked
     asked.clear()
@@ -147,6 +148,29 @@ def test_who_may_change_follows_the_clock() -> None:
         assert ([*found.jobs], found.others, [*found.later]) == (
             ([job], Resources(), []) if is_open else ([], job.holds, ["j"])
         )
+
+
+def test_what_running_jobs_claim_follows_them_and_the_round() -> None:
+    """No more than is declared (`large`), and less of who has fewer replicas, from the Snapshot or by this round."""
+    large, other = (
+        Job(JobSpec(key, 0.0, (workers(2, 1, 4),)), {"Worker": ("n",) * n}, "running")
+        for key, n in (("large", 3), ("other", 2))
+    )
+    profile = build("srtf", parse_profile("srtf", {}))
+    nodes, terms = {"n": node("n", gpus=8)}, Terms(0.0, resizes=False, waiting=False)
+    snapshot = Snapshot(1.0, nodes, {"large": large, "other": other})
+
+    def claimed(round_: Round) -> tuple[list[int], int]:
+        claims, total = claims_of(round_, open_jobs(round_, Claims, terms, unsized))
+        return [claim.accelerators for claim in claims], total.accelerators
+
+    assert claimed(Round(snapshot, profile)) == ([2, 2], 4)
+    snapshot = snapshot.evolve(2.0, changed=[replace(large, placement={"Worker": ("n",)})])
+    round_ = Round(snapshot, profile)
+    assert claimed(round_) == ([1, 2], 3)
+    round_.stop(other, "toy")
+    assert claimed(round_) == ([1, 0], 1)
+    assert claimed(Round(snapshot, profile)) == ([1, 2], 3), "the next round begins as this one did"
 
 
 def test_no_common_order_is_refused() -> None:

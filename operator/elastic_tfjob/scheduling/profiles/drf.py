@@ -14,7 +14,7 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, ReplicaGroup
 from elastic_tfjob.scheduling.stages.order.fifo import Fifo
 from elastic_tfjob.scheduling.toolkit.apply_sizes import apply_rows, candidates
-from elastic_tfjob.scheduling.toolkit.progressive_filling import Ladder, Ladders, OnFull, fill
+from elastic_tfjob.scheduling.toolkit.progressive_filling import Increments, OnFull, OpenIncrements, fill
 from elastic_tfjob.scheduling.toolkit.sizes import bundle_more
 
 
@@ -29,21 +29,21 @@ class DominantResourceFairness:
     on_full: OnFull = "next"
 
     def __call__(self, round_: Round) -> None:
-        ladders, free = candidates(round_, Ladders, shares, self)
-        apply_rows(round_, ladders, fill(ladders, ladders.keys, free, self.on_full), Reason("dominant-share"))
+        jobs, free = candidates(round_, OpenIncrements, shares, self)
+        apply_rows(round_, jobs, fill(jobs, jobs.keys, free, self.on_full), Reason("dominant-share"))
 
 
-def shares(job: Job, total: Resources) -> Ladder:
-    """Rungs of a bundle each; the key of a rung is the dominant share held before it."""
+def shares(job: Job, total: Resources) -> Increments:
+    """Increments of a bundle each; the key of one is the dominant share held before it."""
     spec = job.spec
     if spec.elastic:
         return _shares(spec.groups, total)
-    return Ladder([spec.minimum], np.zeros(1), np.array([spec.demand(spec.minimum)], dtype=np.int64))
+    return Increments([spec.minimum], np.zeros(1), np.array([spec.demand(spec.minimum)], dtype=np.int64))
 
 
 @lru_cache(maxsize=4096)
-def _shares(groups: tuple[ReplicaGroup, ...], total: Resources) -> Ladder:
-    """Jobs of equal groups share one ladder."""
+def _shares(groups: tuple[ReplicaGroup, ...], total: Resources) -> Increments:
+    """Jobs of equal groups share theirs."""
     spec = JobSpec("", 0.0, groups)
     sizes: list[Counts] = []
     keys: list[float] = []
@@ -57,7 +57,7 @@ def _shares(groups: tuple[ReplicaGroup, ...], total: Resources) -> Ladder:
         sizes.append(following)
         held = now
         following = bundle_more(spec, following)
-    return Ladder(sizes, np.array(keys), np.array(demand, dtype=np.int64))
+    return Increments(sizes, np.array(keys), np.array(demand, dtype=np.int64))
 
 
 class DrfParameters(ElasticParameters):

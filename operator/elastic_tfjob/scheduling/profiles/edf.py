@@ -36,10 +36,10 @@ class GreedyInOrder:
     size: Literal["useful", "largest"] = "useful"
 
     def __call__(self, round_: Round) -> None:
-        found, free = candidates(round_, OpenJobs, self.climb, self)
-        apply_rows(round_, found, [*first_that_fit(found.known, free)], Reason("earliest-deadline"))
+        jobs, free = candidates(round_, OpenJobs, self.sizes_of, self)
+        apply_rows(round_, jobs, [*first_that_fit(jobs.known, free)], Reason("earliest-deadline"))
 
-    def climb(self, job: Job, total: Resources) -> Choices:
+    def sizes_of(self, job: Job, total: Resources) -> Choices:
         sizes = sizes_of(job, self.size == "useful")
         wants = [job.spec.demand(counts) for counts in sizes]
         return Choices(sizes, wants, Resources(*map(min, zip(*wants, strict=True))))
@@ -49,11 +49,11 @@ def first_that_fit(choices: Iterable[Choices], free: Resources) -> Iterator[int]
     """One job after the other, the row of its first choice for which there is room beside the jobs before it; 0 where
     there is for none."""
     cpu, memory, accelerators, pods, storage = free
-    for each in choices:
-        least = each.least
+    for choice in choices:
+        least = choice.least
         chosen = 0
         if least[0] <= cpu and least[1] <= memory and least[2] <= accelerators and least[3] <= pods:
-            for k, want in enumerate(each.wants):
+            for k, want in enumerate(choice.wants):
                 if (
                     want[0] <= cpu
                     and want[1] <= memory

@@ -14,7 +14,7 @@ from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
 from elastic_tfjob.scheduling.stages.order.fifo import Fifo
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
 from elastic_tfjob.scheduling.toolkit.apply_sizes import apply_rows, candidates
-from elastic_tfjob.scheduling.toolkit.progressive_filling import Ladder, Ladders, OnFull, fill
+from elastic_tfjob.scheduling.toolkit.progressive_filling import Increments, OnFull, OpenIncrements, fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,16 @@ class MarginalGain:
     on_full: OnFull = "next"
 
     def __call__(self, round_: Round) -> None:
-        ladders, free = candidates(round_, Ladders, self.climb, self)
-        lengths = ladders.lengths
-        keys = ladders.keys * np.repeat(ladders.steps_left(round_.now), lengths)
+        jobs, free = candidates(round_, OpenIncrements, self.sizes_of, self)
+        lengths = jobs.lengths
+        keys = jobs.keys * np.repeat(jobs.steps_left(round_.now), lengths)
         # Minima are worth the same to all: their keys come first, whatever is left.
         keys[np.cumsum(lengths) - lengths] = -np.inf
-        apply_rows(round_, ladders, fill(ladders, keys, free, self.on_full), Reason("marginal-gain"))
+        apply_rows(round_, jobs, fill(jobs, keys, free, self.on_full), Reason("marginal-gain"))
 
-    def climb(self, job: Job, total: Resources) -> Ladder:
-        """Rungs of one PS or worker each; the key is minus the gain per remaining step, never below the rung before:
-        a better rung behind a worse one is reached right after it.
+    def sizes_of(self, job: Job, total: Resources) -> Increments:
+        """Increments of one PS or worker each; the key is minus the gain per remaining step, never below the one
+        before: a better one behind a worse one is reached right after it.
         """
         spec, size = job.spec, job.spec.minimum
         sizes, keys, demand = [size], [0.0], [spec.demand(size)]
@@ -51,7 +51,7 @@ class MarginalGain:
             sizes.append(size)
             keys.append(-gain if len(keys) == 1 else max(-gain, keys[-1]))
             demand.append(group.request)
-        return Ladder(sizes, np.array(keys), np.array(demand, dtype=np.int64))
+        return Increments(sizes, np.array(keys), np.array(demand, dtype=np.int64))
 
     def best_unit(self, job: Job, counts: Counts, total: Resources) -> tuple[float, str] | None:
         """(gain per remaining step, type) of the better of one more PS or worker, if above 0."""

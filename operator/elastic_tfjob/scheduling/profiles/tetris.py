@@ -84,7 +84,7 @@ class Tetris:
         """Running jobs, by size and what they are made of; those first whose last job comes last."""
         order = round_.profile.order
         view = round_.snapshot.view(("growing", order), lambda snapshot: Growing(order).fill(snapshot))
-        found: list[tuple[Entry, Hashable, Units]] = []
+        groups: list[tuple[Entry, Hashable, Units]] = []
         for kind, entries in view.at(round_.now).lists.items():
             first = round_.job(entries[0][4])
             bundle = next_bundle(first.spec.groups, tuple(first.counts.items()))
@@ -93,8 +93,8 @@ class Tetris:
             last = next((e for e in reversed(entries) if movable(round_.job(e[4]), round_)), None)
             if last is not None:
                 jobs = map(round_.job, (e[4] for e in entries))
-                found.append((last, kind, Units(*bundle, (job for job in jobs if movable(job, round_)))))
-        return {kind: units for _, kind, units in sorted(found, key=lambda each: each[0], reverse=True)}
+                groups.append((last, kind, Units(*bundle, (job for job in jobs if movable(job, round_)))))
+        return {kind: units for _, kind, units in sorted(groups, key=lambda each: each[0], reverse=True)}
 
     def _give(self, round_: Round, job: Job, counts: Counts) -> bool:
         if round_.placement(job):

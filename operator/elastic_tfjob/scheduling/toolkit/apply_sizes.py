@@ -10,7 +10,7 @@ from elastic_tfjob.scheduling.reasons import Why, added
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, counts_of
-from elastic_tfjob.scheduling.toolkit.open_jobs import Climb, OpenJobs, Sized, Terms, open_jobs
+from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, Sized, SizesOf, Terms, open_jobs
 from elastic_tfjob.scheduling.toolkit.refusal import lacks
 from elastic_tfjob.scheduling.toolkit.sizes import Downward, Sizes, largest
 
@@ -19,27 +19,27 @@ V = TypeVar("V", bound=OpenJobs[Any])
 
 
 def candidates(
-    round_: Round, kind: Callable[[Order, Terms, Climb[K], Resources], V], climb: Climb[K], owner: Hashable
+    round_: Round, kind: Callable[[Order, Terms, SizesOf[K], Resources], V], sizes_of: SizesOf[K], owner: Hashable
 ) -> tuple[V, Resources]:
-    """The jobs whose size is open, in the profile's order, with what `climb` says of each; and the totals that they
+    """The jobs whose size is open, in the profile's order, with what `sizes_of` says of each; and the totals that they
     share. `kind`, `owner`: as for `open_jobs`. Raises ValueError for an order in which waiting jobs pass running ones
     as time goes on."""
     profile = round_.profile
     if profile.order.drift:
         raise ValueError(f"{profile.name}: waiting and running jobs have no common order that could be kept")
-    found = open_jobs(round_, kind, Terms(profile.stop_cooldown_s, profile.cooldown_s), climb, owner)
-    for job in found.later.values():
+    jobs = open_jobs(round_, kind, Terms(profile.stop_cooldown_s, profile.cooldown_s), sizes_of, owner)
+    for job in jobs.later.values():
         if not job.placement:
             round_.refuse(job, BEHIND)
-    return found, round_.room.total.minus(found.others)
+    return jobs, round_.room.total.minus(jobs.others)
 
 
-def apply_rows(round_: Round, found: OpenJobs[K], rows: Sequence[int], why: Why) -> None:
+def apply_rows(round_: Round, jobs: OpenJobs[K], rows: Sequence[int], why: Why) -> None:
     """Give each of the open jobs the size of this row (1 for the first that is known of it), or nothing where that is
     0. Who has it already is not looked at."""
-    differ = [k for k, (had, has) in enumerate(zip(found.rows, rows, strict=True)) if had != has]
-    sizes = [found.known[k].sizes[rows[k] - 1] if rows[k] else None for k in differ]
-    apply_sizes(round_, [found.jobs[k] for k in differ], sizes, why)
+    differ = [k for k, (had, has) in enumerate(zip(jobs.rows, rows, strict=True)) if had != has]
+    sizes = [jobs.known[k].sizes[rows[k] - 1] if rows[k] else None for k in differ]
+    apply_sizes(round_, [jobs.jobs[k] for k in differ], sizes, why)
 
 
 Below = Callable[[Job, Counts], Sizes]
@@ -82,17 +82,37 @@ def apply_sizes(
             elif gains(job, counts, round_.profile.min_gain):
                 placing.append((job.spec.key in last, sum(counts.values()), k, job, counts))
     wanting = [(job, counts) for _, _, _, job, counts in sorted(placing, key=lambda p: p[:3])]
-    progress = True
-    while progress:
-        placed = [_place(round_, job, counts, reasons[job.spec.key], below) for job, counts in wanting]
-        wanting = [(job, counts) for job, counts in wanting if counts_of(round_.placement(job)) != counts]
-        progress = any(placed)
+    _place_all(round_, wanting, reasons, below)
     if not isinstance(why, Mapping):
         round_.held_back = added(why, minimum=True)
 
 
-def _place(round_: Round, job: Job, counts: Counts, why: Why, below: Below) -> bool:
-    """Whether the job got this size, or any that is smaller but more than it has."""
+def _place_all(round_: Round, wanting: list[tuple[Job, Counts]], reasons: Mapping[str, Why], below: Below) -> None:
+    """Give each its size, or what `below` has instead, again and again until nobody gets anything."""
+    failed: dict[str, int] = {}
+    progress = True
+    while progress:
+        progress, lacking = False, []
+        for job, counts in wanting:
+            key = job.spec.key
+            if failed.get(key) == round_.gave_back:
+                lacking.append((job, counts))  # what it did not find is still not there
+                continue
+            got = _place(round_, job, counts, reasons[key], below)
+            if got is None:
+                failed[key] = round_.gave_back
+            progress |= bool(got)
+            if counts_of(round_.placement(job)) != counts:
+                lacking.append((job, counts))
+        wanting = lacking
+    for job, _ in wanting:
+        if job.spec.key in failed and not job.placement and not round_.placement(job):
+            round_.refuse(job, lacks(job, round_))
+
+
+def _place(round_: Round, job: Job, counts: Counts, why: Why, below: Below) -> bool | None:
+    """Whether the job got this size, or any that is smaller but more than it has; None: it has nothing, and there are
+    no nodes for any of these."""
     held = round_.placement(job)
     sizes = below(job, counts)
 
@@ -106,19 +126,19 @@ def _place(round_: Round, job: Job, counts: Counts, why: Why, below: Below) -> b
         number = bisect_left(range(len(sizes)), True, key=keeps)
     else:
         number = len(sizes) if _may_fit(round_, job, counts) else 0
-    found = largest(round_, job, sizes, place, number)
-    if found >= 0:
-        return any(sizes[found].values())  # a start of nothing takes nothing: it is no progress
-    if not held and not job.placement:
-        round_.refuse(job, lacks(job, round_))
-    return False
+    placed = largest(round_, job, sizes, place, number)
+    if placed >= 0:
+        return any(sizes[placed].values())  # a start of nothing takes nothing: it is no progress
+    return False if held else None
 
 
 def _may_fit(round_: Round, job: Job, counts: Counts) -> bool:
     """Whether there is room in total for the least size that a waiting job may get instead of this one. No placement
     finds nodes for what the totals do not have."""
-    minimum = job.spec.minimum
-    return round_.room.fits_total(job.spec.demand({t: min(n, minimum.get(t, 0)) for t, n in counts.items()}))
+    spec, minimum = job.spec, job.spec.minimum
+    if all(counts.get(type_, 0) >= n for type_, n in minimum.items()):
+        return round_.room.fits_total(spec.minimum_demand)
+    return round_.room.fits_total(spec.demand({t: min(n, minimum.get(t, 0)) for t, n in counts.items()}))
 
 
 def gains(job: Job, counts: Counts, least: float) -> bool:

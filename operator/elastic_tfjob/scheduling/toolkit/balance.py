@@ -50,7 +50,7 @@ class Balance:
         most_m = load.can_use_m()
         for target in targets:
             can_m = min(load.idle_m(target), most_m)
-            found = [
+            choices = [
                 (-left[key], key, name)
                 for name in crowded
                 for key in load.there[name]
@@ -60,7 +60,7 @@ class Balance:
                 )
                 and max(load.jobs[key].replica_m.values(), default=0) * WORTHWHILE <= can_m
             ]
-            for _, key, name in sorted(found):
+            for _, key, name in sorted(choices):
                 job = round_.job(key)
                 if self._move(round_, job, name, target, load.jobs[key].replica_m):
                     moved.add(key)

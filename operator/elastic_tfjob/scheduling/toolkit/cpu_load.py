@@ -1,10 +1,12 @@
 """Who uses how much CPU of which node, and how much each job still needs: from what jobs use, not what they request."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import fsum
 from typing import Final
 
+from elastic_tfjob.scheduling.placements import nodes_of
 from elastic_tfjob.scheduling.snapshot import Job, Node, Snapshot
 
 __all__ = ["CROWDED", "CpuLoad", "JobLoad", "cpu_load_view"]
@@ -22,12 +24,16 @@ LEAST_LEFT_S: Final = 1.0
 @dataclass(frozen=True, slots=True)
 class JobLoad:
     """`replica_m`: millicores that one replica uses, by type; empty where that is not known. `nodes`: millicores that
-    it uses by node. `step_cpu_s`: CPU seconds of a step, 0 where that is not known."""
+    it uses by node. `step_cpu_s`: CPU seconds of a step, 0 where that is not known. `spare`: whether replicas of some
+    type use clearly less than they hold, and so all that they can. `lent_m`: millicores of its largest replica where
+    CPU is lent to it."""
 
     job: Job
     replica_m: Mapping[str, int]
     nodes: Mapping[str, int]
     step_cpu_s: float
+    spare: bool
+    lent_m: int
 
     @property
     def used_m(self) -> int:
@@ -64,6 +70,12 @@ class CpuLoad:
         self._lent: dict[str, int] = {}
         """Jobs on a node that hold more CPU than they request."""
         self._holders: set[str] = set()
+        self._spare = 0
+        """Jobs of which replicas use less than they hold."""
+        self._replicas_m: Counter[int] = Counter()
+        """How many types of jobs have replicas that use so much."""
+        self._left: tuple[float, dict[str, float]] | None = None
+        """What jobs need to their ends, at the time for which somebody has asked last."""
         for job in jobs:
             self._count(job, 1)
 
@@ -80,14 +92,19 @@ class CpuLoad:
     def _count(self, job: Job, sign: int) -> None:
         if not job.placement:
             return
-        key = job.spec.key
+        key, self._left = job.spec.key, None
         if sign > 0:
             load = self.jobs[key] = _load(job)
         else:
             load = self.jobs.pop(key)
+        self._spare += sign * load.spare
+        for used in load.replica_m.values():
+            self._replicas_m[used] += sign
+            if not self._replicas_m[used]:
+                del self._replicas_m[used]
         if job.cpu:
             (self._holders.add if sign > 0 else self._holders.discard)(key)
-        for name in {name for names in job.placement.values() for name in names}:
+        for name in nodes_of(job.placement):
             if sign > 0:
                 self.there.setdefault(name, {})[key] = None
             else:
@@ -120,12 +137,12 @@ class CpuLoad:
 
     def crowded(self) -> list[str]:
         """Nodes whose jobs slow each other down, by name."""
-        found = []
+        names = []
         for name, keys in self.there.items():
             least = CALM if self._lent.get(name) else CROWDED
             if len(keys) > 1 and name in self._usable and self._used.get(name, 0) >= least * self._usable[name]:
-                found.append(name)
-        return sorted(found)
+                names.append(name)
+        return sorted(names)
 
     @property
     def usable_total_m(self) -> int:
@@ -134,22 +151,29 @@ class CpuLoad:
     def can_use_m(self) -> int:
         """Millicores that a replica is expected to use where it may: as much as the one that uses most. Where all are
         held back by others nobody has shown how much that is: a whole node."""
+        if self._spare or self._unhindered():
+            return max(self._replicas_m, default=0)
+        return max(self._usable.values(), default=0)
+
+    def _unhindered(self) -> bool:
+        """Whether replicas of some type that say what they use are on nodes alone that are not crowded."""
         crowded = set(self.crowded())
-        most, shown = 0, False
-        for load in self.jobs.values():
-            for type_, used in load.replica_m.items():
-                most = max(most, used)
-                names = load.job.placement[type_]
-                held = load.job.held_cpu(type_) / len(names)
-                shown = shown or crowded.isdisjoint(names) or used < FULL * held
-        return most if shown else max(self._usable.values(), default=0)
+        return any(
+            crowded.isdisjoint(load.job.placement[type_])
+            for name, keys in self.there.items()
+            if name not in crowded
+            for load in (self.jobs[key] for key in keys)
+            for type_ in load.replica_m
+        )
 
     def left_cpu_s(self, now: float) -> dict[str, float]:
         """CPU seconds that each job needs to its end; the mean of the others where nothing tells."""
-        told = {key: load.left_cpu_s(now) for key, load in self.jobs.items()}
-        known = [left for left in told.values() if left is not None]
-        mean = fsum(known) / len(known) if known else LEAST_LEFT_S
-        return {key: mean if left is None else left for key, left in told.items()}
+        if self._left is None or self._left[0] != now:
+            told = {key: load.left_cpu_s(now) for key, load in self.jobs.items()}
+            known = [left for left in told.values() if left is not None]
+            mean = fsum(known) / len(known) if known else LEAST_LEFT_S
+            self._left = now, {key: mean if left is None else left for key, left in told.items()}
+        return self._left[1]
 
 
 def cpu_load_view(snapshot: Snapshot) -> CpuLoad:
@@ -157,13 +181,17 @@ def cpu_load_view(snapshot: Snapshot) -> CpuLoad:
 
 
 def _load(job: Job) -> JobLoad:
+    lent_m = max((max(millicores) for millicores in job.cpu.values()), default=0)
     types = [t for t, names in job.placement.items() if names]
     if not types or any(t not in job.cpu_use for t in types):
-        return JobLoad(job, {}, {}, 0.0)
-    replica = {t: round(job.cpu_use[t] * job.held_cpu(t) / len(job.placement[t])) for t in types}
+        return JobLoad(job, {}, {}, 0.0, False, lent_m)
+    held = {t: job.held_cpu(t) for t in types}
+    replica = {t: round(job.cpu_use[t] * held[t] / len(job.placement[t])) for t in types}
+    spare = any(replica[t] < FULL * (held[t] / len(job.placement[t])) for t in types)
     nodes: dict[str, int] = {}
     for t in types:
         for name in job.placement[t]:
             nodes[name] = nodes.get(name, 0) + replica[t]
     rate = job.steps_per_s
-    return JobLoad(job, replica, nodes, sum(nodes.values()) / 1000 / rate if rate > 0 else 0.0)
+    step_cpu_s = sum(nodes.values()) / 1000 / rate if rate > 0 else 0.0
+    return JobLoad(job, replica, nodes, step_cpu_s, spare, lent_m)

@@ -8,8 +8,8 @@ from elastic_tfjob.scheduling.queue import Entry
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job
-from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, Terms, open_jobs, unsized
-from elastic_tfjob.scheduling.toolkit.reachable import reachable_total, shared_by
+from elastic_tfjob.scheduling.toolkit.open_jobs import Terms, open_jobs, unsized
+from elastic_tfjob.scheduling.toolkit.reachable import Claims, claims_of, reachable_total
 from elastic_tfjob.scheduling.toolkit.refusal import lacks
 
 END: Entry = (inf, (), inf, 0, "")
@@ -53,14 +53,10 @@ class Preemptive:
             return
         jobs = round_.snapshot.jobs
         terms = Terms(round_.profile.stop_cooldown_s, resizes=False, waiting=False)
-        running = open_jobs(round_, OpenJobs, terms, unsized)
+        running = open_jobs(round_, Claims, terms, unsized)
         # The totals that jobs may share: what is free, and what those hold that may be preempted.
-        cpu, memory, accelerators = reachable_total(round_)[:3]
-        demands = shared_by(round_, running.jobs)
-        for demand in demands:
-            cpu += demand[0]
-            memory += demand[1]
-            accelerators += demand[2]
+        claims, total = claims_of(round_, running)
+        cpu, memory, accelerators = reachable_total(round_).plus(total)[:3]
         preempted: list[Job] = []
         starting: list[Job] = []
         queue = round_.waiting()
@@ -83,7 +79,7 @@ class Preemptive:
                 head = queue.peek()
             if entry is END:
                 break
-            demand = demands[k]
+            demand = claims[k]
             if demand[2] <= accelerators and demand[0] <= cpu and demand[1] <= memory:
                 cpu -= demand[0]
                 memory -= demand[1]

@@ -12,7 +12,7 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec
 from elastic_tfjob.scheduling.toolkit.apply_sizes import apply_rows, candidates
-from elastic_tfjob.scheduling.toolkit.progressive_filling import Floats, Ints, Ladder, Ladders, OnFull, fill
+from elastic_tfjob.scheduling.toolkit.progressive_filling import Floats, Increments, Ints, OnFull, OpenIncrements, fill
 from elastic_tfjob.speed.sizes import known_sizes
 
 NOTICEABLE = 1e-6
@@ -24,13 +24,13 @@ Point = tuple[float, float, Counts]
 
 @dataclass(frozen=True, slots=True)
 class HullRule:
-    """Every job gets its minimum in the profile's order. Then rungs go to jobs by the gain in sqrt(speed) per cost,
-    where speed is relative to one PS and one worker, and cost is the number of replicas (`per_resource`: the dominant
-    share). A job's rungs lead along the corners of the concave hull of its best speed by cost: between two corners the
-    gain is the same for all rungs, so that a size which is worth it only as a whole is reached through those that are
-    not. Sizes below the best of their cost, and larger ones that are not faster, are never given. How much work
-    remains is not used, nor needed. A job of unknown speed stays at its minimum. `instead_of`: why a learned policy,
-    in whose place this rule stands, cannot be used.
+    """Every job gets its minimum in the profile's order. Then increments go to jobs by the gain in sqrt(speed) per
+    cost, where speed is relative to one PS and one worker, and cost is the number of replicas (`per_resource`: the
+    dominant share). A job's increments lead along the corners of the concave hull of its best speed by cost: between
+    two corners the gain is the same for all, so that a size which is worth it only as a whole is reached through those
+    that are not. Sizes below the best of their cost, and larger ones that are not faster, are never given. How much
+    work remains is not used, nor needed. A job of unknown speed stays at its minimum. `instead_of`: why a learned
+    policy, in whose place this rule stands, cannot be used.
     """
 
     per_resource: bool = False
@@ -38,16 +38,16 @@ class HullRule:
     instead_of: str = ""
 
     def __call__(self, round_: Round) -> None:
-        ladders, free = candidates(round_, Ladders, self.climb, self)
-        apply_rows(round_, ladders, fill(ladders, ladders.keys, free, self.on_full), self.why)
+        jobs, free = candidates(round_, OpenIncrements, self.sizes_of, self)
+        apply_rows(round_, jobs, fill(jobs, jobs.keys, free, self.on_full), self.why)
 
     @property
     def why(self) -> Reason:
         return Reason("gain-per-replica", {"instead_of": self.instead_of} if self.instead_of else {})
 
-    def climb(self, job: Job, total: Resources) -> Ladder:
-        """Rungs from size to size of the front; the key of each is minus the gain on its edge of the hull. The minima
-        of all jobs come first."""
+    def sizes_of(self, job: Job, total: Resources) -> Increments:
+        """Increments from size to size of the front; the key of each is minus the gain on its edge of the hull. The
+        minima of all jobs come first."""
         spec = job.spec
         points = self.front(job, total)
         sizes, keys = [spec.minimum], [float("-inf")]
@@ -61,7 +61,7 @@ class HullRule:
                 keys += [max(-gain, keys[-1])] * (b - a)
         demand = np.array([spec.demand(size) for size in sizes], dtype=np.int64)
         demand[1:] = np.diff(demand, axis=0)
-        return Ladder(sizes, np.array(keys), demand)
+        return Increments(sizes, np.array(keys), demand)
 
     def front(self, job: Job, total: Resources) -> list[Point]:
         """The minimum, then the best sizes: none of them has one that costs as little or less and is as fast. Only the
@@ -107,18 +107,18 @@ def shares(spec: JobSpec, ps: Ints, workers: Ints, total: Resources) -> Floats:
     others = spec.demand({type_: n for type_, n in spec.minimum.items() if type_ not in (PS, WORKER)})
     held = np.outer(ps, each[PS]) + np.outer(workers, each[WORKER]) + np.array(others)
     there = np.array(total, dtype=np.float64)
-    found: Floats = np.divide(held, there, out=np.zeros(held.shape), where=there > 0).max(axis=1)
-    return found
+    share: Floats = np.divide(held, there, out=np.zeros(held.shape), where=there > 0).max(axis=1)
+    return share
 
 
 def corners(points: Sequence[Point]) -> list[int]:
     """Which of these points, whose cost and speed both rise, are corners of the least concave line above all."""
-    found: list[int] = []
+    kept: list[int] = []
     for k, (cost, rate, _) in enumerate(points):
-        while len(found) > 1:
-            (a_cost, a_rate, _), (b_cost, b_rate, _) = points[found[-2]], points[found[-1]]
+        while len(kept) > 1:
+            (a_cost, a_rate, _), (b_cost, b_rate, _) = points[kept[-2]], points[kept[-1]]
             if (rate - b_rate) * (b_cost - a_cost) < (b_rate - a_rate) * (cost - b_cost):
                 break
-            found.pop()
-        found.append(k)
-    return found
+            kept.pop()
+        kept.append(k)
+    return kept

@@ -15,7 +15,7 @@ from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Snapshot
 
-__all__ = ["NO_ROW", "Climb", "OpenJobs", "Sized", "Terms", "Unsized", "open_jobs", "unsized"]
+__all__ = ["NO_ROW", "OpenJobs", "Sized", "SizesOf", "Terms", "Unsized", "open_jobs", "unsized"]
 
 NO_ROW: Final = -1
 """A running job whose size is none of those that are known of it."""
@@ -30,7 +30,7 @@ class Sized(Protocol):
 
 K = TypeVar("K", bound=Sized)
 V = TypeVar("V", bound="OpenJobs[Any]")
-Climb = Callable[[Job, Resources], K]
+SizesOf = Callable[[Job, Resources], K]
 """What is known of a job in a cluster with these totals."""
 
 
@@ -73,11 +73,11 @@ class Terms:
 
 
 class OpenJobs(JobQueue, Generic[K]):
-    """A view of the open jobs, in order. `known` has what `climb` says of each (by its spec, its speed and the totals
-    of the cluster), and `rows` which of these sizes it has: 1 for the first, 0 for nothing, else NO_ROW.
+    """A view of the open jobs, in order. `known` has what `sizes_of` says of each (by its spec, its speed and the
+    totals of the cluster), and `rows` which of these sizes it has: 1 for the first, 0 for nothing, else NO_ROW.
     """
 
-    def __init__(self, order: Order, terms: Terms, climb: Climb[K], total: Resources) -> None:
+    def __init__(self, order: Order, terms: Terms, sizes_of: SizesOf[K], total: Resources) -> None:
         super().__init__(order, running=False)
         self.jobs: list[Job] = []
         self.known: list[K] = []
@@ -90,12 +90,17 @@ class OpenJobs(JobQueue, Generic[K]):
         """What these hold."""
         self.later: dict[str, Job] = {}
         """Jobs that the clock may open."""
-        self._terms, self._climb, self._total = terms, climb, total
-        self._climbed: dict[str, K] = {}
+        self._terms, self._sizes_of, self._total = terms, sizes_of, total
+        self._kept: dict[str, K] = {}
 
     @property
     def entries(self) -> list[Entry]:
         return self.lists.get(None, [])
+
+    def place(self, key: str) -> int | None:
+        """Where in the order this job is; None where it is not open."""
+        entry = self._entries.get(key)
+        return None if entry is None else bisect_left(self.entries, entry[1])
 
     def change(self, before: Job | None, after: Job | None, now: float) -> None:
         if before is not None:
@@ -121,7 +126,7 @@ class OpenJobs(JobQueue, Generic[K]):
             if self.aside.pop(key, None) is not None:
                 self.others = self.others.minus(before.holds)
         if after is None or before.spec is not after.spec or before.speed is not after.speed:
-            self._climbed.pop(key, None)
+            self._kept.pop(key, None)
 
     def stand(self, now: float, total: Resources) -> None:
         """Go on to this moment, in a cluster with these totals."""
@@ -130,7 +135,7 @@ class OpenJobs(JobQueue, Generic[K]):
             self.change(job, job, now)
         if total != self._total:
             self._total = total
-            self._climbed.clear()
+            self._kept.clear()
             self._know()
 
     def _know(self) -> None:
@@ -164,9 +169,9 @@ class OpenJobs(JobQueue, Generic[K]):
         self._inserted(k, job)
 
     def _of(self, job: Job) -> K:
-        known = self._climbed.get(job.spec.key)
+        known = self._kept.get(job.spec.key)
         if known is None:
-            known = self._climbed[job.spec.key] = self._climb(job, self._total)
+            known = self._kept[job.spec.key] = self._sizes_of(job, self._total)
         return known
 
     def fill(self, snapshot: Snapshot) -> "OpenJobs[K]":
@@ -194,16 +199,17 @@ def row(known: Sized, job: Job) -> int:
 
 def open_jobs(
     round_: Round,
-    kind: Callable[[Order, Terms, Climb[K], Resources], V],
+    kind: Callable[[Order, Terms, SizesOf[K], Resources], V],
     terms: Terms,
-    climb: Climb[K],
+    sizes_of: SizesOf[K],
     owner: Hashable = None,
 ) -> V:
-    """The open jobs as the round began, as a view of this kind. The same `owner` must always mean the same `climb`."""
+    """The open jobs as the round began, as a view of this kind. The same `owner` must always mean the same
+    `sizes_of`."""
     order, total = round_.profile.order, round_.room.total
 
     def build(snapshot: Snapshot) -> V:
-        view = kind(order, terms, climb, total)
+        view = kind(order, terms, sizes_of, total)
         view.fill(snapshot)
         return view
 

@@ -1,8 +1,8 @@
 """Greedy filling over all jobs at once.
 
 DRF and Optimus both give one unit after the other to the job that comes first by some key, where a job's next key
-depends on its own size only. So a job's sizes form a ladder known beforehand, each rung with its key, and the whole
-filling is one merge of ladders: take the rungs by key, grant them until something does not fit. That is done on arrays.
+depends on its own size only. So the increments by which a job grows are known beforehand, each with its key, and the
+whole filling is one merge: take increments by key, grant them until something does not fit. That is done on arrays.
 """
 
 from array import array
@@ -18,48 +18,49 @@ from elastic_tfjob.scheduling.profile import Order
 from elastic_tfjob.scheduling.queue import Entry
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.snapshot import Counts, Job
-from elastic_tfjob.scheduling.toolkit.open_jobs import Climb, OpenJobs, Terms
+from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, SizesOf, Terms
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 OnFull = Literal["next", "stop"]
 
 BATCH: Final = 1024
-"""So many rungs are sorted at a time, at least."""
+"""So many increments are sorted at a time, at least."""
 MOST: Final = 2**61
 """What a step counts with at most, and a little more than is free at most: it fits nowhere. Sums of steps wrap at 2^63,
 and before they do so one is above all that is free: where the first one stands that does not fit is right."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ladder:
-    """A job's sizes from its minimum up; `keys` never fall from rung to rung, `demand` is what each step adds."""
+class Increments:
+    """The increments of one job: its `sizes` from the minimum up, the key of each, which never falls, and what each
+    adds (`demand`)."""
 
     sizes: Sequence[Counts]
     keys: Floats
     demand: NDArray[np.int64]
 
 
-class Ladders(OpenJobs[Ladder]):
-    """The open jobs with their ladders, these also as arrays: job after job, and rung after rung."""
+class OpenIncrements(OpenJobs[Increments]):
+    """The open jobs with their increments, these also as arrays: job after job, and increment after increment."""
 
-    def __init__(self, order: Order, terms: Terms, climb: Climb[Ladder], total: Resources) -> None:
-        super().__init__(order, terms, climb, total)
+    def __init__(self, order: Order, terms: Terms, sizes_of: SizesOf[Increments], total: Resources) -> None:
+        super().__init__(order, terms, sizes_of, total)
         self._know()
 
     @property
     def lengths(self) -> Ints:
-        """How many rungs each job has."""
+        """How many increments each job has."""
         return np.array(self._lengths, dtype=np.int64)
 
     @property
     def keys(self) -> Floats:
-        """Of every rung."""
+        """Of every increment."""
         return np.array(self._keys, dtype=np.float64)
 
     @property
     def demand(self) -> Ints:
-        """Of every rung, by resource."""
+        """Of every increment, by resource."""
         return np.array(self._demand, dtype=np.int64).reshape(-1, len(NOTHING))
 
     def steps_left(self, now: float) -> Floats:
@@ -71,27 +72,27 @@ class Ladders(OpenJobs[Ladder]):
 
     def _know(self) -> None:
         super()._know()
-        self._lengths = array("q", (len(each.sizes) for each in self.known))
+        self._lengths = array("q", (len(increments.sizes) for increments in self.known))
         self._keys, self._demand, self._work = array("d"), array("q"), array("d")
-        for ladder, job in zip(self.known, self.jobs, strict=True):
-            self._keys.frombytes(ladder.keys.tobytes())
-            self._demand.frombytes(ladder.demand.tobytes())
+        for increments, job in zip(self.known, self.jobs, strict=True):
+            self._keys.frombytes(increments.keys.tobytes())
+            self._demand.frombytes(increments.demand.tobytes())
             self._work.extend(work(job))
 
     def _removed(self, k: int) -> None:
         super()._removed(k)
         first = sum(self._lengths[:k])
-        rungs, width = slice(first, first + self._lengths.pop(k)), len(NOTHING)
-        del self._keys[rungs], self._work[4 * k : 4 * k + 4]
-        del self._demand[width * rungs.start : width * rungs.stop]
+        its, width = slice(first, first + self._lengths.pop(k)), len(NOTHING)
+        del self._keys[its], self._work[4 * k : 4 * k + 4]
+        del self._demand[width * its.start : width * its.stop]
 
     def _inserted(self, k: int, job: Job) -> None:
         super()._inserted(k, job)
-        ladder, first = self.known[k], sum(self._lengths[:k])
+        increments, first = self.known[k], sum(self._lengths[:k])
         at, width = slice(first, first), len(NOTHING)
-        self._lengths.insert(k, len(ladder.sizes))
-        self._keys[at] = array("d", ladder.keys.tobytes())
-        self._demand[width * first : width * first] = array("q", ladder.demand.tobytes())
+        self._lengths.insert(k, len(increments.sizes))
+        self._keys[at] = array("d", increments.keys.tobytes())
+        self._demand[width * first : width * first] = array("q", increments.demand.tobytes())
         self._work[4 * k : 4 * k] = array("d", work(job))
 
     def _replaced(self, entry: Entry, job: Job) -> None:
@@ -109,15 +110,16 @@ def work(job: Job) -> tuple[float, float, float, float]:
     return job.spec.total_steps or 0.0, job.steps, job.steps_per_s, job.observed_s
 
 
-def fill(ladders: Ladders, keys: Floats, free: Resources, on_full: OnFull) -> list[int]:
-    """How many rungs each job gets. `keys` has one key per rung, ladder after ladder; equal keys go by job, then rung.
+def fill(jobs: OpenIncrements, keys: Floats, free: Resources, on_full: OnFull) -> list[int]:
+    """How many increments each job gets. `keys` has one key per increment, job after job; equal keys go by job, then by
+    increment.
 
-    A rung that does not fit ends its job's climb (`next`) or everything (`stop`).
+    One that does not fit ends its job's growth (`next`) or everything (`stop`).
     """
-    lengths, demand = ladders.lengths, np.minimum(ladders.demand, MOST)
+    lengths, demand = jobs.lengths, np.minimum(jobs.demand, MOST)
     granted = np.zeros(len(lengths), dtype=np.int64)
     job = np.repeat(np.arange(len(lengths)), lengths)
-    rung = np.arange(len(job)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    nth = np.arange(len(job)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     left = np.array([min(part, MOST - 1) for part in free], dtype=np.int64)
     batch, later = np.arange(0), np.arange(len(job))
     while len(batch) or len(later):
@@ -132,22 +134,22 @@ def fill(ladders: Ladders, keys: Floats, free: Resources, on_full: OnFull) -> li
             continue
         if on_full == "stop":
             break
-        # What does not fit alone never will, and no later rung of that job either.
+        # What does not fit alone never will, and no later one of that job either.
         first = np.full(len(lengths), np.iinfo(np.int64).max)
-        for rungs in (batch, later):
-            too_much = rungs[np.any(demand[rungs] > left, axis=1)]
-            np.minimum.at(first, job[too_much], rung[too_much])
-        batch, later = (rungs[rung[rungs] < first[job[rungs]]] for rungs in (batch, later))
-    found: list[int] = granted.tolist()
-    return found
+        for some in (batch, later):
+            too_much = some[np.any(demand[some] > left, axis=1)]
+            np.minimum.at(first, job[too_much], nth[too_much])
+        batch, later = (some[nth[some] < first[job[some]]] for some in (batch, later))
+    per_job: list[int] = granted.tolist()
+    return per_job
 
 
-def lowest(keys: Floats, rungs: Ints, n: int) -> tuple[Ints, Ints]:
-    """About `n` of these rungs with the lowest keys, in order, and the others: most of them are never reached."""
-    if len(rungs) > n:
-        each = keys[rungs]
-        among = each <= np.partition(each, n)[n]
+def lowest(keys: Floats, increments: Ints, n: int) -> tuple[Ints, Ints]:
+    """About `n` of these increments with the lowest keys, in order, and the others: most of them are never reached."""
+    if len(increments) > n:
+        candidates = keys[increments]
+        among = candidates <= np.partition(candidates, n)[n]
         if among.any():  # a key that is no number is above all
-            rungs, others = rungs[among], rungs[~among]
-            return rungs[np.argsort(keys[rungs], kind="stable")], others
-    return rungs[np.argsort(keys[rungs], kind="stable")], rungs[:0]
+            increments, others = increments[among], increments[~among]
+            return increments[np.argsort(keys[increments], kind="stable")], others
+    return increments[np.argsort(keys[increments], kind="stable")], increments[:0]

@@ -2,21 +2,26 @@
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 
+from elastic_tfjob.scheduling.free_capacity import FreeCapacity
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node
+from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node, Placement
+from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, Unsized
 
-__all__ = ["reachable_total", "shared_by"]
+__all__ = ["Claims", "claims_of", "reachable_total"]
 
 Kind = tuple[object, ...]
 """All that says where a job may run."""
 
 
 class Constrained:
-    """A view of the kinds of constraints that jobs have: how many have each, and one of them."""
+    """A view of the kinds of constraints that jobs have: how many have each, and one of them. So it knows which nodes
+    no job may use."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self.kinds: dict[Kind, tuple[int, JobSpec]] = {}
+        self._nodes: list[Node] | None = None
+        self._outside: Set[int] = frozenset()
         for job in jobs:
             self.change(None, job, 0.0)
 
@@ -28,64 +33,106 @@ class Constrained:
             count, spec = self.kinds[kind]
             if count == 1:
                 del self.kinds[kind]
+                self._nodes = None
             else:
                 self.kinds[kind] = count - 1, spec
         if after is not None:
             kind = _kind(after.spec)
+            if kind not in self.kinds:
+                self._nodes = None
             self.kinds[kind] = self.kinds.get(kind, (0, after.spec))[0] + 1, after.spec
 
     def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
         return True
 
+    def outside(self, room: FreeCapacity) -> Set[int]:
+        """The nodes where none of the Snapshot's jobs may run. Looked for anew where the nodes are others, or the kinds
+        of constraints."""
+        if self._nodes is not room.nodes:
+            self._nodes, self._outside = room.nodes, self._find_outside(room)
+        return self._outside
+
+    def _find_outside(self, room: FreeCapacity) -> Set[int]:
+        outside = set(range(len(room.nodes)))
+        for _, spec in self.kinds.values():
+            allowed = room.allowed(spec)
+            if allowed is None:
+                return frozenset()
+            outside -= allowed
+        return outside
+
+
+class Claims(OpenJobs[Unsized]):
+    """The open jobs with what each claims of what there is for all: what it holds, but no more than it declares, and
+    less where it was robbed of nodes; and the sum."""
+
+    claims: list[Resources]
+    total: Resources
+
+    def _know(self) -> None:
+        super()._know()
+        self.claims = [_claim(job.spec, job.placement) for job in self.jobs]
+        self.total = NOTHING
+        for claim in self.claims:
+            self.total = self.total.plus(claim)
+
+    def _removed(self, k: int) -> None:
+        super()._removed(k)
+        self.total = self.total.minus(self.claims.pop(k))
+
+    def _inserted(self, k: int, job: Job) -> None:
+        super()._inserted(k, job)
+        claim = _claim(job.spec, job.placement)
+        self.claims.insert(k, claim)
+        self.total = self.total.plus(claim)
+
 
 def reachable_total(round_: Round) -> Resources:
     """What is free on nodes where at least one of the Snapshot's jobs may run."""
-    room, reached = round_.room, _reached(round_)
-    if reached is None:
-        return room.free_total
-    outside = NOTHING
-    for i in range(len(room.nodes)):
-        if i not in reached:
-            outside = outside.plus(room.free(i))
-    return room.free_total.minus(outside)
+    room = round_.room
+    total = room.free_total
+    for i in _outside(round_):
+        total = total.minus(room.free(i))
+    return total
 
 
-def shared_by(round_: Round, jobs: Sequence[Job]) -> list[Resources]:
-    """What each of these jobs holds of what is there for all: its replicas on nodes that are gone, or where no job may
-    run any more, would leave nothing to anybody."""
-    room, reached = round_.room, _reached(round_)
-    outside = () if reached is None else (i for i in range(len(room.nodes)) if i not in reached)
-    if not room.holds_elsewhere and all(room.free(i) == room.usable[i] for i in outside):
-        return [_held(job.spec, round_.placement(job)) for job in jobs]  # as nearly always: none is there
-    there = room.index.keys() if reached is None else {name for name, i in room.index.items() if i in reached}
-    within = (
-        {type_: [name for name in names if name in there] for type_, names in round_.placement(job).items()}
-        for job in jobs
-    )
-    return [_held(job.spec, placement) for job, placement in zip(jobs, within, strict=True)]
+def claims_of(round_: Round, jobs: Claims) -> tuple[Sequence[Resources], Resources]:
+    """What each of these jobs claims as the round stands, and the sum. Its replicas on nodes that are gone, or where no
+    job may run any more, do not count: they would leave nothing to anybody."""
+    room, outside = round_.room, _outside(round_)
+    if room.holds_elsewhere or any(room.free(i) != room.usable[i] for i in outside):
+        there = {name for name, i in room.index.items() if i not in outside}
+        differ = {k: _within(round_.placement(job), there) for k, job in enumerate(jobs.jobs)}
+    else:  # as nearly always: none is there
+        places = ((jobs.place(key), target.nodes) for key, target in round_.changes.items())
+        differ = {k: nodes for k, nodes in places if k is not None}
+    if not differ:
+        return jobs.claims, jobs.total
+    claims, total = list(jobs.claims), jobs.total
+    for k, placement in differ.items():
+        claim = _claim(jobs.jobs[k].spec, placement)
+        total = total.minus(claims[k]).plus(claim)
+        claims[k] = claim
+    return claims, total
 
 
-def _held(spec: JobSpec, placement: Mapping[str, Sequence[str]]) -> Resources:
-    """No more than it declares, for which it has a claim; fewer where it was robbed of nodes."""
+def _within(placement: Placement, there: Set[str]) -> Placement:
+    return {type_: tuple(name for name in names if name in there) for type_, names in placement.items()}
+
+
+def _claim(spec: JobSpec, placement: Placement) -> Resources:
     for type_, n in spec.declared.items():
         if len(placement.get(type_, ())) < n:
             return spec.demand({t: min(most, len(placement.get(t, ()))) for t, most in spec.declared.items()})
     return spec.declared_demand
 
 
-def _reached(round_: Round) -> Set[int] | None:
-    """The nodes where at least one of the Snapshot's jobs may run; None: all."""
+def _outside(round_: Round) -> Set[int]:
+    """The nodes where none of the Snapshot's jobs may run."""
     room = round_.room
-    if not room.tainted or room.totals_only:
-        return None
-    view = round_.snapshot.view("constrained", lambda snapshot: Constrained(snapshot.jobs.values()))
-    reached: set[int] = set()
-    for _, spec in view.kinds.values():
-        allowed = room.allowed(spec)
-        if allowed is None:
-            return None
-        reached |= allowed
-    return reached
+    if not room.admission.tainted or room.totals_only:
+        return frozenset()
+    return round_.snapshot.view("constrained", lambda snapshot: Constrained(snapshot.jobs.values())).outside(room)
 
 
 def _kind(spec: JobSpec) -> Kind:

@@ -9,7 +9,7 @@ from elastic_tfjob.scheduling.toolkit.reachable import reachable_total
 
 def lacks(job: Job, round_: Round) -> Reason:
     """What is short for the job's declared size: a total, or room on single nodes."""
-    want, free = job.spec.demand(job.spec.declared), reachable_total(round_)
+    want, free = job.spec.declared_demand, reachable_total(round_)
     short: dict[str, int] = {}
     for name, needed, there in zip(Resources._fields, want, free, strict=True):
         if needed > there:

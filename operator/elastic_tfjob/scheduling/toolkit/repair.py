@@ -11,7 +11,7 @@ from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Snapshot
 from elastic_tfjob.scheduling.toolkit.sizes import Downward, largest
 
 
-class Misfits:
+class RepairCandidates:
     """A view of the jobs that may need it, so that a round does not look at all the others."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -37,8 +37,8 @@ class Misfits:
         return same
 
 
-def misfits_view(snapshot: Snapshot) -> Misfits:
-    return Misfits(snapshot)
+def repair_candidates(snapshot: Snapshot) -> RepairCandidates:
+    return RepairCandidates(snapshot)
 
 
 def outside_bounds(job: Job) -> Counts | None:
@@ -57,13 +57,13 @@ def lost_nodes(job: Job, nodes: Mapping[str, Node]) -> list[str]:
     )
 
 
-def repair(round_: Round, misfits: Misfits) -> None:
+def repair(round_: Round, candidates: RepairCandidates) -> None:
     """Bring each to the nearest size within its bounds, whatever its cooldown, with replicas of lost nodes elsewhere.
 
     Where a lost replica finds no room, a job that may be rescaled goes on with fewer, down to its minimum. Under a
     profile that does not adjust CPU, all go back to what they request.
     """
-    for key in sorted(misfits.keys):
+    for key in sorted(candidates.keys):
         job = round_.job(key)
         if job.phase != "running" or not round_.placement(job):
             continue
@@ -73,7 +73,7 @@ def repair(round_: Round, misfits: Misfits) -> None:
                 round_.assign(job, job.placement, Reason("cpu-as-requested"))
             continue
         wanted = bounds if bounds is not None else {t: n for t, n in job.counts.items() if n}
-        why, cause = misfit(job, round_.snapshot.nodes)
+        why, cause = repair_reason(job, round_.snapshot.nodes)
         if round_.repair(job, wanted, why, cause):
             continue
         round_.unmet[key] = wanted
@@ -86,7 +86,7 @@ def _repaired(round_: Round, job: Job, why: Reason, cause: Cause, counts: Counts
     return round_.repair(job, counts, why, cause)
 
 
-def misfit(job: Job, nodes: Mapping[str, Node]) -> tuple[Reason, Cause]:
+def repair_reason(job: Job, nodes: Mapping[str, Node]) -> tuple[Reason, Cause]:
     """Why a running job cannot stay as it is: its bounds, or somebody, ask for another size, or nodes are lost."""
     lost = lost_nodes(job, nodes)
     asked = {"by": job.spec.asked} if outside_bounds(job) is not None else {}

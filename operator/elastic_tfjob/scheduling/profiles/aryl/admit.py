@@ -75,7 +75,7 @@ def _to_clear(round_: Round, tails: Tails, job: Job, group: ReplicaGroup, allowe
     """The nodes to take flexible replicas from, so that the job's minimum of this group has room; none where even all
     of them would not do. Those first that give most replicas room for the least that leaves."""
     room, request = round_.room, group.request
-    found: list[tuple[float, int, str, int]] = []
+    donations: list[tuple[float, int, str, int]] = []
     wanted, more = job.spec.minimum.get(group.type, 0), 0
     for name, most in tails.total.items():
         i = room.index.get(name)
@@ -90,7 +90,7 @@ def _to_clear(round_: Round, tails: Tails, job: Job, group: ReplicaGroup, allowe
         gained = room.fit(i, request, flexible.times(-1)) - room.fit(i, request)
         if gained > 0:
             share = flexible.dominant_share(room.capacity[i])
-            found.append((share / gained, i, name, gained))
+            donations.append((share / gained, i, name, gained))
             more += gained
     if not more:
         return []
@@ -101,7 +101,7 @@ def _to_clear(round_: Round, tails: Tails, job: Job, group: ReplicaGroup, allowe
     if more < missing:
         return []
     chosen: list[str] = []
-    for _, _, name, gained in sorted(found):
+    for _, _, name, gained in sorted(donations):
         if missing <= 0:
             break
         chosen.append(name)
@@ -132,7 +132,7 @@ def _could_fit(round_: Round, spec: JobSpec) -> bool:
 
     def count() -> bool:
         for group in spec.groups:
-            allowed = room.allowed_own(spec, group.type)
+            allowed = room.admission.own(spec, group.type)
             there = range(len(room.nodes)) if allowed is None else allowed
             if sum(room.fit_empty(i, group.request) for i in there) < spec.minimum.get(group.type, 0):
                 return False

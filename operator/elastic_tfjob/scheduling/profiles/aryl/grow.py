@@ -31,9 +31,9 @@ def grow(round_: Round, tails: Tails) -> None:
             for key in sorted(tails.elastic)
             if key not in in_vain and _room_for_one(round_, place, job := round_.job(key))
         ]
-        ladders = [(job, *_ladder(round_, job)) for job in growing]
+        choices = [(job, *_choices(round_, job)) for job in growing]
         for accelerators in (True, False):
-            alike = [found for found in ladders if found[2] and _uses_accelerators(found[0]) == accelerators]
+            alike = [choice for choice in choices if choice[2] and _uses_accelerators(choice[0]) == accelerators]
             if not alike:
                 continue
             free = round_.room.free_accelerators if accelerators else round_.room.free_cpu
@@ -108,7 +108,7 @@ def _room_for_one(round_: Round, place: Apart, job: Job) -> bool:
     return any(find(group.request, where[WORKER]) is not None for where in place.wheres(job.spec, room, held))
 
 
-def _ladder(round_: Round, job: Job) -> tuple[list[Counts], list[Item]]:
+def _choices(round_: Round, job: Job) -> tuple[list[Counts], list[Item]]:
     """The sizes above what the job holds, and of each what it takes more and the seconds that it saves."""
     spec, held = job.spec, counts_of(round_.placement(job))
     group = spec.group(WORKER)

@@ -42,14 +42,14 @@ def allot(groups: Sequence[Sequence[Item]], capacity: float) -> list[int]:
 
 def corners(points: Sequence[Item]) -> list[int]:
     """Which of these points are corners of the least concave line above all, as long as it rises."""
-    found: list[int] = []
+    kept: list[int] = []
     for k, (x, y) in enumerate(points):
-        if found and y <= points[found[-1]][1]:
+        if kept and y <= points[kept[-1]][1]:
             continue
-        while len(found) > 1:
-            (ax, ay), (bx, by) = points[found[-2]], points[found[-1]]
+        while len(kept) > 1:
+            (ax, ay), (bx, by) = points[kept[-2]], points[kept[-1]]
             if (y - by) * (bx - ax) < (by - ay) * (x - bx):
                 break
-            found.pop()
-        found.append(k)
-    return found
+            kept.pop()
+        kept.append(k)
+    return kept

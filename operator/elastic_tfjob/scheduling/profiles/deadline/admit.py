@@ -52,7 +52,7 @@ def guarantee(outlook: Outlook) -> None:
         else:
             dropped.append((_area(case), k, case))
             case.why = Reason("deadline-no-room")
-    for _, _, case in sorted(dropped, key=lambda each: each[:2]):
+    for _, _, case in sorted(dropped, key=lambda entry: entry[:2]):
         _book(outlook, case)
     for case in outlook.cases:
         if case.booking is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_tfjob.scheduling.forecasts import prediction_of
-from elastic_tfjob.scheduling.profiles.deadline.ladders import Ladders
+from elastic_tfjob.scheduling.profiles.deadline.increments import CurveIncrements
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, Node, Snapshot
 from elastic_tfjob.speed.history import Past
@@ -58,8 +58,8 @@ class Curve:
         return Plain(self.rates.tolist(), self.share.tolist(), self.demand.tolist())
 
     @cached_property
-    def ladders(self) -> Ladders:
-        return Ladders(*self.plain)
+    def increments(self) -> CurveIncrements:
+        return CurveIncrements(*self.plain)
 
     @cached_property
     def _rows(self) -> Mapping[frozenset[tuple[str, int]], int]:
@@ -74,33 +74,33 @@ def _held(counts: Counts) -> frozenset[tuple[str, int]]:
     return frozenset((type_, n) for type_, n in counts.items() if n)
 
 
-def climb(job: Job, total: Resources, how: Sizes, past: Past | None, nodes: Mapping[str, Node]) -> Curve | None:
+def curve_of(job: Job, total: Resources, how: Sizes, past: Past | None, nodes: Mapping[str, Node]) -> Curve | None:
     """None: no size of it fits the cluster."""
     # Without the law of utilisation: after each change nothing would be known of it for a while, and the speeds
     # believed would change with that.
     known = replace(prediction_of(job, past, nodes), use={})
-    found = list(_useful(job, known, total, how))
-    if found:
-        return _curve(job.spec, found, total, True)
+    useful = list(_useful(job, known, total, how))
+    if useful:
+        return _curve(job.spec, useful, total, True)
     unknown = replace(known, speed=None, past=None, steps_per_s=0.0, estimate=(job.spec.minimum, 1.0))
-    found = list(_useful(replace(job, speed=None), unknown, total, how))
-    return prior(_curve(job.spec, found, total, False)) if found else None
+    useful = list(_useful(replace(job, speed=None), unknown, total, how))
+    return prior(_curve(job.spec, useful, total, False)) if useful else None
 
 
-def _curve(spec: JobSpec, found: list[tuple[Counts, float]], total: Resources, known: bool) -> Curve:
-    demands = [spec.demand(counts) for counts, _ in found]
+def _curve(spec: JobSpec, useful: list[tuple[Counts, float]], total: Resources, known: bool) -> Curve:
+    demands = [spec.demand(counts) for counts, _ in useful]
     demand = np.array([Resources(), *demands], dtype=np.float64)
     share = np.array([0.0, *(max(each.dominant_share(total), 1e-12) for each in demands)])
     columns = tuple(int(c) for c in np.flatnonzero(demand.any(axis=0)))
-    return Curve(tuple(c for c, _ in found), np.array([0.0, *(r for _, r in found)]), demand, share, columns, known)
+    return Curve(tuple(c for c, _ in useful), np.array([0.0, *(r for _, r in useful)]), demand, share, columns, known)
 
 
 def _useful(job: Job, known: Prediction, total: Resources, how: Sizes) -> Iterator[tuple[Counts, float]]:
     """Sizes and their speed, the smallest first, each faster than all before it."""
     spec, fastest = job.spec, 0.0
     servers = spec.group(PS)
-    climbs = spec.elastic and servers is not None and servers.minimum < servers.maximum
-    for counts in _with_servers(job, known, total) if climbs else _by_workers(job, how):
+    adds_servers = spec.elastic and servers is not None and servers.minimum < servers.maximum
+    for counts in _with_servers(job, known, total) if adds_servers else _by_workers(job, how):
         if not spec.demand(counts).within(total):
             continue
         rate = _rate(job, known, counts)
@@ -166,10 +166,10 @@ def _with_servers(job: Job, known: Prediction, total: Resources) -> Iterator[Cou
         for _ in range(EACH_UP_TO):
             if size == bounds:
                 break
-            found = _best_more(job, known, total, (size, bounds), harm=bounds is not most)
-            if found is None:
+            larger = _best_more(job, known, total, (size, bounds), harm=bounds is not most)
+            if larger is None:
                 break
-            size = found
+            size = larger
             yield size
 
 
@@ -202,7 +202,7 @@ class CurveView:
 
     def __init__(self, total: Resources, how: Sizes) -> None:
         self._total, self._how = total, how
-        self._kept: dict[str, tuple[Past | None, bool, Curve | None]] = {}
+        self._kept: dict[str, tuple[Past | None, bool, Curve | None, int]] = {}
 
     def change(self, before: Job | None, after: Job | None, now: float) -> None:
         if before is None:
@@ -220,14 +220,16 @@ class CurveView:
     def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
         return False
 
-    def of(self, job: Job, past: Past | None, nodes: Mapping[str, Node], settled: bool) -> Curve | None:
-        """`settled`: whether the speed at which it trains now is to be believed."""
+    def of(self, job: Job, past: Past | None, nodes: Mapping[str, Node], settled: bool) -> tuple[Curve | None, int]:
+        """The curve of a job, and the row that it has; 0 where it has none of them. `settled`: whether the speed at
+        which it trains now is to be believed."""
         kept = self._kept.get(job.spec.key)
         if kept is None or kept[0] is not past or kept[1] != settled:
             seen = job if settled else replace(job, steps_per_s=0.0)
-            kept = past, settled, climb(seen, self._total, self._how, past, nodes)
+            curve = curve_of(seen, self._total, self._how, past, nodes)
+            kept = past, settled, curve, 0 if curve is None or not job.placement else curve.index(job.counts)
             self._kept[job.spec.key] = kept
-        return kept[2]
+        return kept[2:]
 
 
 def curve_view(total: Resources, how: Sizes) -> Callable[[Snapshot], CurveView]:

@@ -79,7 +79,7 @@ class Outlook:
             if running:
                 free = free.plus(job.holds)
             past = snapshot.past(job.spec)
-            curve = curves.of(job, past, snapshot.nodes, settled(job, now, settings.settle_s))
+            curve, current = curves.of(job, past, snapshot.nodes, settled(job, now, settings.settle_s))
             if curve is None:
                 if running:
                     free = free.minus(job.holds)
@@ -90,7 +90,6 @@ class Outlook:
             steps = left[0] if left is not None and isfinite(left[0]) else inf
             by = job.spec.deadline_s
             by_s = by - now if by is not None and isfinite(by) else inf
-            current = curve.index(job.counts) if running else 0
             delay = max(0.0, job.observed_s - now) if running else 0.0
             need = Need(steps, by_s, delay, settings.pause_s, current)
             self.cases.append(Case(job, curve, need, current, probe=self._probe(job, curve)))

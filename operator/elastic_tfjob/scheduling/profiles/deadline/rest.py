@@ -1,6 +1,6 @@
 """What deadlines leave over goes where it brings most."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf, isfinite
 from typing import Final
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_tfjob.scheduling.profiles.deadline.curves import Floats
-from elastic_tfjob.scheduling.profiles.deadline.ladders import DEMAND, GAIN, HAD, NO_LADDER, ROW, Ladder, Way
+from elastic_tfjob.scheduling.profiles.deadline.increments import DEMAND, GAIN, HAD, NO_INCREMENTS, ROW, Increments, Way
 from elastic_tfjob.scheduling.profiles.deadline.outlook import Case, Outlook
 from elastic_tfjob.scheduling.toolkit.cost import time_left_s
 
@@ -37,9 +37,11 @@ class Rest:
         self._bonus = 1 + outlook.settings.keep
         """By this much more what a job has is worth to it than the same to another."""
         self._kept = -1
-        self._values: Floats = np.zeros(0)
+        self._values: Floats = np.zeros(len(self._cases))
+        self._untold: Sequence[int] = range(len(self._cases))
+        """Those whose worth goes by what is usual; at first all."""
         self._ways = [_way(case, outlook.settings.min_gain) for case in self._cases]
-        self._ladders = [NO_LADDER] * len(self._cases)
+        self._increments = [NO_INCREMENTS] * len(self._cases)
 
     def share(self, lowered: Iterable[int] | None = None) -> None:
         """Share all that is free: the rows of the cases become what each gets beside the row that it has. `lowered`:
@@ -53,7 +55,7 @@ class Rest:
     def _look(self, lowered: Iterable[int] | None) -> None:
         self._value()
         for k in range(len(self._cases)) if lowered is None else lowered:
-            self._ladders[k] = self._ladder(k)
+            self._increments[k] = self._increments_of(k)
 
     def _value(self) -> None:
         """What a step per second, for the share of the cluster, is worth to each case: as long as no more of them stay
@@ -61,42 +63,45 @@ class Rest:
         kept = sum(case.kept for case in self._cases)
         if kept == self._kept:
             return
-        self._kept, usual, now = kept, _usual_s(self._cases), self._outlook.round.now
-        values = []
-        for case in self._cases:
+        self._kept, now = kept, self._outlook.round.now
+        if not self._untold:
+            return
+        usual = _usual_s(self._cases)
+        for k in self._untold:
+            case = self._cases[k]
             left_s = max(LEAST_S, _left_s(case, now, usual))
             age_s = max(0.0, now - case.job.spec.arrival_s)
-            values.append((1 + age_s / left_s) / (left_s * case.curve.plain.rates[1]))
-        self._values = np.array(values)
+            self._values[k] = (1 + age_s / left_s) / (left_s * case.curve.plain.rates[1])
+        self._untold = [k for k in self._untold if not _told(self._cases[k])]
 
-    def _ladder(self, k: int) -> Ladder:
+    def _increments_of(self, k: int) -> Increments:
         case, way = self._cases[k], self._ways[k]
         if case.kept or (case.probe and case.row):
-            return NO_LADDER
+            return NO_INCREMENTS
         most = max(1, case.current) if case.probe and case.most is None else case.most
         if most is not None and most < way.last:
             way = self._ways[k] = Way(way.current, way.first, most)
-        return case.curve.ladders.ladder(case.row, way)
+        return case.curve.increments.of(case.row, way)
 
     def _while_room(self, free: list[float]) -> tuple[list[Entry], list[float]]:
         """Take the turns that come before all in which something is short: what is asked for next, and what is free
         then."""
-        ladders = self._ladders
-        lengths = np.array([len(ladder) for ladder in ladders])
+        by_case = self._increments
+        lengths = np.array([len(increments) for increments in by_case])
         asking = np.flatnonzero(lengths)
         if not len(asking):
             return [], free
-        rungs = np.concatenate(ladders)
-        demand = rungs[:, DEMAND]
-        whose, firsts = np.arange(len(ladders)).repeat(lengths), lengths.cumsum() - lengths
-        gains = rungs[:, GAIN] * self._values[whose] * np.where(rungs[:, HAD], self._bonus, 1.0)
+        increments = np.concatenate(by_case)
+        demand = increments[:, DEMAND]
+        whose, firsts = np.arange(len(by_case)).repeat(lengths), lengths.cumsum() - lengths
+        gains = increments[:, GAIN] * self._values[whose] * np.where(increments[:, HAD], self._bonus, 1.0)
         keys = -_falling(gains, whose)
-        # Who does not find room for its first rung asks for a smaller one, and is not among those that climb.
+        # Who does not find room for its first increment asks for a smaller one, and is not among those that rise.
         small = asking[(demand[firsts[asking]] > free).any(axis=1)]
         heap = [entry for k in small.tolist() if (entry := self._next(k, free)) is not None]
-        climbs = np.ones(len(ladders), dtype=np.bool_)
-        climbs[small] = False
-        order = np.flatnonzero(climbs[whose])
+        rises = np.ones(len(by_case), dtype=np.bool_)
+        rises[small] = False
+        order = np.flatnonzero(rises[whose])
         order = order[keys[order].argsort(kind="stable")]
         left = np.array(free) - demand[order].cumsum(axis=0)
         # What a case asks for next is chosen when it has got the last: it has to fit then, and when its turn comes.
@@ -106,12 +111,14 @@ class Rest:
         turns = int(short.argmax()) if short.any() else len(order)
         if heap:
             turns = min(turns, int(np.searchsorted(keys[order], min(heap)[0])))
-        got = np.bincount(whose[order[:turns]], minlength=len(ladders))
+        got = np.bincount(whose[order[:turns]], minlength=len(by_case))
         for k in np.flatnonzero(got).tolist():
-            self._cases[k].row = int(rungs[firsts[k] + got[k] - 1, ROW])
-        following = np.flatnonzero(climbs & (got < lengths))
+            self._cases[k].row = int(increments[firsts[k] + got[k] - 1, ROW])
+        following = np.flatnonzero(rises & (got < lengths))
         at = (firsts + got)[following]
-        heap += zip((-gains[at]).tolist(), following.tolist(), rungs[at, ROW].astype(np.int64).tolist(), strict=True)
+        heap += zip(
+            (-gains[at]).tolist(), following.tolist(), increments[at, ROW].astype(np.int64).tolist(), strict=True
+        )
         return heap, left[turns - 1].tolist() if turns else free
 
     def _one_by_one(self, heap: list[Entry], free: list[float]) -> None:
@@ -142,7 +149,7 @@ class Rest:
         start, last = way.beyond(row)
         held = demand[row]
         cpu, memory, accelerators, pods, storage = free
-        for larger, gain in reversed(case.curve.ladders.better(row, start)):
+        for larger, gain in reversed(case.curve.increments.better(row, start)):
             want = demand[larger]
             if (
                 larger <= last
@@ -173,31 +180,32 @@ def _way(case: Case, min_gain: float) -> Way:
 
 
 def _falling(gains: Floats, whose: NDArray[np.int64]) -> Floats:
-    """By when each rung has its turn: one that gains more than the one below it comes right after that."""
+    """By when each increment has its turn: one that gains more than the one below it comes right after that."""
     rises = np.flatnonzero((gains[1:] > gains[:-1]) & (whose[1:] == whose[:-1]))
     if not len(rises):
         return gains
-    found = gains.copy()
+    falling = gains.copy()
     for k in np.unique(whose[rises]).tolist():
         first, end = np.searchsorted(whose, (k, k + 1)).tolist()
-        found[first:end] = np.minimum.accumulate(gains[first:end])
-    return found
+        falling[first:end] = np.minimum.accumulate(gains[first:end])
+    return falling
 
 
 def _left_s(case: Case, now: float, usual: float) -> float:
     """Seconds that the job has left at its least size; where nothing tells that, what is usual, but no less than it has
     run so far."""
-    if case.curve.known and case.need.left < inf:
+    if _told(case):
         return case.need.left / case.curve.plain.rates[1]
     lasts = time_left_s(case.job, now)
     return lasts if case.job.spec.duration_s is not None and case.job.spec.total_steps is None else max(usual, lasts)
 
 
+def _told(case: Case) -> bool:
+    """Whether it is known how long the job has left."""
+    return case.curve.known and case.need.left < inf
+
+
 def _usual_s(cases: list[Case]) -> float:
     """What jobs that are known have left, in the mean."""
-    known = [
-        case.need.left / case.curve.plain.rates[1]
-        for case in cases
-        if not case.kept and case.curve.known and case.need.left < inf
-    ]
+    known = [case.need.left / case.curve.plain.rates[1] for case in cases if not case.kept and _told(case)]
     return sum(known) / len(known) if known else LEAST_S

@@ -6,6 +6,7 @@ from math import inf
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elastic_tfjob.scheduling.profiles.deadline.curves import Curve, Floats
 from elastic_tfjob.scheduling.resources import Resources
@@ -33,15 +34,18 @@ class Need:
 
     def steps(self, curve: Curve) -> Floats:
         """By row of the curve: steps it would make if it trained all the time, in which the pauses count as steps."""
-        idle = np.full(len(curve.rates), self.delay_s + self.pause_s)
+        steps: Floats = self.left + (self.delay_s + self.pause_s) * curve.rates
         if self.current:
-            idle[self.current] = self.delay_s
-        steps: Floats = self.left + idle * curve.rates
+            steps[self.current] = self.left + self.delay_s * curve.rates[self.current]
         return steps
 
     def least_s(self, curve: Curve) -> float:
         """Seconds to its end at the best size."""
-        return float((self.steps(curve)[1:] / curve.rates[1:]).min()) if len(curve.rates) > 1 else inf
+        left, idle_s, rates = self.left, self.delay_s + self.pause_s, curve.plain.rates
+        least = min(((left + idle_s * rate) / rate for rate in rates[1:]), default=inf)
+        if self.current:
+            least = min(least, (left + self.delay_s * rates[self.current]) / rates[self.current])
+        return least
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +79,24 @@ class Timeline:
         slots = max(1, int(np.searchsorted(self.starts, until_s)))
         self.free[:, :slots] -= times * np.array(demand, dtype=np.float64)[:, None]
 
-    def book(self, curve: Curve, need: Need, rows: int | None = None) -> Booking | None:
-        """Set aside the least cap with which the job is done in time, as early as there is room; None where it is not.
-        `rows`: only so many sizes."""
+    def book(self, curve: Curve, need: Need) -> Booking | None:
+        """Set aside the least cap with which the job is done in time, as early as there is room; None where it is
+        not."""
         slots = int(self.starts.searchsorted(need.by_s))
         if not slots:
             return None
-        rows = len(curve.rates) - 1 if rows is None else rows
+        rows = len(curve.rates) - 1
         widths = self.widths[:slots]
         if self.starts[slots - 1] + widths[-1] > need.by_s:
             widths = widths.copy()
             widths[-1] = need.by_s - self.starts[slots - 1]
-        fits = np.full(slots, rows)
-        for column in curve.columns:
-            room = self.free[column, :slots] + ROUNDING
-            np.minimum(fits, curve.demand[1 : rows + 1, column].searchsorted(room, side="right"), out=fits)
+        fits = self._fits(curve, slots)
         time_at = np.bincount(fits, weights=widths, minlength=rows + 1)
-        rates = curve.rates[: rows + 1]
+        rates = curve.rates
         above = time_at[::-1].cumsum()[::-1]
         made = rates * above
         made[1:] += (rates * time_at).cumsum()[:-1]
-        steps = need.steps(curve)[: rows + 1]
+        steps = need.steps(curve)
         enough = made >= steps * (1 - 1e-12)
         enough[0] = False
         cap = int(enough.argmax())
@@ -115,6 +116,15 @@ class Timeline:
         self._add(taken, -1)
         area = float(curve.share[used] * part @ self.widths[: last + 1])
         return Booking(int(used[0]), cap, taken, area)
+
+    def _fits(self, curve: Curve, slots: int) -> NDArray[np.int64]:
+        """The largest row for which there is room, by slot."""
+        room = self.free[:, :slots] + ROUNDING
+        fits: NDArray[np.int64] | None = None
+        for column in curve.columns:
+            there = curve.demand[1:, column].searchsorted(room[column], side="right")
+            fits = there if fits is None else np.minimum(fits, there, out=fits)
+        return np.full(slots, len(curve.rates) - 1) if fits is None else fits
 
     def release(self, booking: Booking) -> None:
         self._add(booking.taken, 1)

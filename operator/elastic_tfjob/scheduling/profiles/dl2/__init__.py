@@ -27,6 +27,6 @@ class Dl2Parameters(ElasticParameters):
     weights: str = Field("", max_length=4096, description="a .npz file of train-policy; empty: the one that is shipped")
 
     def stages(self) -> Stages:
-        found = read(self.weights)
-        step: Step = HullRule(instead_of=found) if isinstance(found, str) else LearnedSizes(found)
+        network = read(self.weights)
+        step: Step = HullRule(instead_of=network) if isinstance(network, str) else LearnedSizes(network)
         return Stages(Fifo(), (step,), needs("speed", "stop"), drifts=True)

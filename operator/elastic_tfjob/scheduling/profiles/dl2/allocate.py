@@ -48,12 +48,12 @@ class LearnedSizes:
     network: Network
 
     def __call__(self, round_: Round) -> None:
-        found, free = candidates(round_, OpenJobs[Scored], self.climb, self)
-        known = [each.known for each in found.known]
-        moment = self.network.of_jobs(job_features(found.jobs, known, round_.room.total, round_.now))
-        apply_rows(round_, found, give(found.known, moment.tolist(), free), Reason("learned"))
+        jobs, free = candidates(round_, OpenJobs[Scored], self.sizes_of, self)
+        known = [job.known for job in jobs.known]
+        moment = self.network.of_jobs(job_features(jobs.jobs, known, round_.room.total, round_.now))
+        apply_rows(round_, jobs, give(jobs.known, moment.tolist(), free), Reason("learned"))
 
-    def climb(self, job: Job, total: Resources) -> Scored:
+    def sizes_of(self, job: Job, total: Resources) -> Scored:
         known = known_of(job, total)
         if known.features is None or known.may is None:
             return Scored(known, None)

@@ -134,20 +134,20 @@ def best_gains(root: Floats, replicas: Floats, p: Floats, w: Floats) -> Floats:
     gain = (root[None, None] - root[:, :, None, None]) / np.where(cost > 0, cost, np.inf)
     as_many, more = p[None, :] >= p[:, None], p[None, :] > p[:, None]
     as_wide, wider = w[None, :] >= w[:, None], w[None, :] > w[:, None]
-    found = [
+    columns = [
         np.where(up[:, None, :, None] & across[None, :, None, :], gain, -np.inf).max(axis=(2, 3))
         for up, across in ((as_many, wider), (more, as_wide), (more, wider))
     ]
-    return np.stack(found)
+    return np.stack(columns)
 
 
 def next_gains(root: Floats, p: Floats, w: Floats) -> Floats:
     """By action and size: what the next size gains per replica; 0 where there is none."""
-    found = np.zeros((len(ACTIONS), *root.shape))
-    found[0, :, :-1] = np.diff(root, axis=1) / np.diff(w)
-    found[1, :-1, :] = np.diff(root, axis=0) / np.diff(p)[:, None]
-    found[2, :-1, :-1] = (root[1:, 1:] - root[:-1, :-1]) / (np.diff(p)[:, None] + np.diff(w)[None, :])
-    return found
+    gains = np.zeros((len(ACTIONS), *root.shape))
+    gains[0, :, :-1] = np.diff(root, axis=1) / np.diff(w)
+    gains[1, :-1, :] = np.diff(root, axis=0) / np.diff(p)[:, None]
+    gains[2, :-1, :-1] = (root[1:, 1:] - root[:-1, :-1]) / (np.diff(p)[:, None] + np.diff(w)[None, :])
+    return gains
 
 
 def job_features(jobs: Sequence[Job], known: Sequence[Known], total: Resources, now: float) -> Floats:
@@ -156,7 +156,7 @@ def job_features(jobs: Sequence[Job], known: Sequence[Known], total: Resources, 
         return np.zeros((0, len(JOB_FEATURES)))
     done = np.array([job.steps_at(now) for job in jobs])
     whole = np.array([job.spec.total_steps or 0.0 for job in jobs])
-    one = np.array([each.one for each in known])
+    one = np.array([job.one for job in known])
     age = np.array([now - job.spec.arrival_s for job in jobs])
     unknown = (whole <= 0) | (one <= 0)
     seconds = np.divide(whole - done, one, out=np.ones(len(jobs)), where=~unknown)
@@ -164,9 +164,9 @@ def job_features(jobs: Sequence[Job], known: Sequence[Known], total: Resources, 
     told = left[~unknown]
     mean = told.mean() if len(told) else 0.0
     # Not as an array: what many jobs ask for in vain may be more than 64 bits hold.
-    least = Resources(*map(sum, zip(*(each.grid.demand[0] for each in known), strict=True)))
+    least = Resources(*map(sum, zip(*(job.grid.demand[0] for job in known), strict=True)))
     crowd = np.log10(max(least.dominant_share(total), LEAST_GAIN))
-    found = np.stack(
+    features = np.stack(
         [
             left,
             np.where(unknown, 0.0, left - mean),
@@ -178,5 +178,5 @@ def job_features(jobs: Sequence[Job], known: Sequence[Known], total: Resources, 
         ],
         axis=-1,
     )
-    clipped: Floats = np.clip(found, -FURTHEST, FURTHEST)
+    clipped: Floats = np.clip(features, -FURTHEST, FURTHEST)
     return clipped

@@ -61,13 +61,13 @@ class Network:
     def of_sizes(self, features: Floats) -> Floats:
         """The sizes' part of the scores: n x 3."""
         inner = np.tanh(features @ self.hidden + self.hidden_bias)
-        found: Floats = inner @ self.output + self.output_bias + features @ self.size_skip
-        return found
+        values: Floats = inner @ self.output + self.output_bias + features @ self.size_skip
+        return values
 
     def of_jobs(self, features: Floats) -> Floats:
         """The part of jobs and moment: n x 3."""
-        found: Floats = features @ self.job_skip
-        return found
+        values: Floats = features @ self.job_skip
+        return values
 
 
 def shapes(units: int) -> tuple[tuple[int, ...], ...]:
@@ -77,7 +77,7 @@ def shapes(units: int) -> tuple[tuple[int, ...], ...]:
 
 def flat(network: Network) -> Floats:
     """All weights, one after the other."""
-    return np.concatenate([each.ravel() for each in network.arrays])
+    return np.concatenate([array.ravel() for array in network.arrays])
 
 
 def of_flat(weights: Floats, units: int) -> Network:

@@ -44,7 +44,9 @@ class WeightsError(ValueError):
 def as_bytes(network: Network, trained: Mapping[str, Any]) -> bytes:
     """A file with these weights; `trained` says how they came about, for people."""
     file = io.BytesIO()
-    arrays: dict[str, Any] = {name: each.astype(np.float32) for name, each in zip(NAMES, network.arrays, strict=True)}
+    arrays: dict[str, Any] = {
+        name: values.astype(np.float32) for name, values in zip(NAMES, network.arrays, strict=True)
+    }
     np.savez(file, metadata=np.array(json.dumps({**INTERFACE, "trained": dict(trained)})), **arrays)
     return file.getvalue()
 
@@ -78,21 +80,21 @@ def parse(content: bytes) -> Network:
             if sum(member.file_size for member in packed.infolist()) > MOST_BYTES:
                 raise WeightsError(f"more than {MOST_BYTES} bytes when unpacked")
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            found = {name: file[name] for name in (*NAMES, "metadata") if name in file.files}
+            arrays = {name: file[name] for name in (*NAMES, "metadata") if name in file.files}
     except WeightsError:
         raise
     except (OSError, ValueError, KeyError, EOFError, SyntaxError, TypeError, RuntimeError, MemoryError) as error:
         raise WeightsError(f"no .npz file, or a broken one ({type(error).__name__})") from error
     except (zipfile.BadZipFile, zlib.error, OverflowError, AttributeError, IndexError) as error:
         raise WeightsError(f"no .npz file, or a broken one ({type(error).__name__})") from error
-    missing = [name for name in (*NAMES, "metadata") if not isinstance(found.get(name), np.ndarray)]
+    missing = [name for name in (*NAMES, "metadata") if not isinstance(arrays.get(name), np.ndarray)]
     if missing:
         raise WeightsError(f"lacks {', '.join(missing)}")
-    _check_interface(found["metadata"])
-    units = found["hidden_bias"].shape[0] if found["hidden_bias"].ndim == 1 else 0
+    _check_interface(arrays["metadata"])
+    units = arrays["hidden_bias"].shape[0] if arrays["hidden_bias"].ndim == 1 else 0
     if not 1 <= units <= MOST_UNITS:
         raise WeightsError(f"{units} hidden units, not 1 to {MOST_UNITS}")
-    return Network(*(_checked(name, found[name], shape) for name, shape in zip(NAMES, shapes(units), strict=True)))
+    return Network(*(_checked(name, arrays[name], shape) for name, shape in zip(NAMES, shapes(units), strict=True)))
 
 
 def _check_interface(metadata: np.ndarray[Any, Any]) -> None:

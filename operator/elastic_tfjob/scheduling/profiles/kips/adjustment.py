@@ -6,7 +6,7 @@ from elastic_tfjob.scheduling.profiles.kips.settings import Settings
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job, counts_of
 from elastic_tfjob.scheduling.toolkit.cpu_grants import Grants
-from elastic_tfjob.scheduling.toolkit.repair import misfits_view
+from elastic_tfjob.scheduling.toolkit.repair import repair_candidates
 from elastic_tfjob.scheduling.toolkit.taking import Taking
 
 
@@ -24,7 +24,7 @@ class Adjustment:
         snapshot = round_.snapshot
         seen = snapshot.view(("busy", settings), busy_view(settings))
         self.busy, self.silent = seen.uses, seen.silent
-        jobs = map(round_.job, snapshot.view("misfits", misfits_view).keys)
+        jobs = map(round_.job, snapshot.view("repair candidates", repair_candidates).keys)
         self.lent = [job for job in jobs if job.cpu and job.phase == "running" and round_.placement(job)]
         self.short: list[Job] = []
         self.blocked = ""

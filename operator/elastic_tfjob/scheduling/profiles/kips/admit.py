@@ -11,7 +11,7 @@ from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import WORKER, Counts, Job, JobSpec, Placement, counts_of
 from elastic_tfjob.scheduling.toolkit.refusal import lacks
-from elastic_tfjob.scheduling.toolkit.repair import misfit
+from elastic_tfjob.scheduling.toolkit.repair import repair_reason
 from elastic_tfjob.scheduling.toolkit.sizes import Downward, largest, movable
 
 
@@ -71,7 +71,7 @@ def guarantee(adjustment: Adjustment) -> None:
     round_ = adjustment.round
     for key, counts in round_.unmet.items():
         job = round_.job(key)
-        why, cause = misfit(job, round_.snapshot.nodes)
+        why, cause = repair_reason(job, round_.snapshot.nodes)
         adjustment.taking.take(
             job,
             lacking(job.placement, counts) or counts,

@@ -52,18 +52,22 @@ class Weights:
         held: dict[str, dict[str, list[int]]] = {}
         places: dict[str, Reason] = {}
         for name in crowded:
-            jobs = [round_.job(key) for key in load.there[name] if _stays(round_, round_.job(key))]
-            own = sum(not job.migrations for job in jobs)
-            alone_s = {job.key: 1000 * left[job.key] / max(1, load.usable_m(name)) for job in jobs}
-            needs_s = {job.key: alone_s[job.key] * (max(own + 1, mean) if job.migrations else own) for job in jobs}
-            first = [job for job in jobs if job.key in critical]
-            jobs = _in_order(first, needs_s) + _in_order([job for job in jobs if job.key not in critical], needs_s)
-            self._share(round_, name, jobs, held)
-            for rank, job in enumerate(jobs, 1):
-                facts: dict[str, Fact] = {"rank": rank, "of": len(jobs), "node": name}
-                if job.key in critical:
+            jobs = {key: job for key in load.there[name] if _stays(round_, job := round_.job(key))}
+            own = sum(not job.migrations for job in jobs.values())
+            moved, usable_m = max(own + 1, mean), max(1, load.usable_m(name))
+            needs_s = {
+                key: 1000 * left[key] / usable_m * (moved if job.migrations else own) for key, job in jobs.items()
+            }
+            ends = {key: job.since_s + needs_s[key] for key, job in jobs.items()}
+            lent_m = {key: load.jobs[key].lent_m for key in jobs}
+            keys = _in_order([key for key in jobs if key in critical], ends, needs_s, lent_m)
+            keys += _in_order([key for key in jobs if key not in critical], ends, needs_s, lent_m)
+            self._share(round_, name, [jobs[key] for key in keys], held)
+            for rank, key in enumerate(keys, 1):
+                facts: dict[str, Fact] = {"rank": rank, "of": len(keys), "node": name}
+                if key in critical:
                     facts["critical"] = 1
-                places.setdefault(job.key, Reason("cpu-rank", facts))
+                places.setdefault(key, Reason("cpu-rank", facts))
         for key, types in held.items():
             job = round_.job(key)
             cpu = {type_: tuple(each) for type_, each in types.items() if set(each) != {job.spec.requested_cpu(type_)}}
@@ -77,58 +81,60 @@ class Weights:
         if i is None:
             return
         replicas = [
-            (job, type_, k)
+            (job, type_, k, request)
             for job in jobs
             if job.spec.resizable and not job.spec.fixed_cpu and job.phase == "running"
-            for type_, names in round_.placement(job).items()
+            for type_, names in job.placement.items()
+            if (request := job.spec.requested_cpu(type_))
             for k, there in enumerate(names)
-            if there == name and job.spec.requested_cpu(type_)
+            if there == name
         ]
         free = room.cpu[i]
         if len(replicas) < 2 or free <= 0:
             return
         least = settings.floor * room.usable[i].cpu / len(replicas)
-        floors = [max(0, _rounded(least - job.spec.requested_cpu(type_))) for job, type_, _ in replicas]
+        floors = [max(0, _rounded(least - request)) for _, _, _, request in replicas]
         rest = free - sum(floors)
         if rest <= 0:
             return
-        for (job, type_, k), floor in zip(replicas, floors, strict=True):
-            request = job.spec.requested_cpu(type_)
+        taken = 0
+        for (job, type_, k, request), floor in zip(replicas, floors, strict=True):
             more = floor + _rounded(rest * settings.ahead)
-            before = (*job.cpu.get(type_, ()), *[request] * (k + 1))[k] if job.placement == round_.placement(job) else 0
+            has = job.cpu.get(type_, ())
+            before = has[k] if k < len(has) else request
             if abs(before - request - more) <= KEEP * before and floor <= before - request <= floor + rest:
                 more = before - request
             rest -= more - floor
-            room.take_cpu(i, more)
-            each = held.setdefault(job.key, {}).setdefault(type_, [request] * len(round_.placement(job)[type_]))
+            taken += more
+            types = held.setdefault(job.spec.key, {})
+            each = types.get(type_)
+            if each is None:
+                each = types[type_] = [request] * len(job.placement[type_])
             each[k] = request + more
+        room.take_cpu(i, taken)
 
 
 def _rounded(millicores: float) -> int:
     return int(millicores) // STEP_M * STEP_M
 
 
-def _in_order(jobs: list[Job], needs_s: Mapping[str, float]) -> list[Job]:
-    """By the end under equal shares. Two keep the order that they have by the CPU they hold, unless the other way round
-    is better by a part of what they need."""
-    ends = {job.key: job.since_s + needs_s[job.key] for job in jobs}
-    ordered: list[Job] = []
-    for job in sorted(jobs, key=lambda job: (-_holds(job), ends[job.key], job.key)):
+def _in_order(
+    keys: list[str], ends: Mapping[str, float], needs_s: Mapping[str, float], lent_m: Mapping[str, int]
+) -> list[str]:
+    """By the end under equal shares. Two keep the order that they have by the CPU they hold (`lent_m`), unless the
+    other way round is better by a part of what they need."""
+    ordered: list[str] = []
+    for key in sorted(keys, key=lambda key: (-lent_m[key], ends[key], key)):
         k = len(ordered)
-        while k and ends[job.key] + _slack(job, ordered[k - 1], needs_s) < ends[ordered[k - 1].key]:
+        while k and ends[key] + _slack_s(key, ordered[k - 1], needs_s, lent_m) < ends[ordered[k - 1]]:
             k -= 1
-        ordered.insert(k, job)
+        ordered.insert(k, key)
     return ordered
 
 
-def _slack(job: Job, other: Job, needs_s: Mapping[str, float]) -> float:
-    """Seconds by which one has to end earlier to go before the other, who holds more."""
-    return KEEP * max(needs_s[job.key], needs_s[other.key]) if _holds(other) > _holds(job) else 0.0
-
-
-def _holds(job: Job) -> int:
-    """Millicores of its largest replica where CPU is lent to it."""
-    return max((max(each) for each in job.cpu.values()), default=0)
+def _slack_s(key: str, other: str, needs_s: Mapping[str, float], lent_m: Mapping[str, int]) -> float:
+    """Seconds by which a job has to end earlier to go before the other, who holds more."""
+    return KEEP * max(needs_s[key], needs_s[other]) if lent_m[other] > lent_m[key] else 0.0
 
 
 def _stays(round_: Round, job: Job) -> bool:

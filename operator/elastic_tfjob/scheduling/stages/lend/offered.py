@@ -51,14 +51,14 @@ def guests(round_: Round, lent: frozenset[str]) -> list[Guest]:
     """The jobs on these nodes. Only profiles that resize jobs shrink them: others would not let them grow again."""
     shrinks = "resize" in round_.profile.needs and not round_.profile.repack
     running = [(round_.job(entry[4]), shrinks) for entry in round_.running_in_order()]
-    found = []
+    guests = []
     for job, resized in (*running, *((job, False) for job in round_.rescaling())):
         placement = round_.placement(job)
         if any(not lent.isdisjoint(names) for names in placement.values()):
             counts = counts_of(placement)
             minimum = _least(job, counts) if resized and job.spec.resizable else counts
-            found.append(Guest(job.key, placement, minimum, job.spec.stoppable, job.stops))
-    return found
+            guests.append(Guest(job.key, placement, minimum, job.spec.stoppable, job.stops))
+    return guests
 
 
 def _least(job: Job, counts: Counts) -> Counts:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from elastic_tfjob.scheduling.placements import nodes_of
 from elastic_tfjob.scheduling.snapshot import Counts, Placement, counts_of
 
 __all__ = ["RULES", "Guest", "Rule", "Vacated", "vacate"]
@@ -48,12 +49,12 @@ def vacate(
     """
     known, asked = tuple(guests), frozenset(named)
     if rule == "search":
-        found = [_vacated(_Moving(lent, known), asked, wanted, each, seed) for each in ("cost", "fewest", "clears")]
-        most = max(len(each.nodes) for each in found)
+        plans = [_vacated(_Moving(lent, known), asked, wanted, rule, seed) for rule in ("cost", "fewest", "clears")]
+        most = max(len(plan.nodes) for plan in plans)
         before = {guest.key: guest.stops for guest in known}
         return min(
-            (each for each in found if len(each.nodes) == most),
-            key=lambda each: (len(each.stopped), sum(before[key] for key in each.stopped)),
+            (plan for plan in plans if len(plan.nodes) == most),
+            key=lambda plan: (len(plan.stopped), sum(before[key] for key in plan.stopped)),
         )
     return _vacated(_Moving(lent, known), asked, wanted, rule, seed)
 
@@ -93,7 +94,7 @@ class _Moving:
         self._needs: dict[str, int] = {}
         """By job, how many lent nodes it cannot do without."""
         for guest in guests:
-            for node in _nodes(guest.placement):
+            for node in nodes_of(guest.placement):
                 if node in self.left:
                     self.left[node][guest.key] = guest
                     if self._below(guest, node) is None:
@@ -119,7 +120,7 @@ class _Moving:
     def cleared(self, node: str) -> int:
         """How many nodes nobody has to be stopped for any more, once this one's jobs are."""
         stopped = {guest.key for guest in self.to_stop(node)}
-        beside = {name for guest in self.to_stop(node) for name in _nodes(guest.placement) if name in self.left}
+        beside = {name for guest in self.to_stop(node) for name in nodes_of(guest.placement) if name in self.left}
         return sum(all(guest.key in stopped for guest in self.to_stop(name)) for name in beside)
 
     def stopped_before(self, node: str) -> int:
@@ -136,7 +137,7 @@ class _Moving:
             smaller = self._below(guest, node)
             assert smaller is not None
             self.sizes[guest.key] = smaller
-            still = _nodes({t: names[: smaller.get(t, 0)] for t, names in guest.placement.items()})
+            still = nodes_of({t: names[: smaller.get(t, 0)] for t, names in guest.placement.items()})
             for name, there in self.left.items():
                 if name not in still:
                     there.pop(guest.key, None)
@@ -155,7 +156,3 @@ class _Moving:
                 return None
             smaller[type_] = kept
         return smaller if any(smaller.values()) else None
-
-
-def _nodes(placement: Placement) -> set[str]:
-    return {name for names in placement.values() for name in names}

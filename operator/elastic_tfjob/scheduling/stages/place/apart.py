@@ -30,16 +30,16 @@ class Apart:
         if not room.fits_total(spec.demand(add)):
             return None
         for where in self.wheres(spec, room, beside):
-            found = _place(spec, add, room, beside, where)
-            if found is not None:
-                return found
+            nodes = _place(spec, add, room, beside, where)
+            if nodes is not None:
+                return nodes
         return None
 
     def wheres(self, spec: JobSpec, room: FreeCapacity, beside: Placement) -> Iterator[Where]:
         """The nodes for replicas beside these, the kind that is to be tried first."""
         types = [group.type for group in spec.groups]
-        own = {type_: room.allowed_own(spec, type_) for type_ in types}
-        lent = {type_: room.allowed_lent(spec, type_) for type_ in types}
+        own = {type_: room.admission.own(spec, type_) for type_ in types}
+        lent = {type_: room.admission.lent(spec, type_) for type_ in types}
         if not beside:
             yield own
             if any(lent.values()):

@@ -1,4 +1,5 @@
-"""How a job climbs its sizes where nothing else is short: from each size the next one that gains most for its share."""
+"""The increments by which a job grows where nothing else is short: from each size to the one that gains most for its
+share of the cluster."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +10,11 @@ from numpy.typing import NDArray
 
 from elastic_tfjob.scheduling.resources import NOTHING
 
-__all__ = ["DEMAND", "GAIN", "HAD", "NO_LADDER", "ROW", "Ladder", "Ladders", "Way"]
+__all__ = ["DEMAND", "GAIN", "HAD", "NO_INCREMENTS", "ROW", "CurveIncrements", "Increments", "Way"]
 
 MOST_KEPT: Final = 64
-"""So many ladders of one job are kept. Few are asked for: they differ by what it has and what is set aside for it."""
+"""Of one job increments are kept for so many rows and ways. Few are asked for: they differ by what it has and what is
+set aside for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,54 +33,54 @@ class Way:
         return max(row + 1, self.first), self.last
 
 
-Ladder = NDArray[np.float64]
-"""By rung: the row of the curve, the speed gained for the share of the cluster (steps per second), whether the job has
-that already, and what the rung takes by resource (as in Resources)."""
+Increments = NDArray[np.float64]
+"""By increment: the row of the curve, the speed gained for the share of the cluster (steps per second), whether the job
+has that already, and what the increment takes by resource (as in Resources)."""
 ROW: Final = 0
 GAIN: Final = 1
 HAD: Final = 2
 DEMAND: Final = slice(3, None)
-NO_LADDER: Final[Ladder] = np.zeros((0, 3 + len(NOTHING)))
+NO_INCREMENTS: Final[Increments] = np.zeros((0, 3 + len(NOTHING)))
 
 
-class Ladders:
-    """The ladders of a curve, each made once. Arguments are as in Curve: row 0 stands for nothing."""
+class CurveIncrements:
+    """The increments of a curve, from each row found once. Arguments are as in Curve: row 0 stands for nothing."""
 
     def __init__(self, rates: Sequence[float], share: Sequence[float], demand: Sequence[Sequence[float]]) -> None:
         self._rates, self._share, self._demand = rates, share, demand
         self._better: dict[tuple[int, int], list[tuple[int, float]]] = {}
-        self._made: dict[tuple[int, Way], Ladder] = {}
+        self._made: dict[tuple[int, Way], Increments] = {}
 
     def better(self, row: int, start: int) -> list[tuple[int, float]]:
         """The rows from `start` on that gain more for their share, coming from `row`, than all between: with that."""
-        found = self._better.get((row, start))
-        if found is None:
-            found, best = [], 0.0
+        rows = self._better.get((row, start))
+        if rows is None:
+            rows, best = [], 0.0
             rate, held = self._rates[row], self._share[row]
             for k in range(start, len(self._rates)):
                 gain = (self._rates[k] - rate) / (self._share[k] - held + 1e-12 or 1e-300)
                 if gain > best:
                     best = gain
-                    found.append((k, gain))
-            self._better[row, start] = found
-        return found
+                    rows.append((k, gain))
+            self._better[row, start] = rows
+        return rows
 
-    def ladder(self, row: int, way: Way) -> Ladder:
+    def of(self, row: int, way: Way) -> Increments:
         """From this row up."""
-        found = self._made.get((row, way))
-        if found is None:
+        increments = self._made.get((row, way))
+        if increments is None:
             if len(self._made) >= MOST_KEPT:
                 self._made.clear()
-            found = self._made[row, way] = self._climb(row, way)
-        return found
+            increments = self._made[row, way] = self._find(row, way)
+        return increments
 
-    def _climb(self, row: int, way: Way) -> Ladder:
-        rungs: list[list[float]] = []
+    def _find(self, row: int, way: Way) -> Increments:
+        increments: list[list[float]] = []
         while True:
             start, last = way.beyond(row)
-            best = next((each for each in reversed(self.better(row, start)) if each[0] <= last), None)
+            best = next((larger for larger in reversed(self.better(row, start)) if larger[0] <= last), None)
             if best is None:
-                return np.array(rungs, dtype=np.float64).reshape(-1, NO_LADDER.shape[1])
+                return np.array(increments, dtype=np.float64).reshape(-1, NO_INCREMENTS.shape[1])
             taken = [want - has for want, has in zip(self._demand[best[0]], self._demand[row], strict=True)]
-            rungs.append([*best, row < way.current, *taken])
+            increments.append([*best, row < way.current, *taken])
             row = best[0]
