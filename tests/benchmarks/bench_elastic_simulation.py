@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import bench_aryl_simulation as aryl
 import bench_deadline_simulation as deadline
 import bench_hull_simulation as hull
 import bench_kips_simulation as kips
@@ -26,6 +25,8 @@ import bench_specon_simulation as specon
 import click
 import numpy as np
 from anchors import dl2_jobs, traces_dir
+from aryl_workload import COSTS, SERVER, Setting, inference, read_rows, servers, workload
+from bench_kips import SCENARIOS
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -120,14 +121,14 @@ def deadline_ground(case: deadline.Case, traces: Path) -> Ground:
 
 
 def aryl_ground(traces: Path, scale: float) -> Ground:
-    setting = aryl.Setting(scale)
-    rows = aryl.read_rows(traces, setting.clusters)
+    setting = Setting(scale)
+    rows = read_rows(traces, setting.clusters)
 
     def run(profile: Profile, seed: int) -> Outcome:
-        jobs = aryl.workload(rows, setting, seed)
-        nodes = uniform_cluster(aryl.servers(scale), aryl.SERVER.accelerators, 0, 0)
-        pool = aryl.inference(scale) if "loans" in profile.needs else None
-        return Simulation(jobs, nodes, LinearSpeedModel(), profile, costs=aryl.COSTS, inference=pool, seed=seed).run()
+        jobs = workload(rows, setting, seed)
+        nodes = uniform_cluster(servers(scale), SERVER.accelerators, 0, 0)
+        pool = inference(scale) if "loans" in profile.needs else None
+        return Simulation(jobs, nodes, LinearSpeedModel(), profile, costs=COSTS, inference=pool, seed=seed).run()
 
     told: Said = {"oracle": True, "place": "apart", "cooldown_s": 60.0, "interval_s": 0.0}
     return Ground(
@@ -140,7 +141,7 @@ def aryl_ground(traces: Path, scale: float) -> Ground:
 
 def grounds(traces: Path) -> list[Ground]:
     found = [dl2_ground(case, world) for world in hull.WORLDS for case in ("13x30", "24x60")]
-    found += [kips_ground(load) for load in (*kips.LOADS, *kips.SCENARIOS)]
+    found += [kips_ground(load) for load in (*kips.LOADS, *SCENARIOS)]
     found += [specon_ground(placement) for placement in specon.PLACEMENTS]
     found += [
         deadline_ground(case, traces)
