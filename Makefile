@@ -117,6 +117,10 @@ bench-specon-simulation: .venv ## specon, SpeCon as published and rebalance in s
 bench-aryl-simulation: .venv ## aryl beside FIFO and SJF, with and without loans and scaling: a table, and build/bench/aryl-simulation.json (needs the public traces)
 	$(RUN) python tests/benchmarks/bench_aryl_simulation.py
 
+.PHONY: bench-elastic-simulation
+bench-elastic-simulation: .venv ## elastic on the ground of each other profile, beside that one: a table, and build/bench/elastic-simulation.json
+	$(RUN) python tests/benchmarks/bench_elastic_simulation.py
+
 .PHONY: campaign
 campaign: .venv ## the operator against crashes, broken watches, seeded defects, tenants, and faults by seed for SECONDS=600: build/bench/campaign.json
 	PYTHONPATH=tests $(UV) run --frozen --quiet python -m campaign.run --seconds $(or $(SECONDS),600)

@@ -50,11 +50,6 @@ def replicas_on_nodes(placement: Placement) -> dict[str, int]:
     return counts
 
 
-def nodes_of(*placements: Placement) -> set[str]:
-    """The nodes on which any of these has a replica."""
-    return {name for placement in placements for names in placement.values() for name in names}
-
-
 def more_replicas(one: Placement, other: Placement) -> list[str]:
     """The nodes where `one` has more replicas than `other`."""
     has, had = replicas_on_nodes(one), replicas_on_nodes(other)

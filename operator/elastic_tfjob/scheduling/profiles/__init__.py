@@ -13,6 +13,7 @@ from elastic_tfjob.scheduling.profiles.deadline import DeadlineParameters
 from elastic_tfjob.scheduling.profiles.dl2 import Dl2Parameters
 from elastic_tfjob.scheduling.profiles.drf import DrfParameters
 from elastic_tfjob.scheduling.profiles.edf import EdfParameters
+from elastic_tfjob.scheduling.profiles.elastic import ElasticProfileParameters
 from elastic_tfjob.scheduling.profiles.fifo import FifoBackfillParameters, FifoParameters
 from elastic_tfjob.scheduling.profiles.fixed import FixedParameters
 from elastic_tfjob.scheduling.profiles.hull import HullParameters
@@ -46,6 +47,7 @@ PROFILES: dict[str, type[ProfileParameters]] = {
     "specon": SpeconParameters,
     "rebalance": RebalanceParameters,
     "aryl": ArylParameters,
+    "elastic": ElasticProfileParameters,
 }
 
 

@@ -16,7 +16,7 @@ def probe(outlook: Outlook) -> None:
     for case in outlook.cases:
         if not case.probe:
             continue
-        row = max(case.current, 1)
+        row = case.current or outlook.first_row(case, room)
         share, demand = float(case.curve.share[row]), case.job.spec.demand(case.curve.sizes[row - 1])
         if not case.job.placement and used + share > part and used > 0:
             continue

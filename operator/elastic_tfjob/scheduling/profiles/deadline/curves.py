@@ -13,6 +13,7 @@ from elastic_tfjob.scheduling.forecasts import prediction_of
 from elastic_tfjob.scheduling.profiles.deadline.increments import CurveIncrements
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, Node, Snapshot
+from elastic_tfjob.scheduling.toolkit.hull_rule import HullRule
 from elastic_tfjob.speed.history import Past
 from elastic_tfjob.speed.optimus import OnlineSpeed
 from elastic_tfjob.speed.prediction import PRIOR_EXPONENT, Prediction
@@ -20,7 +21,7 @@ from elastic_tfjob.speed.prediction import PRIOR_EXPONENT, Prediction
 __all__ = ["Curve", "CurveView", "Floats", "Sizes", "curve_view"]
 
 Floats = NDArray[np.float64]
-Sizes = Literal["all", "doublings"]
+Sizes = Literal["all", "front", "doublings"]
 
 EACH_UP_TO: Final = 16
 """So many sizes of a job are each looked at; where there are more, the larger ones in steps of about a quarter."""
@@ -57,9 +58,18 @@ class Curve:
     def plain(self) -> Plain:
         return Plain(self.rates.tolist(), self.share.tolist(), self.demand.tolist())
 
+    def increments(self, power: float) -> CurveIncrements:
+        """Where speed counts to this power."""
+        increments = self._increments.get(power)
+        if increments is None:
+            rates, share, demand = self.plain
+            worth = rates if power == 1 else [rate**power for rate in rates]
+            increments = self._increments[power] = CurveIncrements(worth, share, demand)
+        return increments
+
     @cached_property
-    def increments(self) -> CurveIncrements:
-        return CurveIncrements(*self.plain)
+    def _increments(self) -> dict[float, CurveIncrements]:
+        return {}
 
     @cached_property
     def _rows(self) -> Mapping[frozenset[tuple[str, int]], int]:
@@ -100,7 +110,11 @@ def _useful(job: Job, known: Prediction, total: Resources, how: Sizes) -> Iterat
     spec, fastest = job.spec, 0.0
     servers = spec.group(PS)
     adds_servers = spec.elastic and servers is not None and servers.minimum < servers.maximum
-    for counts in _with_servers(job, known, total) if adds_servers else _by_workers(job, how):
+    sizes = _by_workers(job, how)
+    if adds_servers:
+        told = job.speed is not None and not isinstance(job.speed, OnlineSpeed)
+        sizes = _front(job, total) if how == "front" and told else _with_servers(job, known, total)
+    for counts in sizes:
         if not spec.demand(counts).within(total):
             continue
         rate = _rate(job, known, counts)
@@ -129,7 +143,7 @@ def _by_workers(job: Job, how: Sizes) -> Iterator[Counts]:
     low, high = max(group.minimum, 0), group.maximum
     has = {job.counts.get(WORKER, 0), spec.declared.get(WORKER, 0)}
     if how == "doublings" or high - low > MOST_ROOTS:
-        numbers = {high, *(n for n in has if low <= n <= high)} if how == "all" else set[int]()
+        numbers = {high, *(n for n in has if low <= n <= high)} if how != "doublings" else set[int]()
         n = max(low, 1)
         while n <= high:
             numbers.add(n)
@@ -152,6 +166,18 @@ def _thinned(numbers: list[int], kept: set[int]) -> Iterator[int]:
         if k < EACH_UP_TO // 2 or n >= last * STRIDE or n in kept or k == len(numbers) - 1:
             last = n
             yield n
+
+
+def _front(job: Job, total: Resources) -> Iterator[Counts]:
+    """All sizes that are faster than each that costs less, and the one that the job has."""
+    points = HullRule(per_resource=True).front(job, total)
+    sizes = [(cost, size) for cost, _, size in points]
+    if job.placement and job.spec.within_bounds(job.counts) == job.counts:
+        demand = job.spec.demand(job.counts).dominant_share(total) - job.spec.demand(job.spec.minimum).dominant_share(
+            total
+        )
+        sizes.append((demand, job.counts))
+    return (size for _, size in sorted(sizes, key=lambda each: each[0]))
 
 
 def _with_servers(job: Job, known: Prediction, total: Resources) -> Iterator[Counts]:

@@ -1,6 +1,6 @@
 """What the steps of one round share: the jobs it looks at, what is known of each, and what each is to get."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Final
@@ -56,9 +56,9 @@ class Case:
 
 class Outlook:
     """`cases` in the order of deadlines. `total`: what the cluster has; `timeline`: what is free of it, without jobs
-    that cannot be changed now."""
+    that cannot be changed now, and those that are `left_out`, since `plans` does not take them."""
 
-    def __init__(self, round_: Round, settings: Settings) -> None:
+    def __init__(self, round_: Round, settings: Settings, plans: Callable[[Job], bool] | None = None) -> None:
         self.round, self.settings = round_, settings
         now, snapshot = round_.now, round_.snapshot
         open_, free = candidates(round_, OpenJobs, unsized, None)
@@ -68,8 +68,12 @@ class Outlook:
         curves = snapshot.view(("deadline curves", self.total, settings.sizes), curve_view(self.total, settings.sizes))
         self.cases: list[Case] = []
         self.unfit: list[Job] = []
+        self.left_out: list[Job] = []
         looked = {True: 0, False: 0}
         for job in open_.jobs:
+            if plans is not None and not plans(job):
+                self.left_out.append(job)
+                continue
             running = bool(job.placement)
             looked[running] += 1
             if looked[running] > settings.most_planned:
@@ -92,7 +96,8 @@ class Outlook:
             by_s = by - now if by is not None and isfinite(by) else inf
             delay = max(0.0, job.observed_s - now) if running else 0.0
             need = Need(steps, by_s, delay, settings.pause_s, current)
-            self.cases.append(Case(job, curve, need, current, probe=self._probe(job, curve)))
+            case = Case(job, curve, need, current, probe=self._probe(job, curve))
+            self.cases.append(case)
         self.probing = self._fixed_probes(open_.aside)
         self.free = free.positive()
         self.timeline = Timeline(self.free, [case.need.by_s for case in self.cases if case.timed])
@@ -107,6 +112,18 @@ class Outlook:
         now, settle_s = self.round.now, self.settings.settle_s
         fresh = [job for job in fixed if job.steps_per_s <= 0 or not settled(job, now, settle_s)]
         return sum(job.holds.dominant_share(self.total) for job in fresh)
+
+    def first_row(self, case: Case, room: Resources) -> int:
+        """The size that a job of unknown speed starts with: the least, or the largest up to the declared one that there
+        is room for."""
+        if self.settings.start == "least":
+            return 1
+        spec, sizes = case.job.spec, case.curve.sizes
+        most = sum(spec.declared.values())
+        fitting = (
+            k for k, size in enumerate(sizes, 1) if sum(size.values()) <= most and spec.demand(size).within(room)
+        )
+        return max(fitting, default=1)
 
     def lower(self, case: Case, row: int) -> None:
         """Have a job get less than what was set aside for it now: there are no nodes for that."""

@@ -34,6 +34,7 @@ class Rest:
 
     def __init__(self, outlook: Outlook) -> None:
         self._outlook, self._cases = outlook, outlook.cases
+        self._power = outlook.settings.speed_power
         self._bonus = 1 + outlook.settings.keep
         """By this much more what a job has is worth to it than the same to another."""
         self._kept = -1
@@ -66,12 +67,13 @@ class Rest:
         self._kept, now = kept, self._outlook.round.now
         if not self._untold:
             return
-        usual = _usual_s(self._cases)
+        usual, settings = _usual_s(self._cases), self._outlook.settings
         for k in self._untold:
             case = self._cases[k]
             left_s = max(LEAST_S, _left_s(case, now, usual))
-            age_s = max(0.0, now - case.job.spec.arrival_s)
-            self._values[k] = (1 + age_s / left_s) / (left_s * case.curve.plain.rates[1])
+            age_s = max(0.0, now - case.job.spec.arrival_s) if settings.ageing else 0.0
+            slow = left_s**settings.left_power * case.curve.plain.rates[1] ** self._power
+            self._values[k] = (1 + age_s / left_s) / slow
         self._untold = [k for k in self._untold if not _told(self._cases[k])]
 
     def _increments_of(self, k: int) -> Increments:
@@ -81,7 +83,7 @@ class Rest:
         most = max(1, case.current) if case.probe and case.most is None else case.most
         if most is not None and most < way.last:
             way = self._ways[k] = Way(way.current, way.first, most)
-        return case.curve.increments.of(case.row, way)
+        return case.curve.increments(self._power).of(case.row, way)
 
     def _while_room(self, free: list[float]) -> tuple[list[Entry], list[float]]:
         """Take the turns that come before all in which something is short: what is asked for next, and what is free
@@ -149,7 +151,7 @@ class Rest:
         start, last = way.beyond(row)
         held = demand[row]
         cpu, memory, accelerators, pods, storage = free
-        for larger, gain in reversed(case.curve.increments.better(row, start)):
+        for larger, gain in reversed(case.curve.increments(self._power).better(row, start)):
             want = demand[larger]
             if (
                 larger <= last

@@ -18,8 +18,10 @@ class Settings(ElasticParameters):
         0, ge=0, le=MAX_ENTRIES, description="sizes measured before a job starts (simulation without oracle)"
     )
     pause_s: Seconds = Field(1.0, description="what a start or a change of size is expected to stop training for")
-    sizes: Literal["all", "doublings"] = Field(
-        "all", description="worker counts that a job may get: all, or the least one times a power of two"
+    sizes: Literal["all", "front", "doublings"] = Field(
+        "all",
+        description="sizes that a job may get: all worker counts, with parameter servers those on the way of the best "
+        "next one; front: with these all that no cheaper one is as fast as; or the least size times a power of two",
     )
     probe_share: float = Field(
         0.1, ge=0, le=1, description="part of the cluster for jobs of unknown speed, each at its least size"
@@ -31,6 +33,22 @@ class Settings(ElasticParameters):
     exchanges: int = Field(3, ge=0, le=64, description="jobs that are tried in exchange for one that does not fit")
     keep: float = Field(
         10.0, ge=0, le=1000, description="how much more what a running job has is worth to it than the same to another"
+    )
+    speed_power: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="beside deadlines, speed counts to this power: below 1 more jobs get some of the rest",
+    )
+    left_power: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="beside deadlines, the time left counts to this power: 1 shortest first, 0 all alike",
+    )
+    ageing: bool = Field(True, description="beside deadlines, a job counts more the longer it is there")
+    start: Literal["least", "declared"] = Field(
+        "least", description="the size that a job of unknown speed starts with, where there is room"
     )
     most_planned: int = Field(
         400, ge=1, le=MAX_ENTRIES * 100, description="waiting jobs, and running ones, that one round looks at"

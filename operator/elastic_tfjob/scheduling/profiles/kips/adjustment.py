@@ -13,14 +13,15 @@ from elastic_tfjob.scheduling.toolkit.taking import Taking
 class Adjustment:
     """`lent`: running jobs that held more CPU than they request when the round began. `short`: busy jobs that got less
     CPU than they could use. `blocked`: the first waiting job that could not start now, but could on an empty cluster.
+    `ranked`: keys of jobs that hold CPU by another rule, which are given none here.
     """
 
-    def __init__(self, round_: Round, settings: Settings) -> None:
+    def __init__(self, round_: Round, settings: Settings, donors: IdleFirst | None = None) -> None:
         self.round = round_
         self.settings = settings
         self.costs = settings.costs
         self.grants = Grants(round_)
-        self.taking = Taking(round_, IdleFirst(round_, settings))
+        self.taking = Taking(round_, donors or IdleFirst(round_, settings))
         snapshot = round_.snapshot
         seen = snapshot.view(("busy", settings), busy_view(settings))
         self.busy, self.silent = seen.uses, seen.silent
@@ -28,6 +29,7 @@ class Adjustment:
         self.lent = [job for job in jobs if job.cpu and job.phase == "running" and round_.placement(job)]
         self.short: list[Job] = []
         self.blocked = ""
+        self.ranked: set[str] = set()
 
     def worth(self, job: Job, saved: float) -> bool:
         """Whether a rescale costs less than the part `saved` of the time that the job has left."""

@@ -90,6 +90,8 @@ def admit(adjustment: Adjustment) -> None:
     queue = round_.waiting()
     for entry in queue:
         job = round_.job(entry[4])
+        if round_.placement(job):
+            continue  # an earlier step of this round has started it
         if round_.cools(job):
             round_.refuse(job, BEHIND)
             continue

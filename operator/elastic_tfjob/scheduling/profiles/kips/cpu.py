@@ -80,7 +80,8 @@ def _adjustable(adjustment: Adjustment) -> Iterator[Job]:
     round_ = adjustment.round
     for key in adjustment.busy:
         job = round_.job(key)
-        if job.phase == "running" and job.spec.resizable and round_.placement(job) == job.placement:
+        stays = round_.placement(job) == job.placement
+        if job.phase == "running" and job.spec.resizable and stays and key not in adjustment.ranked:
             yield job
 
 

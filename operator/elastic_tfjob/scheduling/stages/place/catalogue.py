@@ -8,10 +8,10 @@ from elastic_tfjob.scheduling.stages.place.best_fit import BestFit
 from elastic_tfjob.scheduling.stages.place.consolidate import Consolidate
 from elastic_tfjob.scheduling.stages.place.count import CountOnly
 from elastic_tfjob.scheduling.stages.place.even import EvenSplit
-from elastic_tfjob.scheduling.stages.place.pack import Pack
+from elastic_tfjob.scheduling.stages.place.pack import Pack, PackApart
 from elastic_tfjob.scheduling.stages.place.spread import Spread
 
-PlaceName = Literal["count", "consolidate", "best-fit", "spread", "even", "pack", "apart"]
+PlaceName = Literal["count", "consolidate", "best-fit", "spread", "even", "pack", "apart", "pack-apart"]
 
 PLACES: dict[PlaceName, Place] = {
     "count": CountOnly(),
@@ -21,4 +21,5 @@ PLACES: dict[PlaceName, Place] = {
     "even": EvenSplit(),
     "pack": Pack(),
     "apart": Apart(),
+    "pack-apart": PackApart(),
 }

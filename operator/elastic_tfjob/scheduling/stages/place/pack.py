@@ -7,6 +7,7 @@ from itertools import chain
 from elastic_tfjob.scheduling.free_capacity import FreeCapacity, Rank
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.snapshot import PS, Counts, JobSpec, Placement, ReplicaGroup
+from elastic_tfjob.scheduling.stages.place.apart import Apart, Where
 from elastic_tfjob.scheduling.stages.place.own_nodes import own_nodes
 
 RANK: Rank = "fewest-ps"
@@ -30,45 +31,68 @@ class Pack:
         added = [group for group in spec.groups if add.get(group.type)]
         if any(room.none_holds(group.request) for group in added):
             return None
-        allowed = room.allowed(spec)
-        own = own_nodes(beside, room)
-        whole = next((i for i in own if room.holds(i, demand)), None) if own else None
-        if whole is None:
-            whole = room.first(demand, allowed)
-        if whole is not None and (allowed is None or whole in allowed):
-            name = room.nodes[whole].name
-            for group in spec.groups:
-                n = add.get(group.type, 0)
-                if n:
-                    room.take_replicas(whole, group, n)
-            return {type_: (name,) * n for type_, n in add.items() if n}
-        # Accelerators are on few nodes: what needs none must not take the CPU beside them.
-        ps_first = largest_first = added
-        if len(added) > 1:
-            ps_first = sorted(added, key=lambda group: (not group.request.accelerators, group.type != PS))
-            largest_first = sorted(ps_first, key=lambda group: (-group.request.accelerators, -group.request.cpu))
-        chosen = fill(spec, ps_first, add, room, own)
-        if chosen is None and largest_first != ps_first:
-            chosen = fill(spec, largest_first, add, room, own)
-        if chosen is None:
+        return pack(spec, add, room, beside, {group.type: room.allowed(spec, group.type) for group in spec.groups})
+
+
+@dataclass(frozen=True, slots=True)
+class PackApart(Pack):
+    """Pack, on our own nodes or on lent ones, as `apart` has it, so that these go back with as few stops as can be."""
+
+    def place(self, spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement) -> Placement | None:
+        if not any(room.admission.lent(spec, group.type) for group in spec.groups):
+            return Pack.place(self, spec, add, room, beside)
+        if not room.fits_total(spec.demand(add)):
             return None
-        for group in added:
-            for i, n in chosen[group.type]:
-                room.take_replicas(i, group, n)
-        return {
-            type_: tuple(name for i, n in each for name in (room.nodes[i].name,) * n) for type_, each in chosen.items()
-        }
+        for where in Apart().wheres(spec, room, beside):
+            found = pack(spec, add, room, beside, where)
+            if found is not None:
+                return found
+        return None
+
+
+def pack(spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement, where: Where) -> Placement | None:
+    """On these nodes alone."""
+    sets = [nodes for nodes in where.values() if nodes is not None]
+    allowed = None
+    if sets:
+        allowed = sets[0] if all(nodes is sets[0] for nodes in sets) else frozenset.intersection(*sets)
+    demand, added = spec.demand(add), [group for group in spec.groups if add.get(group.type)]
+    own = own_nodes(beside, room)
+    whole = next((i for i in own if room.holds(i, demand)), None) if own else None
+    if whole is None:
+        whole = room.first(demand, allowed)
+    if whole is not None and (allowed is None or whole in allowed):
+        name = room.nodes[whole].name
+        for group in spec.groups:
+            n = add.get(group.type, 0)
+            if n:
+                room.take_replicas(whole, group, n)
+        return {type_: (name,) * n for type_, n in add.items() if n}
+    # Accelerators are on few nodes: what needs none must not take the CPU beside them.
+    ps_first = largest_first = added
+    if len(added) > 1:
+        ps_first = sorted(added, key=lambda group: (not group.request.accelerators, group.type != PS))
+        largest_first = sorted(ps_first, key=lambda group: (-group.request.accelerators, -group.request.cpu))
+    chosen = fill(ps_first, add, room, own, where)
+    if chosen is None and largest_first != ps_first:
+        chosen = fill(largest_first, add, room, own, where)
+    if chosen is None:
+        return None
+    for group in added:
+        for i, n in chosen[group.type]:
+            room.take_replicas(i, group, n)
+    return {type_: tuple(name for i, n in each for name in (room.nodes[i].name,) * n) for type_, each in chosen.items()}
 
 
 def fill(
-    spec: JobSpec, groups: Sequence[ReplicaGroup], add: Counts, room: FreeCapacity, own: Sequence[int]
+    groups: Sequence[ReplicaGroup], add: Counts, room: FreeCapacity, own: Sequence[int], where: Where
 ) -> dict[str, list[tuple[int, int]]] | None:
     """By type, how many replicas go to which nodes, where types are given what is left one after another; None if
     that is not enough."""
     planned: dict[int, Resources] = {}
     chosen: dict[str, list[tuple[int, int]]] = {}
     for group in groups:
-        left, allowed = add[group.type], room.allowed(spec, group.type)
+        left, allowed = add[group.type], where[group.type]
         others = (i for i in room.holding(group.request) if i not in own)
         for i in chain((i for i in own if room.holds(i, group.request)), others):
             if allowed is not None and i not in allowed:
