@@ -154,6 +154,12 @@ def plot(path: Path, sizes: Sequence[int], results: dict[str, list[tuple[float, 
         "#17becf",
         "#222",
         "#9c6",
+        "#b5651d",
+        "#4b6",
+        "#84a",
+        "#e377c2",
+        "#05a",
+        "#bb6",
     )
 
     def x(jobs: float, k: int) -> float:
