@@ -1,11 +1,12 @@
 """How long one round of the decision core takes, from 100 to 10,000 jobs with a tenth as many nodes.
 
     python tests/benchmarks/bench_scheduling.py [--sizes 100,1000,10000] [--profile NAME ...] [--changes 3] [--apart 1]
-        [--plot FILE] [--check]
+        [--crowded] [--plot FILE] [--check]
 
 `full`: a Snapshot never seen before, nothing running. `one`: the plan is carried out, then one job ends and another
 comes, `--changes` times, `--apart` seconds from one to the next; the time is for `evolve` and the round, of the last
-three. With `--changes 6 --apart 40` jobs have settled: few start, and their speeds are believed. CPU time of this
+three. With `--changes 6 --apart 40` jobs have settled: few start, and their speeds are believed. With `--crowded` every
+job is one worker that would use more than it requests, ten on each node, which use all of its CPU. CPU time of this
 process, the best of the repetitions (others share the machine). `--check` exits 1 where 10,000 jobs take longer than
 1 s in full or 50 ms for one change, or where time grows faster than jobs to the power 1.3.
 """
@@ -16,14 +17,14 @@ import math
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from elastic_tfjob.scheduling.core import schedule
-from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.plan import Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
@@ -33,6 +34,7 @@ from elastic_tfjob.simulation.speed_models.ps import MODELS, PsTrueSpeed
 GIB = 1024**3
 FULL_S, ONE_S, GROWTH = 1.0, 0.05, 1.3
 NODE = Resources(64_000, 512 * GIB, 8)
+MakeJob = Callable[[int, random.Random], Job]
 
 
 def job(k: int, rng: random.Random) -> Job:
@@ -51,15 +53,30 @@ def job(k: int, rng: random.Random) -> Job:
     return Job(spec, speed=PsTrueSpeed(steps, model))
 
 
-def snapshot(jobs: int, seed: int = 0) -> Snapshot:
+def greedy_job(k: int, rng: random.Random) -> Job:
+    """One worker that requests 2 CPUs of the 64 that ten such jobs have on a node."""
+    steps = rng.lognormvariate(10, 1)
+    return Job(
+        JobSpec(f"greedy-{k}", float(k), (ReplicaGroup(WORKER, Resources(2000, 8 * GIB), 1, 1, 1),), k, 0, None, steps)
+    )
+
+
+def snapshot(jobs: int, seed: int = 0, make: MakeJob = job) -> Snapshot:
     rng = random.Random(seed)
     nodes = {f"node-{i:04}": Node(f"node-{i:04}", NODE, NODE) for i in range(max(1, jobs // 10))}
-    made = [job(k, rng) for k in range(jobs)]
+    made = [make(k, rng) for k in range(jobs)]
     return Snapshot(float(jobs), nodes, {j.key: j for j in made}, seed)
 
 
 def speed(running: Job, counts: Counts) -> float:
     return (running.speed.steps_per_s(counts) or 0.0) if running.speed else 1.0
+
+
+def use(old: Job, target: Target) -> dict[str, float]:
+    """A greedy job uses all that it is lent, else a tenth of its node."""
+    if not old.key.startswith("greedy") or not target.nodes:
+        return {}
+    return {WORKER: 1.0 if target.cpu else NODE.cpu / 10 / old.spec.requested_cpu(WORKER)}
 
 
 def carried_out(before: Snapshot, plan: Plan) -> Snapshot:
@@ -74,6 +91,8 @@ def carried_out(before: Snapshot, plan: Plan) -> Snapshot:
             observed_s=now,
             since_s=now,
             speed=old.speed,
+            cpu=target.cpu,
+            cpu_use=use(old, target),
         )
         for key, target in plan.changes.items()
         for old in (before.jobs[key],)
@@ -81,13 +100,15 @@ def carried_out(before: Snapshot, plan: Plan) -> Snapshot:
     return before.evolve(now, changed=changed)
 
 
-def measure(profile: Profile, jobs: int, repeat: int, changes: int, apart_s: float) -> tuple[float, float]:
+def measure(
+    profile: Profile, jobs: int, repeat: int, changes: int, apart_s: float, *, make: MakeJob = job
+) -> tuple[float, float]:
     """Seconds for a full round and for one where a job ended and another came: the least of the last three such
     changes."""
     full, one = math.inf, math.inf
     gc.disable()  # as timeit does: a collection now and then would be counted against whoever it hits
     for attempt in range(repeat):
-        cold = snapshot(jobs, attempt)
+        cold = snapshot(jobs, attempt, make)
         begin = time.process_time()
         plan = schedule(cold, profile)
         full = min(full, time.process_time() - begin)
@@ -95,7 +116,7 @@ def measure(profile: Profile, jobs: int, repeat: int, changes: int, apart_s: flo
         for step in range(changes):
             warm = carried_out(warm, schedule(warm, profile))
             ended = next(key for key, j in warm.jobs.items() if j.placement)
-            new = job(jobs + step, random.Random(step))
+            new = make(jobs + step, random.Random(step))
             begin = time.process_time()
             warm = warm.evolve(warm.now + apart_s, changed=[new], removed=[ended])
             plan = schedule(warm, profile)
@@ -133,6 +154,12 @@ def plot(path: Path, sizes: Sequence[int], results: dict[str, list[tuple[float, 
         "#17becf",
         "#222",
         "#9c6",
+        "#b5651d",
+        "#4b6",
+        "#84a",
+        "#e377c2",
+        "#05a",
+        "#bb6",
     )
 
     def x(jobs: float, k: int) -> float:
@@ -182,6 +209,7 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--changes", type=int, default=3)
     parser.add_argument("--apart", type=float, default=1.0)
+    parser.add_argument("--crowded", action="store_true")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
@@ -194,7 +222,8 @@ def main() -> int:
         times = results[name] = []
         for n in sizes:
             print(f"{name}: {n:,} jobs ...", file=sys.stderr)
-            times.append(measure(profile, n, arguments.repeat, arguments.changes, arguments.apart))
+            make = greedy_job if arguments.crowded else job
+            times.append(measure(profile, n, arguments.repeat, arguments.changes, arguments.apart, make=make))
         exponents = [growth(sizes, [t[k] for t in times]) for k in (0, 1)]
         table.add_row(
             name,

@@ -66,7 +66,8 @@ class Round:
         self._requeued: list[Entry] = []
         self._failed: set[Hashable] = set()
         """Starts that found no nodes since room was last given back: the same again would not either."""
-        self._gave_back = 0
+        self.gave_back = 0
+        """How often room was given back. While this stays as it is, a start that found no nodes would find none."""
         self.unmet: dict[str, Counts] = {}
         """Sizes that running jobs must be brought to but for which there is no room."""
         self.held_back = BEHIND
@@ -119,13 +120,8 @@ class Round:
         target = self.changes.get(job.spec.key)
         return job.cpu if target is None else target.cpu
 
-    @property
-    def gave_back(self) -> int:
-        """How often room was given back. While this stays as it is, a start that found no nodes would not find them."""
-        return self._gave_back
-
     def _forget_failed(self) -> None:
-        self._gave_back += 1
+        self.gave_back += 1
         self._failed.clear()
 
     # ---- how long

@@ -193,3 +193,17 @@ def test_the_limit_grows_with_jobs_and_the_replicas_that_they_may_have() -> None
                     round_.start(each, {"Worker": 9}, "too large")
 
         assert decided([node("n", gpus=2)], jobs, a_thousand_each).changes == {}
+
+
+def test_only_what_gives_room_back_lets_failed_starts_be_tried_again() -> None:
+    """Growth takes, found room or not; a smaller size gives back."""
+    runs = job("j", workers(2, 1, 9), on=on("a", "a"))
+    given: list[int] = []
+
+    def step(round_: Round) -> None:
+        for size in (9, 3, 1):
+            round_.resize(round_.job("j"), {"Worker": size}, "toy")
+            given.append(round_.gave_back)
+
+    decided([node("a", gpus=4)], [runs], step)
+    assert given == [0, 0, 1]

@@ -12,23 +12,26 @@ from elastic_tfjob.scheduling.toolkit.sizes import Downward, largest
 
 
 class RepairCandidates:
-    """A view of the jobs that may need it, so that a round does not look at all the others."""
+    """A view of the jobs that may need it, so that a round does not look at all the others: `keys` of those outside
+    their bounds or robbed of nodes, `lent` of those that hold other CPU than they request."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.nodes = snapshot.nodes
         self.keys: dict[str, None] = {}
+        self.lent: dict[str, None] = {}
         for job in snapshot.jobs.values():
             self.change(None, job, snapshot.now)
 
     def change(self, before: Job | None, after: Job | None, now: float) -> None:
         if before is not None:
             self.keys.pop(before.spec.key, None)
-        if (
-            after is not None
-            and after.placement
-            and (after.cpu or outside_bounds(after) or lost_nodes(after, self.nodes))
-        ):
+            self.lent.pop(before.spec.key, None)
+        if after is None or not after.placement:
+            return
+        if outside_bounds(after) is not None or lost_nodes(after, self.nodes):
             self.keys[after.spec.key] = None
+        if after.cpu:
+            self.lent[after.spec.key] = None
 
     def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
         """Only which nodes there are matters, not what they are like."""
@@ -63,7 +66,7 @@ def repair(round_: Round, candidates: RepairCandidates) -> None:
     Where a lost replica finds no room, a job that may be rescaled goes on with fewer, down to its minimum. Under a
     profile that does not adjust CPU, all go back to what they request.
     """
-    for key in sorted(candidates.keys):
+    for key in sorted(candidates.keys if round_.profile.adjusts_cpu else {**candidates.keys, **candidates.lent}):
         job = round_.job(key)
         if job.phase != "running" or not round_.placement(job):
             continue

@@ -25,8 +25,8 @@ class Adjustment:
         snapshot = round_.snapshot
         seen = snapshot.view(("busy", settings), busy_view(settings))
         self.busy, self.silent = seen.uses, seen.silent
-        jobs = map(round_.job, snapshot.view("repair candidates", repair_candidates).keys)
-        self.lent = [job for job in jobs if job.cpu and job.phase == "running" and round_.placement(job)]
+        jobs = map(round_.job, snapshot.view("repair candidates", repair_candidates).lent)
+        self.lent = [job for job in jobs if job.phase == "running" and round_.placement(job)]
         self.short: list[Job] = []
         self.blocked = ""
         self.ranked: set[str] = set()
