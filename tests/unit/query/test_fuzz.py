@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from elastic_tfjob.controller.query import openapi
 from elastic_tfjob.controller.query.gate import NoGate
@@ -80,7 +81,7 @@ def test_every_answer_is_as_the_document_says(address: str, operation: str, mode
     @given(OPERATIONS[operation].as_strategy(generation_mode=mode))
     def ask(case: Any) -> None:
         answer = case.call(base_url=address)
-        case.validate_response(answer)
+        case.validate_response(answer, excluded_checks=[positive_data_acceptance] if operation == "whatIf" else [])
         statuses.add(answer.status_code)
 
     ask()

@@ -258,6 +258,7 @@ def _new(
     own = {"uid": "what-if", "resourceVersion": "0", "creationTimestamp": format_time(taken.now)}
     try:
         job = Job.parse({**question.job, "metadata": {**question.job["metadata"], **own}})
+        job.spec()  # of a job that nobody decides for it is not read below
         found = scheduled_job(
             job, (), nodes=nodes, now=taken.now, all_jobs=then.scope == "all", priorities=taken.priorities
         )
