@@ -55,6 +55,10 @@ def _children() -> set[str]:
     return {child for each in found for child in each.read_text().split()}
 
 
+PLAIN = {"name": "new", "namespace": "a"}
+"""Metadata of a job that is left to kube-scheduler."""
+
+
 def told(found: World, body: Any, allowed: Collection[str] | None = None, *, nodes_shown: bool = True) -> WhatIf:
     """The answer, without a server and a process."""
     return tell(found.source().taken(NOW), Question.parse(body), 60, allowed=allowed, nodes_shown=nodes_shown)
@@ -151,7 +155,7 @@ def test_annotations_of_a_new_job_that_are_wrong_are_told() -> None:
         ({"job": {**submitted(), "spec": {"tfReplicaSpecs": {"Worker": {"replicas": -1}}}}}, 400, "job"),
         ({"job": {**submitted(), "spec": {"tfReplicaSpecs": {"Worker": {"template": {"spec": [1]}}}}}}, 400, "job"),
         ({"job": submitted("old")}, 409, "job.metadata.name"),
-        ({"job": {**submitted(placement="none"), "spec": {"tfReplicaSpecs": {"Worker": None}}}}, 400, "job"),
+        ({"job": {**submitted(), "metadata": PLAIN, "spec": {"tfReplicaSpecs": {"Worker": None}}}}, 400, "job"),
         ({"job": submitted(placement="none")}, 422, "job"),
         ({"job": submitted() | {"spec": {**submitted()["spec"], "runPolicy": {"suspend": True}}}}, 422, "job"),
     ],
