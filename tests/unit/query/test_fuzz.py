@@ -14,7 +14,7 @@ from schemathesis import GenerationMode
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from elastic_tfjob.controller.query import openapi
+from elastic_tfjob.controller.query import foreseeing, openapi, server
 from elastic_tfjob.controller.query.gate import NoGate
 from elastic_tfjob.controller.query.server import QueryServer
 
@@ -51,14 +51,17 @@ def address() -> Iterator[str]:
             await ended.wait()
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    assert ready.wait(30)
-    try:
-        yield found[0]
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-        thread.join(30)
-        loop.close()
+    with pytest.MonkeyPatch.context() as patch:  # a process answers what-if, and other tests need this machine, too
+        patch.setattr(server, "_TIMEOUT_S", 600.0)
+        patch.setattr(foreseeing, "WALL_S", 500.0)
+        thread.start()
+        assert ready.wait(30)
+        try:
+            yield found[0]
+        finally:
+            loop.call_soon_threadsafe(ended.set)
+            thread.join(30)
+            loop.close()
 
 
 CASES = [(name, mode) for name in OPERATIONS for mode in GenerationMode]
