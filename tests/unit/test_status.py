@@ -111,3 +111,15 @@ def test_counts_are_numbers_of_pods() -> None:
 def test_nothing_stored_yet() -> None:
     """A new job has no status at all."""
     assert JobStatus.parse({}).to_dict() == {"conditions": [], "replicaStatuses": {}}
+
+
+def test_a_condition_that_somebody_wrote_without_times_is_written_back_without_them() -> None:
+    """The API server takes no empty time: nothing of the job could be written any more."""
+    status = JobStatus.parse({"conditions": [{"type": "Created", "status": "True"}]})
+    assert status.to_dict()["conditions"] == [{"type": "Created", "status": "True", "reason": "", "message": ""}]
+
+
+def test_a_condition_without_a_time_has_one_when_it_changes() -> None:
+    status = JobStatus.parse({"conditions": [{"type": "Running", "status": "True"}]})
+    status.set("Running", "JobRunning", "", "2026-01-02T03:04:05Z")
+    assert status.to_dict()["conditions"][0]["lastTransitionTime"] == "2026-01-02T03:04:05Z"

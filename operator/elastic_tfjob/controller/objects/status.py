@@ -50,15 +50,11 @@ class Condition:
     lastTransitionTime: str
 
     def to_dict(self) -> dict[str, str]:
-        """The API's form."""
-        return {
-            "type": self.type,
-            "status": self.status,
-            "reason": self.reason,
-            "message": self.message,
-            "lastUpdateTime": self.lastUpdateTime,
-            "lastTransitionTime": self.lastTransitionTime,
-        }
+        """The API's form. A time that somebody left out stays so: an empty one would be refused, and with it all that is
+        written of the job."""
+        times = {"lastUpdateTime": self.lastUpdateTime, "lastTransitionTime": self.lastTransitionTime}
+        told = {"type": self.type, "status": self.status, "reason": self.reason, "message": self.message}
+        return told | {name: time for name, time in times.items() if time}
 
 
 @dataclass(slots=True)
@@ -142,7 +138,7 @@ class JobStatus:
         current = self.get(type_)
         if current is not None and (current.status, current.reason) == (status, reason):
             return False
-        since = current.lastTransitionTime if current is not None and current.status == status else now
+        since = (current.lastTransitionTime if current is not None and current.status == status else now) or now
         self.conditions = [
             self._after(type_, condition) for condition in self.conditions if not _replaces(type_, condition.type)
         ]
