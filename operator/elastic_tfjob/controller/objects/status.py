@@ -50,8 +50,8 @@ class Condition:
     lastTransitionTime: str
 
     def to_dict(self) -> dict[str, str]:
-        """The API's form. A time that somebody left out stays so: an empty one would be refused, and with it all that is
-        written of the job."""
+        """The API's form. A time that somebody left out stays so: an empty one would be refused, and with it all that
+        is written of the job."""
         times = {"lastUpdateTime": self.lastUpdateTime, "lastTransitionTime": self.lastTransitionTime}
         told = {"type": self.type, "status": self.status, "reason": self.reason, "message": self.message}
         return told | {name: time for name, time in times.items() if time}
