@@ -40,7 +40,7 @@ from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
 from elastic_tfjob.simulation.speed_models.cpu_share import CpuShareSpeedModel
 from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
 from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
-from elastic_tfjob.simulation.summary import summarise
+from elastic_tfjob.simulation.summary import summarise, with_losers
 
 Said = Mapping[str, Any]
 MARGIN: Final = 0.03
@@ -156,21 +156,11 @@ def grounds(traces: Path) -> list[Ground]:
 def measure(ground: Ground, seed: int) -> list[dict[str, Any]]:
     """One row per policy."""
     outcomes = {name: ground.run(profile_of(name, said), seed) for name, said in ground.policies.items()}
-    base = {record.key: record.jct_s for record in next(iter(outcomes.values())).records}
+    baseline = next(iter(outcomes.values()))
     rows = []
     for name, outcome in outcomes.items():
-        jobs = len(outcome.records)
-        s = summarise(outcome, jobs)
-        slower = [
-            record.jct_s / was - 1
-            for record in outcome.records
-            if record.jct_s is not None and (was := base.get(record.key))
-        ]
-        rows.append(
-            {"ground": ground.name, "policy": name, "seed": seed}
-            | s.as_dict()
-            | {"slower": sum(part > MARGIN for part in slower), "worst": max(slower, default=0.0)}
-        )
+        s = with_losers(summarise(outcome, len(outcome.records)), outcome, baseline, MARGIN)
+        rows.append({"ground": ground.name, "policy": name, "seed": seed} | s.as_dict())
     return rows
 
 
@@ -198,8 +188,8 @@ def table(found: Sequence[dict[str, Any]]) -> Table:
                 f"{100 * _mean(each, 'finished') / _mean(each, 'jobs'):.0f} %",
                 f"{_mean(each, 'rescales') / _mean(each, 'jobs'):.1f}",
                 f"{100 * _mean(each, 'preemptions') / _mean(each, 'jobs'):.1f} %",
-                f"{100 * _mean(each, 'slower') / _mean(each, 'jobs'):.0f} %" if k else "",
-                f"{100 * max(row['worst'] for row in each):+.0f} %" if k else "",
+                f"{100 * _mean(each, 'losers') / _mean(each, 'jobs'):.0f} %" if k else "",
+                f"{100 * max(row['worst_loser'] or 0.0 for row in each):+.0f} %" if k else "",
                 f"{_mean(each, 'cpu_s'):.1f}",
             )
         shown.add_section()

@@ -588,7 +588,7 @@ async def test_jobs_that_there_was_no_time_to_try_come_in_the_next_round(monkeyp
 async def test_a_round_looks_at_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not at every job at every interval: those that said how far they are, and those that wait for something. All
     are looked at when a node is another one."""
-    monkeypatch.setattr(loop, "_INTERVAL_S", 0.1)
+    monkeypatch.setattr(loop, "LIVE_INTERVAL_S", 0.1)
     monkeypatch.setattr(ScheduledJob, "passing", property(lambda _: False))  # they do wait: for their pods
     world = World(crowd())
     looks: list[set[str]] = []

@@ -1,12 +1,22 @@
 """Which nodes admit which jobs: by constraints and taints, and by whose node it is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints
 from elastic_tfjob.scheduling.nodes import admitting
 from elastic_tfjob.scheduling.snapshot import JobSpec, Node
 
-__all__ = ["Admission"]
+__all__ = ["Admission", "in_all"]
+
+
+def in_all(sets: Iterable[frozenset[int] | None]) -> frozenset[int] | None:
+    """The nodes that are in each of these sets; None stands for all nodes."""
+    restricted = [nodes for nodes in sets if nodes is not None]
+    if not restricted:
+        return None
+    first = restricted[0]
+    # Jobs share their sets: where all are one, nothing has to be looked at.
+    return first if all(nodes is first for nodes in restricted) else frozenset.intersection(*restricted)
 
 
 class Admission:
@@ -25,9 +35,7 @@ class Admission:
         if self._plain and spec.constraints is ANYWHERE and not spec.constraints_by_type:
             return None
         if type_ is None and spec.constraints_by_type:
-            sets = [self.nodes_for(spec, group.type) for group in spec.groups]
-            restricted = [s for s in sets if s is not None]
-            return frozenset.intersection(*restricted) if restricted else None
+            return in_all(self.nodes_for(spec, group.type) for group in spec.groups)
         constraints = spec.constraints if type_ is None else spec.constraints_of(type_)
         if self._plain and constraints is ANYWHERE:
             return None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from elastic_tfjob.scheduling.free_capacity import FreeCapacity, Rank
 from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Placement
 
 if TYPE_CHECKING:
     from elastic_tfjob.scheduling.round import Round
+
+LIVE_INTERVAL_S: Final = 15.0
+"""The longest time between two live rounds of a profile that names none: not all that changes there is told at once."""
 
 OrderKey = tuple[float, ...]
 Step = Callable[["Round"], None]

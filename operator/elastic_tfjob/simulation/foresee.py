@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S
 from elastic_tfjob.scheduling.profiles import ProfileParameters, build
 from elastic_tfjob.scheduling.snapshot import Job, Node
 from elastic_tfjob.simulation.costs import Costs
@@ -19,9 +20,6 @@ __all__ = ["COSTS", "Course", "Fate", "World", "foresee"]
 COSTS: Final = Costs(rescale_s=1.0, boot_cpu_s=12.0)
 """A program of TensorFlow takes 12 s of CPU to start, and a switch to another size stops training for a second: as in
 the simulations that are compared with live runs (docs/simulation.md)."""
-
-# As the operator's loop: where a decision moves with the clock, there is a round at least so often.
-_INTERVAL_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +60,9 @@ class _OutOfTime(Exception):
 def foresee(world: World, cpu_s: float) -> Course:
     """What becomes of the jobs. It takes so much CPU time, and one round of the core more at the most."""
     made = build(world.profile, world.parameters)
-    # As live: a job whose size changes is not placed anew.
-    profile = replace(made, repack=False, interval_s=made.interval_s or (_INTERVAL_S if made.drifts else 0.0))
+    # As live: a job whose size changes is not placed anew, and where a decision moves with the clock, there is a round
+    # at least so often.
+    profile = replace(made, repack=False, interval_s=made.interval_s or (LIVE_INTERVAL_S if made.drifts else 0.0))
     begin = time.process_time()
 
     def check(_: Plan) -> None:

@@ -138,11 +138,11 @@ LOSES = 0.01
 """Who takes longer by no more than this part has not lost anything."""
 
 
-def with_losers(summary: Summary, outcome: Outcome, beside: Outcome) -> Summary:
-    """The summary of `outcome` with who takes longer than in `beside`."""
+def with_losers(summary: Summary, outcome: Outcome, beside: Outcome, loses: float = LOSES) -> Summary:
+    """The summary of `outcome` with who takes longer than in `beside` by more than this part."""
     usual = {r.key: r.jct_s for r in beside.records if r.jct_s}
     more = [r.jct_s / usual[r.key] - 1 for r in outcome.records if r.jct_s is not None and r.key in usual]
-    return replace(summary, losers=sum(each > LOSES for each in more), worst_loser=max(more, default=None))
+    return replace(summary, losers=sum(each > loses for each in more), worst_loser=max(more, default=None))
 
 
 def _wasted(outcome: Outcome) -> float | None:

@@ -40,7 +40,7 @@ from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, set_as
 from elastic_tfjob.controller.schedule.target_writer import TargetWriter
 from elastic_tfjob.controller.schedule.targets import decide_fixed, released, suspended
 from elastic_tfjob.scheduling.plan import Plan
-from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S, Profile
 from elastic_tfjob.scheduling.profiles import build
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Snapshot
@@ -50,7 +50,6 @@ __all__ = ["Scheduler"]
 log = structlog.get_logger(__name__)
 
 _SPACING_S: Final = 1.0
-_INTERVAL_S: Final = 15.0
 # A round waits so long for its writes. One that a slow webhook holds up goes on beside the rounds that follow.
 _WRITES_S: Final = 1.0
 # What a search for the jobs that make the core fail may take. Most of its attempts are rounds of few jobs.
@@ -196,7 +195,7 @@ class Scheduler:
     async def _pause(self, configuration: Configuration, begun: float) -> None:
         """Until something changes, at least a second and at most an interval after the last round began."""
         parameters = configuration.parameters
-        interval_s = max(parameters.interval_s or _INTERVAL_S, _SPACING_S)
+        interval_s = max(parameters.interval_s or LIVE_INTERVAL_S, _SPACING_S)
         if parameters.on_change:
             # Not wait_for, which in Python 3.11 swallows a cancellation that comes together with what it waits for.
             with contextlib.suppress(TimeoutError):
@@ -261,7 +260,7 @@ class Scheduler:
         if around != self._around:
             self._around, self._all_at = around, now
             return changed | self._managed
-        if now - self._all_at < (configuration.parameters.interval_s or _INTERVAL_S):
+        if now - self._all_at < (configuration.parameters.interval_s or LIVE_INTERVAL_S):
             return changed
         self._all_at = now
         return changed | (self._managed & (self._reports.renewed() | self._passing))

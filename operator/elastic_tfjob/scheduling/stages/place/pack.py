@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from elastic_tfjob.scheduling.admission import in_all
 from elastic_tfjob.scheduling.free_capacity import FreeCapacity, Rank
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.snapshot import PS, Counts, JobSpec, Placement, ReplicaGroup
@@ -52,10 +53,7 @@ class PackApart(Pack):
 
 def pack(spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement, where: Where) -> Placement | None:
     """On these nodes alone."""
-    sets = [nodes for nodes in where.values() if nodes is not None]
-    allowed = None
-    if sets:
-        allowed = sets[0] if all(nodes is sets[0] for nodes in sets) else frozenset.intersection(*sets)
+    allowed = in_all(where.values())
     demand, added = spec.demand(add), [group for group in spec.groups if add.get(group.type)]
     own = own_nodes(beside, room)
     whole = next((i for i in own if room.holds(i, demand)), None) if own else None
