@@ -118,6 +118,16 @@ def test_measured_speeds_decide_about_growth() -> None:
     assert sizes(decide([slow, rival], 4))["a"] >= 2
 
 
+@pytest.mark.parametrize(("lend", "granted"), [(True, {WORKER: (4000,)}), (False, {})])
+def test_idle_cpu_of_the_node_is_lent_where_that_is_wanted(lend: bool, granted: dict[str, tuple[int, ...]]) -> None:
+    """One worker of 1 CPU that uses all it has, alone on a node of 4, with time enough at its size."""
+    spec = JobSpec("a", 0.0, (workers(1, gpus=0, cpus=1),), deadline_s=10 * HOUR, total_steps=HOUR)
+    busy = Job(spec, {WORKER: ("n",)}, "running", steps_per_s=1.0, speed=believe({(0, 1): 1.0}), cpu_use={WORKER: 1.0})
+    profile = build("deadline", parse_profile("deadline", {"lend_cpu": lend}))
+    plan = schedule(Snapshot(100.0, {"n": node("n", cpus=4)}, {"a": busy}), profile)
+    assert (plan.changes["a"].cpu if "a" in plan.changes else {}) == granted
+
+
 @pytest.mark.parametrize("deadline", [nan, inf, -inf, -5.0, 0.0, 1e300])
 @pytest.mark.parametrize("steps", [None, 0.0, 5.0, inf, nan])
 def test_odd_numbers_harm_nobody(deadline: float, steps: float | None) -> None:

@@ -1,4 +1,5 @@
 """As many jobs as possible meet their deadlines, each with as little as it takes; the rest goes where it brings most.
+CPU that is idle then is lent in place.
 
 After the QoS-oriented scheduler and autoscaler of Xing et al. (IJCNN'19), with the admission of ElasticFlow (Gu et al.,
 ASPLOS'23) and the exchange of Moore (1968). See docs/designs/deadline.md.
@@ -14,11 +15,23 @@ from elastic_tfjob.scheduling.profiles.deadline.outlook import Outlook
 from elastic_tfjob.scheduling.profiles.deadline.settings import Settings
 from elastic_tfjob.scheduling.snapshot import Job
 from elastic_tfjob.scheduling.stages.order.edf import EarliestDeadlineFirst
+from elastic_tfjob.scheduling.toolkit.cpu_in_place import (
+    CpuInPlace,
+    CpuRule,
+    boot,
+    count_as_free,
+    give_back_idle,
+    give_back_used,
+    grant,
+    keep_for_leaving,
+    raise_busy,
+)
 from elastic_tfjob.scheduling.toolkit.shared import sharing
 
 __all__ = ["DeadlineParameters"]
 
-STEPS = (probe, guarantee, carry_out)
+PLANNING = (probe, guarantee, carry_out)
+LENDING = (keep_for_leaving, give_back_used, raise_busy, boot, give_back_idle, grant)
 """In this order, each with what the steps before it left."""
 
 
@@ -41,10 +54,14 @@ class DeadlineParameters(Settings):
     """Deadlines met with the least resources; the rest by marginal gain."""
 
     def stages(self) -> Stages:
-        steps = tuple(sharing(step, ("deadline", self), lambda round_: Outlook(round_, self)) for step in STEPS)
+        steps = tuple(sharing(step, ("deadline", self), lambda round_: Outlook(round_, self)) for step in PLANNING)
         # Where no speed is known it goes by what the user says, by how busy replicas are, and by jobs of the same name.
-        told = needs("deadline", "speed", "duration", "service", "use", "history")
-        return Stages(EarliestDeadline(self.settle_s), steps, told | needs("stop"))
+        told = needs("deadline", "speed", "duration", "service", "use", "history") | needs("stop")
+        if self.lend_cpu:
+            lent = (sharing(step, "deadline CPU", lambda round_: CpuInPlace(round_, CpuRule())) for step in LENDING)
+            free = sharing(count_as_free, "deadline CPU", lambda round_: CpuInPlace(round_, CpuRule()))
+            steps, told = (free, *steps, *lent), told | needs("cpu")
+        return Stages(EarliestDeadline(self.settle_s), steps, told, drifts=self.lend_cpu)
 
     def profile(self, name: str) -> Profile:
         # The steps themselves see to the least gain: what is common to all profiles asks speeds that were measured

@@ -50,6 +50,7 @@ class Settings(ElasticParameters):
     start: Literal["least", "declared"] = Field(
         "least", description="the size that a job of unknown speed starts with, where there is room"
     )
+    lend_cpu: bool = Field(True, description="idle CPU of nodes is lent in place, as under kips")
     most_planned: int = Field(
         400, ge=1, le=MAX_ENTRIES * 100, description="waiting jobs, and running ones, that one round looks at"
     )

@@ -17,7 +17,11 @@ from elastic_tfjob.scheduling.profiles.elastic.unplanned import Unplanned, grow_
 from elastic_tfjob.scheduling.profiles.kips import KipsParameters
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
 from elastic_tfjob.scheduling.profiles.kips.admit import admit, guarantee, relieve
-from elastic_tfjob.scheduling.profiles.kips.cpu import (
+from elastic_tfjob.scheduling.profiles.kips.grow import go_back
+from elastic_tfjob.scheduling.profiles.specon import SpeconParameters
+from elastic_tfjob.scheduling.profiles.specon.weights import Weights
+from elastic_tfjob.scheduling.toolkit.balance import Balance
+from elastic_tfjob.scheduling.toolkit.cpu_in_place import (
     boot,
     count_as_free,
     give_back_idle,
@@ -26,10 +30,6 @@ from elastic_tfjob.scheduling.profiles.kips.cpu import (
     keep_for_leaving,
     raise_busy,
 )
-from elastic_tfjob.scheduling.profiles.kips.grow import go_back
-from elastic_tfjob.scheduling.profiles.specon import SpeconParameters
-from elastic_tfjob.scheduling.profiles.specon.weights import Weights
-from elastic_tfjob.scheduling.toolkit.balance import Balance
 from elastic_tfjob.scheduling.toolkit.shared import sharing
 
 __all__ = ["ElasticProfileParameters"]

@@ -6,7 +6,10 @@ After Jeong and Yu (KIPS KTCCS 11(7), 2022), whose text is not public, and its n
 from elastic_tfjob.scheduling.parameters import Stages, needs
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
 from elastic_tfjob.scheduling.profiles.kips.admit import admit, guarantee, relieve
-from elastic_tfjob.scheduling.profiles.kips.cpu import (
+from elastic_tfjob.scheduling.profiles.kips.grow import go_back, grow
+from elastic_tfjob.scheduling.profiles.kips.settings import Settings
+from elastic_tfjob.scheduling.stages.order.fifo import Fifo
+from elastic_tfjob.scheduling.toolkit.cpu_in_place import (
     boot,
     count_as_free,
     give_back_idle,
@@ -15,9 +18,6 @@ from elastic_tfjob.scheduling.profiles.kips.cpu import (
     keep_for_leaving,
     raise_busy,
 )
-from elastic_tfjob.scheduling.profiles.kips.grow import go_back, grow
-from elastic_tfjob.scheduling.profiles.kips.settings import Settings
-from elastic_tfjob.scheduling.stages.order.fifo import Fifo
 from elastic_tfjob.scheduling.toolkit.shared import sharing
 
 __all__ = ["KipsParameters"]

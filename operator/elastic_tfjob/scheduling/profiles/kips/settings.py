@@ -6,6 +6,7 @@ from elastic_tfjob.api.limits import MAX_ENTRIES
 from elastic_tfjob.scheduling.parameters import ElasticParameters, Seconds
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
 from elastic_tfjob.scheduling.toolkit.cost import ChangeCosts
+from elastic_tfjob.scheduling.toolkit.cpu_in_place import CpuRule
 
 
 class Settings(ElasticParameters):
@@ -33,6 +34,11 @@ class Settings(ElasticParameters):
     prepare_kept_cpu_s: Seconds = Field(
         12.0, description="the same for a replica that stays and has imported what its next program imports"
     )
+
+    @property
+    def cpu_rule(self) -> CpuRule:
+        """How idle CPU is lent."""
+        return CpuRule(self.busy, self.idle, self.cpu_growth, self.min_idle)
 
     @property
     def costs(self) -> ChangeCosts:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from elastic_tfjob.scheduling.profiles.kips.settings import Settings
 from elastic_tfjob.scheduling.snapshot import EVALUATOR, Job, Node, Snapshot
+
+__all__ = ["BusyJobs", "Use", "busy_view"]
 
 Use = Mapping[str, float]
 """How busy replica types are: the part of their CPU that they use."""
@@ -16,8 +17,8 @@ class BusyJobs:
     they requested: CPU that was lent on top may be more than the program can use.
     """
 
-    def __init__(self, settings: Settings, jobs: Iterable[Job]) -> None:
-        self.busy = settings.busy
+    def __init__(self, busy: float, jobs: Iterable[Job]) -> None:
+        self.busy = busy
         self.uses: dict[str, Use] = {}
         self.silent: dict[str, None] = {}
         """Those that hold something but have yet to make a step."""
@@ -48,5 +49,6 @@ class BusyJobs:
         return True
 
 
-def busy_view(settings: Settings) -> Callable[[Snapshot], BusyJobs]:
-    return lambda snapshot: BusyJobs(settings, snapshot.jobs.values())
+def busy_view(busy: float) -> Callable[[Snapshot], BusyJobs]:
+    """`busy`: CPU used / held from which on replicas lack CPU."""
+    return lambda snapshot: BusyJobs(busy, snapshot.jobs.values())

@@ -1,0 +1,206 @@
+"""CPU in place: what replicas hold beyond their requests, from the idle CPU of their nodes."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import isfinite, sqrt
+
+from elastic_tfjob.scheduling.reasons import Reason
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import Cpu, Job, counts_of
+from elastic_tfjob.scheduling.toolkit.busy import busy_view
+from elastic_tfjob.scheduling.toolkit.cpu_grants import Claim, Grants
+from elastic_tfjob.scheduling.toolkit.repair import repair_candidates
+
+__all__ = [
+    "CpuInPlace",
+    "CpuRule",
+    "boot",
+    "count_as_free",
+    "give_back_idle",
+    "give_back_used",
+    "grant",
+    "keep_for_leaving",
+    "millicores",
+    "raise_busy",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CpuRule:
+    """`busy`: CPU used / held from which on replicas lack CPU; `idle`: below which they leave CPU idle. `cpu_growth`:
+    most that a replica's CPU is raised at once, times what it holds. `min_idle`: the part of a node's CPU from which on
+    what is idle is lent."""
+
+    busy: float = 0.8
+    idle: float = 0.3
+    cpu_growth: float = 4.0
+    min_idle: float = 0.05
+
+
+class CpuInPlace:
+    """What the steps of one round share. `lent`: running jobs that held more CPU than they request when the round
+    began. `short`: busy jobs that got less CPU than they could use. `ranked`: keys of jobs that hold CPU by another
+    rule, which are given none here.
+    """
+
+    def __init__(self, round_: Round, rule: CpuRule) -> None:
+        self.round = round_
+        self.rule = rule
+        self.grants = Grants(round_)
+        snapshot = round_.snapshot
+        seen = snapshot.view(("busy", rule.busy), busy_view(rule.busy))
+        self.busy, self.silent = seen.uses, seen.silent
+        jobs = map(round_.job, snapshot.view("repair candidates", repair_candidates).lent)
+        self.lent = [job for job in jobs if job.phase == "running" and round_.placement(job)]
+        self.short: list[Job] = []
+        self.ranked: set[str] = set()
+
+    def resized(self) -> list[Job]:
+        """Jobs that this round starts, or gives another size."""
+        jobs = self.round.snapshot.jobs
+        return [
+            job
+            for key, target in self.round.changes.items()
+            if not (job := jobs[key]).placement or counts_of(target.nodes) != job.counts
+        ]
+
+
+def count_as_free(lending: CpuInPlace) -> None:
+    """CPU beyond requests counts as free: it was only lent."""
+    round_ = lending.round
+    for job in lending.lent:
+        if round_.cpu(job):
+            round_.assign(job, round_.placement(job), Reason("cpu-as-requested"))
+
+
+def keep_for_leaving(lending: CpuInPlace) -> None:
+    """Replicas that leave hold what they request until those that come run as the new size: it is lent to nobody
+    before. Where none come nobody needs the room: who stays gets more CPU only when that size runs."""
+    round_ = lending.round
+    room = round_.room
+    for job in lending.resized():
+        now = round_.placement(job)
+        if all(len(names) <= len(job.placement.get(type_, ())) for type_, names in now.items()):
+            continue
+        for type_, names in job.placement.items():
+            for name in names[len(now.get(type_, ())) :]:
+                i = room.index.get(name)
+                if i is not None:
+                    room.take_cpu(i, min(room.cpu[i], job.spec.requested_cpu(type_)))
+
+
+def give_back_used(lending: CpuInPlace) -> None:
+    """Replicas get back the CPU they had, less what they leave idle."""
+    lending.grants.water_fill(claim for job in lending.lent for claim in _had(lending, job, trim=True))
+
+
+def raise_busy(lending: CpuInPlace) -> None:
+    """Replicas that use all they have get more."""
+    round_, grants = lending.round, lending.grants
+    claims = {job.key: list(_wants_more(lending, job)) for job in _adjustable(lending)}
+    grants.water_fill((claim for each in claims.values() for claim in each), lending.rule.min_idle)
+    lending.short = [
+        round_.job(key)
+        for key, each in claims.items()
+        if not each or any(grants.held(c.job, c.type, c.index) < c.want for c in each)
+    ]
+
+
+def boot(lending: CpuInPlace) -> None:
+    """What starts gets idle CPU of its nodes: what the next size needs is CPU to start with, in every replica alike."""
+    resized = lending.resized()
+    for job in resized:
+        lending.grants.withdraw(job)
+    lending.grants.water_fill(_starting(lending, resized), lending.rule.min_idle)
+
+
+def give_back_idle(lending: CpuInPlace) -> None:
+    """What is still idle goes back to where it was."""
+    lending.grants.water_fill(claim for job in lending.lent for claim in _had(lending, job, trim=False))
+
+
+def grant(lending: CpuInPlace) -> None:
+    """All that was lent becomes part of the plan."""
+    for job in {job.key: job for job in (*lending.lent, *lending.grants.jobs.values())}.values():
+        cpu = lending.grants.cpu(job)
+        lending.round.grant(job, cpu, _reason(lending, job, cpu))
+
+
+def millicores(amount: float) -> int:
+    """In whole ones; none where the amount is no number that CPU can be."""
+    return int(amount) if isfinite(amount) else 0
+
+
+def _adjustable(lending: CpuInPlace) -> Iterator[Job]:
+    """Jobs bound by the CPU of their replicas that this round has not touched."""
+    round_ = lending.round
+    for key in lending.busy:
+        job = round_.job(key)
+        stays = round_.placement(job) == job.placement
+        if job.phase == "running" and job.spec.resizable and stays and key not in lending.ranked:
+            yield job
+
+
+def _had(lending: CpuInPlace, job: Job, *, trim: bool) -> Iterator[Claim]:
+    """The CPU it held, where its replicas stay; with `trim` less what they leave idle."""
+    rule, placement = lending.rule, lending.round.placement(job)
+    for type_, each in job.cpu.items():
+        group, use = job.spec.group(type_), job.cpu_use.get(type_)
+        now, before = placement.get(type_, ()), job.placement.get(type_, ())
+        if group is None:
+            continue
+        for k, held in enumerate(each[: len(now)]):
+            if now[k] == before[k]:
+                want = held
+                if trim and use is not None and use < rule.idle:
+                    used = millicores(held * use / ((rule.idle + rule.busy) / 2))
+                    want = max(group.request.cpu, used)
+                yield Claim(job, type_, k, min(want, held))
+
+
+def _wants_more(lending: CpuInPlace, job: Job) -> Iterator[Claim]:
+    """Types at their limit may use several times what they hold. Where none is, types take turns: then a step is
+    shortest where each has CPU by the root of its work, and the busiest may use several times its request."""
+    rule = lending.rule
+    if job.spec.fixed_cpu:
+        return
+    limits = [type_ for type_, use in job.cpu_use.items() if use >= rule.busy]
+    for type_ in limits:
+        for k in range(len(job.placement.get(type_, ()))):
+            yield Claim(job, type_, k, millicores(lending.grants.held(job, type_, k) * rule.cpu_growth))
+    if limits or sum(job.cpu_use.values()) < rule.busy:
+        return
+    replicas = {type_: n for type_, n in job.counts.items() if n and type_ in job.cpu_use}
+    work = {type_: job.cpu_use[type_] * job.held_cpu(type_) / n for type_, n in replicas.items()}
+    most = max(work.values(), default=0.0) or 1.0  # replicas without CPU of their own have no work, and want none
+    for type_, n in replicas.items():
+        part = work[type_] / most
+        root = sqrt(part) if part > 0 else 0.0
+        want = millicores(job.spec.requested_cpu(type_) * rule.cpu_growth * root)
+        for k in range(n):
+            yield Claim(job, type_, k, want)
+
+
+def _starting(lending: CpuInPlace, resized: Iterable[Job]) -> Iterator[Claim]:
+    """Replicas of jobs that start, change their size or have yet to make a step: importing and tracing use all the
+    CPU there is."""
+    round_ = lending.round
+    silent = [round_.job(key) for key in lending.silent]
+    for job in {job.key: job for job in (*resized, *silent)}.values():
+        if not job.spec.resizable or job.spec.fixed_cpu or job.phase == "rescaling":
+            continue
+        for type_, names in round_.placement(job).items():
+            want = millicores(job.spec.requested_cpu(type_) * lending.rule.cpu_growth)
+            for k in range(len(names)):
+                yield Claim(job, type_, k, want)
+
+
+def _reason(lending: CpuInPlace, job: Job, cpu: Cpu) -> Reason:
+    had: dict[str, int] = {}
+    has: dict[str, int] = {}
+    for type_, names in lending.round.placement(job).items():
+        asked = (job.spec.requested_cpu(type_),) * len(names)
+        before, after = sum(job.cpu.get(type_, asked)), sum(cpu.get(type_, asked))
+        if before != after:
+            had[type_], has[type_] = before, after
+    return Reason("cpu", {"had": had, "has": has, "use": {t: use for t, use in job.cpu_use.items() if t in has}})
