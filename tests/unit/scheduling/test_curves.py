@@ -20,10 +20,10 @@ SMALL, LARGE, TINY = Resources(8000), Resources(16000), Resources(2000)
 
 def job(*, servers: int = 0, speed: Any = None) -> Job:
     """One to four workers of 1 CPU; with one to `servers` PSs."""
-    groups = (ReplicaGroup(WORKER, Resources(1000), 1, 1, 4),)
+    groups = [ReplicaGroup(WORKER, Resources(1000), 1, 1, 4)]
     if servers:
-        groups = (*groups, ReplicaGroup(PS, Resources(1000), 1, 1, servers))
-    return Job(JobSpec("a", 0.0, groups, total_steps=100.0, model="m"), speed=speed)
+        groups.append(ReplicaGroup(PS, Resources(1000), 1, 1, servers))
+    return Job(JobSpec("a", 0.0, tuple(groups), total_steps=100.0, model="m"), speed=speed)
 
 
 def shown(rate: float) -> Past | None:
