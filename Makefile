@@ -121,6 +121,10 @@ bench-aryl-simulation: .venv ## aryl beside FIFO and SJF, with and without loans
 bench-elastic-simulation: .venv ## elastic on the ground of each other profile, beside that one: a table, and build/bench/elastic-simulation.json
 	$(RUN) python tests/benchmarks/bench_elastic_simulation.py
 
+.PHONY: bench-elastic-mix
+bench-elastic-mix: .venv ## elastic and each profile alone on a common mix of jobs: a table, and build/bench/elastic-mix.json
+	$(RUN) python tests/benchmarks/bench_elastic_mix.py
+
 .PHONY: campaign
 campaign: .venv ## the operator against crashes, broken watches, seeded defects, tenants, and faults by seed for SECONDS=600: build/bench/campaign.json
 	PYTHONPATH=tests $(UV) run --frozen --quiet python -m campaign.run --seconds $(or $(SECONDS),600)

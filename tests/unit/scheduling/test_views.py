@@ -41,6 +41,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("specon", {}),
     ("specon", {"published": True}),
     ("rebalance", {}),
+    ("elastic", {}),
+    ("elastic", {"lend": "none", "cooldown_s": 10, "stop_cooldown_s": 20}),
 ]
 
 

@@ -74,6 +74,8 @@ class CpuLoad:
         """Jobs of which replicas use less than they hold."""
         self._replicas_m: Counter[int] = Counter()
         """How many types of jobs have replicas that use so much."""
+        self._crowded: list[str] | None = None
+        """As last found; None where something has changed since."""
         self._left: tuple[float, dict[str, float]] | None = None
         """What jobs need to their ends, at the time for which somebody has asked last."""
         for job in jobs:
@@ -86,13 +88,13 @@ class CpuLoad:
             self._count(after, 1)
 
     def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
-        self._usable = {name: node.free.cpu for name, node in nodes.items()}
+        self._usable, self._crowded = {name: node.free.cpu for name, node in nodes.items()}, None
         return True
 
     def _count(self, job: Job, sign: int) -> None:
         if not job.placement:
             return
-        key, self._left = job.spec.key, None
+        key, self._left, self._crowded = job.spec.key, None, None
         if sign > 0:
             load = self.jobs[key] = _load(job)
         else:
@@ -136,13 +138,15 @@ class CpuLoad:
         return sorted(self._holders)
 
     def crowded(self) -> list[str]:
-        """Nodes whose jobs slow each other down, by name."""
-        names = []
-        for name, keys in self.there.items():
-            least = CALM if self._lent.get(name) else CROWDED
-            if len(keys) > 1 and name in self._usable and self._used.get(name, 0) >= least * self._usable[name]:
-                names.append(name)
-        return sorted(names)
+        """Nodes whose jobs slow each other down, by name; none of which the jobs use no CPU."""
+        if self._crowded is None:
+            self._crowded = sorted(name for name, keys in self.there.items() if len(keys) > 1 and self._full(name))
+        return self._crowded
+
+    def _full(self, name: str) -> bool:
+        used, usable = self._used.get(name, 0), self._usable.get(name)
+        least = CALM if self._lent.get(name) else CROWDED
+        return used > 0 and usable is not None and used >= least * usable
 
     @property
     def usable_total_m(self) -> int:

@@ -1,6 +1,6 @@
 """What a job gains from each size: the sizes that help it, how fast it is there, and what they take."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
@@ -84,11 +84,11 @@ def _held(counts: Counts) -> frozenset[tuple[str, int]]:
     return frozenset((type_, n) for type_, n in counts.items() if n)
 
 
-def curve_of(job: Job, total: Resources, how: Sizes, past: Past | None, nodes: Mapping[str, Node]) -> Curve | None:
+def curve_of(job: Job, total: Resources, how: Sizes, past: Past | None) -> Curve | None:
     """None: no size of it fits the cluster."""
     # Without the law of utilisation: after each change nothing would be known of it for a while, and the speeds
     # believed would change with that.
-    known = replace(prediction_of(job, past, nodes), use={})
+    known = replace(prediction_of(job, past), use={})
     useful = list(_useful(job, known, total, how))
     if useful:
         return _curve(job.spec, useful, total, True)
@@ -100,20 +100,43 @@ def curve_of(job: Job, total: Resources, how: Sizes, past: Past | None, nodes: M
 def _curve(spec: JobSpec, useful: list[tuple[Counts, float]], total: Resources, known: bool) -> Curve:
     demands = [spec.demand(counts) for counts, _ in useful]
     demand = np.array([Resources(), *demands], dtype=np.float64)
-    share = np.array([0.0, *(max(each.dominant_share(total), 1e-12) for each in demands)])
+    share = _shares(demands, total)
     columns = tuple(int(c) for c in np.flatnonzero(demand.any(axis=0)))
     return Curve(tuple(c for c, _ in useful), np.array([0.0, *(r for _, r in useful)]), demand, share, columns, known)
+
+
+def _shares(demands: Iterable[Resources], total: Resources) -> Floats:
+    return np.array([0.0, *(max(each.dominant_share(total), 1e-12) for each in demands)])
+
+
+def scaled(curve: Curve, spec: JobSpec, total: Resources) -> Curve:
+    """The same sizes, as shares of a cluster with these totals."""
+    share = _shares((spec.demand(counts) for counts in curve.sizes), total)
+    if np.array_equal(share, curve.share):
+        return curve
+    there = replace(curve, share=share)
+    return there if curve.known else prior(there)
+
+
+def scales(spec: JobSpec, *totals: Resources) -> bool:
+    """Whether the job has the same sizes in clusters with each of these totals: all of its own fit, and which those are
+    does not follow from what each takes of the cluster."""
+    most = {g.type: g.maximum if g.type == WORKER else g.count for g in spec.groups}
+    return not _adds_servers(spec) and all(spec.demand(most).within(total) for total in totals)
+
+
+def _adds_servers(spec: JobSpec) -> bool:
+    servers = spec.group(PS)
+    return spec.elastic and servers is not None and servers.minimum < servers.maximum
 
 
 def _useful(job: Job, known: Prediction, total: Resources, how: Sizes) -> Iterator[tuple[Counts, float]]:
     """Sizes and their speed, the smallest first, each faster than all before it."""
     spec, fastest = job.spec, 0.0
-    servers = spec.group(PS)
-    adds_servers = spec.elastic and servers is not None and servers.minimum < servers.maximum
     sizes = _by_workers(job, how)
-    if adds_servers:
-        told = job.speed is not None and not isinstance(job.speed, OnlineSpeed)
-        sizes = _front(job, total) if how == "front" and told else _with_servers(job, known, total)
+    if _adds_servers(spec):
+        everywhere = job.speed is not None and not isinstance(job.speed, OnlineSpeed)
+        sizes = _front(job, total) if how == "front" and everywhere else _with_servers(job, known, total)
     for counts in sizes:
         if not spec.demand(counts).within(total):
             continue
@@ -223,12 +246,34 @@ def prior(curve: Curve) -> Curve:
     return replace(curve, rates=np.concatenate([[0.0], (share[1:] / share[1]) ** PRIOR_EXPONENT]), known=False)
 
 
-class CurveView:
-    """A view that keeps each job's curve while nothing changes that it follows from."""
+def told(job: Job) -> bool:
+    """Whether the job's speed is known at its sizes whatever others of its name have shown."""
+    speed = job.speed
+    if speed is None or isinstance(speed, OnlineSpeed):
+        return False
+    return all(speed.steps_per_s(counts) for counts in (job.spec.minimum, job.counts) if any(counts.values()))
 
-    def __init__(self, total: Resources, how: Sizes) -> None:
-        self._total, self._how = total, how
-        self._kept: dict[str, tuple[Past | None, bool, Curve | None, int]] = {}
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A curve (None: no size fits), what it follows from, and the row of it that the job has. `told`: whether the past
+    tells nothing of it."""
+
+    total: Resources
+    past: Past | None
+    told: bool
+    settled: bool
+    curve: Curve | None
+    current: int
+
+
+class CurveView:
+    """A view that keeps each job's curve while nothing changes that it follows from. Where only the totals of the
+    cluster change (nodes come on loan, and go) most curves stay but for their shares."""
+
+    def __init__(self, how: Sizes) -> None:
+        self._how = how
+        self._kept: dict[str, Kept] = {}
 
     def change(self, before: Job | None, after: Job | None, now: float) -> None:
         if before is None:
@@ -244,19 +289,27 @@ class CurveView:
             self._kept.pop(before.spec.key, None)
 
     def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
-        return False
+        return True
 
-    def of(self, job: Job, past: Past | None, nodes: Mapping[str, Node], settled: bool) -> tuple[Curve | None, int]:
-        """The curve of a job, and the row that it has; 0 where it has none of them. `settled`: whether the speed at
-        which it trains now is to be believed."""
+    def of(self, job: Job, total: Resources, past: Past | None, settled: bool) -> tuple[Curve | None, int]:
+        """The curve of a job in a cluster with these totals, and the row that it has; 0 where it has none of them.
+        `settled`: whether the speed at which it trains now is to be believed."""
         kept = self._kept.get(job.spec.key)
-        if kept is None or kept[0] is not past or kept[1] != settled:
-            seen = job if settled else replace(job, steps_per_s=0.0)
-            curve = curve_of(seen, self._total, self._how, past, nodes)
-            kept = past, settled, curve, 0 if curve is None or not job.placement else curve.index(job.counts)
-            self._kept[job.spec.key] = kept
-        return kept[2:]
+        if kept is not None and (kept.settled != settled or not (kept.told or kept.past is past)):
+            kept = None
+        if kept is None or kept.total != total:
+            kept = self._kept[job.spec.key] = self._found(job, total, past, settled, kept)
+        return kept.curve, kept.current
+
+    def _found(self, job: Job, total: Resources, past: Past | None, settled: bool, other: Kept | None) -> Kept:
+        """`other`: what was kept for other totals."""
+        if other is not None and other.curve is not None and scales(job.spec, total, other.total):
+            return replace(other, total=total, curve=scaled(other.curve, job.spec, total))
+        seen = job if settled else replace(job, steps_per_s=0.0)
+        curve = curve_of(seen, total, self._how, past)
+        current = 0 if curve is None or not job.placement else curve.index(job.counts)
+        return Kept(total, past, told(job), settled, curve, current)
 
 
-def curve_view(total: Resources, how: Sizes) -> Callable[[Snapshot], CurveView]:
-    return lambda snapshot: CurveView(total, how)
+def curve_view(how: Sizes) -> Callable[[Snapshot], CurveView]:
+    return lambda snapshot: CurveView(how)

@@ -65,7 +65,7 @@ class Outlook:
         # Of those that run, the first ones share what they hold; the others stay as they are.
         free = free.minus(open_.held)
         self.total = round_.room.total
-        curves = snapshot.view(("deadline curves", self.total, settings.sizes), curve_view(self.total, settings.sizes))
+        curves = snapshot.view(("deadline curves", settings.sizes), curve_view(settings.sizes))
         self.cases: list[Case] = []
         self.unfit: list[Job] = []
         self.left_out: list[Job] = []
@@ -83,7 +83,7 @@ class Outlook:
             if running:
                 free = free.plus(job.holds)
             past = snapshot.past(job.spec)
-            curve, current = curves.of(job, past, snapshot.nodes, settled(job, now, settings.settle_s))
+            curve, current = curves.of(job, self.total, past, settled(job, now, settings.settle_s))
             if curve is None:
                 if running:
                     free = free.minus(job.holds)

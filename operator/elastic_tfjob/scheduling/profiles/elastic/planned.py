@@ -6,6 +6,7 @@ from elastic_tfjob.scheduling.profiles.deadline import DeadlineParameters
 from elastic_tfjob.scheduling.profiles.deadline.admit import guarantee, probe
 from elastic_tfjob.scheduling.profiles.deadline.carry_out import carry_out
 from elastic_tfjob.scheduling.profiles.deadline.outlook import Outlook
+from elastic_tfjob.scheduling.resources import NOTHING
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job
 from elastic_tfjob.speed.optimus import OnlineSpeed
@@ -46,12 +47,12 @@ def _promised(outlook: Outlook) -> Outlook:
 
 def keep_running(outlook: Outlook) -> None:
     """A job that runs keeps at least its least size, where deadlines leave room: nobody is stopped for a gain."""
-    room = outlook.room_now()
+    room, held = outlook.room_now(), NOTHING
     for case in outlook.cases:
         if case.row or not case.current:
             continue
         demand = case.job.spec.demand(case.curve.sizes[0])
         if demand.within(room):
-            room = room.minus(demand)
+            room, held = room.minus(demand), held.plus(demand)
             case.row = 1
-            outlook.timeline.hold(demand, 0.0)
+    outlook.timeline.hold(held, 0.0)

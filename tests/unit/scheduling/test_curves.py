@@ -1,0 +1,71 @@
+"""What `deadline` and `elastic` keep of a job's sizes is what they would find anew."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elastic_tfjob.scheduling.profiles.deadline.curves import Curve, CurveView
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import NOTHING_LEARNED, PS, WORKER, Job, JobSpec, ReplicaGroup
+from elastic_tfjob.scheduling.toolkit.cpu_load import CpuLoad
+from elastic_tfjob.simulation.speed_models.linear import LinearTrueSpeed
+from elastic_tfjob.speed.history import Lesson, Past
+from elastic_tfjob.speed.optimus import believe
+
+from .build import node
+
+SMALL, LARGE, TINY = Resources(8000), Resources(16000), Resources(2000)
+
+
+def job(*, servers: int = 0, speed: Any = None) -> Job:
+    """One to four workers of 1 CPU; with one to `servers` PSs."""
+    groups = [ReplicaGroup(WORKER, Resources(1000), 1, 1, 4)]
+    if servers:
+        groups.append(ReplicaGroup(PS, Resources(1000), 1, 1, servers))
+    return Job(JobSpec("a", 0.0, tuple(groups), total_steps=100.0, model="m"), speed=speed)
+
+
+def shown(rate: float) -> Past | None:
+    lesson = Lesson(f"before-{rate}", 100.0, 10.0, {(0, 1): rate, (0, 2): 1.5 * rate}, {})
+    return NOTHING_LEARNED.learned("s", "m", lesson).past("s", "m")
+
+
+def found(view: CurveView, of: Job, total: Resources, past: Past | None = None) -> Curve | None:
+    return view.of(of, total, past, settled=True)[0]
+
+
+def same(one: Curve | None, other: Curve | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    arrays = ("rates", "demand", "share")
+    return one.sizes == other.sizes and all(np.array_equal(getattr(one, a), getattr(other, a)) for a in arrays)
+
+
+@pytest.mark.parametrize("speed", [LinearTrueSpeed(100.0, 1), believe({(0, 1): 1.0}), None], ids=["told", "seen", "no"])
+@pytest.mark.parametrize("servers", [0, 3])
+@pytest.mark.parametrize("totals", [(SMALL, LARGE), (LARGE, TINY), (TINY, SMALL)], ids=["grew", "shrank", "fits"])
+def test_after_the_totals_changed_it_is_as_if_found_there(
+    totals: tuple[Resources, Resources], servers: int, speed: Any
+) -> None:
+    view, of = CurveView("all"), job(servers=servers, speed=speed)
+    found(view, of, totals[0])
+    assert same(found(view, of, totals[1]), found(CurveView("all"), of, totals[1]))
+
+
+def test_what_others_of_the_name_show_is_followed() -> None:
+    view, of = CurveView("all"), job()
+    found(view, of, SMALL, shown(1.0))
+    assert same(found(view, of, SMALL, shown(4.0)), found(CurveView("all"), of, SMALL, shown(4.0)))
+
+
+def test_a_speed_that_is_told_is_not_asked_anew_when_another_job_ends() -> None:
+    view, of = CurveView("all"), job(speed=LinearTrueSpeed(100.0, 1))
+    assert found(view, of, SMALL, shown(1.0)) is found(view, of, SMALL, shown(4.0))
+
+
+def test_a_node_of_which_nobody_uses_cpu_is_not_crowded() -> None:
+    """Its CPU is nothing and all of that is used: jobs of accelerators alone do not slow each other down."""
+    spec = (ReplicaGroup(WORKER, Resources(accelerators=1), 1, 1, 1),)
+    jobs = [Job(JobSpec(key, 0.0, spec), {WORKER: ("n",)}, "running") for key in "ab"]
+    assert not CpuLoad(jobs, {"n": node("n", gpus=8)}).crowded()
