@@ -187,8 +187,7 @@ async def _one(cluster: Cluster, key: Key, scenario: Scenario, service: Service,
         await as_before(api)
         async with observing(cluster, api, NAMESPACE) as seen, serving(cluster, api, service, image) as requests:
             run = await measure(cluster, key, scenario, {})
-            end = time.time()
-    return run, figures(seen, requests, end)
+    return run, figures(seen, requests, time.time())
 
 
 def _measure(missing: list[Key], results: Results, output: Path) -> None:

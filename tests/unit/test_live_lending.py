@@ -17,6 +17,7 @@ from live.scenario import ScenarioError
 from live.service import SAMPLE, Service, generator, read_service
 
 from elastic_tfjob.controller.objects.settings import Configuration
+from harness import cluster
 from harness.cluster import CONFIGS
 from harness.load import Request
 
@@ -107,6 +108,14 @@ def test_the_cluster_has_the_nodes_of_the_pools() -> None:
     nodes = yaml.safe_load(CONFIGS["loans"].read_text())["nodes"]
     pools = [each["labels"][POOL] for each in nodes if each["role"] == "worker"]
     assert pools == ["training", "training", "inference", "inference"]
+
+
+@pytest.mark.parametrize(("cores", "offered_m"), [(2, 375), (64, 375), (1, 125)])
+def test_workers_that_lend_offer_the_same_on_each_machine(
+    cores: int, offered_m: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    assert cluster._config("loans", stock=False).count(f"cpu={1000 * cores - offered_m}m") == 1
 
 
 def test_the_sample_is_on_the_pool_and_ready_when_it_says_so() -> None:

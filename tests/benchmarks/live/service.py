@@ -88,7 +88,7 @@ def _number(raw: object) -> bool:
 
 @asynccontextmanager
 async def serving(cluster: Cluster, api: Api, service: Service, generator_image: str) -> AsyncIterator[list[Request]]:
-    """The service under load from now on; gone when the block has ended. The list is filled then."""
+    """The service under load from now on. Once block and curve have ended, the list is filled and all is gone."""
     requests: list[Request] = []
     for namespace in (NAMESPACE, GENERATOR):
         await _gone(api, namespace)
@@ -99,6 +99,7 @@ async def serving(cluster: Cluster, api: Api, service: Service, generator_image:
         scaling = asyncio.create_task(_scale(api, service, begin))
         try:
             yield requests
+            await asyncio.sleep(max(0.0, begin + service.curve[-1][0] + load.TIMEOUT_S + 1 - time.time()))
             if scaling.done():
                 scaling.result()
             requests += parse(await _log(cluster))[1]
@@ -123,13 +124,23 @@ async def _begin(cluster: Cluster, api: Api, service: Service, image: str) -> fl
     await api.create(
         f"{CORE}/namespaces/{GENERATOR}/configmaps", {"metadata": {"name": "load"}, "data": {"load.py": SCRIPT}}
     )
-    await api.create(pods(GENERATOR), generator(service, image))
-    deadline = time.monotonic() + _START_S
-    while not (begin := parse(await _log(cluster))[0]):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the load generator has not begun within {_START_S:.0f} s")
-        await asyncio.sleep(0.5)
+    async with asyncio.timeout(_START_S):
+        while not await _created(api, pods(GENERATOR), generator(service, image)):
+            await asyncio.sleep(0.5)
+        while not (begin := parse(await _log(cluster))[0]):
+            await asyncio.sleep(0.5)
     return begin
+
+
+async def _created(api: Api, collection: str, body: Object) -> bool:
+    """Create an object; False: its namespace is so new that it has no service account yet."""
+    try:
+        await api.create(collection, body)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return False
+    return True
 
 
 def generator(service: Service, image: str) -> Object:
