@@ -25,7 +25,7 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """A server that answers; its second start loads what the first one has saved."""
+        """Start it, and wait until it answers."""
         with open(self.folder / "output", "wb") as output:
             self.process = subprocess.Popen(
                 [PYTHON, PROGRAM, "--port=0", "--drain=1", f"--model-dir={self.folder / 'models'}"],
@@ -49,21 +49,18 @@ class Server:
             with error:
                 return error.code, json.load(error)
 
-    def end(self) -> int:
-        assert self.process is not None
-        self.process.terminate()
-        return self.process.wait(120)
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One for all tests here: TensorFlow takes long to import."""
     made = Server(tmp_path_factory.mktemp("serve"))
-    made.start()
-    yield made
-    if made.process is not None and made.process.poll() is None:
-        made.process.kill()
-        made.process.wait(60)
+    try:
+        made.start()
+        yield made
+    finally:
+        if made.process is not None and made.process.poll() is None:
+            made.process.kill()
+            made.process.wait(60)
 
 
 def test_it_has_learned_the_digits(server: Server) -> None:

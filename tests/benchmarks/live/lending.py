@@ -209,7 +209,8 @@ def _up(servers: Iterable[Server], at: float) -> bool:
 
 def _recalls(nodes: Iterable[Sequence[tuple[float, str]]], end: float) -> tuple[list[float], list[float]]:
     """Seconds of recalls that came to an end, and of those that did not."""
-    closed, still_open = [], []
+    closed: list[float] = []
+    still_open: list[float] = []
     for changes in nodes:
         for k, (at, stage) in enumerate(changes):
             if stage == "recalled":
