@@ -117,6 +117,10 @@ bench-specon-simulation: .venv ## specon, SpeCon as published and rebalance in s
 bench-aryl-simulation: .venv ## aryl beside FIFO and SJF, with and without loans and scaling: a table, and build/bench/aryl-simulation.json (needs the public traces)
 	$(RUN) python tests/benchmarks/bench_aryl_simulation.py
 
+.PHONY: bench-aryl
+bench-aryl: .venv ## jobs and a model server with loans of nodes, without, and with the Go operator: build/bench/aryl.json
+	$(RUN) python tests/benchmarks/bench_aryl.py
+
 .PHONY: bench-elastic-simulation
 bench-elastic-simulation: .venv ## elastic on the ground of each other profile, beside that one: a table, and build/bench/elastic-simulation.json
 	$(RUN) python tests/benchmarks/bench_elastic_simulation.py

@@ -2,6 +2,7 @@
 
 PYTHONPATH=tests python3 -m harness.cluster            # ready, with a kubeconfig and kubectl under build/
 PYTHONPATH=tests python3 -m harness.cluster scarce     # three workers whose CPU adds up to the machine's
+PYTHONPATH=tests python3 -m harness.cluster loans      # two workers for training, two of the pool `inference`
 PYTHONPATH=tests python3 -m harness.cluster --delete
 """
 
@@ -24,7 +25,7 @@ from harness.progress import CommandFailed, Problem, main, run, say, step
 
 NAME = os.environ.get("ELASTIC_TFJOB_CLUSTER", "elastic-tfjob")
 E2E = images.ROOT / "e2e"
-CONFIGS = {"standard": E2E / "kind.yaml", "scarce": E2E / "kind-scarce.yaml"}
+CONFIGS = {"standard": E2E / "kind.yaml", "scarce": E2E / "kind-scarce.yaml", "loans": E2E / "kind-loans.yaml"}
 VOLUMES = E2E / "volumes.yaml"
 BUILD = images.ROOT / "build"
 KUBECONFIG = BUILD / "kubeconfig"
@@ -35,6 +36,8 @@ CONTROL_PLANE_CPU_M = 500
 """CPU, in millicores, that a scarce cluster leaves to its control plane and to whoever drives it."""
 WORKER_CPU_M = 1000
 """CPU, in millicores, that each worker of a standard cluster offers to pods beside its network's."""
+LOANS_CPU_M = 375
+"""CPU, in millicores, that each worker of a cluster with loans offers: a job, or two replicas of a model server."""
 KINDNET_CPU_M = 100
 """CPU, in millicores, that the network of the stock node image requests on each node; that of our own requests none."""
 BACK_S = 120
@@ -173,7 +176,7 @@ def _config(name: str, *, stock: bool) -> str:
     text = CONFIGS[name].read_text()
     cores_m = 1000 * (os.cpu_count() or 1)
     scarce_m = (cores_m - CONTROL_PLANE_CPU_M) // text.count("role: worker")
-    offered_m = scarce_m if name == "scarce" else WORKER_CPU_M
+    offered_m = {"scarce": scarce_m, "loans": min(scarce_m, LOANS_CPU_M)}.get(name, WORKER_CPU_M)
     offered_m += KINDNET_CPU_M if stock else 0
     return string.Template(text).substitute(RESERVED=max(0, cores_m - offered_m))
 

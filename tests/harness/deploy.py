@@ -6,7 +6,7 @@ PYTHONPATH=tests python3 -m harness.deploy
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,8 +38,8 @@ def deploy(config: str = "standard") -> Cluster:
     return cluster
 
 
-def install(cluster: Cluster, operator: str) -> None:
-    """Apply the overlay with the operator's image by its hash, so that new sources mean a new pod."""
+def install(cluster: Cluster, operator: str, components: Sequence[str] = ()) -> None:
+    """Apply the overlay and `components`, with the operator's image by its hash, so that new sources mean a new pod."""
     cluster.load(operator, everywhere=True)
     name, _, tag = operator.rpartition(":")
     folder = kind.BUILD / "deploy"
@@ -48,6 +48,7 @@ def install(cluster: Cluster, operator: str) -> None:
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": ["../../manifests/overlays/standalone"],
+        "components": [f"../../manifests/components/{name}" for name in components],
         "images": [{"name": f"{names.registry()}/elastic-tfjob/operator", "newName": name, "newTag": tag}],
     }
     (folder / "kustomization.yaml").write_text(json.dumps(kustomization, indent=1))  # JSON is YAML

@@ -172,6 +172,10 @@ class Lines:
             self._process.kill()
         self._thread.join(timeout=5)
 
+    def stop(self) -> None:
+        """The pod is gone: what it has reported is read to its end, and no other of its name is waited for."""
+        self._over.set()
+
     def after(self, moment: float) -> list[Line]:
         return [line for line in self.seen if line.at > moment]
 

@@ -18,14 +18,14 @@ SAME = {"tensorflow": "tensorflow-cpu"}
 
 
 def imported(path: Path) -> set[str]:
-    """Packages that a program imports anywhere, but Python's own and ours."""
+    """Packages that a program imports anywhere, but Python's own, ours, and programs beside it."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module.partition(".")[0])
-    return found - sys.stdlib_module_names - {"elastic_tfjob"}
+    return found - sys.stdlib_module_names - {"elastic_tfjob"} - {each.stem for each in FOLDER.glob("*.py")}
 
 
 @pytest.mark.parametrize("program", sorted(FOLDER.glob("*.py")), ids=lambda path: str(path.name))

@@ -224,7 +224,7 @@ def operator(cluster: Cluster, mode: str, config: Mapping[str, object] | None = 
             deploy.move_to_control_plane(cluster, deploy.GO_DEPLOYMENT)
             yield
         return
-    deploy.install(cluster, images.operator())
+    deploy.install(cluster, images.operator(), ["loans"] if config and "pools" in config else [])
     deploy.move_to_control_plane(cluster, deploy.DEPLOYMENT)
     content = json.dumps({"profile": mode, **(config or {})})
     patch = json.dumps({"data": {"config.yaml": content}})

@@ -28,8 +28,12 @@ from harness.training import training
 
 __all__ = ["OPERATORS", "Arrival", "Scenario", "ScenarioError", "read", "read_all"]
 
-OPERATORS: Final = ("go", "fixed", "kips", "deadline", "edf", "fifo", "optimus", "drf", "specon", "rebalance")
-"""`go` is the Go training-operator under the default scheduler; the others are profiles of this operator."""
+OPERATORS: Final = (
+    *("go", "fixed", "kips", "deadline", "edf", "fifo", "optimus", "drf", "specon", "rebalance"),
+    *("aryl", "aryl-alone"),
+)
+"""`go` is the Go training-operator under the default scheduler; the others are profiles of this operator.
+`aryl-alone` is `aryl` without loans, as its scenario's config says."""
 BATCH: Final = 2048
 """Images a step: so many that a step is work for the worker, not for the chief that hands it out."""
 _TYPES: Final = ("Chief", "PS", "Worker")

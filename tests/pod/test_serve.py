@@ -1,0 +1,129 @@
+"""The model server as a process: what it answers, what it refuses, and how it ends."""
+
+import json
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .pods import PYTHON, until
+
+PROGRAM = Path(__file__).parents[2] / "trainer_images" / "digits" / "serve_digits.py"
+PREDICT = "/v1/models/digits:predict"
+IMAGE = [0.5] * 64
+
+
+class Server:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        with open(self.folder / "output", "wb") as output:
+            self.process = subprocess.Popen(
+                [PYTHON, PROGRAM, "--port=0", "--drain=1", f"--model-dir={self.folder / 'models'}"],
+                stdout=output,
+                stderr=output,
+            )
+        self.port = json.loads(until("it serves", self._line, 600))["port"]
+
+    def _line(self) -> str | None:
+        assert self.process is not None
+        text = (self.folder / "output").read_text()
+        assert self.process.poll() is None, text
+        return next((line for line in text.splitlines() if line.startswith('{"serving"')), None)
+
+    def ask(self, path: str, body: bytes | None = None) -> tuple[int, Any]:
+        """Status and answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", body, timeout=60) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One for all tests here: TensorFlow takes long to import."""
+    made = Server(tmp_path_factory.mktemp("serve"))
+    try:
+        made.start()
+        yield made
+    finally:
+        if made.process is not None and made.process.poll() is None:
+            made.process.kill()
+            made.process.wait(60)
+
+
+def test_it_has_learned_the_digits(server: Server) -> None:
+    import numpy as np  # noqa: PLC0415
+
+    table = np.loadtxt(PROGRAM.with_name("digits.csv.gz"), delimiter=",")[:200]
+    status, answer = server.ask(PREDICT, json.dumps({"instances": (table[:, :-1] / 16).tolist()}).encode())
+    assert status == 200
+    assert np.mean([each["class"] for each in answer["predictions"]] == table[:, -1]) > 0.8
+
+
+def test_it_says_what_it_serves(server: Server) -> None:
+    status, answer = server.ask("/v1/models/digits")
+    (version,) = answer["model_version_status"]
+    assert (status, version["version"], version["state"]) == (200, "1", "AVAILABLE")
+    assert server.ask("/healthz")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"no json", 400),
+        (b"[1]", 400),
+        (b'{"instances": []}', 400),
+        (b'{"instances": [[1, 2]]}', 400),
+        (b'{"instances": [[1], [1, 2]]}', 400),
+        (b'{"instances": ' + b"[" * 5000, 400),
+        (json.dumps({"instances": [[float("nan")] * 64]}).encode(), 400),
+        (json.dumps({"instances": [[10**400] * 64]}).encode(), 400),
+        (json.dumps({"instances": [[0] * 64] * 1025}).encode(), 400),
+        (b" " * ((1 << 20) + 1), 413),
+    ],
+    ids=["words", "list", "none", "short", "ragged", "deep", "nan", "huge number", "many", "large"],
+)
+def test_what_it_refuses(server: Server, body: bytes, status: int) -> None:
+    found, answer = server.ask(PREDICT, body)
+    assert (found, set(answer)) == (status, {"error"})
+    assert server.ask(PREDICT, json.dumps({"instances": [IMAGE]}).encode())[0] == 200
+
+
+def test_other_paths_are_told(server: Server) -> None:
+    assert server.ask("/v1/models/other")[0] == server.ask("/v1/models/other:predict", b"{}")[0] == 404
+
+
+def test_it_finishes_what_it_has_before_it_ends(server: Server) -> None:
+    """A request whose body comes in two parts, the second long after SIGTERM, is answered; new ones are, too, while it
+    drains, and /healthz says that it is not ready."""
+    assert server.process is not None
+    body = json.dumps({"instances": [IMAGE]}).encode()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body[:20])
+        time.sleep(0.5)  # it has begun to read
+        server.process.terminate()
+        until("it is not ready", lambda: server.ask("/healthz")[0] == 503)
+        time.sleep(2)  # the drain is over, and nobody else is let in
+        with pytest.raises(OSError):
+            server.ask("/healthz")
+        assert server.process.poll() is None
+        connection.sendall(body[20:])
+        answer = b""
+        while data := connection.recv(65536):
+            answer += data
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"predictions" in answer
+    assert server.process.wait(60) == 0

@@ -1,0 +1,224 @@
+"""Serve the digits: a TensorFlow model server for a Deployment, such as manifests/samples/inference.yaml.
+
+It loads a SavedModel and answers in the shapes of TensorFlow Serving's REST API:
+
+    GET  /v1/models/digits            the version, and that it is available
+    POST /v1/models/digits:predict    {"instances": [[64 numbers in 0..1], ...]}
+                                      -> {"predictions": [{"class": 3, "scores": [10 numbers]}, ...]}
+    GET  /healthz                     200 while it takes requests, 503 once it is to end
+
+`--model-dir` holds versions as TensorFlow Serving has them (1/saved_model.pb); the highest is served. Where there is
+none, it trains a small one first, which takes a second or two.
+
+At SIGTERM it is not ready any more, and serves on for `--drain` seconds, since who sends requests learns of that late.
+Then it takes no more connections, finishes what it has, and ends with 0.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import tensorflow as tf
+from digits import Network, digits
+
+NAME = "digits"
+PIXELS, MAX_INSTANCES, MAX_BODY, MAX_CONNECTIONS = 64, 1024, 1 << 20, 128
+"""Of a request; a body in bytes. More connections at once are closed."""
+IDLE_S, FINISH_S = 10, 20
+"""Until a connection on which nothing comes is closed; until requests that never end are left."""
+
+
+class BadRequest(Exception):
+    """What is wrong with a request: an HTTP status and words."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class Served(tf.Module):
+    """The signature of the SavedModel: images (n, 64) -> class (n,), scores (n, 10), which add up to 1."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    @tf.function(input_signature=[tf.TensorSpec([None, PIXELS], tf.float32, name="images")])
+    def predict(self, images: tf.Tensor) -> dict:
+        scores = tf.nn.softmax(self.network(images))
+        return {"class": tf.argmax(scores, axis=1), "scores": scores}
+
+
+def train(folder: Path, steps: int = 300) -> None:
+    """Train a small network, and save it as a SavedModel."""
+    images, _, labels, _ = digits()
+    network = Network(hidden=32)
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, network(images)))
+        for variable, gradient in zip(network.weights, tape.gradient(loss, network.weights), strict=True):
+            variable.assign_sub(0.5 * gradient)
+
+    for _ in range(steps):
+        step()
+    served = Served(network)
+    tf.saved_model.save(served, str(folder), signatures={"serving_default": served.predict})
+
+
+def newest(folder: Path) -> int | None:
+    """The highest version below `folder`; None: there is none."""
+    found = [int(each.parent.name) for each in folder.glob("*/saved_model.pb") if each.parent.name.isdecimal()]
+    return max(found, default=None)
+
+
+def instances_of(body: bytes) -> np.ndarray:
+    """The images of a request, (n, 64). Raises BadRequest."""
+    try:
+        found = json.loads(body)["instances"]
+        images = np.asarray(found, dtype=np.float32)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        raise BadRequest(400, f'{{"instances": [[{PIXELS} numbers], ...]}} is needed') from None
+    if images.ndim != 2 or images.shape[1] != PIXELS or not 1 <= len(images) <= MAX_INSTANCES:
+        raise BadRequest(400, f"instances: 1 to {MAX_INSTANCES} lists of {PIXELS} numbers, not {images.shape}")
+    if not np.isfinite(images).all():
+        raise BadRequest(400, "instances: finite numbers are needed")
+    return images
+
+
+class Server(ThreadingHTTPServer):
+    """A thread for each connection, and a bounded number of them. `ready`: it is not about to end."""
+
+    daemon_threads = True  # idle connections do not keep it; requests do, by `finish`
+    request_queue_size = MAX_CONNECTIONS
+
+    def __init__(self, address: tuple, folder: Path, version: int) -> None:
+        super().__init__(address, Handler)
+        self.version = version
+        self._model = tf.saved_model.load(str(folder / str(version)))
+        self._predict = self._model.signatures["serving_default"]
+        self.predict(np.zeros((1, PIXELS), np.float32))  # the first is slow
+        self.ready = True
+        self._connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._active, self._changed = 0, threading.Condition()
+
+    def predict(self, images: np.ndarray) -> list[dict]:
+        """A class and ten scores for each image."""
+        found = self._predict(images=tf.constant(images))
+        classes, scores = found["class"].numpy().tolist(), found["scores"].numpy().tolist()
+        return [{"class": each, "scores": of} for each, of in zip(classes, scores, strict=True)]
+
+    def process_request(self, request: object, client_address: object) -> None:
+        if not self._connections.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: object, client_address: object) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        print(f"a connection broke: {sys.exception()!r}", file=sys.stderr, flush=True)
+
+    def count(self, change: int) -> None:
+        """A request begins (1) or has been answered (-1)."""
+        with self._changed:
+            self._active += change
+            self._changed.notify_all()
+
+    def finish(self) -> bool:
+        """Wait for the requests that there are; whether all were answered in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._active, FINISH_S)
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+    timeout = IDLE_S
+
+    def do_GET(self) -> None:
+        if self.path == "/healthz":
+            self._answer(200 if self.server.ready else 503, {"ready": self.server.ready})
+        elif self.path == f"/v1/models/{NAME}":
+            status = {"error_code": "OK", "error_message": ""}
+            version = {"version": str(self.server.version), "state": "AVAILABLE", "status": status}
+            self._answer(200, {"model_version_status": [version]})
+        else:
+            self._answer(404, {"error": f"not found; there are /healthz and /v1/models/{NAME}"})
+
+    def do_POST(self) -> None:
+        self.server.count(1)
+        try:
+            if self.path != f"/v1/models/{NAME}:predict":
+                raise BadRequest(404, f"not found; there is /v1/models/{NAME}:predict")
+            self._answer(200, {"predictions": self.server.predict(instances_of(self._body()))})
+        except BadRequest as wrong:
+            self.close_connection = True  # its body may be unread
+            self._answer(wrong.status, {"error": str(wrong)})
+        finally:
+            self.server.count(-1)
+
+    def _body(self) -> bytes:
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal()):
+            raise BadRequest(411, "the header Content-Length is needed")
+        if len(length) > 9 or int(length) > MAX_BODY:
+            raise BadRequest(413, f"a body has at most {MAX_BODY} bytes")
+        return self.rfile.read(int(length))
+
+    def _answer(self, status: int, content: dict) -> None:
+        if not self.server.ready:
+            self.close_connection = True
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing of each request."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--port", type=int, default=8501, help="0: any that is free")
+    parser.add_argument("--model-dir", type=Path, default=Path("/tmp/models") / NAME)
+    parser.add_argument("--drain", type=float, default=5.0, metavar="SECONDS")
+    options = parser.parse_args()
+
+    ending = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ending.set())
+    version = newest(options.model_dir)
+    if version is None:
+        version = 1
+        train(options.model_dir / str(version))
+    server = Server(("", options.port), options.model_dir, version)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
+    print(json.dumps({"serving": NAME, "version": version, "port": server.server_port}), flush=True)
+    ending.wait()
+    server.ready = False
+    threading.Event().wait(options.drain)
+    server.shutdown()
+    server.server_close()
+    sys.exit(0 if server.finish() else f"requests were not answered within {FINISH_S} s")
+
+
+if __name__ == "__main__":
+    main()
