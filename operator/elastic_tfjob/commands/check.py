@@ -15,6 +15,7 @@ from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_FAILED, Cluster, read_all, run
 from elastic_tfjob.commands.manifest import read_job
 from elastic_tfjob.commands.options import output, where
+from elastic_tfjob.controller import LEASE_NAME
 from elastic_tfjob.controller.job.inject import without_command
 from elastic_tfjob.controller.kube.caches import jobs_path
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound, Unavailable
@@ -27,7 +28,6 @@ __all__ = ["Finding", "about_job", "check"]
 
 Level = Literal["ok", "warning", "error"]
 
-_LEASE: Final = "elastic-tfjob-operator"
 _POLICIES: Final = ("elastic-tfjob-job-annotations", "elastic-tfjob-pod-annotations")
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -145,12 +145,12 @@ def _columns(crd: Mapping[str, Any]) -> set[str]:
 async def _leader(at: Cluster, namespace: str, now: datetime) -> Finding:
     about = "operator"
     install = "install it (README), or name --operator-namespace where it runs elsewhere"
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases/{_LEASE}"
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases/{LEASE_NAME}"
     found = await _read(at, path)
     if isinstance(found, Finding):
         return _named(about, found)
     if found is None:
-        text = f"namespace {namespace} has no Lease {_LEASE}: none runs there, or one without --leader-elect"
+        text = f"namespace {namespace} has no Lease {LEASE_NAME}: none runs there, or one without --leader-elect"
         return Finding("error", about, text, install)
     spec = found.get("spec") or {}
     holder, renewed = str(spec.get("holderIdentity") or ""), moment_of(spec.get("renewTime"))
