@@ -174,8 +174,8 @@ docs-publish: ## the site as VERSION=1.2 (ALIAS=latest) onto the branch gh-pages
 	$(DOCS) mike deploy --push --update-aliases $(VERSION) $(ALIAS)
 
 .PHONY: names
-names: .venv ## where released images are: REGISTRY=ghcr.io/you writes it into manifests, chart, pipelines and docs
-	@$(RUN) python -m harness.names $(REGISTRY)
+names: .venv ## where released images (REGISTRY=ghcr.io/you) and the source (REPOSITORY=https://...) are: written wherever it is said
+	@$(RUN) python -m harness.names $(REGISTRY) $(REPOSITORY)
 
 .PHONY: pipelines
 pipelines: ## the components for Kubeflow Pipelines, compiled from their sources

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from elastic_tfjob.controller import LEASE_NAME
+
 LAZY = {
     "auto": "elastic_tfjob.commands.change",
     "check": "elastic_tfjob.commands.check",
@@ -128,7 +130,7 @@ def crd() -> None:
 @click.option("--leader-elect/--no-leader-elect", help="Of several replicas only the leader acts.")
 @click.option(
     "--leader-election-id",
-    default="elastic-tfjob-operator",
+    default=LEASE_NAME,
     show_default=True,
     help="Name of the Lease. The manifests' Role admits the default alone: for another one it needs a patch "
     "(docs/compatibility.md).",

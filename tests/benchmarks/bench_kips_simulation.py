@@ -34,7 +34,7 @@ from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import RunSpec, run_all, uniform_cluster
 from elastic_tfjob.simulation.scenario import generate, read_scenario
 from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
-from elastic_tfjob.simulation.summary import summarise
+from elastic_tfjob.simulation.summary import summarise, with_losers
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 SCENARIO = Path(__file__).resolve().parents[2] / "docs/scenarios/kips.yaml"
@@ -99,31 +99,29 @@ def run(
         for name, settings in profiles.items()
     ]
     outcomes = run_all(specs, lambda *_: None, workers=1)
-    base = {r.key: r.jct_s for r in outcomes[0].records} if "fixed" in profiles else {}
-    return [
-        _row(workload, outcome, len(jobs), base) | {"profile": name}
-        for name, outcome in zip(profiles, outcomes, strict=True)
-    ]
+    by_profile = dict(zip(profiles, outcomes, strict=True))
+    fixed = by_profile.get("fixed")
+    return [_row(workload, outcome, len(jobs), fixed) | {"profile": name} for name, outcome in by_profile.items()]
 
 
-def _row(workload: str, outcome: Outcome, jobs: int, base: dict[str, float | None]) -> dict[str, Any]:
+def _row(workload: str, outcome: Outcome, jobs: int, fixed: Outcome | None) -> dict[str, Any]:
     summary = summarise(outcome, jobs)
-    jct = {r.key: r.jct_s for r in outcome.records if r.jct_s is not None}
-    slower = [key for key, t in jct.items() if (b := base.get(key)) is not None and t > b * (1 + TOLERANCE)]
+    if fixed is not None:
+        summary = with_losers(summary, outcome, fixed, TOLERANCE)
     return {
         "workload": workload,
         "profile": outcome.profile,
         "seed": outcome.seed,
         "jct_mean_s": summary.avg_jct_s,
         "jct_median_s": summary.median_jct_s,
-        "jct_p95_s": float(np.percentile(list(jct.values()), 95)) if jct else None,
+        "jct_p95_s": summary.p95_jct_s,
         "jct_p99_s": summary.p99_jct_s,
         "makespan_s": summary.makespan_s,
         "cpu_held": summary.cpu_utilisation,
         "cpu_used": summary.cpu_used,
         "rescales_per_job": summary.rescales / jobs,
         "preemptions": summary.preemptions,
-        "losers": len(slower) / jobs,
+        "losers": None if summary.losers is None else summary.losers / jobs,
         "finished": summary.finished / jobs,
         "run_cpu_s": summary.cpu_s,
     }

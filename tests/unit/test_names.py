@@ -1,6 +1,7 @@
 """Released images have one registry and one version, wherever they are named."""
 
 import json
+import tomllib
 
 import pytest
 import yaml
@@ -53,6 +54,16 @@ def test_the_samples_of_the_demo_have_the_images_that_are_built_here() -> None:
     assert json.dumps(job).replace("localhost", names.registry()).replace(":dev", f":{names.version()}") == json.dumps(
         yaml.safe_load(sample.read_text())
     )
+
+
+def test_another_repository_is_written_wherever_it_is_named() -> None:
+    texts = names.moved("https://host/you/repo")
+    assert tomllib.loads(texts[names.PROJECT])["project"]["urls"] == {
+        "Repository": "https://host/you/repo",
+        "Issues": "https://host/you/repo/issues",
+        "Changelog": "https://host/you/repo/blob/main/CHANGELOG.md",
+    }
+    assert "https://host/you/repo" in texts[names.SITE]
 
 
 @pytest.mark.parametrize(

@@ -155,19 +155,19 @@ class Elasticity:
                 values[name.replace("-", "_")] = parse(text)
             except (ValueError, KeyError):
                 problems.append(f"{key}: {describe(text)} is ignored: allowed is {allowed}")
-        found = cls(**values)
-        if found.loanable and not found.stoppable(spec):
+        elasticity = cls(**values)
+        if elasticity.loanable and not elasticity.stoppable(spec):
             problems.append(
                 f"{PREFIX}loanable: 'true' is ignored: a job has to leave a lent node when that is wanted back, "
                 f"so it needs the annotation {PREFIX}checkpoint-dir, and rescale other than never"
             )
-            found = replace(found, loanable=False)
+            elasticity = replace(elasticity, loanable=False)
         for kind, replica_type in (("workers", "Worker"), ("ps", "PS")):
             declared = spec.tf_replica_specs.get(replica_type)
-            found, wrong = found._within(kind, declared.count if declared else 0)
+            elasticity, wrong = elasticity._within(kind, declared.count if declared else 0)
             problems += wrong
-        found, wrong = found._together(spec)
-        return replace(found, problems=tuple(few([*problems, *wrong])))
+        elasticity, wrong = elasticity._together(spec)
+        return replace(elasticity, problems=tuple(few([*problems, *wrong])))
 
     def deadline_s(self, created_s: float) -> float | None:
         """The deadline as Unix time, of a job that was created then; None where there is none."""

@@ -257,44 +257,46 @@ def _structural(schema: Schema, *, describe: bool = True) -> Schema:
 
     def _convert_plain(node: Schema, name: str) -> Schema:
         kept = ("type", "format", "pattern", "enum", "anyOf", "x-kubernetes-int-or-string")
-        found: Schema = {key: node[key] for key in kept if key in node}
+        structural: Schema = {key: node[key] for key in kept if key in node}
         if describe and "description" in node:
-            found["description"] = node["description"]
+            structural["description"] = node["description"]
         if node.get("default") is False and name == "suspend":
-            found["default"] = False  # upstream's only default
+            structural["default"] = False  # upstream's only default
         if properties := node.get("properties"):
-            found["properties"] = {key: _known(key, convert(value, key)) for key, value in sorted(properties.items())}
+            structural["properties"] = {
+                key: _known(key, convert(value, key)) for key, value in sorted(properties.items())
+            }
             if required := node.get("required"):
-                found["required"] = sorted(required)
+                structural["required"] = sorted(required)
         if isinstance(node.get("additionalProperties"), dict):
-            found["additionalProperties"] = convert(node["additionalProperties"])
+            structural["additionalProperties"] = convert(node["additionalProperties"])
         if "items" in node:
-            found["items"] = convert(node["items"])
-        if not found.keys() - {"description"}:
-            found["x-kubernetes-preserve-unknown-fields"] = True
-        return found
+            structural["items"] = convert(node["items"])
+        if not structural.keys() - {"description"}:
+            structural["x-kubernetes-preserve-unknown-fields"] = True
+        return structural
 
     return convert(schema)
 
 
-def _known(name: str, found: Schema) -> Schema:
+def _known(name: str, schema: Schema) -> Schema:
     """What the Kubernetes API says of a field and its Python model does not."""
-    if name in QUANTITY_MAPS and found.get("type") == "object" and "additionalProperties" in found:
-        return {**found, "additionalProperties": QUANTITY}
+    if name in QUANTITY_MAPS and schema.get("type") == "object" and "additionalProperties" in schema:
+        return {**schema, "additionalProperties": QUANTITY}
     if name in QUANTITIES:
         return QUANTITY
     if name == "metadata":
         return TEMPLATE_METADATA
     keys = LIST_MAP_KEYS.get(name)
-    if found.get("type") == "array" and keys and set(keys) <= set(found["items"].get("properties", ())):
-        items = found["items"]
+    if schema.get("type") == "array" and keys and set(keys) <= set(schema["items"].get("properties", ())):
+        items = schema["items"]
         # A key needs a value: where it is not required, the API's default.
         optional = set(keys) - set(items.get("required", ()))
         keyed = {key: {**items["properties"][key], "default": KEY_DEFAULTS.get(key, "")} for key in optional}
         return {
-            **found,
+            **schema,
             "items": {**items, "properties": {**items["properties"], **keyed}},
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": keys,
         }
-    return found
+    return schema

@@ -15,6 +15,7 @@ from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_FAILED, Cluster, read_all, run
 from elastic_tfjob.commands.manifest import read_job
 from elastic_tfjob.commands.options import output, where
+from elastic_tfjob.controller import LEASE_NAME
 from elastic_tfjob.controller.job.inject import without_command
 from elastic_tfjob.controller.kube.caches import jobs_path
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound, Unavailable
@@ -27,7 +28,6 @@ __all__ = ["Finding", "about_job", "check"]
 
 Level = Literal["ok", "warning", "error"]
 
-_LEASE: Final = "elastic-tfjob-operator"
 _POLICIES: Final = ("elastic-tfjob-job-annotations", "elastic-tfjob-pod-annotations")
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -84,23 +84,23 @@ def check(filename: str | None, operator_namespace: str, output: str | None, **c
 
     async def do(at: Cluster) -> list[Finding]:
         now = datetime.now(UTC)
-        found = [*await _crd(at), await _leader(at, operator_namespace, now), *await _policies(at)]
-        found += [*await _rights(at), await _reports(at, now)]
+        findings = [*await _crd(at), await _leader(at, operator_namespace, now), *await _policies(at)]
+        findings += [*await _rights(at), await _reports(at, now)]
         if filename:
             job = read_job(filename, at.namespace)
-            found += about_job(job, now)
-            found.append(await _dry_run(at, job))
-        return found
+            findings += about_job(job, now)
+            findings.append(await _dry_run(at, job))
+        return findings
 
-    found = run(do, **cluster)
+    findings = run(do, **cluster)
     if output == "json":
-        click.echo(show.as_json(found))
+        click.echo(show.as_json(findings))
     else:
-        for each in found:
-            click.echo(f"{each.level + ':':<9}{each.about}: {show.plain(each.text)}")
-            if each.do:
-                click.echo(f"{'':<9}-> {show.plain(each.do)}")
-    if any(each.level == "error" for each in found):
+        for finding in findings:
+            click.echo(f"{finding.level + ':':<9}{finding.about}: {show.plain(finding.text)}")
+            if finding.do:
+                click.echo(f"{'':<9}-> {show.plain(finding.do)}")
+    if any(finding.level == "error" for finding in findings):
         raise SystemExit(EXIT_FAILED)
 
 
@@ -125,12 +125,12 @@ async def _crd(at: Cluster) -> list[Finding]:
     if await _read(at, f"/apis/{GROUP}/{VERSION}") is None:
         return [Finding("error", "CRD", f"the API server knows no {PLURAL} of {GROUP}/{VERSION}", install)]
     name = f"{PLURAL}.{GROUP}"
-    found = await _read(at, f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
-    if isinstance(found, Finding):
-        return [Finding("ok", "CRD", f"{GROUP}/{VERSION} is served"), _named("CRD's version", found)]
-    if found is None:
+    crd = await _read(at, f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
+    if isinstance(crd, Finding):
+        return [Finding("ok", "CRD", f"{GROUP}/{VERSION} is served"), _named("CRD's version", crd)]
+    if crd is None:
         return [Finding("error", "CRD", f"there is no {name}", install)]
-    ours, theirs = _columns(custom_resource_definition()), _columns(found)
+    ours, theirs = _columns(custom_resource_definition()), _columns(crd)
     if missing := sorted(ours - theirs):
         text = f"older than this command, or upstream's: it has no columns {', '.join(missing)}"
         return [Finding("warning", "CRD", text, install)]
@@ -145,14 +145,14 @@ def _columns(crd: Mapping[str, Any]) -> set[str]:
 async def _leader(at: Cluster, namespace: str, now: datetime) -> Finding:
     about = "operator"
     install = "install it (README), or name --operator-namespace where it runs elsewhere"
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases/{_LEASE}"
-    found = await _read(at, path)
-    if isinstance(found, Finding):
-        return _named(about, found)
-    if found is None:
-        text = f"namespace {namespace} has no Lease {_LEASE}: none runs there, or one without --leader-elect"
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases/{LEASE_NAME}"
+    lease = await _read(at, path)
+    if isinstance(lease, Finding):
+        return _named(about, lease)
+    if lease is None:
+        text = f"namespace {namespace} has no Lease {LEASE_NAME}: none runs there, or one without --leader-elect"
         return Finding("error", about, text, install)
-    spec = found.get("spec") or {}
+    spec = lease.get("spec") or {}
     holder, renewed = str(spec.get("holderIdentity") or ""), moment_of(spec.get("renewTime"))
     if not holder or renewed is None:
         return Finding("error", about, "nobody leads", f"kubectl -n {namespace} get pods")
@@ -163,21 +163,21 @@ async def _leader(at: Cluster, namespace: str, now: datetime) -> Finding:
 
 
 async def _policies(at: Cluster) -> list[Finding]:
-    found = []
+    findings = []
     for name in _POLICIES:
         about = f"admission policy {name}"
         for kind in ("validatingadmissionpolicies", "validatingadmissionpolicybindings"):
             there = await _read(at, f"{_ADMISSION}/{kind}/{name}")
             if isinstance(there, Finding):
-                found.append(_named(about, there))
+                findings.append(_named(about, there))
                 break
             if there is None:
                 text = f"none of {kind}: whoever may patch objects may write what only the operator should"
-                found.append(Finding("warning", about, text, "apply manifests/base/policy.yaml"))
+                findings.append(Finding("warning", about, text, "apply manifests/base/policy.yaml"))
                 break
         else:
-            found.append(Finding("ok", about, "it is there, and bound"))
-    return found
+            findings.append(Finding("ok", about, "it is there, and bound"))
+    return findings
 
 
 async def _rights(at: Cluster) -> list[Finding]:
@@ -251,14 +251,14 @@ def about_job(raw: Mapping[str, Any], now: datetime) -> list[Finding]:
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         return [Finding("error", "spec", f"it cannot be read: {error}")]
     elasticity = request.elasticity
-    found = [Finding("error", "annotation", each, "correct it: it is ignored") for each in elasticity.problems]
+    findings = [Finding("error", "annotation", each, "correct it: it is ignored") for each in elasticity.problems]
     no_command = without_command(spec)
     if elasticity.injected(spec) in ("launcher", "both") and no_command:
         text = f"no launcher can start {', '.join(no_command)}: an image's entrypoint is not known to the operator"
-        found.append(Finding("warning", "launcher", text, "say command in the container tensorflow"))
-    found += _capabilities(request)
-    found += _figures(request)
-    return found
+        findings.append(Finding("warning", "launcher", text, "say command in the container tensorflow"))
+    findings += _capabilities(request)
+    findings += _figures(request)
+    return findings
 
 
 def _capabilities(request: JobRequest) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 import aiohttp
 import structlog
 
+from elastic_tfjob.controller import LEASE_NAME
 from elastic_tfjob.controller.job.decision import Observed, Settings, Timeouts
 from elastic_tfjob.controller.job.figures import NUMBERS_S
 from elastic_tfjob.controller.job.inject import STATUS_PORT
@@ -77,7 +78,7 @@ class Options:
     metrics_address: str = ":8080"
     health_address: str = ":8081"
     leader_elect: bool = False
-    leader_election_id: str = "elastic-tfjob-operator"
+    leader_election_id: str = LEASE_NAME
     leader_election_namespace: str = ""
     gang_scheduler: str = ""
     cluster_domain: str = ""

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
+from elastic_tfjob.scheduling.action_limit import ActionLimit
 from elastic_tfjob.scheduling.causes import Cause, cause_of
 from elastic_tfjob.scheduling.free_capacity import room_view
 from elastic_tfjob.scheduling.memory import Memory, with_number
@@ -27,27 +28,12 @@ from elastic_tfjob.scheduling.snapshot import (
 
 T = TypeVar("T")
 
-FEWEST_ACTIONS: Final = 10_000
-ACTIONS_EACH: Final = 100
-"""How often a round may act: so often for each job and for each replica that it may have, and the fewest besides. Of
-10,000 jobs, under any profile, rounds act at most once for every second job or replica."""
-
-
-class EndlessRoundError(RuntimeError):
-    """A round acted so often that it will not end: a bug of the profile, which some job sets off."""
-
-    def __init__(self, profile: str, job: str, limit: int) -> None:
-        super().__init__(f"{profile}: the round did not end after {limit:,} actions")
-        self.profile = profile
-        self.job = job
-        self.add_note(f"the last one was on {job}")  # its name is not for the owners of others, who read the message
-
 
 class Round:
     """What stages act on. All changes stay here: the FreeCapacity is rolled back when the round is over.
 
     A round ends: each action (`start`, `resize`, `stop` and so on) is counted, tried in vain or not, and beyond a limit
-    that grows with jobs and replicas it raises EndlessRoundError. It is no clock: both worlds decide the same.
+    that grows with jobs and replicas it raises EndlessRoundError (action_limit.py).
     """
 
     def __init__(self, snapshot: Snapshot, profile: Profile) -> None:
@@ -71,9 +57,7 @@ class Round:
         self.unmet: dict[str, Counts] = {}
         """Sizes that running jobs must be brought to but for which there is no room."""
         self.held_back = BEHIND
-        self._actions = 0
-        self._most_actions = FEWEST_ACTIONS
-        """Until this many, nobody looks how many jobs and replicas there are."""
+        self._limit = ActionLimit(snapshot, profile.name)
         place = profile.place
         self.room = snapshot.view(("room", place.rank, place.totals_only), room_view(place.rank, place.totals_only))
         order = profile.order
@@ -129,11 +113,7 @@ class Round:
     def act(self, job: Job) -> None:
         """Count an action on this job. What acts through this Round is counted already; a loop that does not may call
         it. Raises EndlessRoundError."""
-        self._actions += 1
-        if self._actions > self._most_actions:
-            self._most_actions = most_actions(self.snapshot)
-            if self._actions > self._most_actions:
-                raise EndlessRoundError(self.profile.name, job.key, self._most_actions)
+        self._limit.count(job)
 
     # ---- what
 
@@ -381,15 +361,6 @@ class Round:
             self.kept,
             self._memory,
         )
-
-
-def most_actions(snapshot: Snapshot) -> int:
-    """How often a round of this Snapshot may act."""
-    jobs = snapshot.jobs.values()
-    replicas = sum(
-        max(group.maximum, len(job.placement.get(group.type, ()))) for job in jobs for group in job.spec.groups
-    )
-    return FEWEST_ACTIONS + ACTIONS_EACH * (len(jobs) + replicas)
 
 
 def _queue(snapshot: Snapshot, profile: Profile) -> Callable[[], Iterator[str]]:

@@ -42,14 +42,14 @@ class Beside:
 def read_pool(named: str) -> Beside:
     """The pool of this name, or else of this YAML file. Raises WorkloadError that names the file, the place in it, the
     value and what is allowed."""
-    found = POOLS.get(named)
-    if found is None:
+    pool = POOLS.get(named)
+    if pool is None:
         try:
-            found = parse_pool(yaml.safe_load(Path(named).read_text()))
+            pool = parse_pool(yaml.safe_load(Path(named).read_text()))
         except (OSError, UnicodeDecodeError) as e:
             raise WorkloadError(f"{named}: no pool of this name ({', '.join(POOLS)}), and cannot be read: {e}") from e
         except yaml.YAMLError as e:
             raise WorkloadError(f"{named}: not YAML: {e}") from e
         except ValueError as e:
             raise WorkloadError(f"{named}: wrong in the pool:\n{e}") from e
-    return Beside(pool_of(found), found.loanable)
+    return Beside(pool_of(pool), pool.loanable)

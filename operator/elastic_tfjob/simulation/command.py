@@ -3,16 +3,13 @@
 import csv
 import json
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import click
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from elastic_tfjob.api.scenario import Scenario
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse_profile
@@ -27,50 +24,17 @@ from elastic_tfjob.simulation.scenario import generate, node_changes, own_pool, 
 from elastic_tfjob.simulation.speed_models.catalogue import DEFAULT_SPEED_MODEL, SPEED_MODELS, speed_model_named
 from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
 from elastic_tfjob.simulation.summary import COLUMNS, Summary, job_rows, summarise, with_losers
+from elastic_tfjob.simulation.tables import print_catalogue, print_runs
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 INTERRUPTED = 130
 """The shell's exit status for a program that SIGINT ended."""
-ROW_WIDTH = 210
-"""Columns that a table of one row per run needs."""
 
 
-def _list_profiles(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if not value or ctx.resilient_parsing:
-        return
-    common = ProfileParameters.model_fields
-    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
-    table = Table(title="What --set PROFILE.PARAM=VALUE may say", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("profile")
-    table.add_column("parameter", no_wrap=True)
-    table.add_column("default")
-    table.add_column("meaning")
-    for parameter, info in common.items():
-        table.add_row("(every one)", parameter, _default(info.default), info.description)
-    for name, model in PROFILES.items():
-        table.add_section()
-        table.add_row(name, "", "", (model.__doc__ or "").strip())
-        for parameter, info in model.model_fields.items():
-            if parameter not in common or info.default != common[parameter].default:
-                table.add_row("", parameter, _default(info.default), info.description)
-    console.print(table)
-    console.print(f"Speed models: {', '.join(SPEED_MODELS)}.  Placements: {', '.join(get_args(PlaceName))}.")
-    for format_ in FORMATS.values():
-        optional = f"; optional {', '.join(format_.optional)}" if format_.optional else ""
-        console.print(f"Format {format_.name}: {', '.join(format_.required)}{optional}", soft_wrap=True)
-    ctx.exit()
-
-
-def _default(value: object) -> str:
-    match value:
-        case bool():
-            return str(value).lower()
-        case tuple():
-            return ",".join(f"{v:g}" for v in value)
-        case float():
-            return f"{value:g}"
-        case _:
-            return str(value)
+def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        print_catalogue()
+        ctx.exit()
 
 
 def _restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[tuple[float, float], ...]:
@@ -181,7 +145,7 @@ def _boot_cpu(ctx: click.Context, param: click.Parameter, value: str) -> tuple[f
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=_list_profiles,
+    callback=_list,
     help="Print profiles, their parameters, speed models and formats.",
 )
 def simulate(
@@ -270,7 +234,7 @@ def simulate(
     summaries = [summarise(outcome, len(spec.jobs)) for outcome, spec in zip(outcomes, specs, strict=False)]
     summaries = _beside_the_first(summaries, outcomes)
     never = [s for s in summaries if not s.partial and s.finished < s.jobs]
-    _print(summaries, replications > 1)
+    print_runs(summaries, replications > 1)
     for summary in never:
         click.echo(f"{summary.profile}: {summary.jobs - summary.finished} job(s) never fit this cluster", err=True)
     if json_file:
@@ -354,54 +318,6 @@ def _run(specs: Sequence[RunSpec], processes: int | None) -> list[Outcome]:
             )
 
         return run_all(specs, report, processes)
-
-
-def _print(summaries: Sequence[Summary], seeds: bool) -> None:
-    """One row per run, or one column where the terminal is too narrow for that."""
-    headings = (
-        *("finished", "JCT s", "median s", "p95 s", "p99 s", "queue s", "makespan s", "GPU", "CPU", "CPU used"),
-        *("wasted", "in time", "late s", "losers", "worst", "rescales", "preempted", "migrated", "jobs/CPU-s"),
-    )
-    rows = [(_name(s, seeds), *_numbers(s)) for s in summaries]
-    console = Console(width=None if sys.stdout.isatty() else ROW_WIDTH, highlight=False)
-    across = console.width >= ROW_WIDTH
-    cells = [("profile", *headings), *rows]
-    if not across:
-        cells = list(zip(*cells, strict=True))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for k, heading in enumerate(cells[0]):
-        table.add_column(heading, justify="right" if k else "left", no_wrap=True)
-    for row in cells[1:]:
-        table.add_row(*row)
-    console.print(table)
-    if any(s.oracle for s in summaries):
-        click.echo("* with the oracle: the policy was told true durations and speeds")
-
-
-def _name(s: Summary, seeds: bool) -> str:
-    return (
-        s.profile + (f" #{s.seed}" if seeds else "") + (" *" if s.oracle else "") + (" (partial)" if s.partial else "")
-    )
-
-
-def _numbers(s: Summary) -> tuple[str, ...]:
-    return (
-        f"{s.finished:,}/{s.jobs:,}",
-        *(_seconds(v) for v in (s.avg_jct_s, s.median_jct_s, s.p95_jct_s, s.p99_jct_s)),
-        *(_seconds(v) for v in (s.avg_queue_s, s.makespan_s)),
-        *(_percent(v) for v in (s.gpu_utilisation, s.cpu_utilisation, s.cpu_used, s.wasted_cpu, s.deadline_met)),
-        *(_seconds(s.tardiness_s), "-" if s.losers is None else f"{s.losers:,}", _percent(s.worst_loser)),
-        *(f"{v:,}" for v in (s.rescales, s.preemptions, s.migrations)),
-        f"{s.finished / s.cpu_s:,.0f}" if s.cpu_s else "-",
-    )
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def _write_jobs(path: Path, outcomes: Sequence[Outcome]) -> None:

@@ -1,31 +1,28 @@
 """The simulated world: events in, a round of the decision core where something changed, its plan carried out.
 
-There is no ticking. The truth (speed models' rates, real durations) stays here; a policy sees the Snapshot only.
+There is no ticking. What happens to jobs, and their true speeds, is in live_jobs.py; a policy sees the Snapshot only.
 """
 
-import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
+from random import Random
 
 from elastic_tfjob.scheduling.core import schedule
-from elastic_tfjob.scheduling.placements import more_replicas, nodes_of
-from elastic_tfjob.scheduling.plan import Plan, Target
+from elastic_tfjob.scheduling.placements import nodes_of
+from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import Profile
-from elastic_tfjob.scheduling.snapshot import NOTHING_LEARNED, UNPLACED, Job, Node, Placement, Pool, Snapshot
+from elastic_tfjob.scheduling.snapshot import NOTHING_LEARNED, Job, Node, Pool, Snapshot
 from elastic_tfjob.simulation.accounts import Accounts
 from elastic_tfjob.simulation.agenda import ARRIVE, COOLED, DEMAND, FINISH, JUMP, NODES, READY, Agenda
-from elastic_tfjob.simulation.arrival import arrive
 from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.inference import DAY_S, INFERENCE, Demand, InferencePool
 from elastic_tfjob.simulation.live_job import LiveJob
+from elastic_tfjob.simulation.live_jobs import LiveJobs
 from elastic_tfjob.simulation.loans import carry_out_loans
-from elastic_tfjob.simulation.node_changes import NodeChange, NodeScript, on_lost_node
+from elastic_tfjob.simulation.node_changes import NodeChange, NodeScript
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
-from elastic_tfjob.simulation.speed_models.boot import Boot, Boots
-from elastic_tfjob.simulation.speed_models.cpu import used_of_held
-from elastic_tfjob.simulation.speed_models.on_nodes import NodeSpeeds
 from elastic_tfjob.simulation.starts import Starts
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.history import History
@@ -58,33 +55,33 @@ class Simulation:
         check: Callable[[Plan], None] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.speed_model = speed_model
         self.profile = profile
-        self.costs = costs or Costs()
-        self.noise = noise or Noise()
         self.check = check
         self.progress = progress
-        self.random = random.Random(seed)
         self.jobs = sorted(jobs, key=lambda job: job.submit_s)
         cluster = {node.name: node for node in (*nodes, *(inference.build() if inference else ()))}
         own = [node for node in cluster.values() if node.loan == "own"]
         self._script = NodeScript(node_changes, cluster)
         self._demand = Demand(inference, seed) if inference else None
-        self._node_speeds = NodeSpeeds(cluster, contended=speed_model.contended)
         start = start_s if present or not self.jobs else self.jobs[0].submit_s
         self.snapshot = Snapshot(start, cluster, {}, seed, history=history)
         self.outcome = Outcome.begun(profile, seed, start, own, pool=inference is not None)
         self._present = present
-        self._live: dict[str, LiveJob] = {}
         self._agenda = Agenda()
-        self._lost = 0
-        """Jobs that stand still, as a node of theirs is lost."""
-        self._endless = 0
-        """Jobs that hold something, and of which nobody knows when they end."""
         self._accounts = Accounts(self.outcome, trace=trace)
+        self._live = LiveJobs(
+            cluster,
+            speed_model,
+            profile,
+            costs=costs or Costs(),
+            noise=noise or Noise(),
+            random=Random(seed),
+            history=history,
+            agenda=self._agenda,
+            accounts=self._accounts,
+            outcome=self.outcome,
+        )
         self._pools = self.snapshot.pools
-        self._boots = Boots(self.costs.boot_cpu_s, self.costs.boot_kept_cpu_s)
-        self._history = self.snapshot.history
         self._done = 0
         self._last_round = -inf
         self._moved_s = -inf
@@ -107,7 +104,10 @@ class Simulation:
             if self._demand is not None and self.jobs:
                 self._agenda.add(self.jobs[0].submit_s, DEMAND)
             if self._present:
-                self._take_over(self._present, self.snapshot.now)
+                now = self.snapshot.now
+                present = self._live.take_over(self._present, self.snapshot.nodes, now)
+                self.snapshot = self.snapshot.evolve(now, changed=present)
+                self._agenda.round_now(now)
             self._loop()
         except KeyboardInterrupt:
             self.outcome.partial = True
@@ -119,9 +119,9 @@ class Simulation:
         return self.outcome
 
     def _loop(self) -> None:
-        agenda, live = self._agenda, self._live
+        agenda, jobs, live = self._agenda, self._live, self._live.by_key
         interval, on_change, drifts = self.profile.interval_s, self.profile.on_change, self.profile.drifts
-        contended, last_report = self._node_speeds.contended, 0
+        last_report = 0
         while agenda.events:
             now = agenda.events[0][0]
             changed: list[Job] = []
@@ -133,21 +133,22 @@ class Simulation:
             while agenda.due(now):
                 _, kind, k, version, key = agenda.take()
                 if kind == ARRIVE:
-                    changed.append(self._arrive(self.jobs[k], k, now))
+                    changed.append(jobs.arrive(self.jobs[k], k, now))
+                    self._arrived += 1
                 elif kind == FINISH:
                     if key in live and live[key].version == version:
                         touched |= nodes_of(live[key].placement)
-                        self._finish(live[key], now)
-                        del live[key]
+                        jobs.finish(live[key], now)
                         removed.append(key)
+                        self._done += 1
                 elif kind == READY:
                     if key in live and (boot := live[key].boot) is not None and boot.version == version:
-                        changed.append(self._ready(live[key], boot, now))
+                        changed.append(jobs.ready(live[key], boot, now))
                 elif kind == JUMP:
                     if key in live and live[key].version == version:
                         round_due = round_due or on_change
                         self._wake(now, interval if not on_change else 0.0)
-                        self._push_jump(live[key], now)
+                        jobs.push_jump(live[key], now)
                 elif kind == NODES:
                     nodes = self._script.carried_out(k, nodes or self.snapshot.nodes)
                     scripted = True
@@ -168,17 +169,18 @@ class Simulation:
             if nodes is not None and nodes == self.snapshot.nodes and pools == self.snapshot.pools:
                 nodes = None
             news = bool(changed or removed) or nodes is not None
-            if contended and touched:
-                changed += self._share(touched, now)
+            if jobs.contended and touched:
+                changed += jobs.share(touched, self.snapshot.nodes, now)
             if round_due and self._losses:
                 known = {job.key for job in changed}
                 changed += [job.seen_at(now) for key, job in live.items() if job.work.loss and key not in known]
             if news or round_due:
                 self.snapshot = self.snapshot.evolve(
-                    now, changed=changed, removed=removed, nodes=nodes, pools=pools, history=self._history
+                    now, changed=changed, removed=removed, nodes=nodes, pools=pools, history=jobs.history
                 )
             if scripted:
-                self.snapshot = self.snapshot.evolve(now, changed=self._follow_nodes(now))
+                followed = jobs.follow_nodes(self.snapshot.nodes, now)
+                self.snapshot = self.snapshot.evolve(now, changed=followed)
             if round_due or (news and on_change):
                 self._decide(now)
             elif news:
@@ -195,11 +197,7 @@ class Simulation:
         Long enough is over a week where the inference pool's demand may still let a node go, else a few rounds.
         """
         changes = self._script.changes
-        if (
-            self._accounts.running > self._lost + self._endless
-            or self._arrived < len(self.jobs)
-            or self._scripted < len(changes)
-        ):
+        if self._live.will_finish or self._arrived < len(self.jobs) or self._scripted < len(changes):
             return False
         last_s = max(self.jobs[-1].submit_s if self.jobs else -inf, changes[-1].at_s if changes else -inf)
         return now - max(self._moved_s, last_s) > (8 * DAY_S if self._demand else 3 * self.profile.interval_s)
@@ -222,150 +220,23 @@ class Simulation:
             self._moved_s = now
             self.outcome.changes.update(target.cause for target in plan.changes.values() if target.cause is not None)
             self.outcome.scaled_in += sum(target.why.code == "node-shrinks" for target in plan.changes.values())
+        live, cluster = self._live.by_key, self.snapshot.nodes
         for key, memory in plan.memory.items():
-            self._live[key].memory = memory
+            live[key].memory = memory
         if plan.changes or plan.memory or nodes is not None:
             # Those that run first: what they give up is free for others only when they have.
-            first = sorted(plan.changes.items(), key=lambda change: not self._live[change[0]].placement)
+            first = sorted(plan.changes.items(), key=lambda change: not live[change[0]].placement)
             for key, target in first:
-                if target.nodes and (record := self._live[key].record).start_s is None:
+                if target.nodes and (record := live[key].record).start_s is None:
                     self._starts.note(record, plan.snapshot, key, target)
-            changed = {key: self._live[key].seen_at(now) for key in plan.memory if key not in plan.changes}
-            changed |= {key: self._carry_out(self._live[key], target, now) for key, target in first}
-            if self._node_speeds.contended:
+            changed = {key: live[key].seen_at(now) for key in plan.memory if key not in plan.changes}
+            changed |= {key: self._live.carry_out(live[key], target, cluster, now) for key, target in first}
+            if self._live.contended:
                 held = (self.snapshot.jobs[key].placement for key in plan.changes)
                 touched = nodes_of(*held, *(target.nodes for target in plan.changes.values()))
-                changed.update((job.key, job) for job in self._share(touched, now))
+                changed.update((job.key, job) for job in self._live.share(touched, cluster, now))
             self.snapshot = self.snapshot.evolve(now, changed=changed.values(), nodes=nodes, pools=pools)
-        self._accounts.sample(len(self._live), now)
-
-    # ---- what happens to a job
-
-    def _arrive(self, work: WorkloadJob, k: int, now: float) -> Job:
-        self._arrived += 1
-        live = arrive(
-            work, k, speed_model=self.speed_model, profile=self.profile, noise=self.noise, random=self.random, now=now
-        )
-        self.outcome.records.append(live.record)
-        if live.bound is not None:
-            live.warm_start = self.costs.boot_kept_cpu_s is not None
-            self.outcome.cpu_used_area = self.outcome.cpu_used_area or 0.0
-        self._live[work.key] = live
-        return live.seen_at(now)
-
-    def _take_over(self, present: Sequence[LiveJob], now: float) -> None:
-        """Go on with jobs as they are, and have a round."""
-        for live in present:
-            self._live[live.spec.key] = live
-            self.outcome.records.append(live.record)
-            if not (placement := live.placement):
-                continue
-            live.placement = UNPLACED
-            self._hold(live, placement, now)
-            if live.bound is not None:
-                self._follow_cpu(live, now)
-            else:
-                live.rate = self._rate(live)
-                self._plan_finish(live)
-            self._push_jump(live, now)
-        self.snapshot = self.snapshot.evolve(now, changed=[live.seen_at(now) for live in present])
-        self._agenda.round_now(now)
-
-    def _finish(self, live: LiveJob, now: float) -> None:
-        record = live.record
-        record.executed_s += now - live.since_s
-        record.finish_s = now
-        self._history = self._history.learned(live.spec.scope, live.spec.model, live.lesson())
-        self._release(live, now)
-        self._hold(live, UNPLACED, now)
-        self.outcome.last_s = now
-        self._done += 1
-
-    def _release(self, ended: LiveJob, now: float) -> None:
-        """Jobs that were to start where `ended` would have left once its rescale was through need not wait for that."""
-        if ended.boot is None or not (left := set(more_replicas(ended.boot.placement, ended.placement))):
-            return
-        self._boots.gone(left, now)
-        for other in self._live.values():
-            if (boot := other.boot) is not None and other is not ended:
-                awaited = more_replicas(other.placement, boot.placement)
-                if not left.isdisjoint(awaited) and boot.not_before_s > now:
-                    boot.not_before_s = self._boots.free_s(awaited, now)
-                    other.observed_s = max(other.observed_s, now)
-                    self._follow_cpu(other, now)
-
-    def _carry_out(self, live: LiveJob, target: Target, now: float) -> Job:
-        new, old = target.nodes, live.placement
-        pause = live.change_to(new, self.costs, now)
-        # A change does not end the pause of a start, a move or another change: that goes on to its end at least.
-        until_s = max(live.observed_s, now) if old and new else now
-        was_lost, live.lost = live.lost, on_lost_node(new, self.snapshot.nodes)
-        self._lost += live.lost - was_lost
-        self._push_cooled(live, now)
-        held_before = live.cpu_held
-        live.cpu_held = target.cpu
-        self._hold(live, new, now)
-        if live.bound is not None:
-            if not new or live.lost:
-                live.boot = None
-            elif new != old:
-                was = UNPLACED if was_lost else old
-                live.boot = self._boots.begin(was, held_before, new, pause, now, instead=live.boot)
-            live.observed_s = until_s
-            self._follow_cpu(live, now)
-            return live.seen_at(now)
-        live.rate = self._rate(live)
-        if live.rate and (live.seen or (self.profile.learns and not self.profile.oracle)):
-            live.observe()
-        live.observed_s = max(until_s, now + pause)
-        self._plan_finish(live)
-        if new:
-            self._push_jump(live, now)
-        return live.seen_at(now)
-
-    def _follow_nodes(self, now: float) -> list[Job]:
-        """Jobs whose nodes were lost, or are there again, now that the Snapshot has the nodes as they are."""
-        nodes, changed = self.snapshot.nodes, []
-        self._node_speeds.changed(nodes)
-        for live in self._live.values():
-            boot, lost = live.boot, on_lost_node(live.placement, nodes)
-            trained_there = boot is not None and on_lost_node(boot.placement, nodes)
-            if lost == live.lost and not trained_there:
-                continue
-            if lost or trained_there:
-                live.lose_node(self.costs.checkpoint_interval_s, now)
-            if lost:
-                live.boot = None
-            self._lost += lost - live.lost
-            pause = 0.0 if lost else self.costs.restart(live.accelerators)
-            live.lost = lost
-            live.observed_s = now + pause
-            if live.bound is None:
-                live.rate = self._rate(live)
-                self._plan_finish(live)
-            else:
-                if not lost and not trained_there:
-                    live.boot = self._boots.begin(UNPLACED, live.cpu_held, live.placement, pause, now)
-                live.observed_s = now
-                self._follow_cpu(live, now)
-            self._push_jump(live, now)
-            changed.append(live.seen_at(now))
-        return changed
-
-    def _push_cooled(self, live: LiveJob, now: float) -> None:
-        """Have a round when a job that was stopped or resumed just now may be resumed or stopped again."""
-        if (cooldown_s := self.profile.stop_cooldown_s) and now in (live.stopped_s, live.resumed_s):
-            self._agenda.add(now + cooldown_s, COOLED, key=live.spec.key)
-
-    def _plan_finish(self, live: LiveJob) -> None:
-        live.version += 1
-        if live.rate > 0 and live.true_speed.total_steps < inf:
-            at = live.observed_s + max(0.0, live.true_speed.total_steps - live.steps) / live.rate
-            self._agenda.add(at, FINISH, version=live.version, key=live.spec.key)
-
-    def _push_jump(self, live: LiveJob, now: float) -> None:
-        if (at := self.profile.order.next_jump_s(live.seen_at(now), now)) is not None:
-            self._agenda.add(max(at, now), JUMP, version=live.version, key=live.spec.key)
+        self._accounts.sample(len(live), now)
 
     def _lend(self, plan: Plan, now: float) -> tuple[dict[str, Node], dict[str, Pool]]:
         """Carry out the loans; those preempted by a return get another round at once."""
@@ -374,61 +245,3 @@ class Simulation:
         if any(loan.action == "return" for loan in plan.loans) and plan.changes:
             self._agenda.round_now(now)
         return nodes, pools
-
-    # ---- speed that follows CPU
-
-    def _follow_cpu(self, live: LiveJob, now: float) -> None:
-        """Go on with the CPU that the job holds now: its rate, and when it or the program that starts will be done."""
-        self._pace(live, now)
-        if (boot := live.boot) is not None:
-            at = self._boots.foresee(
-                boot, groups=live.spec.groups, placement=live.placement, cpu=live.cpu_held, use=live.use, now=now
-            )
-            self._agenda.add(at, READY, version=boot.version, key=live.spec.key)
-        elif live.rate and self.profile.learns:
-            live.observe()
-        self._plan_finish(live)
-
-    def _ready(self, live: LiveJob, boot: Boot, now: float) -> Job:
-        live.train_until(now)
-        live.boot = None
-        live.observed_s = max(live.observed_s, now + boot.pause_s)
-        self._follow_cpu(live, now)
-        return live.seen_at(now)
-
-    def _pace(self, live: LiveJob, now: float) -> None:
-        made = live.training(self._boots)
-        live.rate, live.use = made.steps_per_s, made.use
-        self._accounts.use(live, made.busy, now)
-
-    # ---- contention
-
-    def _share(self, nodes: set[str], now: float) -> list[Job]:
-        """New rates of the jobs on these nodes, from what their containers want of each node's CPUs."""
-        changed = []
-        for key in self._node_speeds.beside(nodes):
-            live = self._live[key]
-            rate = self._rate(live)
-            if rate != live.rate:
-                live.train_until(now)
-                live.observed_s = max(now, live.observed_s)
-                live.rate = rate
-                self._plan_finish(live)
-                changed.append(live.seen_at(now))
-        return changed
-
-    def _rate(self, live: LiveJob) -> float:
-        """Steps per second where the job is now, in the company it has there."""
-        placement = live.placement
-        if not placement or live.lost:
-            return 0.0
-        part = self._node_speeds.slowdown(live.spec.key, placement, self.snapshot.nodes)
-        if self._node_speeds.contended:
-            live.use = used_of_held(live.spec, live.work.cpu_demand, placement, live.cpu_held, part)
-        return live.true_speed.rate(placement) * live.factor * part
-
-    def _hold(self, live: LiveJob, new: Placement, now: float) -> None:
-        self._node_speeds.moved(live.spec, live.work.cpu_demand, live.placement, new, live.cpu_held)
-        if live.true_speed.total_steps == inf:
-            self._endless += bool(new) - bool(live.placement)
-        self._accounts.hold(live, new, now)

@@ -56,7 +56,7 @@ def errors(
     class Watched(Simulation):
         def _decide(self, now: float) -> None:
             for key, job in self.snapshot.jobs.items():
-                live = self._live[key]
+                live = self._live.by_key[key]
                 known = prediction_of(job, self.snapshot.past(job.spec), self.snapshot.nodes)
                 base = job.counts or dict(job.spec.declared)
                 for servers, workers in BESIDE if job.phase != "rescaling" else ():

@@ -49,17 +49,17 @@ class Executor:
 
     def text(self, name: str) -> str:
         """An input that is a text; empty where it is not given."""
-        found = self.values.get(name)
-        if found is None or isinstance(found, str):
-            return (found or "").strip()
-        raise ValueError(f"{name}: {describe(found)} is no text")
+        value = self.values.get(name)
+        if value is None or isinstance(value, str):
+            return (value or "").strip()
+        raise ValueError(f"{name}: {describe(value)} is no text")
 
     def struct(self, name: str) -> dict[str, Any]:
         """An input that is an object; empty where it is not given."""
-        found = self.values.get(name)
-        if found is None or isinstance(found, dict):
-            return dict(found or {})
-        raise ValueError(f"{name}: {describe(found)} is no object")
+        value = self.values.get(name)
+        if value is None or isinstance(value, dict):
+            return dict(value or {})
+        raise ValueError(f"{name}: {describe(value)} is no object")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,9 +38,9 @@ def send_commands(s: RescaleInput, roles: Iterable[Role], action: Action, coming
     before (on a busy node) stays where it is until it looks again by itself, up to a minute and a half later. Any
     change of the pod makes it look: the text gets a space at its end, which launchers do not mind, or loses it.
     """
-    found: dict[Role, str] = {}
+    commands: dict[Role, str] = {}
     if not s.launcher:
-        return found
+        return commands
     pods = s.by_role
     order: Order | None = None
     space = " " * (int(log2(max(1.0, 2 * s.elapsed_s / _NUDGE_S))) % 2)
@@ -51,12 +51,12 @@ def send_commands(s: RescaleInput, roles: Iterable[Role], action: Action, coming
         order = order or Order.of(s, action, coming)
         wanted = order.kept(role)
         if pod.command.rstrip() != wanted:
-            found[role] = order.text(role)
+            commands[role] = order.text(role)
         elif pod.command != wanted + space and _deaf(s, role, order):
-            found[role] = order.text(role) + space
-        if len(found) == TOLD_AT_ONCE:
+            commands[role] = order.text(role) + space
+        if len(commands) == TOLD_AT_ONCE:
             break
-    return found
+    return commands
 
 
 class Order:

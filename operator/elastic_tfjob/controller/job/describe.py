@@ -34,10 +34,10 @@ def on_one_line(text: str) -> str:
 def describe_cpu(cpu: Cpu) -> str:
     """`Worker 300m + 500m, PS 100m`."""
 
-    def values(found: tuple[int, ...]) -> Iterator[str]:
-        if len(set(found)) == 1:
-            yield f"{found[0]}m"
+    def values(millicores: tuple[int, ...]) -> Iterator[str]:
+        if len(set(millicores)) == 1:
+            yield f"{millicores[0]}m"
         else:
-            yield from (f"{each}m" for each in found)
+            yield from (f"{each}m" for each in millicores)
 
     return ", ".join(f"{name} {' + '.join(values(found))}" for name, found in cpu.items() if found)

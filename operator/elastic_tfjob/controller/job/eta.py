@@ -33,14 +33,14 @@ NOT_KNOWN: Final = Ends()
 
 def ends(state: State, report: Report | None, total_steps: int | None, now: datetime, planned: Forecast | None) -> Ends:
     """`planned` is what the last plan expects of the job."""
-    found = planned
-    if found is None or found.finish is None or not isfinite(found.finish.expected_s):
-        found = _alone(state, report, total_steps, now)
-    finish = found.finish
+    forecast = planned
+    if forecast is None or forecast.finish is None or not isfinite(forecast.finish.expected_s):
+        forecast = _alone(state, report, total_steps, now)
+    finish = forecast.finish
     if finish is None:
         return NOT_KNOWN
     latest = _time(now, finish.latest_s) if isfinite(finish.latest_s) else None
-    return Ends(_time(now, finish.expected_s), _time(now, finish.earliest_s), latest, found.source)
+    return Ends(_time(now, finish.expected_s), _time(now, finish.earliest_s), latest, forecast.source)
 
 
 def _alone(state: State, report: Report | None, total_steps: int | None, now: datetime) -> Forecast:

@@ -58,18 +58,18 @@ def coming_indexes(state: State, replicas: Counts, moving: Collection[Move]) -> 
     """The pods of a size that is prepared beside the running one: each added or moving task has the lowest index that
     no pod has now. None where their numbers are beyond what an annotation may say."""
     tasks = {(each.name, each.task) for each in moving}
-    found: dict[str, tuple[int, ...]] = {}
+    indexes: dict[str, tuple[int, ...]] = {}
     for name, count in replicas.items():
         before = state.pods(name)
         if name not in state.indexes and not any(kind == name for kind, _ in tasks):
             continue
         used = set(before)
         free = (index for index in numbers() if index not in used)
-        found[name] = tuple(
+        indexes[name] = tuple(
             before[task] if task < len(before) and (name, task) not in tasks else next(free) for task in range(count)
         )
-    found = simplest(found)
-    return found if sum(spans(replicas, found).values()) <= MAX_REPLICAS else None
+    indexes = simplest(indexes)
+    return indexes if sum(spans(replicas, indexes).values()) <= MAX_REPLICAS else None
 
 
 def replicas_moved(before: State, coming: Next) -> int:

@@ -58,35 +58,35 @@ class LiveConfiguration:
 
     def _read(self, key: Key) -> None:
         assert self.informer is not None
-        found = next(iter(self.informer.of_job(key)), None)
-        self._read_wants(found)
-        if found is None:
+        config_map = next(iter(self.informer.of_job(key)), None)
+        self._read_wants(config_map)
+        if config_map is None:
             log.warning("the ConfigMap is gone: defaults hold", config_map="/".join(key))
             self._text = None
             self._take(Configuration())
             return
-        if found.text is None:
-            self._refuse(found, "the key config.yaml is missing")
-        elif found.text != self._text:
+        if config_map.text is None:
+            self._refuse(config_map, "the key config.yaml is missing")
+        elif config_map.text != self._text:
             try:
-                read = parse_configuration(found.text)
+                read = parse_configuration(config_map.text)
                 _must_be_met(read)
                 if self._one_namespace and read.pools:
                     raise ValueError("pools: an operator of one namespace (--namespace) lends no nodes")
             except ValueError as error:
-                self._refuse(found, str(error))
+                self._refuse(config_map, str(error))
             except Exception as error:  # what YAML can do to its parser has no end
-                self._refuse(found, excerpt(error))
+                self._refuse(config_map, excerpt(error))
             else:
                 self._take(read)
-                self._text = found.text
+                self._text = config_map.text
 
-    def _read_wants(self, found: ConfigMap | None) -> None:
+    def _read_wants(self, config_map: ConfigMap | None) -> None:
         """What outside says of pools' demand. What is wrong there is told, and the rest of it holds."""
-        wants, problems = parse_wants(found.wants if found is not None else "")
-        if found is not None and problems:
+        wants, problems = parse_wants(config_map.wants if config_map is not None else "")
+        if config_map is not None and problems:
             message = "; ".join(few(problems))[:_PROBLEM]
-            self._recorder.record(found, Event("Warning", "InvalidConfiguration", message))
+            self._recorder.record(config_map, Event("Warning", "InvalidConfiguration", message))
         if wants != self.wants:
             self.wants = wants
             self._wanted()

@@ -80,19 +80,19 @@ class LeaderElection:
         # From before the request: a renewal counts from when it was asked for, not from when the answer came.
         asked_at, clocks = time.monotonic(), _clocks()
         try:
-            held = await self._acquire_or_renew(asked_at)
+            leads = await self._acquire_or_renew(asked_at)
         except Conflict:
-            held = False
+            leads = False
         except ApiError as error:
             log.warning("lease not renewed", error=str(error))
-            held = False
+            leads = False
         except Exception as error:
             # A lease that somebody has written nonsense into: as one that cannot be had.
             log.error("bug: lease not renewed", error=excerpt(error), trace=trace(error))
-            held = False
-        if held:
+            leads = False
+        if leads:
             self._renewed_at = clocks
-        return held
+        return leads
 
     async def _acquire_or_renew(self, now: float) -> bool:
         moment = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -47,10 +47,10 @@ def quantity(written: object) -> Decimal:
 
 
 def _read(written: str) -> Decimal:
-    found = _QUANTITY.fullmatch(written)
-    if found is None:
+    match = _QUANTITY.fullmatch(written)
+    if match is None:
         return Decimal(0)
-    sign, before, after, suffix = found.group(1), found.group(2), found.group(3) or "", found.group(4) or ""
+    sign, before, after, suffix = match.group(1), match.group(2), match.group(3) or "", match.group(4) or ""
     digits = (before + after).lstrip("0")
     if sign == "-" or not digits:
         return Decimal(0)

@@ -157,19 +157,19 @@ class State:
         """The state of the job with this uid and these replica types; None where there is none, or another job's.
         Raises as `parse`, and nothing else. A type that an edit took out of the spec stays in the state:
         without its memory of the others the job would begin anew."""
-        found = cls.parse(annotations.get(STATE_ANNOTATION)) if mine(annotations, uid) else None
-        if found is None:
+        state = cls.parse(annotations.get(STATE_ANNOTATION)) if mine(annotations, uid) else None
+        if state is None:
             return None
-        for size in (found.replicas, found.next.replicas if found.next is not None else {}):
+        for size in (state.replicas, state.next.replicas if state.next is not None else {}):
             if size and not size.keys() & set(types):
                 raise ValueError(
                     f"{STATE_ANNOTATION}: replicas of {describe(min(size))}, which the spec does not have; "
                     f"it has {cut(', '.join(sorted(types)), MAX_PROBLEM_LENGTH)}"
                 )
         if (text := annotations.get(INDEXES_ANNOTATION)) is not None:
-            found = _with_indexes(found, text)
+            state = _with_indexes(state, text)
         causes = read_causes(annotations.get(CAUSES_ANNOTATION))
-        return replace(found, causes=causes) if causes else found
+        return replace(state, causes=causes) if causes else state
 
     def to_json(self) -> str:
         """The annotation's text."""

@@ -217,17 +217,17 @@ def _schema(schemas: dict[str, Any], kind: Any) -> dict[str, Any]:
     """The JSON Schema of a type; dataclasses become components."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
-        found = _schema(schemas, arguments[0])
-        return {**found, "description": arguments[1]}
+        schema = _schema(schemas, arguments[0])
+        return {**schema, "description": arguments[1]}
     if origin is typing.Literal:
         return {"type": "string", "enum": list(arguments)}
     if origin in (types.UnionType, typing.Union):
         (inner,) = (each for each in arguments if each is not types.NoneType)
-        found = _schema(schemas, inner)
-        if "type" not in found:
-            return {"anyOf": [found, {"type": "null"}]}
-        either = {**found, "type": [found["type"], "null"]}
-        return {**either, "enum": [*found["enum"], None]} if "enum" in found else either
+        schema = _schema(schemas, inner)
+        if "type" not in schema:
+            return {"anyOf": [schema, {"type": "null"}]}
+        either = {**schema, "type": [schema["type"], "null"]}
+        return {**either, "enum": [*schema["enum"], None]} if "enum" in schema else either
     if origin is tuple:
         if arguments[-1] is not Ellipsis:
             return {

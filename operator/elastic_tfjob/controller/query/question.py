@@ -78,16 +78,16 @@ class Question:
             raise BadQuery("the body", str(error), "see the OpenAPI document") from None
         if texts["namespace"]:
             dns_name("namespace", texts["namespace"])
-        found = cls(
+        question = cls(
             _submitted(raw["job"]) if raw.get("job") is not None else None,
             add_nodes,
             _node(texts["node_cpu"], texts["node_memory"], add_nodes),
             texts["profile"],
             texts["namespace"],
         )
-        if found.job is None and not found.add_nodes and not found.profile:
+        if question.job is None and not question.add_nodes and not question.profile:
             raise BadQuery("the body", "nothing is asked", "job, add_nodes or profile, or several of them")
-        return found
+        return question
 
     @property
     def key(self) -> Key | None:
@@ -171,11 +171,11 @@ def tell(
         changed = replace(changed, jobs={key: replace(job, memory={}) for key, job in now.jobs.items()})
     problems: tuple[str, ...] = ()
     if question.job is not None:
-        found = _new(question, taken, then, described, nodes)
-        assert found.job is not None
-        assert found.terms is not None
-        changed = replace(changed, jobs={**changed.jobs, found.job.key: found.job})
-        problems = (*found.terms.elasticity.problems, *found.terms.problems)
+        submitted = _new(question, taken, then, described, nodes)
+        assert submitted.job is not None
+        assert submitted.terms is not None
+        changed = replace(changed, jobs={**changed.jobs, submitted.job.key: submitted.job})
+        problems = (*submitted.terms.elasticity.problems, *submitted.terms.problems)
     added = _added(question, nodes, foreign) if question.add_nodes else {}
     changed = replace(changed, nodes={**changed.nodes, **added})
     courses = foresee(now, cpu_s), foresee(changed, cpu_s)

@@ -60,7 +60,7 @@ def by_task(pods: Mapping[Role, Pod], state: State | None) -> dict[Role, Pod]:
 
 def job_spec(
     job: Job,
-    found: JobRequest,
+    request: JobRequest,
     *,
     asked: Mapping[str, int],
     why: str,
@@ -69,15 +69,15 @@ def job_spec(
     priorities: Mapping[str, int],
     unfit: Mapping[Pair, str],
 ) -> core.JobSpec:
-    elasticity, created = found.elasticity, seconds(job.created) or 0.0
+    elasticity, created = request.elasticity, seconds(job.created) or 0.0
     groups = []
-    for name, replica in found.spec.tf_replica_specs.items():
-        least, most = found.bounds(name)
+    for name, replica in request.spec.tf_replica_specs.items():
+        least, most = request.bounds(name)
         if name in asked:
             least = most = asked[name]
         count = min(max(replica.count, least), most)
-        groups.append(core.ReplicaGroup(name, found.requests[name], count, least, most))
-    where = tuple((name, _elsewhere(name, constraints, unfit)) for name, constraints in found.constraints)
+        groups.append(core.ReplicaGroup(name, request.requests[name], count, least, most))
+    where = tuple((name, _elsewhere(name, constraints, unfit)) for name, constraints in request.constraints)
     distinct = {constraints for _, constraints in where}
     steps = (
         elasticity.total_steps
@@ -89,16 +89,16 @@ def job_spec(
         key=f"{job.namespace}/{job.name}",
         arrival_s=created,
         groups=tuple(groups),
-        priority=max((priorities.get(name, 0) for name in found.classes), default=0),
+        priority=max((priorities.get(name, 0) for name in request.classes), default=0),
         deadline_s=elasticity.deadline_s(created),
         total_steps=None if steps is None else float(min(steps, MAX_STEPS)),
         duration_s=expected.total_seconds() if expected is not None else None,
-        loanable=elasticity.loanable and found.stoppable,
-        resizable=found.elastic or bool(asked),
-        stoppable=found.stoppable,
-        movable=found.stoppable,
-        reports=elasticity.reports(found.spec),
-        fixed_cpu=bool(found.queue) or not found.elastic,
+        loanable=elasticity.loanable and request.stoppable,
+        resizable=request.elastic or bool(asked),
+        stoppable=request.stoppable,
+        movable=request.stoppable,
+        reports=elasticity.reports(request.spec),
+        fixed_cpu=bool(request.queue) or not request.elastic,
         constraints=next(iter(distinct)) if len(distinct) == 1 else ANYWHERE,
         constraints_by_type=where if len(distinct) > 1 else (),
         asked=why,
@@ -133,31 +133,31 @@ def progress(state: State | None, report: Report | None, since_s: float) -> tupl
     return 0.0, since_s, 0.0
 
 
-def measured(found: JobRequest, state: State) -> dict[tuple[int, int], tuple[float, int]]:
+def measured(request: JobRequest, state: State) -> dict[tuple[int, int], tuple[float, int]]:
     """The steps per second that the state remembers by (PSs, workers), each with the millicores of a worker's pod."""
-    if core.WORKER not in found.requests:
+    if core.WORKER not in request.requests:
         return {}
-    request = found.requests[core.WORKER].cpu
+    requested = request.requests[core.WORKER].cpu
     return {
-        size: (rate, request if lent is None else found.pod_cpu(core.WORKER, lent))
+        size: (rate, requested if lent is None else request.pod_cpu(core.WORKER, lent))
         for size, (rate, lent) in state.measured.items()
     }
 
 
 def speed(
-    found: JobRequest,
+    request: JobRequest,
     state: State | None,
     report: Report | None,
     size: Mapping[str, int],
     cpu: Mapping[str, tuple[int, ...]],
 ) -> OnlineSpeed | None:
-    if state is None or core.WORKER not in found.requests:
+    if state is None or core.WORKER not in request.requests:
         return None
-    request = found.requests[core.WORKER].cpu
-    seen = measured(found, state)
+    requested = request.requests[core.WORKER].cpu
+    seen = measured(request, state)
     now = report.speed_of(state.generation) if state.phase == "Stable" and report is not None else None
     if now and _SLOWEST < now < _FASTEST:
-        held = cpu.get(core.WORKER) or (request,)
+        held = cpu.get(core.WORKER) or (requested,)
         seen[size.get(core.PS, 0), size.get(core.WORKER, 0)] = now, sum(held) // len(held)
     # Two digits of a speed are what can be measured; so most rounds need no new fit.
     told = tuple((each, float(f"{rate:.2g}"), held) for each, (rate, held) in sorted(seen.items()))
@@ -169,12 +169,12 @@ def _believe(seen: tuple[tuple[tuple[int, int], float, int], ...]) -> OnlineSpee
     return believe({size: rate for size, rate, _ in seen}, cpu={size: float(cpu) for size, _, cpu in seen})
 
 
-def lesson(job: Job, found: JobRequest, state: State | None, record: Record) -> tuple[str, Lesson] | None:
+def lesson(job: Job, request: JobRequest, state: State | None, record: Record) -> tuple[str, Lesson] | None:
     """What a job that has succeeded teaches, and about which name; None before its record is closed, and of one that
     the operator kept no state of."""
     if state is None or record.placed or not job.status().is_true("Succeeded"):
         return None
-    seen = measured(found, state)
+    seen = measured(request, state)
     steps = state.total_steps if state.total_steps is not None else state.step
     taught = Lesson(
         job.uid,
@@ -183,7 +183,7 @@ def lesson(job: Job, found: JobRequest, state: State | None, record: Record) -> 
         {size: rate for size, (rate, _) in seen.items()},
         {size: float(cpu) for size, (_, cpu) in seen.items()},
     )
-    return model_of(job, found.elasticity), taught.bounded()
+    return model_of(job, request.elasticity), taught.bounded()
 
 
 def cpu_use(pods: Mapping[Role, Pod], reports: Mapping[str, Report]) -> dict[str, float]:

@@ -71,7 +71,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Assessment:
     """A verdict, its reason in words, and what is expected."""
 
     verdict: Verdict
@@ -100,15 +100,15 @@ def judge_all(
 ) -> dict[str, Judged]:
     """Of these jobs, each with its deadline (Unix time), by their keys in the Snapshot, until it is `enough`. `failed`
     is told of a job for which that fails."""
-    found: dict[str, Judged] = {}
+    judged: dict[str, Judged] = {}
     for key, (job, deadline_s, doubt) in jobs.items():
         if enough():
             break
         try:
-            found[key] = judge(job, deadline_s, plan, now_s, key=key, doubt=doubt)
+            judged[key] = judge(job, deadline_s, plan, now_s, key=key, doubt=doubt)
         except Exception as error:
             failed(key, error)
-    return found
+    return judged
 
 
 def judge(
@@ -131,44 +131,48 @@ def judge(
     if status.finished:
         succeeded = status.is_true("Succeeded")
         in_time = succeeded and (ended is None or ended.timestamp() <= deadline_s)
-        found = _Found("met") if in_time else _Found("missed", _ended_late(succeeded, ended, deadline_s))
+        assessment = _Assessment("met") if in_time else _Assessment("missed", _ended_late(succeeded, ended, deadline_s))
     elif now_s > deadline_s:
         past = created is not None and created.timestamp() >= deadline_s
-        found = _missed(known, deadline, now_s, past=past)
+        assessment = _missed(known, deadline, now_s, past=past)
         if known is not None and plan is not None:
             expected = _expected(known, deadline_s, plan, told=False)
-            found = replace(found, eta_s=expected.eta_s, slack_s=expected.slack_s)
+            assessment = replace(assessment, eta_s=expected.eta_s, slack_s=expected.slack_s)
     elif known is None or plan is None:
         return Judged(before.verdict if before is not None else None, doubt=doubt)
     else:
-        found = _expected(known, deadline_s, plan)
+        assessment = _expected(known, deadline_s, plan)
     look = _Look(job, deadline, now_s, before, doubt)
-    return _written(look, found, _hints(known, plan, before, now_s), final=status.finished)
+    return _written(look, assessment, _hints(known, plan, before, now_s), final=status.finished)
 
 
-def _written(look: _Look, found: _Found, hints: tuple[tuple[Note, ...], tuple[Event, ...]], *, final: bool) -> Judged:
+def _written(
+    look: _Look, assessment: _Assessment, hints: tuple[tuple[Note, ...], tuple[Event, ...]], *, final: bool
+) -> Judged:
     job, before, now_s = look.job, look.before, look.now_s
     verdict: Verdict | None = before.verdict if before is not None else None
-    new, doubt = _believed(found, verdict, look)
+    new, doubt = _believed(assessment, verdict, look)
     now = _time(now_s)
     notes, events = hints
     if new:
-        events = (*_events(found), *events)
+        events = (*_events(assessment), *events)
     elif verdict is None and not notes:
-        return Judged(None, found.slack_s, doubt=doubt)
-    kept: Verdict = found.verdict if new else verdict or "unknown"
+        return Judged(None, assessment.slack_s, doubt=doubt)
+    kept: Verdict = assessment.verdict if new else verdict or "unknown"
     status = DeadlineStatus(
         uid=job.uid,
         deadline=look.deadline,
         verdict=kept,
         since=now if new or before is None else before.since,
         at=now,
-        eta=None if found.eta_s is None else _time(found.eta_s),
-        slack_s=None if found.slack_s is None else round(max(-MOST_SLACK_S, min(found.slack_s, MOST_SLACK_S)), 1),
-        why=found.why if new else (before.why if before is not None else ""),
+        eta=None if assessment.eta_s is None else _time(assessment.eta_s),
+        slack_s=None
+        if assessment.slack_s is None
+        else round(max(-MOST_SLACK_S, min(assessment.slack_s, MOST_SLACK_S)), 1),
+        why=assessment.why if new else (before.why if before is not None else ""),
         told=tuple(dict.fromkeys((*(before.told if before is not None else ()), *notes))),
     )
-    judged = Judged(kept, found.slack_s, doubt=doubt, final=final)
+    judged = Judged(kept, assessment.slack_s, doubt=doubt, final=final)
     if not (new or notes or _moved(status, before, now_s)):
         return judged
     annotations = status.to_annotations()
@@ -177,15 +181,15 @@ def _written(look: _Look, found: _Found, hints: tuple[tuple[Note, ...], tuple[Ev
     return replace(judged, annotations=annotations, events=events, reached=kept if new else None)
 
 
-def _believed(found: _Found, verdict: Verdict | None, look: _Look) -> tuple[bool, Doubt | None]:
+def _believed(assessment: _Assessment, verdict: Verdict | None, look: _Look) -> tuple[bool, Doubt | None]:
     """Whether a verdict is new and believed, and what is to be watched further."""
-    if verdict in (found.verdict, "missed"):
+    if verdict in (assessment.verdict, "missed"):
         return False, None
-    if found.verdict in ("met", "missed"):
+    if assessment.verdict in ("met", "missed"):
         return True, None
     doubt, now_s = look.doubt, look.now_s
-    if doubt is None or doubt.verdict != found.verdict:
-        doubt = Doubt(found.verdict, now_s)
+    if doubt is None or doubt.verdict != assessment.verdict:
+        doubt = Doubt(assessment.verdict, now_s)
     moment = moment_of(look.deadline)
     near = moment is not None and moment.timestamp() - now_s < 2 * HOLDS_S
     if now_s - doubt.since_s >= HOLDS_S or near:
@@ -206,26 +210,26 @@ def _moved(status: DeadlineStatus, before: DeadlineStatus | None, now_s: float) 
     return abs(status.slack_s - before.slack_s) > max(5.0, 0.05 * max(left, abs(before.slack_s)))
 
 
-def _expected(known: core.Job, deadline_s: float, plan: Plan, *, told: bool = True) -> _Found:
+def _expected(known: core.Job, deadline_s: float, plan: Plan, *, told: bool = True) -> _Assessment:
     """Of a job that goes on, by the plan's forecast. Not `told`: without the words, and the search for a size."""
     forecast, now_s = plan.forecasts[known.key], plan.snapshot.now
     finish = forecast.finish
     if finish is None or not finish.expected_s < inf:
         can = attainable(known, deadline_s, plan.snapshot) if told else None
         if can is not None and can.least is None:
-            return _Found("unattainable", _out_of_reach(known, can, deadline_s))
-        return _Found("unknown", "nothing tells when it ends")
+            return _Assessment("unattainable", _out_of_reach(known, can, deadline_s))
+        return _Assessment("unknown", "nothing tells when it ends")
     slack = deadline_s - finish.expected_s
     eta = min(finish.expected_s, now_s + MAX_DURATION_S)
     tolerance = max(_LEAST_TOLERANCE_S, _TOLERANCE * (deadline_s - now_s))
     if slack >= -tolerance or not told:
-        return _Found("on-time", "", eta, slack)
+        return _Assessment("on-time", "", eta, slack)
     late = f"Expected to end {span(-slack)} after its deadline {_time(deadline_s)}{_as_planned(known, forecast, plan)}"
     can = attainable(known, deadline_s, plan.snapshot)
     if can is None or can.least is not None:
         would = f"; from now on {words(can.least)} would do" if can is not None and can.least is not None else ""
-        return _Found("at-risk", late + would, eta, slack)
-    return _Found("unattainable", _out_of_reach(known, can, deadline_s), eta, slack)
+        return _Assessment("at-risk", late + would, eta, slack)
+    return _Assessment("unattainable", _out_of_reach(known, can, deadline_s), eta, slack)
 
 
 def _as_planned(known: core.Job, forecast: Forecast, plan: Plan) -> str:
@@ -257,9 +261,9 @@ def _out_of_reach(known: core.Job, can: Attainable, deadline_s: float) -> str:
     return f"{begin}; {would}. It is trained all the same"
 
 
-def _missed(known: core.Job | None, deadline: str, now_s: float, *, past: bool) -> _Found:
+def _missed(known: core.Job | None, deadline: str, now_s: float, *, past: bool) -> _Assessment:
     if past:
-        return _Found(
+        return _Assessment(
             "missed",
             f"The deadline {deadline} was over when the job was created, so no size can meet it. The job is trained "
             "all the same",
@@ -269,7 +273,7 @@ def _missed(known: core.Job | None, deadline: str, now_s: float, *, past: bool) 
         rate = known.steps_per_s if known.placement else 0.0
         lasts = f", {span(work[0] / rate)} at the present speed" if rate > 0 and work[0] / rate < MAX_DURATION_S else ""
         left = f" with {work[0]:.0f} steps left{lasts}"
-    return _Found("missed", f"The deadline {deadline} has passed{left}. The job is trained on")
+    return _Assessment("missed", f"The deadline {deadline} has passed{left}. The job is trained on")
 
 
 def _ended_late(succeeded: bool, ended: datetime | None, deadline_s: float) -> str:
@@ -280,15 +284,15 @@ def _ended_late(succeeded: bool, ended: datetime | None, deadline_s: float) -> s
     return f"The job ended {late}after its deadline {deadline}"
 
 
-def _events(found: _Found) -> tuple[Event, ...]:
+def _events(assessment: _Assessment) -> tuple[Event, ...]:
     """What to tell when this verdict is reached."""
-    match found.verdict:
+    match assessment.verdict:
         case "at-risk":
-            return (Event("Warning", "DeadlineAtRisk", found.why),)
+            return (Event("Warning", "DeadlineAtRisk", assessment.why),)
         case "unattainable":
-            return (Event("Warning", "DeadlineUnattainable", found.why),)
+            return (Event("Warning", "DeadlineUnattainable", assessment.why),)
         case "missed":
-            return (Event("Warning", "DeadlineMissed", found.why),)
+            return (Event("Warning", "DeadlineMissed", assessment.why),)
         case _:
             return ()
 
@@ -301,9 +305,9 @@ def _hints(
         return (), ()
     spec, told = known.spec, before.told if before is not None else ()
     past = plan.snapshot.past(spec)
-    found: dict[Note, str] = {}
+    hints: dict[Note, str] = {}
     if not spec.stoppable:
-        found["size"] = (
+        hints["size"] = (
             "Nobody may stop or resize the job, so it has its declared size, whatever its deadline asks for: give it a "
             "checkpoint-dir, and rescale other than never"
         )
@@ -311,16 +315,16 @@ def _hints(
     begun_s = known.since_s if known.placement else spec.arrival_s
     if now_s - begun_s >= NOTES_S:
         if spec.total_steps is None and spec.duration_s is None and work_left(known, now_s, past) is None:
-            found["work"] = (
+            hints["work"] = (
                 "Nothing tells how many steps the job takes, so nothing is done for its deadline: give it the "
                 "annotation total-steps or estimated-duration"
             )
         if known.placement and known.phase == "running" and not spec.reports:
-            found["speed"] = (
+            hints["speed"] = (
                 "The job does not report its steps, so its end is guessed, if at all: give it a checkpoint-dir, or "
                 "inject=sidecar, and have the program report"
             )
-    new = {note: text for note, text in found.items() if note not in told}
+    new = {note: text for note, text in hints.items() if note not in told}
     return tuple(new), tuple(Event("Warning", "DeadlineLimited", text) for text in new.values())
 
 

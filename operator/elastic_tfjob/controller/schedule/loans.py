@@ -285,15 +285,15 @@ def _told(write: Write, now_s: float) -> Event:
 
 def _promised(candidates: Iterable[ScheduledJob], nodes: Collection[str]) -> frozenset[str]:
     """Nodes that loanable jobs of the profile hold, or shall hold by what is stored of them."""
-    found: set[str] = set()
-    for each in candidates:
-        if each.job is None or not each.job.spec.loanable:
+    promised: set[str] = set()
+    for candidate in candidates:
+        if candidate.job is None or not candidate.job.spec.loanable:
             continue
-        found.update(each.held)
-        target = each.target
-        if target is not None and each.state is not None and refused_target(target, each.state):
+        promised.update(candidate.held)
+        target = candidate.target
+        if target is not None and candidate.state is not None and refused_target(target, candidate.state):
             target = None  # nobody is on the way there
-        for stored in (target, each.state, each.state.next if each.state is not None else None):
+        for stored in (target, candidate.state, candidate.state.next if candidate.state is not None else None):
             if stored is not None:
-                found.update(name for names in stored.nodes.values() for name in names)
-    return frozenset(found.intersection(nodes))
+                promised.update(name for names in stored.nodes.values() for name in names)
+    return frozenset(promised.intersection(nodes))

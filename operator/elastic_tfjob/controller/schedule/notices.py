@@ -54,16 +54,16 @@ class Notices:
             self._losses.forget(key)
             self._kept.pop(key, None)
 
-    def described(self, found: ScheduledJob) -> None:
+    def described(self, scheduled: ScheduledJob) -> None:
         """Tell what is known of a job that the profile is to decide for, or has been."""
-        if found.source is None or not found.followed:
+        if scheduled.source is None or not scheduled.followed:
             return
-        for problem in found.terms.problems if found.terms is not None else ():
-            self._recorder.record(found.source, Event("Warning", "KueueQuota", problem))
-        if found.job is None and found.awaited_since_s is not None:
-            nodes = ", ".join(sorted({node for node in found.awaited.values() if node})) or "any node"
+        for problem in scheduled.terms.problems if scheduled.terms is not None else ():
+            self._recorder.record(scheduled.source, Event("Warning", "KueueQuota", problem))
+        if scheduled.job is None and scheduled.awaited_since_s is not None:
+            nodes = ", ".join(sorted({node for node in scheduled.awaited.values() if node})) or "any node"
             message = f"Its pods did not come to {nodes}: the room that was kept for them there is given to others"
-            self._recorder.record(found.source, Event("Warning", "NotScheduled", message))
+            self._recorder.record(scheduled.source, Event("Warning", "NotScheduled", message))
 
     def by_loss(self, key: Key, found: ScheduledJob, now_s: float) -> None:
         """The profile goes by the training loss of this job."""

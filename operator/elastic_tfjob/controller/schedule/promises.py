@@ -91,7 +91,7 @@ class _Seat(NamedTuple):
 
 
 def promises(
-    found: JobRequest,
+    request: JobRequest,
     target: Target | None,
     state: State | None,
     pods: Mapping[Role, Pod],
@@ -101,25 +101,27 @@ def promises(
     cordoned: Collection[str],
 ) -> Promises:
     """`pods` are those of the job that are bound, by type and index."""
-    size, on_its_way = promised(found, target, state, started=bool(pods))
+    size, on_its_way = promised(request, target, state, started=bool(pods))
     by_role = by_task(pods, state)
-    cpu = _promised_cpu(found, target, state, size, nodes)
+    cpu = _promised_cpu(request, target, state, size, nodes)
     placement: dict[str, tuple[str, ...]] = {}
     awaited: dict[Role, str] = {}
     room: Parts = []
     lost, refused = False, ""
-    for name in found.spec.tf_replica_specs:
+    for name in request.spec.tf_replica_specs:
         wanted = target.nodes.get(name, ()) if target is not None else ()
         there = []
         for index in range(size.get(name, 0)):
             role = name, index
             pod, node = by_role.get(role), wanted[index] if index < len(wanted) else ""
             # It runs on a cordoned node, and is not on its way: it is to be moved away, perhaps once more.
-            stays = pod is not None and pod.node in cordoned and found.stoppable and not (on_its_way or pod.terminating)
+            stays = (
+                pod is not None and pod.node in cordoned and request.stoppable and not (on_its_way or pod.terminating)
+            )
             why = None if on_its_way or pod is not None else unfit.get((name.lower(), node))
             seat = _seat(pod, node, nodes, stays=stays, on_its_way=on_its_way, why=why)
             if seat.room:
-                room.append((seat.room, _request(found.requests, cpu, role)))
+                room.append((seat.room, _request(request.requests, cpu, role)))
             if seat.awaited:
                 awaited[role] = seat.node
                 lost = lost or (bool(seat.node) and seat.node not in nodes)
@@ -131,7 +133,7 @@ def promises(
     if refused and not kept:  # nothing of it stands anywhere, so it may begin anew as a whole
         size, placement, awaited, room, cpu = {}, {}, {}, [], {}
     return Promises(
-        found.requests, size, on_its_way, by_role, kept, placement, awaited, room, cpu, lost=lost, refused=refused
+        request.requests, size, on_its_way, by_role, kept, placement, awaited, room, cpu, lost=lost, refused=refused
     )
 
 
@@ -148,28 +150,28 @@ def _seat(
     return _Seat(pod.node, wanted if moves else "")
 
 
-def owing(found: Promises, before_s: float | None, now_s: float) -> Owing:
+def owing(promise: Promises, before_s: float | None, now_s: float) -> Owing:
     """`before_s`: since when pods owed something when that was looked at last, under the same target."""
     owed = {
         role: over
-        for role, pod in found.kept.items()
-        if any(over := pod.requests.minus(_request(found.requests, found.cpu, role)).positive())
+        for role, pod in promise.kept.items()
+        if any(over := pod.requests.minus(_request(promise.requests, promise.cpu, role)).positive())
     }
-    since_s = since(bool(owed) or found.stops, before_s, now_s)
+    since_s = since(bool(owed) or promise.stops, before_s, now_s)
     lasts_s = now_s - since_s if since_s is not None else 0.0
     return Owing(owed if lasts_s >= _GIVE_UP_S else {}, since_s, lasts_s)
 
 
-def occupied(found: Promises, owes: Owing, active: Iterable[Pod]) -> Occupied:
+def occupied(promise: Promises, owes: Owing, active: Iterable[Pod]) -> Occupied:
     """What all `active` pods of the job's name take, whosever they are."""
-    taken = [(pod.node, pod.requests.minus(owes.owed.get(role, NOTHING))) for role, pod in found.kept.items()]
-    counted = {pod.uid for pod in found.kept.values()}
+    taken = [(pod.node, pod.requests.minus(owes.owed.get(role, NOTHING))) for role, pod in promise.kept.items()]
+    counted = {pod.uid for pod in promise.kept.values()}
     # The room of a job that saves before it stops is given away already, though nobody can move in yet: else a plan
     # would take the next job's room, too.
-    leaving = list(found.pods.values()) if found.stops and owes.lasts_s < _LEAVE_S else []
+    leaving = list(promise.pods.values()) if promise.stops and owes.lasts_s < _LEAVE_S else []
     counted |= {pod.uid for pod in leaving}
     others = [(pod.node, pod.requests) for pod in active if pod.uid not in counted]
-    others += [(found.kept[role].node, over) for role, over in owes.owed.items()]
+    others += [(promise.kept[role].node, over) for role, over in owes.owed.items()]
     return Occupied(taken, [(pod.node, pod.requests) for pod in leaving], others)
 
 
@@ -181,7 +183,7 @@ def since(holds: bool, before_s: float | None, now_s: float) -> float | None:
 
 
 def _promised_cpu(
-    found: JobRequest, target: Target | None, state: State | None, size: Mapping[str, int], nodes: Mapping[str, Node]
+    request: JobRequest, target: Target | None, state: State | None, size: Mapping[str, int], nodes: Mapping[str, Node]
 ) -> dict[str, tuple[int, ...]]:
     """Millicores of whole pods, per type where any replica's differ from the request. CPU is lent on top of requests,
     within a node: what is written there beside that counts as the request."""
@@ -192,14 +194,14 @@ def _promised_cpu(
         given = target.cpu
     cpu = {}
     for name, values in given.items():
-        if name in found.requests:
-            request = found.requests[name].cpu
-            whole = [found.pod_cpu(name, value) for value in values]
+        if name in request.requests:
+            requested = request.requests[name].cpu
+            whole = [request.pod_cpu(name, value) for value in values]
             each = tuple(
-                whole[index] if index < len(whole) and request <= whole[index] <= most else request
+                whole[index] if index < len(whole) and requested <= whole[index] <= most else requested
                 for index in range(size.get(name, 0))
             )
-            if any(value != request for value in each):
+            if any(value != requested for value in each):
                 cpu[name] = each
     return cpu
 

@@ -93,11 +93,13 @@ class ScheduledJob:
         return self.awaited_since_s is not None or self.owes_since_s is not None or bool(self.refused)
 
 
-def set_aside(found: ScheduledJob) -> ScheduledJob:
+def set_aside(scheduled: ScheduledJob) -> ScheduledJob:
     """The job as one that is not decided for: it keeps what it has and what it was promised."""
-    if found.job is None:
-        return found
-    return replace(found, job=None, others=_sum([*found.others.items(), *found.held.items()]), held={}, taken={})
+    if scheduled.job is None:
+        return scheduled
+    return replace(
+        scheduled, job=None, others=_sum([*scheduled.others.items(), *scheduled.held.items()]), held={}, taken={}
+    )
 
 
 def scheduled_job(
@@ -121,29 +123,31 @@ def scheduled_job(
     follows = job is not None and (all_jobs or annotated(job))
     if job is None or job.deleting or not (follows or _remembered(job)):
         return ScheduledJob(job, others=everything)
-    found = terms(job, before.terms if before else None)
-    spec, now_s = found.spec, now.timestamp()
+    request = terms(job, before.terms if before else None)
+    spec, now_s = request.spec, now.timestamp()
     try:
         target, state = _written(job, spec, before)
     except UnknownWord:  # the reconcile loop leaves it alone, and says so: no target may be written for it
         return ScheduledJob(job, others=everything)
     ours = spec.managed_here() and not job.status().finished
-    followed = ours and follows and found.elasticity.placement != "none"
+    followed = ours and follows and request.elasticity.placement != "none"
     record = Record.of(job.annotations, job.uid)
     if not followed or spec.run_policy.suspend:
-        taught = lesson(job, found, state, record)
+        taught = lesson(job, request, state, record)
         return ScheduledJob(
-            job, None, found if ours else None, target, state, others=everything, followed=followed, lesson=taught
+            job, None, request if ours else None, target, state, others=everything, followed=followed, lesson=taught
         )
     # Of a job that was recreated under its name, what is in memory tells nothing: it is another one's.
     same = before is not None and before.source is not None and before.source.uid == job.uid
-    look = _Look(job, found, target, state, record, reports or {}, before if same else None, now_s)
-    promise = promises(found, target, state, _own(job, spec, active), nodes=nodes, unfit=unfit or {}, cordoned=cordoned)
-    asked, why = asked_for(found, target, state, promise.size)
+    look = _Look(job, request, target, state, record, reports or {}, before if same else None, now_s)
+    promise = promises(
+        request, target, state, _own(job, spec, active), nodes=nodes, unfit=unfit or {}, cordoned=cordoned
+    )
+    asked, why = asked_for(request, target, state, promise.size)
     superseded = any(promise.size.get(name, 0) != count for name, count in asked.items())
     told = job_spec(
         job,
-        found,
+        request,
         asked=asked,
         why=why,
         report=look.report,

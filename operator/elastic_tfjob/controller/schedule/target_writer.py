@@ -119,9 +119,9 @@ class TargetWriter:
 
     def _make(self, key: Key, target: Target, now: float) -> Write | None:
         """What to store; None: it is too early for it."""
-        found = self._known(key)
-        job = found.source if found is not None else None
-        if found is None or job is None or not self._may_write(key, found.target, target, now):
+        scheduled = self._known(key)
+        job = scheduled.source if scheduled is not None else None
+        if scheduled is None or job is None or not self._may_write(key, scheduled.target, target, now):
             return None
         return Write(job, {**claim(job.annotations, job.uid), TARGET_ANNOTATION: target.to_json()}, versioned=True)
 

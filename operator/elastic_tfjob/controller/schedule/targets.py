@@ -42,26 +42,26 @@ def decide(
     for which that fails."""
     # A node that this plan borrows is not lent yet: nothing is promised there before it is.
     free = {name: node.free for name, node in plan.snapshot.nodes.items() if node.loan in ("own", "loaned")}
-    for each in candidates.values():
-        if each.job is not None:
-            for name, taken in each.held.items():
+    for scheduled in candidates.values():
+        if scheduled.job is not None:
+            for name, taken in scheduled.held.items():
                 if name in free:
                     free[name] = free[name].minus(taken)
     targets: dict[str, Target | None] = {}
     later: dict[str, Reason] = {}
     for key, change in plan.changes.items():
-        found = candidates[key]
+        scheduled = candidates[key]
         try:
             if not change.nodes:
-                if _stoppable(found):
-                    targets[key] = replace(_waits(found, change.reason), cause=change.cause or "")
+                if _stoppable(scheduled):
+                    targets[key] = replace(_waits(scheduled, change.reason), cause=change.cause or "")
                 continue
-            needed = _needed(found, change)
+            needed = _needed(scheduled, change)
             short = next((name for name, more in needed.items() if not more.within(free.get(name, NOTHING))), None)
             if short is not None:
                 later[key] = Reason("room-to-come", {"node": short})
                 continue
-            targets[key] = _holds(found, change)
+            targets[key] = _holds(scheduled, change)
         except Exception as error:
             targets[key] = None
             left_out(key, error)
@@ -70,15 +70,15 @@ def decide(
             free[name] = free[name].minus(more.positive())
     not_now = plan.changes.keys() - targets.keys()
     waiting = {**plan.waiting, **later}
-    for key, found in candidates.items():
-        if key in targets or found.job is None:
+    for key, scheduled in candidates.items():
+        if key in targets or scheduled.job is None:
             continue
         try:
-            if found.job.phase == "waiting" and not found.refused and key in waiting:
-                targets[key] = _waits(found, waiting[key])
-            elif found.job.placement:
-                kept = _kept(found)
-                targets[key] = found.target if kept is None and key in plan.memory else kept
+            if scheduled.job.phase == "waiting" and not scheduled.refused and key in waiting:
+                targets[key] = _waits(scheduled, waiting[key])
+            elif scheduled.job.placement:
+                kept = _kept(scheduled)
+                targets[key] = scheduled.target if kept is None and key in plan.memory else kept
         except Exception as error:
             left_out(key, error)
     remembering = {
@@ -90,88 +90,88 @@ def decide(
     return {key: target for key, target in fitting.items() if _differs(target, candidates[key].target)}
 
 
-def _remembering(target: Target, found: ScheduledJob, memory: Memory | None) -> Target:
+def _remembering(target: Target, scheduled: ScheduledJob, memory: Memory | None) -> Target:
     """The target with what is to be remembered of the job; None: what was."""
     if memory is None:
-        memory = found.target.memory if found.target is not None else NO_MEMORY
+        memory = scheduled.target.memory if scheduled.target is not None else NO_MEMORY
     return target if target.memory == memory else replace(target, memory=memory)
 
 
-def _stoppable(found: ScheduledJob) -> bool:
+def _stoppable(scheduled: ScheduledJob) -> bool:
     """Whether the job can go on later from where it was."""
-    return found.terms is not None and found.terms.stoppable
+    return scheduled.terms is not None and scheduled.terms.stoppable
 
 
-def decide_fixed(found: ScheduledJob) -> Target | None:
+def decide_fixed(scheduled: ScheduledJob) -> Target | None:
     """What profile `fixed` writes for a job: nothing, but where a person asks for another size of a job that has one
     from us, or it still waits for a start that another profile owes it."""
-    terms, target, state = found.terms, found.target, found.state
+    terms, target, state = scheduled.terms, scheduled.target, scheduled.state
     if terms is None or terms.spec.run_policy.suspend:
         return None
-    if (start := _started(found, "fixed")) is not None:
+    if (start := _started(scheduled, "fixed")) is not None:
         return start
     if target is None and state is None:
         return None
     if terms.elasticity.placement == "none":
-        return _edited(found, "fixed")
+        return _edited(scheduled, "fixed")
     size, _ = promised(terms, target, state, started=True)
     asked, why = asked_for(terms, target, state, size)
     wanted = {**size, **asked}
     if not size or (wanted == dict(size) and (target is None or target.declared == terms.declared or not asked)):
         return None
     cpu = target.cpu if target else {}
-    new = Target(_generation(found, wanted), wanted, cpu=cpu, reason=why, declared=terms.declared, cause="asked")
-    return _remembering(new, found, None)
+    new = Target(_generation(scheduled, wanted), wanted, cpu=cpu, reason=why, declared=terms.declared, cause="asked")
+    return _remembering(new, scheduled, None)
 
 
-def released(found: ScheduledJob, profile: str) -> Target | None:
+def released(scheduled: ScheduledJob, profile: str) -> Target | None:
     """The declared size, for a job that no profile decides for (any more), where it waits, or has another size and its
     spec was edited since; None for others."""
-    if found.terms is None or found.terms.spec.run_policy.suspend:
+    if scheduled.terms is None or scheduled.terms.spec.run_policy.suspend:
         return None
-    return _started(found, profile) or _edited(found, profile)
+    return _started(scheduled, profile) or _edited(scheduled, profile)
 
 
-def _started(found: ScheduledJob, profile: str) -> Target | None:
+def _started(scheduled: ScheduledJob, profile: str) -> Target | None:
     """The declared size, where the job waits."""
-    target, state = found.target, found.state
+    target, state = scheduled.target, scheduled.state
     waits = not target.replicas if target is not None else state is not None and state.phase == "Waiting"
-    return _as_declared(found, profile) if waits else None
+    return _as_declared(scheduled, profile) if waits else None
 
 
-def _edited(found: ScheduledJob, profile: str) -> Target | None:
+def _edited(scheduled: ScheduledJob, profile: str) -> Target | None:
     """The declared size, where the replicas of the spec are others than those that the job has its size from."""
-    assert found.terms is not None
-    if found.target is not None:
-        seen = found.target.declared
+    assert scheduled.terms is not None
+    if scheduled.target is not None:
+        seen = scheduled.target.declared
     else:
-        seen = found.state.replicas if found.state is not None else {}
-    return None if not seen or dict(seen) == dict(found.terms.declared) else _as_declared(found, profile)
+        seen = scheduled.state.replicas if scheduled.state is not None else {}
+    return None if not seen or dict(seen) == dict(scheduled.terms.declared) else _as_declared(scheduled, profile)
 
 
-def _as_declared(found: ScheduledJob, profile: str) -> Target:
-    assert found.terms is not None
-    declared, target = found.terms.declared, found.target
+def _as_declared(scheduled: ScheduledJob, profile: str) -> Target:
+    assert scheduled.terms is not None
+    declared, target = scheduled.terms.declared, scheduled.target
     cpu = target.cpu if target is not None and target.replicas else {}
     reason = str(Reason("released", {"profile": profile}))
-    new = Target(_generation(found, declared), declared, cpu=cpu, reason=reason, declared=declared)
-    return _remembering(new, found, None)
+    new = Target(_generation(scheduled, declared), declared, cpu=cpu, reason=reason, declared=declared)
+    return _remembering(new, scheduled, None)
 
 
-def suspended(found: ScheduledJob) -> Target | None:
+def suspended(scheduled: ScheduledJob) -> Target | None:
     """Nothing, for a job that the profile decides for and that a person has suspended; None for others."""
-    terms, target = found.terms, found.target
-    if found.job is not None or terms is None or not found.followed or not terms.spec.run_policy.suspend:
+    terms, target = scheduled.terms, scheduled.target
+    if scheduled.job is not None or terms is None or not scheduled.followed or not terms.spec.run_policy.suspend:
         return None
     if target is None or not target.replicas:
         return None
-    return _remembering(_waits(found, Reason("suspended")), found, None)
+    return _remembering(_waits(scheduled, Reason("suspended")), scheduled, None)
 
 
-def _needed(found: ScheduledJob, change: core.Target) -> dict[str, Resources]:
+def _needed(scheduled: ScheduledJob, change: core.Target) -> dict[str, Resources]:
     """What a change takes by node beyond what the job holds; what it gives up itself is deducted."""
-    assert found.job is not None
-    spec, needed = found.job.spec, dict[str, Resources]()
+    assert scheduled.job is not None
+    spec, needed = scheduled.job.spec, dict[str, Resources]()
 
     def shift(node: str, amount: Resources) -> None:
         needed[node] = needed.get(node, NOTHING).plus(amount)
@@ -183,24 +183,24 @@ def _needed(found: ScheduledJob, change: core.Target) -> dict[str, Resources]:
             continue
         values = _millicores(change, name)
         cpu = values[index] if index < len(values) else group.request.cpu
-        if found.bound.get((name, index)) == node:
+        if scheduled.bound.get((name, index)) == node:
             # Also less: replicas give CPU back before those that are added start, which else could never be.
-            shift(found.bound[name, index], Resources(cpu=cpu - found.cpu[name, index]))
-        elif not (found.awaited.get((name, index)) == node or _promised_there(found, name, index, node)):
+            shift(scheduled.bound[name, index], Resources(cpu=cpu - scheduled.cpu[name, index]))
+        elif not (scheduled.awaited.get((name, index)) == node or _promised_there(scheduled, name, index, node)):
             shift(node, group.request._replace(cpu=cpu))
-    for role, node in {**found.awaited, **found.bound}.items():
+    for role, node in {**scheduled.awaited, **scheduled.bound}.items():
         if role not in wanted and node in needed:
             group = spec.group(role[0])
             assert group is not None
-            shift(node, NOTHING.minus(group.request._replace(cpu=found.cpu.get(role, group.request.cpu))))
+            shift(node, NOTHING.minus(group.request._replace(cpu=scheduled.cpu.get(role, group.request.cpu))))
     # Freeing one resource while taking another is fine; what is freed is not given to others before it is free.
     return {node: amount for node, amount in needed.items() if any(part > 0 for part in amount)}
 
 
-def _promised_there(found: ScheduledJob, name: str, index: int, node: str) -> bool:
+def _promised_there(scheduled: ScheduledJob, name: str, index: int, node: str) -> bool:
     """Whether a replica of a lost node has room on this one already."""
-    assert found.job is not None
-    names = found.job.placement.get(name, ())
+    assert scheduled.job is not None
+    names = scheduled.job.placement.get(name, ())
     return index < len(names) and names[index] == node
 
 
@@ -214,79 +214,81 @@ def _roles(nodes: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Role, str]]:
             yield (name, index), node
 
 
-def _holds(found: ScheduledJob, change: core.Target) -> Target:
-    assert found.job is not None
-    assert found.terms is not None
-    replicas = {group.type: len(change.nodes.get(group.type, ())) for group in found.job.spec.groups}
-    moving = [role for role, node in _roles(change.nodes) if _moves(found, role, node)]
+def _holds(scheduled: ScheduledJob, change: core.Target) -> Target:
+    assert scheduled.job is not None
+    assert scheduled.terms is not None
+    replicas = {group.type: len(change.nodes.get(group.type, ())) for group in scheduled.job.spec.groups}
+    moving = [role for role, node in _roles(change.nodes) if _moves(scheduled, role, node)]
     anywhere = any(node in (ANY_NODE, "") for _, node in _roles(change.nodes))
-    reason = _with_nodes(as_reason(change.reason), found)
+    reason = _with_nodes(as_reason(change.reason), scheduled)
     cpu = {
-        name: tuple(found.terms.container_cpu(name, value) for value in _millicores(change, name))
+        name: tuple(scheduled.terms.container_cpu(name, value) for value in _millicores(change, name))
         for name in change.cpu
     }
     return Target(
-        _generation(found, replicas, moves=bool(moving)),
+        _generation(scheduled, replicas, moves=bool(moving)),
         replicas,
         {}
         if anywhere
         else {name: tuple(node.removesuffix(REFUSED) for node in names) for name, names in change.nodes.items()},
         cpu,
         str(reason),
-        _declared(found, replicas),
+        _declared(scheduled, replicas),
         change.cause if change.cause is not None and change.cause in TOLD else "",
     )
 
 
-def _with_nodes(reason: Reason, found: ScheduledJob) -> Reason:
+def _with_nodes(reason: Reason, scheduled: ScheduledJob) -> Reason:
     """Of lost nodes, which are cordoned and which kube-scheduler refuses: a replica that finds no other node keeps the
     one it cannot have, which may become free."""
     gone = reason.facts.get("gone")
     if reason.code == "lost" and isinstance(gone, tuple):
         refused = tuple(node.removesuffix(REFUSED) for node in gone if node.endswith(REFUSED))
-        cordoned = tuple(node for node in gone if node in found.cordoned)
+        cordoned = tuple(node for node in gone if node in scheduled.cordoned)
         left = tuple(node for node in gone if not node.endswith(REFUSED) and node not in cordoned)
         reason = added(reason, gone=left, cordoned=cordoned, refused=refused)
-    return added(reason, kube_scheduler=found.refused) if found.refused else reason
+    return added(reason, kube_scheduler=scheduled.refused) if scheduled.refused else reason
 
 
-def _waits(found: ScheduledJob, why: Why) -> Target:
-    assert found.terms is not None
-    return Target(_generation(found, {}), {}, reason=str(why), declared=found.terms.declared)
+def _waits(scheduled: ScheduledJob, why: Why) -> Target:
+    assert scheduled.terms is not None
+    return Target(_generation(scheduled, {}), {}, reason=str(why), declared=scheduled.terms.declared)
 
 
-def _kept(found: ScheduledJob) -> Target | None:
+def _kept(scheduled: ScheduledJob) -> Target | None:
     """The target of a job that stays as it is: its size if it has none, and what its spec says by now."""
-    assert found.job is not None
-    assert found.terms is not None
-    if found.target is not None:
-        declared = _declared(found, found.target.replicas)
-        return None if declared == found.target.declared else replace(found.target, declared=declared)
-    if found.job.phase == "rescaling" and found.state is not None and found.state.rescaling:
+    assert scheduled.job is not None
+    assert scheduled.terms is not None
+    if scheduled.target is not None:
+        declared = _declared(scheduled, scheduled.target.replicas)
+        return None if declared == scheduled.target.declared else replace(scheduled.target, declared=declared)
+    if scheduled.job.phase == "rescaling" and scheduled.state is not None and scheduled.state.rescaling:
         return None
-    change = core.Target(found.job.placement, Reason("profile-begins"))
-    return replace(_holds(found, change), generation=found.state.generation if found.state is not None else 0)
+    change = core.Target(scheduled.job.placement, Reason("profile-begins"))
+    return replace(
+        _holds(scheduled, change), generation=scheduled.state.generation if scheduled.state is not None else 0
+    )
 
 
-def _declared(found: ScheduledJob, replicas: Mapping[str, int]) -> Mapping[str, int]:
+def _declared(scheduled: ScheduledJob, replicas: Mapping[str, int]) -> Mapping[str, int]:
     """The spec's replicas, once an edit of them has been followed; till then those that the last target saw."""
-    assert found.terms is not None
-    asked, _ = asked_for(found.terms, found.target, found.state, replicas)
+    assert scheduled.terms is not None
+    asked, _ = asked_for(scheduled.terms, scheduled.target, scheduled.state, replicas)
     followed = all(replicas.get(name, 0) == count for name, count in asked.items())
-    return found.terms.declared if followed or found.target is None else found.target.declared
+    return scheduled.terms.declared if followed or scheduled.target is None else scheduled.target.declared
 
 
-def _moves(found: ScheduledJob, role: Role, node: str) -> bool:
+def _moves(scheduled: ScheduledJob, role: Role, node: str) -> bool:
     """Whether a replica runs on another node, and can go to this one while it does: not from one that is lost."""
-    assert found.job is not None
-    there = found.bound.get(role, node)
-    return there != node and node not in (ANY_NODE, "") and there not in found.lost and found.job.spec.movable
+    assert scheduled.job is not None
+    there = scheduled.bound.get(role, node)
+    return there != node and node not in (ANY_NODE, "") and there not in scheduled.lost and scheduled.job.spec.movable
 
 
-def _generation(found: ScheduledJob, replicas: Mapping[str, int], *, moves: bool = False) -> int:
+def _generation(scheduled: ScheduledJob, replicas: Mapping[str, int], *, moves: bool = False) -> int:
     """One more where the size changes or replicas that run go to other nodes; the first start is generation 0 however
     long the job waited for it."""
-    target, state = found.target, found.state
+    target, state = scheduled.target, scheduled.state
     known = [target.generation if target is not None else 0]
     if state is not None:
         known.append(state.generation)
@@ -300,15 +302,15 @@ def _generation(found: ScheduledJob, replicas: Mapping[str, int], *, moves: bool
     return last + 1 if has_run and (refused or moves or dict(size) != dict(replicas)) else last
 
 
-def _fitting(target: Target, found: ScheduledJob) -> Target:
+def _fitting(target: Target, scheduled: ScheduledJob) -> Target:
     """The target, without its nodes where the job's other annotations leave no room for them: it would be refused, and
     the job never start. What has no nodes is no move either."""
-    if not target.nodes or found.source is None:  # most are of jobs that wait: those are not measured
+    if not target.nodes or scheduled.source is None:  # most are of jobs that wait: those are not measured
         return target
-    taken = bytes_of(found.source.annotations, but=(TARGET_ANNOTATION,)) + _BESIDE_BYTES
+    taken = bytes_of(scheduled.source.annotations, but=(TARGET_ANNOTATION,)) + _BESIDE_BYTES
     if taken + len(target.to_json().encode()) <= MAX_ANNOTATION_BYTES:
         return target
-    known = found.target
+    known = scheduled.target
     same = known is not None and not known.nodes and dict(known.replicas) == dict(target.replicas)
     return replace(
         target,

@@ -1,0 +1,267 @@
+"""The jobs of a simulation: what each event and each target does to them, and when their next events come.
+
+The truth (speed models' rates, real durations) stays here; a policy sees what `LiveJob.seen_at` gives.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from random import Random
+
+from elastic_tfjob.scheduling.placements import more_replicas
+from elastic_tfjob.scheduling.plan import Target
+from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, Node, Placement
+from elastic_tfjob.simulation.accounts import Accounts
+from elastic_tfjob.simulation.agenda import COOLED, FINISH, JUMP, READY, Agenda
+from elastic_tfjob.simulation.arrival import arrive
+from elastic_tfjob.simulation.costs import Costs, Noise
+from elastic_tfjob.simulation.live_job import LiveJob
+from elastic_tfjob.simulation.node_changes import on_lost_node
+from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.speed_models.base import SpeedModel
+from elastic_tfjob.simulation.speed_models.boot import Boot, Boots
+from elastic_tfjob.simulation.speed_models.cpu import used_of_held
+from elastic_tfjob.simulation.speed_models.on_nodes import NodeSpeeds
+from elastic_tfjob.simulation.workload import WorkloadJob
+from elastic_tfjob.speed.history import History
+
+__all__ = ["LiveJobs"]
+
+
+class LiveJobs:
+    """Of one run: those that have come and have not finished. They put their events on `agenda` and what they hold and
+    do in `accounts` and `outcome`. `nodes` is the cluster as it begins; a method that needs it as it is now is given
+    that. What changes comes back as the policy sees it."""
+
+    def __init__(
+        self,
+        nodes: Mapping[str, Node],
+        speed_model: SpeedModel,
+        profile: Profile,
+        *,
+        costs: Costs,
+        noise: Noise,
+        random: Random,
+        history: History,
+        agenda: Agenda,
+        accounts: Accounts,
+        outcome: Outcome,
+    ) -> None:
+        self.by_key: dict[str, LiveJob] = {}
+        self.history = history
+        """What those that have finished taught."""
+        self.contended = speed_model.contended
+        """Whether a job's speed depends on the others on its nodes."""
+        self._speed_model = speed_model
+        self._profile = profile
+        self._costs = costs
+        self._noise = noise
+        self._random = random
+        self._agenda = agenda
+        self._accounts = accounts
+        self._outcome = outcome
+        self._node_speeds = NodeSpeeds(nodes, contended=speed_model.contended)
+        self._boots = Boots(costs.boot_cpu_s, costs.boot_kept_cpu_s)
+        self._lost = 0
+        """Jobs that stand still, as a node of theirs is lost."""
+        self._endless = 0
+        """Jobs that hold something, and of which nobody knows when they end."""
+
+    @property
+    def will_finish(self) -> bool:
+        """Whether some job finishes if nothing else happens."""
+        return self._accounts.running > self._lost + self._endless
+
+    # ---- they come and go
+
+    def arrive(self, work: WorkloadJob, k: int, now: float) -> Job:
+        """A job comes, the `k`-th of the workload, and waits."""
+        live = arrive(
+            work,
+            k,
+            speed_model=self._speed_model,
+            profile=self._profile,
+            noise=self._noise,
+            random=self._random,
+            now=now,
+        )
+        self._outcome.records.append(live.record)
+        if live.bound is not None:
+            live.warm_start = self._costs.boot_kept_cpu_s is not None
+            self._outcome.cpu_used_area = self._outcome.cpu_used_area or 0.0
+        self.by_key[work.key] = live
+        return live.seen_at(now)
+
+    def take_over(self, present: Sequence[LiveJob], nodes: Mapping[str, Node], now: float) -> list[Job]:
+        """Go on with jobs as they are."""
+        for live in present:
+            self.by_key[live.spec.key] = live
+            self._outcome.records.append(live.record)
+            if not (placement := live.placement):
+                continue
+            live.placement = UNPLACED
+            self._hold(live, placement, now)
+            if live.bound is not None:
+                self._follow_cpu(live, now)
+            else:
+                live.rate = self._rate(live, nodes)
+                self._plan_finish(live)
+            self.push_jump(live, now)
+        return [live.seen_at(now) for live in present]
+
+    def finish(self, live: LiveJob, now: float) -> None:
+        """A job has made all its steps, and leaves."""
+        record = live.record
+        record.executed_s += now - live.since_s
+        record.finish_s = now
+        self.history = self.history.learned(live.spec.scope, live.spec.model, live.lesson())
+        self._release(live, now)
+        self._hold(live, UNPLACED, now)
+        self._outcome.last_s = now
+        del self.by_key[live.spec.key]
+
+    def _release(self, ended: LiveJob, now: float) -> None:
+        """Jobs that were to start where `ended` would have left once its rescale was through need not wait for that."""
+        if ended.boot is None or not (left := set(more_replicas(ended.boot.placement, ended.placement))):
+            return
+        self._boots.gone(left, now)
+        for other in self.by_key.values():
+            if (boot := other.boot) is not None and other is not ended:
+                awaited = more_replicas(other.placement, boot.placement)
+                if not left.isdisjoint(awaited) and boot.not_before_s > now:
+                    boot.not_before_s = self._boots.free_s(awaited, now)
+                    other.observed_s = max(other.observed_s, now)
+                    self._follow_cpu(other, now)
+
+    # ---- they change
+
+    def carry_out(self, live: LiveJob, target: Target, nodes: Mapping[str, Node], now: float) -> Job:
+        """Start, stop, move or rescale a job, or give it other CPU, as a plan says."""
+        new, old = target.nodes, live.placement
+        pause = live.change_to(new, self._costs, now)
+        # A change does not end the pause of a start, a move or another change: that goes on to its end at least.
+        until_s = max(live.observed_s, now) if old and new else now
+        was_lost, live.lost = live.lost, on_lost_node(new, nodes)
+        self._lost += live.lost - was_lost
+        self._push_cooled(live, now)
+        held_before = live.cpu_held
+        live.cpu_held = target.cpu
+        self._hold(live, new, now)
+        if live.bound is not None:
+            if not new or live.lost:
+                live.boot = None
+            elif new != old:
+                was = UNPLACED if was_lost else old
+                live.boot = self._boots.begin(was, held_before, new, pause, now, instead=live.boot)
+            live.observed_s = until_s
+            self._follow_cpu(live, now)
+            return live.seen_at(now)
+        live.rate = self._rate(live, nodes)
+        if live.rate and (live.seen or (self._profile.learns and not self._profile.oracle)):
+            live.observe()
+        live.observed_s = max(until_s, now + pause)
+        self._plan_finish(live)
+        if new:
+            self.push_jump(live, now)
+        return live.seen_at(now)
+
+    def follow_nodes(self, nodes: Mapping[str, Node], now: float) -> list[Job]:
+        """Jobs whose nodes were lost, or are there again, now that these are the nodes."""
+        changed = []
+        self._node_speeds.changed(nodes)
+        for live in self.by_key.values():
+            boot, lost = live.boot, on_lost_node(live.placement, nodes)
+            trained_there = boot is not None and on_lost_node(boot.placement, nodes)
+            if lost == live.lost and not trained_there:
+                continue
+            if lost or trained_there:
+                live.lose_node(self._costs.checkpoint_interval_s, now)
+            if lost:
+                live.boot = None
+            self._lost += lost - live.lost
+            pause = 0.0 if lost else self._costs.restart(live.accelerators)
+            live.lost = lost
+            live.observed_s = now + pause
+            if live.bound is None:
+                live.rate = self._rate(live, nodes)
+                self._plan_finish(live)
+            else:
+                if not lost and not trained_there:
+                    live.boot = self._boots.begin(UNPLACED, live.cpu_held, live.placement, pause, now)
+                live.observed_s = now
+                self._follow_cpu(live, now)
+            self.push_jump(live, now)
+            changed.append(live.seen_at(now))
+        return changed
+
+    def ready(self, live: LiveJob, boot: Boot, now: float) -> Job:
+        """The program of the size that the job goes to has started."""
+        live.train_until(now)
+        live.boot = None
+        live.observed_s = max(live.observed_s, now + boot.pause_s)
+        self._follow_cpu(live, now)
+        return live.seen_at(now)
+
+    def share(self, touched: set[str], nodes: Mapping[str, Node], now: float) -> list[Job]:
+        """New rates of the jobs on these nodes, from what their containers want of each node's CPUs."""
+        changed = []
+        for key in self._node_speeds.beside(touched):
+            live = self.by_key[key]
+            rate = self._rate(live, nodes)
+            if rate != live.rate:
+                live.train_until(now)
+                live.observed_s = max(now, live.observed_s)
+                live.rate = rate
+                self._plan_finish(live)
+                changed.append(live.seen_at(now))
+        return changed
+
+    def _hold(self, live: LiveJob, new: Placement, now: float) -> None:
+        self._node_speeds.moved(live.spec, live.work.cpu_demand, live.placement, new, live.cpu_held)
+        if live.true_speed.total_steps == inf:
+            self._endless += bool(new) - bool(live.placement)
+        self._accounts.hold(live, new, now)
+
+    # ---- how fast they are
+
+    def _rate(self, live: LiveJob, nodes: Mapping[str, Node]) -> float:
+        """Steps per second where the job is now, in the company it has there."""
+        placement = live.placement
+        if not placement or live.lost:
+            return 0.0
+        part = self._node_speeds.slowdown(live.spec.key, placement, nodes)
+        if self.contended:
+            live.use = used_of_held(live.spec, live.work.cpu_demand, placement, live.cpu_held, part)
+        return live.true_speed.rate(placement) * live.factor * part
+
+    def _follow_cpu(self, live: LiveJob, now: float) -> None:
+        """Go on with the CPU that the job holds now: its rate, and when it or the program that starts will be done."""
+        training = live.training(self._boots)
+        live.rate, live.use = training.steps_per_s, training.use
+        self._accounts.use(live, training.busy, now)
+        if (boot := live.boot) is not None:
+            at = self._boots.foresee(
+                boot, groups=live.spec.groups, placement=live.placement, cpu=live.cpu_held, use=live.use, now=now
+            )
+            self._agenda.add(at, READY, version=boot.version, key=live.spec.key)
+        elif live.rate and self._profile.learns:
+            live.observe()
+        self._plan_finish(live)
+
+    # ---- when their next events come
+
+    def _plan_finish(self, live: LiveJob) -> None:
+        live.version += 1
+        if live.rate > 0 and live.true_speed.total_steps < inf:
+            at = live.observed_s + max(0.0, live.true_speed.total_steps - live.steps) / live.rate
+            self._agenda.add(at, FINISH, version=live.version, key=live.spec.key)
+
+    def push_jump(self, live: LiveJob, now: float) -> None:
+        """Have a round when the job's place in the profile's order jumps next, if it ever does."""
+        if (at := self._profile.order.next_jump_s(live.seen_at(now), now)) is not None:
+            self._agenda.add(max(at, now), JUMP, version=live.version, key=live.spec.key)
+
+    def _push_cooled(self, live: LiveJob, now: float) -> None:
+        """Have a round when a job that was stopped or resumed just now may be resumed or stopped again."""
+        if (cooldown_s := self._profile.stop_cooldown_s) and now in (live.stopped_s, live.resumed_s):
+            self._agenda.add(now + cooldown_s, COOLED, key=live.spec.key)

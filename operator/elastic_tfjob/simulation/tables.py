@@ -1,0 +1,105 @@
+"""What `elastic-tfjob simulate` prints: what may be set, and the numbers of runs."""
+
+import sys
+from collections.abc import Sequence
+from typing import get_args
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters
+from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
+from elastic_tfjob.simulation.formats import FORMATS
+from elastic_tfjob.simulation.speed_models.catalogue import SPEED_MODELS
+from elastic_tfjob.simulation.summary import Summary
+
+__all__ = ["print_catalogue", "print_runs"]
+
+ROW_WIDTH = 210
+"""Columns that a table of one row per run needs."""
+
+
+def print_catalogue() -> None:
+    """Profiles and their parameters, speed models, placements and formats."""
+    common = ProfileParameters.model_fields
+    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    table = Table(title="What --set PROFILE.PARAM=VALUE may say", title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("profile")
+    table.add_column("parameter", no_wrap=True)
+    table.add_column("default")
+    table.add_column("meaning")
+    for parameter, info in common.items():
+        table.add_row("(every one)", parameter, _default(info.default), info.description)
+    for name, model in PROFILES.items():
+        table.add_section()
+        table.add_row(name, "", "", (model.__doc__ or "").strip())
+        for parameter, info in model.model_fields.items():
+            if parameter not in common or info.default != common[parameter].default:
+                table.add_row("", parameter, _default(info.default), info.description)
+    console.print(table)
+    console.print(f"Speed models: {', '.join(SPEED_MODELS)}.  Placements: {', '.join(get_args(PlaceName))}.")
+    for format_ in FORMATS.values():
+        optional = f"; optional {', '.join(format_.optional)}" if format_.optional else ""
+        console.print(f"Format {format_.name}: {', '.join(format_.required)}{optional}", soft_wrap=True)
+
+
+def print_runs(summaries: Sequence[Summary], seeds: bool) -> None:
+    """One row per run, or one column where the terminal is too narrow for that."""
+    headings = (
+        *("finished", "JCT s", "median s", "p95 s", "p99 s", "queue s", "makespan s", "GPU", "CPU", "CPU used"),
+        *("wasted", "in time", "late s", "losers", "worst", "rescales", "preempted", "migrated", "jobs/CPU-s"),
+    )
+    rows = [(_name(s, seeds), *_numbers(s)) for s in summaries]
+    console = Console(width=None if sys.stdout.isatty() else ROW_WIDTH, highlight=False)
+    across = console.width >= ROW_WIDTH
+    cells = [("profile", *headings), *rows]
+    if not across:
+        cells = list(zip(*cells, strict=True))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for k, heading in enumerate(cells[0]):
+        table.add_column(heading, justify="right" if k else "left", no_wrap=True)
+    for row in cells[1:]:
+        table.add_row(*row)
+    console.print(table)
+    if any(s.oracle for s in summaries):
+        click.echo("* with the oracle: the policy was told true durations and speeds")
+
+
+def _name(s: Summary, seeds: bool) -> str:
+    return (
+        s.profile + (f" #{s.seed}" if seeds else "") + (" *" if s.oracle else "") + (" (partial)" if s.partial else "")
+    )
+
+
+def _numbers(s: Summary) -> tuple[str, ...]:
+    return (
+        f"{s.finished:,}/{s.jobs:,}",
+        *(_seconds(v) for v in (s.avg_jct_s, s.median_jct_s, s.p95_jct_s, s.p99_jct_s)),
+        *(_seconds(v) for v in (s.avg_queue_s, s.makespan_s)),
+        *(_percent(v) for v in (s.gpu_utilisation, s.cpu_utilisation, s.cpu_used, s.wasted_cpu, s.deadline_met)),
+        *(_seconds(s.tardiness_s), "-" if s.losers is None else f"{s.losers:,}", _percent(s.worst_loser)),
+        *(f"{v:,}" for v in (s.rescales, s.preemptions, s.migrations)),
+        f"{s.finished / s.cpu_s:,.0f}" if s.cpu_s else "-",
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _default(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case tuple():
+            return ",".join(f"{v:g}" for v in value)
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)
