@@ -209,7 +209,7 @@ class Lenient:
     def __init__(self) -> None:
         self.problems: list[str] = []
 
-    def __call__(self, read: Callable[P, T], *args: P.args, **named: P.kwargs) -> T | None:
+    def __call__(self, read: Callable[P, T | None], *args: P.args, **named: P.kwargs) -> T | None:
         """What `read` gives, a method of Fields or a reader that is made of them; None where it raises ValueError."""
         try:
             return read(*args, **named)
