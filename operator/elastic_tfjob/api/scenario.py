@@ -1,15 +1,12 @@
 """The words of a scenario file: what jobs to make, instead of a trace that lists them."""
 
 import itertools
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from elastic_tfjob.api.fields import describe, few
 from elastic_tfjob.api.limits import MAX_WORD
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 # What pydantic says of its types of errors in words of Python or of its own.
 _PLAINLY: Final = {
@@ -197,13 +194,13 @@ def parse_pool(content: object) -> PoolFile:
 def wrong_places(e: ValidationError) -> list[str]:
     """One line per error, few of them: where, what, and the value found."""
     return few(
-        f"{'.'.join(str(part)[:MAX_WORD] for part in error['loc']) or '(whole)'}{_said(error)} "
+        f"{'.'.join(str(part)[:MAX_WORD] for part in error['loc']) or '(whole)'}{_said(error['type'], error['msg'])} "
         f"(found {describe(error['input'])})"
         for error in e.errors(include_url=False, include_context=False)
     )
 
 
-def _said(error: "ErrorDetails") -> str:
-    """What follows the place: for people who write YAML, and know of no pydantic."""
-    said = _PLAINLY.get(error["type"], error["msg"]).removeprefix("Value error, ")
+def _said(kind: str, message: str) -> str:
+    """What follows the place, for people who write YAML and know of no pydantic: from its type of error and message."""
+    said = _PLAINLY.get(kind, message).removeprefix("Value error, ")
     return f" {said.removeprefix('Input ')}" if said.startswith(("is ", "Input should ", "should ")) else f": {said}"
