@@ -276,9 +276,7 @@ def test_a_wrong_state_names_the_key(change: dict[str, Any], key: str) -> None:
         ({"stop": {"request": 1, "reached": 1.5, "saved": 5}}, "stop.reached", Stop(1, "", saved=5)),
     ],
 )
-def test_what_is_wrong_beside_where_a_job_is_costs_itself_only(
-    change: dict[str, Any], key: str, instead: object
-) -> None:
+def test_what_is_wrong_beside_where_a_job_is_costs_itself_only(change: dict[str, Any], key: str, instead: Any) -> None:
     found = State.parse(orjson.dumps({**orjson.loads(FULL_STATE.to_json()), **change}).decode())
     assert found is not None
     assert found == replace(FULL_STATE, **{next(iter(change)): instead})

@@ -359,12 +359,12 @@ def _at(raw: Fields) -> str:
 
 def _by_size(raw: Fields, name: str, lenient: Lenient, read: Callable[[Fields, str], T | None]) -> dict[str, T]:
     """Figures by size, "PS/workers": the newest, should there be more than are kept."""
+    sizes = lenient(raw.within, name) or Fields({})
 
     def of(size: str) -> T | None:
         if not _SIZE.fullmatch(size):
             raise ValueError(f"{raw.place(name)}: {describe(size)} is not a size such as 2/8")
         return read(sizes, size)
 
-    sizes = lenient(raw.within, name) or Fields({})
     read_of = {size: lenient(of, size) for size in sizes}
     return dict([(size, value) for size, value in read_of.items() if value is not None][-MAX_ENTRIES:])

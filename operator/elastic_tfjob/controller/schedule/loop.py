@@ -348,7 +348,7 @@ class Scheduler:
         """What the profile decides. In doubt are jobs that were not tried yet, or changed in a namespace that made the
         core fail lately."""
         profile = self._profile_of(configuration)
-        own = {pod.uid for pod in self._pods} if self._by_uid else frozenset()
+        own = {pod.uid for pod in self._pods} if self._by_uid else set()
         foreign = [pod for pod in self._foreign if pod.uid not in own]
         nodes = {node.name: node for node in sorted(self._loans.usable(), key=lambda node: node.name)}
         cluster = self._loans.cluster(configuration, foreign, self._pods, self._candidates.values())
