@@ -290,6 +290,19 @@ class TestNewerStill:
         goes_well(name, known, world.to_the_end(known))
 
     @pytest.mark.parametrize("name", PHASES)
+    def test_figures_of_another_kind(self, name: str) -> None:
+        """What was measured is forgotten, each of it with an event; the job goes on with the pods that it has."""
+        known = copy.deepcopy(RECORDS[name])
+        state = json.loads(known["annotations"][f"{PREFIX}state"])
+        other = {"of_tomorrow": 1}
+        figures = {"step": other, "steps_per_s": [1.0], "eta": other, "speeds": {"1/2/1": 3.0}, "numbers_at": 0}
+        known["annotations"][f"{PREFIX}state"] = json.dumps({**state, **figures})
+        end = world.to_the_end(known)
+        told = [event for event in end["events"] if event.startswith("Invalid")]
+        assert len(set(told)) == len(figures)
+        goes_well(name, known, {**end, "events": [event for event in end["events"] if event not in told]})
+
+    @pytest.mark.parametrize("name", PHASES)
     def test_unknown_words_that_matter(self, name: str) -> None:
         """The job is left as it is till an operator that knows the word is back, and goes on there."""
         known = copy.deepcopy(RECORDS[name])

@@ -12,14 +12,17 @@ import yaml
 
 from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX
 from elastic_tfjob.api.fields import UnknownWord
-from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES, MAX_ENTRIES, MAX_REPLICAS, MAX_STEPS, MAX_TEXT
+from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES, MAX_ENTRIES, MAX_PROBLEMS, MAX_REPLICAS, MAX_STEPS, MAX_TEXT
 from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION, claim
 from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION, Causes
+from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record
 from elastic_tfjob.controller.objects.state import Next, Refused, Rescaled, State
+from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.stop import Stop
 from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.schedule.scheduled_job import scheduled_job
 from elastic_tfjob.controller.schedule.targets import decide_fixed, released, suspended
+from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
 
 from .build import NOW, UID, job
 from .pretend import started
@@ -67,6 +70,8 @@ FULL_STATE = State(
     speed_cpu={"1/2": 250},
     numbers_at="2026-01-02T03:04:05Z",
 )
+
+GROWTH = Growth("finite", ((100.0, 0.5),), 0.01, 0.02, 3, 1_767_323_045.0)
 
 
 @pytest.mark.parametrize(
@@ -212,47 +217,158 @@ def test_a_wrong_target_names_the_key(change: dict[str, Any], key: str) -> None:
         ({"phase": "D" * 65}, "phase"),
         ({"phase": 5}, "phase"),
         ({"phase": "Dancing", "slot": 2}, "slot"),
-        ({"phase": "Dancing", "stop": "x"}, "stop"),
         ({"phase": ["Stable"]}, "phase"),
         ({"phase": "Switching"}, "next"),
         ({"slot": "1"}, "slot"),
         ({"slot": 2}, "slot"),
         ({"replicas": {"Worker": 10**10}}, "replicas.Worker"),
-        ({"since": "x"}, "since"),
-        ({"since": "2026-01-02T03:04:05"}, "since"),
-        ({"since": "0001-01-01T00:00:00Z"}, "since"),
-        ({"since": 5}, "since"),
-        ({"refused": {"generation": 1, "reason": "", "at": "x"}}, "refused.at"),
-        ({"refused": {"generation": 1, "reason": ""}}, "refused.at"),
-        ({"refused": {"generation": "x", "reason": "", "at": "2026-01-02T03:04:05Z"}}, "refused.generation"),
-        ({"refused": {"generation": 1, "reason": {}, "at": "2026-01-02T03:04:05Z"}}, "refused.reason"),
-        ({"refused": "x"}, "refused"),
+        ({"nodes": {"Worker": ["A"]}}, "nodes.Worker"),
         ({"next": {**NEXT, "slot": "1"}}, "next.slot"),
         ({"next": {**NEXT, "mode": ["odd"]}}, "next.mode"),
         ({"next": {**NEXT, "mode": "odd", "slot": 2}}, "next.slot"),
-        ({"next": {**NEXT, "mode": "odd"}, "step": -1}, "step"),
         ({"next": {**NEXT, "before": None}}, "next.before"),
-        ({"history": {}}, "history"),
-        ({"history": [DONE] * (MAX_ENTRIES + 1)}, "history"),
-        ({"rescales": "many"}, "rescales"),
-        ({"step": "x"}, "step"),
-        ({"step": -1}, "step"),
-        ({"total_steps": "1000"}, "total_steps"),
-        ({"total_steps": [1]}, "total_steps"),
-        ({"steps_per_s": {}}, "steps_per_s"),
-        ({"eta": 10}, "eta"),
-        ({"eta": "99999-01-01T00:00:00Z"}, "eta"),
-        ({"speeds": {"1/2": "fast"}}, "speeds.1/2"),
-        ({"speeds": {"wide": 1.0}}, "speeds"),
-        ({"speeds": {"9" * 5000 + "/1": 1.0}}, "speeds"),
-        ({"speed_cpu": {"1/2": 1.5}}, "speed_cpu.1/2"),
-        ({"numbers_at": "x"}, "numbers_at"),
     ],
 )
 def test_a_wrong_state_names_the_key(change: dict[str, Any], key: str) -> None:
     text = orjson.dumps({"phase": "Stable", "generation": 0, "replicas": SIZE, **change}).decode()
     with pytest.raises(ValueError, match=f"{PREFIX}state is not what the operator wrote there: {key} ?[a-z:]"):
         State.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "instead"),
+    [
+        ({"reason": 5}, "reason", ""),
+        ({"since": "x"}, "since", ""),
+        ({"since": "2026-01-02T03:04:05"}, "since", ""),
+        ({"since": "0001-01-01T00:00:00Z"}, "since", ""),
+        ({"since": 5}, "since", ""),
+        ({"cpu": {"Worker": [0]}}, "cpu.Worker", {}),
+        ({"refused": {"generation": 1, "reason": "", "at": "x"}}, "refused.at", None),
+        ({"refused": {"generation": 1, "reason": ""}}, "refused.at", None),
+        ({"refused": {"generation": "x", "reason": "", "at": "2026-01-02T03:04:05Z"}}, "refused.generation", None),
+        ({"refused": "x"}, "refused", None),
+        ({"rescales": "many"}, "rescales", 0),
+        ({"last_downtime_s": "long"}, "last_downtime_s", None),
+        ({"history": {}}, "history", ()),
+        ({"history": [DONE] * (MAX_ENTRIES + 1)}, "history", ()),
+        ({"step": "x"}, "step", None),
+        ({"step": -1}, "step", None),
+        ({"step": 1.5}, "step", None),
+        ({"total_steps": "1000"}, "total_steps", None),
+        ({"total_steps": [1]}, "total_steps", None),
+        ({"steps_per_s": {}}, "steps_per_s", None),
+        ({"eta": "soon"}, "eta", None),
+        ({"eta": "99999-01-01T00:00:00Z"}, "eta", None),
+        ({"eta_earliest": 10}, "eta_earliest", None),
+        ({"eta_latest": 10}, "eta_latest", None),
+        ({"eta_source": 10}, "eta_source", None),
+        ({"speeds": []}, "speeds", {}),
+        ({"speeds": {"1/2": 10.5, "1/3": "fast"}}, "speeds.1/3", {"1/2": 10.5}),
+        ({"speeds": {"1/2/1": 3.0, "1/2": 10.5}}, "speeds: '1/2/1'", {"1/2": 10.5}),
+        ({"speeds": {"": 1.0, "1/2": 10.5}}, "speeds: ''", {"1/2": 10.5}),
+        ({"speeds": {"9" * 5000 + "/1": 1.0, "1/2": 10.5}}, "speeds: '9", {"1/2": 10.5}),
+        ({"speed_cpu": {"1/2": 250, "1/4": 1.5}}, "speed_cpu.1/4", {"1/2": 250}),
+        ({"numbers_at": "x"}, "numbers_at", None),
+        ({"stop": "x"}, "stop", None),
+        ({"stop": {"request": "x"}}, "stop.request", None),
+        ({"stop": {"request": 1, "asked": "x", "saved": 5}}, "stop.asked", Stop(1, "", saved=5)),
+        ({"stop": {"request": 1, "reached": 1.5, "saved": 5}}, "stop.reached", Stop(1, "", saved=5)),
+    ],
+)
+def test_what_is_wrong_beside_where_a_job_is_costs_itself_only(change: dict[str, Any], key: str, instead: Any) -> None:
+    found = State.parse(orjson.dumps({**orjson.loads(FULL_STATE.to_json()), **change}).decode())
+    assert found is not None
+    assert found == replace(FULL_STATE, **{next(iter(change)): instead})
+    assert [problem.startswith(f"{PREFIX}state: passed over: {key}") for problem in found.problems] == [True]
+    assert "problems" not in orjson.loads(found.to_json())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"speeds": {"1/2/1": 3.0}},
+        {"step": 1.5},
+        {"eta": "soon"},
+        {"last_downtime_s": "long"},
+        {"since": "x"},
+        {"cpu": 5},
+        {"refused": 5},
+        {"stop": {"request": "x"}},
+    ],
+)
+def test_a_wrong_figure_is_told_and_no_pod_is_made_anew(change: dict[str, Any]) -> None:
+    cluster = started()
+    cluster.target(1, Worker=3)
+    cluster.run(30)
+    pods, known = {name: pod.uid for name, pod in cluster.pods.items()}, cluster.state
+    cluster.annotations[f"{PREFIX}state"] = orjson.dumps({**orjson.loads(known.to_json()), **change}).decode()
+    cluster.events.clear()
+    cluster.run(20)
+    assert {name: pod.uid for name, pod in cluster.pods.items()} == pods
+    assert (cluster.state.generation, cluster.state.replicas) == (1, known.replicas)
+    (told,) = cluster.events  # once: what is wrong is then written over
+    assert told[0] == "InvalidAnnotation"
+    assert next(iter(change)) in told[1]
+
+
+def test_a_phase_of_which_it_is_not_known_since_when_it_lasts_has_a_limit() -> None:
+    cluster = started()
+    cluster.target(1, Worker=3)
+    cluster.until("Preparing")
+    cluster.annotations[f"{PREFIX}state"] = cluster.annotations[f"{PREFIX}state"].replace('"since":"2026', '"since":"')
+    cluster.reconcile()
+    assert (cluster.state.phase, cluster.state.since) == ("Preparing", format_time(cluster.now))
+
+
+def test_of_many_problems_the_first_are_told() -> None:
+    found = State.parse(orjson.dumps({"phase": "Stable", "speeds": {f"odd{k}": 1.0 for k in range(1000)}}).decode())
+    assert found is not None
+    assert len(found.problems) == MAX_PROBLEMS + 1
+    assert found.problems[-1].endswith("and 990 more problems")
+
+
+RECORD = Record("2026-01-02T03:04:05Z", 2, 50.0, 5000.0, 1, "2026-01-02T03:04:06Z", 1, "2026-01-02T03:04:07Z", GROWTH)
+
+
+@pytest.mark.parametrize(
+    ("change", "instead"),
+    [
+        ({"placed": "x"}, {"placed": ""}),
+        ({"held": 1.5}, {"held": 0}),
+        ({"executed_s": "long"}, {"executed_s": 0.0}),
+        ({"service": []}, {"service": 0.0}),
+        ({"stops": -1}, {"stops": 0}),
+        ({"stopped": 5}, {"stopped": ""}),
+        ({"moves": "x"}, {"moves": 0}),
+        ({"resumed": {}}, {"resumed": ""}),
+        ({"loss": "x"}, {"loss": NOT_REPORTED}),
+    ],
+)
+def test_a_wrong_figure_of_the_record_costs_itself_only(change: dict[str, Any], instead: dict[str, Any]) -> None:
+    text = orjson.dumps({**orjson.loads(RECORD.to_json()), **change}).decode()
+    assert Record.of({RECORD_ANNOTATION: text}, UID) == replace(RECORD, **instead)
+
+
+@pytest.mark.parametrize(
+    ("change", "instead"),
+    [
+        ({"state": "levitating"}, {"state": "absent"}),
+        ({"step": "x"}, {"recent": ()}),
+        ({"per_step": "x"}, {"per_step": 0.0}),
+        ({"peak": []}, {"peak": 0.0}),
+        ({"readings": 1.5}, {"readings": 0}),
+    ],
+)
+def test_a_wrong_figure_of_the_loss_costs_itself_only(change: dict[str, Any], instead: dict[str, Any]) -> None:
+    written = orjson.loads(RECORD.to_json())
+    text = orjson.dumps({**written, "loss": {**written["loss"], **change}}).decode()
+    assert Record.of({RECORD_ANNOTATION: text}, UID) == replace(RECORD, loss=replace(GROWTH, **instead))
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000, " " * MAX_ANNOTATION_BYTES + "{}"])
+def test_a_record_that_is_none_begins_anew(text: str) -> None:
+    assert Record.of({RECORD_ANNOTATION: text}, UID) == Record()
 
 
 @pytest.mark.parametrize(
@@ -419,9 +535,8 @@ def test_a_job_runs_on_and_says_what_is_wrong(name: str, text: str) -> None:
 @pytest.mark.parametrize(
     "state",
     [
-        '{"phase":"Stable","refused":{"generation":1,"reason":"","at":"x"}}',
-        '{"phase":"Waiting","refused":{"generation":"x","reason":"","at":"2026-01-02T03:04:05Z"}}',
-        '{"phase":"Stable","total_steps":"many","replicas":{"PS":1,"Worker":2}}',
+        '{"phase":"Stable","slot":"1","replicas":{"PS":1,"Worker":2}}',
+        '{"phase":"Waiting","generation":"x"}',
         '{"phase":"Stable","replicas":{"Worker":10000000000}}',
     ],
 )

@@ -20,7 +20,7 @@ from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.schedule import annotation_writer, left_out, loop, targets
+from elastic_tfjob.controller.schedule import annotation_writer, left_out, loop, plan_search, targets
 from elastic_tfjob.controller.schedule import round as round_
 from elastic_tfjob.controller.schedule.annotation_writer import AnnotationWriter
 from elastic_tfjob.controller.schedule.isolate import Budget, Isolated, without_offenders
@@ -574,7 +574,7 @@ async def test_a_round_that_one_job_keeps_from_ending_is_given_up(monkeypatch: p
 
 async def test_jobs_that_there_was_no_time_to_try_come_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """And are not left out as the bad ones are."""
-    monkeypatch.setattr(loop, "_SEARCH", Budget(tries=24, seconds=60.0))
+    monkeypatch.setattr(plan_search, "_SEARCH", Budget(tries=24, seconds=60.0))
     break_for_bad(monkeypatch, round_, "schedule", lambda snapshot, _: any("/bad-" in key for key in snapshot.jobs))
     jobs = [tfjob(f"{'bad' if k % 4 == 0 else 'good'}-{k}") for k in range(16)]
     world = World(jobs)

@@ -6,9 +6,9 @@ nothing takes longer than it takes to look at the value once.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 from elastic_tfjob.api.limits import (
     EARLIEST,
@@ -20,7 +20,10 @@ from elastic_tfjob.api.limits import (
     MAX_WORD,
 )
 
-__all__ = ["Fields", "UnknownWord", "cut", "describe", "few", "moment"]
+__all__ = ["Fields", "Lenient", "UnknownWord", "cut", "describe", "few", "moment"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _SHOWN = 60
 _WORD: Final = re.compile(rf"[A-Za-z][A-Za-z0-9-]{{0,{MAX_WORD - 1}}}")
@@ -183,6 +186,10 @@ class Fields:
         for index, each in enumerate(self.items(name, most)):
             yield Fields(each, f"{self.place(name)}[{index}]")
 
+    def __iter__(self) -> Iterator[str]:
+        """The keys, whatever they are, for a reader that looks at each."""
+        return iter(self._raw)
+
     def names(self, most: int = MAX_ENTRIES) -> Iterator[str]:
         """The keys, where they are data: each of 1 to MAX_WORD characters, and at most so many."""
         if len(self._raw) > most:
@@ -191,3 +198,21 @@ class Fields:
             if not name or len(name) > MAX_WORD:
                 raise ValueError(f"{self._place}: a key has 1 to {MAX_WORD} characters, not {describe(name)}")
             yield name
+
+
+class Lenient:
+    """Reading of what nothing hangs on: a value that is wrong is None, at no cost to the others, and `problems` has its
+    message."""
+
+    __slots__ = ("problems",)
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def __call__(self, read: Callable[P, T | None], *args: P.args, **named: P.kwargs) -> T | None:
+        """What `read` gives, a method of Fields or a reader that is made of them; None where it raises ValueError."""
+        try:
+            return read(*args, **named)
+        except ValueError as error:
+            self.problems.append(str(error))
+            return None

@@ -1,12 +1,30 @@
 """The words of a scenario file: what jobs to make, instead of a trace that lists them."""
 
 import itertools
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from elastic_tfjob.api.fields import describe, few
 from elastic_tfjob.api.limits import MAX_WORD
+
+# What pydantic says of its types of errors in words of Python or of its own.
+_PLAINLY: Final = {
+    "extra_forbidden": "is not known",
+    "missing": "is missing",
+    "dict_type": "should be an object with keys",
+    "model_type": "should be an object with keys",
+    "list_type": "should be a list",
+    "tuple_type": "should be a list",
+    "string_type": "should be a text",
+    "float_type": "should be a number",
+    "float_parsing": "should be a number",
+    "int_type": "should be a whole number",
+    "int_parsing": "should be a whole number",
+    "int_from_float": "should be a whole number",
+    "bool_type": "should be true or false",
+    "bool_parsing": "should be true or false",
+}
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -176,7 +194,13 @@ def parse_pool(content: object) -> PoolFile:
 def wrong_places(e: ValidationError) -> list[str]:
     """One line per error, few of them: where, what, and the value found."""
     return few(
-        f"{'.'.join(str(part)[:MAX_WORD] for part in error['loc']) or '(whole)'}: {error['msg']} "
+        f"{'.'.join(str(part)[:MAX_WORD] for part in error['loc']) or '(whole)'}{_said(error['type'], error['msg'])} "
         f"(found {describe(error['input'])})"
         for error in e.errors(include_url=False, include_context=False)
     )
+
+
+def _said(kind: str, message: str) -> str:
+    """What follows the place, for people who write YAML and know of no pydantic: from its type of error and message."""
+    said = _PLAINLY.get(kind, message).removeprefix("Value error, ")
+    return f" {said.removeprefix('Input ')}" if said.startswith(("is ", "Input should ", "should ")) else f": {said}"

@@ -1,11 +1,11 @@
 """YAML that others wrote, as data: bounded whatever is in it. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any, Final
 
 import yaml
 
-from elastic_tfjob.api.fields import cut
+from elastic_tfjob.api.fields import cut, describe
 
 __all__ = ["as_json", "documents"]
 
@@ -15,11 +15,23 @@ _VALUES: Final = 100_000
 
 class _Loader(yaml.SafeLoader):
     """Without merge keys (`<<`): a few lines of them, each with the one before ten times, are more than fits into
-    memory. An alias by itself is a second name, and costs nothing."""
+    memory. An alias by itself is a second name, and costs nothing. Nor may a key be there twice, of which PyYAML takes
+    the last one without a word."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         if any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
             raise yaml.constructor.ConstructorError(None, None, "merge keys (<<) are not read here", node.start_mark)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        found = super().construct_mapping(node, deep)
+        if len(found) < len(node.value):
+            left = set(found)
+            for key, _ in node.value:
+                if (name := self.construct_object(key, deep=True)) not in left:
+                    said = f"the key {describe(name)} is there twice"
+                    raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
+                left.remove(name)
+        return found
 
 
 def documents(text: str) -> list[Any]:

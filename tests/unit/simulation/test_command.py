@@ -157,7 +157,7 @@ def test_bad_rows_stop_everything_or_are_listed(trace: Path, tmp_path: Path) -> 
         (("--set", "fifo"), "write PROFILE.PARAM=VALUE"),
         (("--set", "las.promote_knob=2"), "no profile 'las' in this run, only fifo"),
         (("--set", "fifo.speed=2"), "Parameters of fifo: place, interval_s"),
-        (("--set", "fifo.interval_s=-1"), "fifo.interval_s: Input should be greater than or equal to 0 (found '-1')"),
+        (("--set", "fifo.interval_s=-1"), "fifo.interval_s should be greater than or equal to 0 (found '-1')"),
         (("--restart-pause", "8:x"), "give seconds, or tiers such as 1:7,8:30,60"),
         (("--restart-pause", "8:1,4:2"), "limits must rise"),
         (("--boot-cpu", "x"), "give CPU seconds of at least 0"),
@@ -188,7 +188,7 @@ def test_a_wrong_scenario_names_the_place_and_the_value(tmp_path: Path) -> None:
     path.write_text(SCENARIO.replace("kind: fixed", "kind: often").replace("count: 1,", "count: 1, wings: 2,"))
     result = simulate(path, "--nodes", 1, "--profile", "fifo")
     assert result.exit_code == 1
-    assert "arrivals.kind: Input should be 'fixed', 'uniform'" in result.output
+    assert "arrivals.kind should be 'fixed', 'uniform'" in result.output
     assert "found 'often'" in result.output
     assert "mix.0.workers.wings" in result.output
     path.write_text("jobs: [")

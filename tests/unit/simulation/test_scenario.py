@@ -73,5 +73,5 @@ def test_the_old_name_of_the_speed_model_is_still_read() -> None:
     content = {"jobs": 1, "mix": [KIND]}
     assert parse_scenario({**content, "world": "ps"}).speed_model == "ps"
     assert parse_scenario({**content, "speed_model": "ps"}).speed_model == "ps"
-    with pytest.raises(ValueError, match="world: Extra inputs"):
+    with pytest.raises(ValueError, match="world is not known"):
         parse_scenario({**content, "speed_model": "ps", "world": "ps"})

@@ -69,6 +69,8 @@ class Pass:
         # Its state has a word of a newer operator: whatever would be done might be wrong, so nothing is.
         self.left_alone = False
         self.stored = self.own(State.of)
+        for problem in self.stored.problems if self.stored is not None else ():
+            self.event("Warning", "InvalidAnnotation", problem)
         # Of a job that follows a target: where it is, and what to do about it.
         self.state: State | None = None
         self.step: Transition | None = None

@@ -40,11 +40,11 @@ _STATE_GROWS: Final = 4096
 def stored_or_first(p: Pass) -> State:
     """The stored state; the first one of a job whose state is not stored yet, was overwritten with nonsense, or
     has no size although the job does not wait for one: it waited, and was suspended until no profile decided for
-    it any more."""
+    it any more. A phase of which it is not known since when it lasts begins now: else it would have no limit."""
     if p.stored is None or (p.stored.phase == "Stable" and not p.stored.replicas):
         generation = p.stored.generation if p.stored is not None else 0
         return replace(_first_state(p), generation=generation)
-    return p.stored
+    return p.stored if p.stored.since else replace(p.stored, since=p.now)
 
 
 def _first_state(p: Pass) -> State:

@@ -12,7 +12,7 @@ from typing import Final, cast, get_args
 
 import orjson
 
-from elastic_tfjob.api.fields import Fields
+from elastic_tfjob.api.fields import Fields, Lenient
 from elastic_tfjob.api.limits import (
     LATEST,
     MAX_ANNOTATION_BYTES,
@@ -56,25 +56,28 @@ class Record:
 
     @classmethod
     def of(cls, annotations: Mapping[str, str], uid: str) -> "Record":
-        """The record of the job with this uid; a new one where there is none, or nonsense, or another job's."""
+        """The record of the job with this uid; a new one where there is none, or nonsense, or another job's. A figure
+        that is wrong is as if there were none, and costs no other: nobody is told, as all of it is only counted."""
         text = annotations.get(RECORD_ANNOTATION)
         if text is None or len(text) > MAX_ANNOTATION_BYTES or not mine(annotations, uid):
             return cls()
         try:
             raw = Fields(orjson.loads(text))
-            return cls(
-                placed=raw.time("placed", empty=True) or "",
-                held=raw.whole("held", MAX_GENERATION, default=0),
-                executed_s=raw.number("executed_s", MAX_DURATION_S) or 0.0,
-                service=raw.number("service", _MOST_SERVICE) or 0.0,
-                stops=raw.whole("stops", MAX_GENERATION, default=0),
-                stopped=raw.time("stopped", empty=True) or "",
-                moves=raw.whole("moves", MAX_GENERATION, default=0),
-                resumed=raw.time("resumed", empty=True) or "",
-                loss=_loss(raw.within("loss")),
-            )
         except ValueError:
             return cls()
+        lenient = Lenient()
+        loss = lenient(raw.within, "loss")
+        return cls(
+            placed=lenient(raw.time, "placed", empty=True) or "",
+            held=lenient(raw.whole, "held", MAX_GENERATION, default=0) or 0,
+            executed_s=lenient(raw.number, "executed_s", MAX_DURATION_S) or 0.0,
+            service=lenient(raw.number, "service", _MOST_SERVICE) or 0.0,
+            stops=lenient(raw.whole, "stops", MAX_GENERATION, default=0) or 0,
+            stopped=lenient(raw.time, "stopped", empty=True) or "",
+            moves=lenient(raw.whole, "moves", MAX_GENERATION, default=0) or 0,
+            resumed=lenient(raw.time, "resumed", empty=True) or "",
+            loss=_loss(loss, lenient) if loss is not None else NOT_REPORTED,
+        )
 
     def to_json(self) -> str:
         """The annotation's text."""
@@ -88,17 +91,15 @@ class Record:
         return orjson.dumps(fields).decode()
 
 
-def _loss(raw: Fields | None) -> Growth:
-    if raw is None:
-        return NOT_REPORTED
-    step, loss = raw.number("step", float(MAX_STEPS)), raw.number("loss", _MOST_LOSS, least=None)
-    at_s = raw.number("at_s", LATEST.timestamp())
+def _loss(raw: Fields, lenient: Lenient) -> Growth:
+    step, loss = lenient(raw.number, "step", float(MAX_STEPS)), lenient(raw.number, "loss", _MOST_LOSS, least=None)
+    at_s = lenient(raw.number, "at_s", LATEST.timestamp())
     return Growth(
-        state=cast("LossState", raw.word("state", get_args(LossState))),
+        state=cast("LossState", lenient(raw.word, "state", get_args(LossState)) or NOT_REPORTED.state),
         recent=((step, loss),) if step is not None and loss is not None and at_s is not None else (),
-        per_step=raw.number("per_step", _MOST_LOSS, least=None) or 0.0,
-        peak=raw.number("peak", _MOST_LOSS, least=None) or 0.0,
-        readings=raw.whole("readings", MAX_GENERATION, default=0),
+        per_step=lenient(raw.number, "per_step", _MOST_LOSS, least=None) or 0.0,
+        peak=lenient(raw.number, "peak", _MOST_LOSS, least=None) or 0.0,
+        readings=lenient(raw.whole, "readings", MAX_GENERATION, default=0) or 0,
         at_s=float("-inf") if at_s is None else at_s,
     )
 

@@ -9,6 +9,7 @@ query: {max_open_requests: 64}
 pools: {inference: {namespaces: [serving], headroom: 1}}    # nodes with the label elastic.kubeflow.org/pool=inference
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -38,6 +39,7 @@ FIXED: Final = "fixed"
 OWN_POOL: Final = "training"
 # Parameters that ask for loans, and the value of each that does not.
 _ABOUT_LOANS: Final = {"lend": "none", "reclaim": "first"}
+_FOUND_OBJECT: Final = re.compile(r" \(found an object of \d+ keys\)$")
 Seconds = Annotated[float, Field(gt=0, le=MAX_DURATION_S)]
 
 
@@ -188,13 +190,13 @@ def parse_configuration(text: str) -> Configuration:
 
 
 def _short(problem: str) -> str:
-    """Without pydantic's own words, nor the whole document where one key of it is wrong; with what there is."""
-    text = problem.replace("Value error, ", "").removeprefix("(whole): ").split(" (found an object")[0]
-    place = text.partition(":")[0]
+    """Without the whole document where one key of it is wrong; with what there is."""
+    text = _FOUND_OBJECT.sub("", problem.removeprefix("(whole): "))
+    place, unknown, _ = text.partition(" is not known")
     models: dict[str, type[BaseModel]] = {"rescale": RescaleLimits, "status": StatusPolling, "query": QueryLimits}
     if place.startswith("pools."):
         models["pools"] = PoolSettings
-    if "Extra inputs are not permitted" in text and "Parameters of" not in text:
+    if unknown and "Parameters of" not in text:
         known = models.get(place.partition(".")[0], Configuration).model_fields
         text = f"{place} is not known; there are {', '.join(known)}"
     return text

@@ -9,9 +9,8 @@ from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 import orjson
 
-from elastic_tfjob.api.fields import Fields, UnknownWord, cut, describe
+from elastic_tfjob.api.fields import Fields, Lenient, UnknownWord, cut, describe, few
 from elastic_tfjob.api.limits import (
-    MAX_ANNOTATION_BYTES,
     MAX_DURATION_S,
     MAX_ENTRIES,
     MAX_GENERATION,
@@ -46,8 +45,8 @@ _HISTORY: Final = 10
 # Steps per second between which a measurement can be believed.
 _SLOWEST, _FASTEST = 1e-9, 1e9
 _SIZE: Final = re.compile(r"[0-9]{1,9}/[0-9]{1,9}")
-# What has an annotation of its own.
-_ELSEWHERE: Final = ("indexes", "causes")
+# What is not in this annotation: it has one of its own, or was wrong here.
+_ELSEWHERE: Final = ("indexes", "causes", "problems")
 # What is left out where there is none.
 _SPARED: Final = ("stop", "eta_earliest", "eta_latest", "eta_source")
 
@@ -113,6 +112,7 @@ class State:
     those of the pods (objects/indexes.py); they are in an annotation of their own, `indexes_json`.
     `stop` is the stop that a plan asked for, until the job makes steps again. `causes` are those that targets gave for
     sizes of the history and the one to come (objects/causes.py), in an annotation of their own, too, `causes_json`.
+    `problems` say what was passed over when the annotation was read.
     """
 
     phase: Phase
@@ -141,6 +141,7 @@ class State:
     indexes: Indexes = field(default_factory=dict)
     stop: Stop | None = None
     causes: Causes = field(default_factory=dict)
+    problems: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         shorten_reason(self)
@@ -148,8 +149,9 @@ class State:
     @classmethod
     def parse(cls, text: str | None) -> "State | None":
         """Read the annotation alone, which counts pods up to the highest index and has no causes; None where there is
-        none. Raises UnknownWord for a phase or mode that a newer operator may have written, ValueError for nonsense,
-        and nothing else."""
+        none. Where the job is, or is going, must be right: phase, generation, slot, replicas, nodes and next. All else
+        that is wrong counts as missing, and is told in `problems`. Raises UnknownWord for a phase or mode that a newer
+        operator may have written, ValueError for nonsense, and nothing else."""
         return None if text is None else read_annotation("state", text, _state)
 
     @classmethod
@@ -256,6 +258,7 @@ def _state(raw: Fields) -> State:
     """An unknown word is raised last: beside nonsense it is nonsense, too. So it is without generation and replicas,
     which every operator writes."""
     unknown: list[UnknownWord] = []
+    lenient = Lenient()
 
     def known(read: Callable[[], T], instead: T) -> T:
         try:
@@ -265,7 +268,8 @@ def _state(raw: Fields) -> State:
             return instead
 
     phase: Phase = known(partial(_phase, raw), "Stable")
-    coming, refused = raw.within("next"), raw.within("refused")
+    coming = raw.within("next")
+    refused, stop = lenient(raw.within, "refused"), lenient(raw.within, "stop")
     if coming is None and phase not in ("Waiting", "Stable"):
         raise ValueError(f"next is missing: phase {phase} needs the size to go to")
     replicas = read_counts(raw, "replicas")
@@ -275,28 +279,31 @@ def _state(raw: Fields) -> State:
         slot=read_slot(raw, default=0),
         replicas=replicas,
         nodes=read_nodes(raw, replicas),
-        cpu=read_cpu(raw),
-        since=raw.time("since", empty=True) or "",
-        reason=raw.text("reason"),
+        cpu=lenient(read_cpu, raw) or {},
+        since=lenient(raw.time, "since", empty=True) or "",
+        reason=lenient(raw.text, "reason") or "",
         next=known(partial(_next, coming), None) if coming is not None else None,
-        refused=_refused(refused) if refused is not None else None,
-        rescales=raw.whole("rescales", MAX_GENERATION, default=0),
-        last_downtime_s=raw.number("last_downtime_s", MAX_DURATION_S, least=None),
-        history=_history(raw),
-        step=raw.integer("step", MAX_STEPS),
-        total_steps=raw.integer("total_steps", MAX_STEPS),
-        steps_per_s=raw.number("steps_per_s", MAX_RATE),
-        eta=raw.time("eta"),
-        eta_earliest=raw.time("eta_earliest"),
-        eta_latest=raw.time("eta_latest"),
-        eta_source=raw.text("eta_source", MAX_WORD) or None,
-        speeds=_by_size(raw, "speeds", lambda sizes, size: sizes.number(size, MAX_RATE)),
-        speed_cpu=_by_size(raw, "speed_cpu", lambda sizes, size: sizes.integer(size, MAX_MILLICORES)),
-        numbers_at=raw.time("numbers_at"),
-        stop=read_stop(raw.within("stop")),
+        refused=lenient(_refused, refused) if refused is not None else None,
+        rescales=lenient(raw.whole, "rescales", MAX_GENERATION, default=0) or 0,
+        last_downtime_s=lenient(raw.number, "last_downtime_s", MAX_DURATION_S, least=None),
+        history=lenient(_history, raw) or (),
+        step=lenient(raw.integer, "step", MAX_STEPS),
+        total_steps=lenient(raw.integer, "total_steps", MAX_STEPS),
+        steps_per_s=lenient(raw.number, "steps_per_s", MAX_RATE),
+        eta=lenient(raw.time, "eta"),
+        eta_earliest=lenient(raw.time, "eta_earliest"),
+        eta_latest=lenient(raw.time, "eta_latest"),
+        eta_source=lenient(raw.text, "eta_source", MAX_WORD) or None,
+        speeds=_by_size(raw, "speeds", lenient, lambda sizes, size: sizes.number(size, MAX_RATE)),
+        speed_cpu=_by_size(raw, "speed_cpu", lenient, lambda sizes, size: sizes.integer(size, MAX_MILLICORES)),
+        numbers_at=lenient(raw.time, "numbers_at"),
+        stop=lenient(read_stop, stop, lenient) if stop is not None else None,
     )
     if unknown:
         raise unknown[0] if raw.has("generation") and raw.has("replicas") else ValueError(str(unknown[0]))
+    if lenient.problems:
+        passed_over = tuple(f"{STATE_ANNOTATION}: passed over: {problem}" for problem in few(lenient.problems))
+        found = replace(found, problems=passed_over)
     return found
 
 
@@ -350,15 +357,14 @@ def _at(raw: Fields) -> str:
     return found
 
 
-def _by_size(raw: Fields, name: str, read: Callable[[Fields, str], T | None]) -> dict[str, T]:
+def _by_size(raw: Fields, name: str, lenient: Lenient, read: Callable[[Fields, str], T | None]) -> dict[str, T]:
     """Figures by size, "PS/workers": the newest, should there be more than are kept."""
-    sizes = raw.within(name)
-    if sizes is None:
-        return {}
-    found: dict[str, T] = {}
-    for size in sizes.names(MAX_ANNOTATION_BYTES):
+    sizes = lenient(raw.within, name) or Fields({})
+
+    def of(size: str) -> T | None:
         if not _SIZE.fullmatch(size):
             raise ValueError(f"{raw.place(name)}: {describe(size)} is not a size such as 2/8")
-        if (value := read(sizes, size)) is not None:
-            found[size] = value
-    return dict(list(found.items())[-MAX_ENTRIES:])
+        return read(sizes, size)
+
+    read_of = {size: lenient(of, size) for size in sizes}
+    return dict([(size, value) for size, value in read_of.items() if value is not None][-MAX_ENTRIES:])

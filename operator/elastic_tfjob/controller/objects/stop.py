@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, cast
 
-from elastic_tfjob.api.fields import Fields, cut
+from elastic_tfjob.api.fields import Fields, Lenient, cut
 from elastic_tfjob.api.limits import MAX_GENERATION, MAX_STEPS, MAX_TEXT, MAX_WORD
 from elastic_tfjob.scheduling.causes import STOPS, Cause
 
@@ -37,17 +37,15 @@ class Stop:
             object.__setattr__(self, "reason", cut(self.reason))
 
 
-def read_stop(raw: Fields | None) -> Stop | None:
-    """From the annotation. Raises ValueError for nonsense, and nothing else."""
-    if raw is None:
-        return None
+def read_stop(raw: Fields, lenient: Lenient) -> Stop:
+    """From the annotation, where all but the request may be wrong. Raises ValueError for that, and nothing else."""
     return Stop(
         request=raw.whole("request", MAX_GENERATION),
-        asked=raw.time("asked", empty=True) or "",
-        ended=raw.time("ended", empty=True) or "",
-        reached=raw.integer("reached", MAX_STEPS),
-        saved=raw.integer("saved", MAX_STEPS),
-        lost=raw.integer("lost", MAX_STEPS),
-        cause=cast("Cause", raw.text("cause", MAX_WORD)),
-        reason=raw.text("reason"),
+        asked=lenient(raw.time, "asked", empty=True) or "",
+        ended=lenient(raw.time, "ended", empty=True) or "",
+        reached=lenient(raw.integer, "reached", MAX_STEPS),
+        saved=lenient(raw.integer, "saved", MAX_STEPS),
+        lost=lenient(raw.integer, "lost", MAX_STEPS),
+        cause=cast("Cause", lenient(raw.text, "cause", MAX_WORD)),
+        reason=lenient(raw.text, "reason") or "",
     )

@@ -1,15 +1,14 @@
 """The scheduling loop: Snapshot, Plan, and for each job whose target changes one patch of its annotation.
 
 No job can stop the others: what fails for one is told in an event of that job, which is left out and tried again later;
-where the core itself fails, the jobs that make it fail are searched for, namespace by namespace. All that grows with
-jobs or replicas is computed in a thread.
+where the core itself fails, plan_search.py finds those that make it fail. What grows with jobs is done in a thread.
 """
 
 import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -31,12 +30,12 @@ from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.settings import FIXED, Configuration
 from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.objects.unfit import Pair, Unfit
-from elastic_tfjob.controller.schedule.isolate import Budget, without_offenders
 from elastic_tfjob.controller.schedule.left_out import LeftOut
 from elastic_tfjob.controller.schedule.loans import Loans
 from elastic_tfjob.controller.schedule.notices import Notices
+from elastic_tfjob.controller.schedule.plan_search import plan_with_search
 from elastic_tfjob.controller.schedule.round import Described, Planned, Seen, describe_all, plan_round
-from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, set_aside
+from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
 from elastic_tfjob.controller.schedule.target_writer import TargetWriter
 from elastic_tfjob.controller.schedule.targets import decide_fixed, released, suspended
 from elastic_tfjob.scheduling.plan import Plan
@@ -52,8 +51,6 @@ log = structlog.get_logger(__name__)
 _SPACING_S: Final = 1.0
 # A round waits so long for its writes. One that a slow webhook holds up goes on beside the rounds that follow.
 _WRITES_S: Final = 1.0
-# What a search for the jobs that make the core fail may take. Most of its attempts are rounds of few jobs.
-_SEARCH: Final = Budget(tries=2000, seconds=6.0)
 
 
 class Scheduler:
@@ -348,29 +345,18 @@ class Scheduler:
             self._notices.left_out(source, error)
 
     async def _plan(self, configuration: Configuration, changed: set[Key]) -> dict[Key, Target]:
-        """What the profile decides. Where the core fails, the jobs that make it fail are searched for: last among those
-        that it bore in the last round. Jobs in doubt, which were not tried yet or changed in a namespace that made it
-        fail lately, are not even asked for with the others before they are tried by themselves."""
+        """What the profile decides. In doubt are jobs that were not tried yet, or changed in a namespace that made the
+        core fail lately."""
         profile = self._profile_of(configuration)
-        foreign = list(self._foreign)
-        if self._by_uid:
-            own = {pod.uid for pod in self._pods}
-            foreign = [pod for pod in foreign if pod.uid not in own]
+        own = {pod.uid for pod in self._pods} if self._by_uid else set()
+        foreign = [pod for pod in self._foreign if pod.uid not in own]
         nodes = {node.name: node for node in sorted(self._loans.usable(), key=lambda node: node.name)}
         cluster = self._loans.cluster(configuration, foreign, self._pods, self._candidates.values())
         tried = {key for key in self._managed if key not in self._left_out}
         all_jobs = {f"{key[0]}/{key[1]}": (key, found) for key, found in self._candidates.items()}
         epoch = self._epoch
 
-        self._snapshot, previous = None, self._snapshot
-        aside: dict[str, ScheduledJob] = {}
-
-        def plan(chosen: set[Key], evolved: Snapshot | None) -> Planned:
-            considered: dict[str, ScheduledJob] = {}
-            for name, (key, found) in all_jobs.items():
-                if key not in chosen and name not in aside:
-                    aside[name] = set_aside(found)
-                considered[name] = found if key in chosen else aside[name]
+        def plan(considered: Mapping[str, ScheduledJob], evolved: Snapshot | None) -> Planned:
             return plan_round(
                 considered,
                 nodes,
@@ -382,37 +368,13 @@ class Scheduler:
                 cluster=cluster,
             )
 
-        async def attempt(keys: Collection[Key]) -> Planned:
-            """From the last round where most jobs are asked for. Where that fails, the next is from scratch."""
-            nonlocal previous
-            if 2 * len(keys) <= len(tried):
-                return await asyncio.to_thread(plan, set(keys), None)
-            evolved, previous = previous, None
-            planned = await asyncio.to_thread(plan, set(keys), evolved)
-            previous = planned.snapshot
-            return planned
-
         suspected = self._left_out.suspected
         doubtful = tried & (self._untried | {key for key in changed if key[0] in suspected})
-        planned: Planned | None = None
-        failed: dict[Key, Exception] = {}
-        untried: set[Key] = set()
-        if not doubtful:
-            try:
-                planned = await attempt(tried)
-            except Exception:
-                log.exception("bug: the core failed")
-                metrics.SCHEDULING_FAILURES.inc()
-        if planned is None:
-            known, new = tried - changed - doubtful, (tried & changed) - doubtful
-            groups = [_by_namespace(keys, first=self._untried) for keys in (known, new, doubtful)]
-            isolated = await without_offenders(groups, attempt, _SEARCH)
-            planned, untried = isolated.result, set(isolated.untried)
-            failed.update(isolated.offenders)
-            if failed or untried:
-                log.warning("jobs make the core fail", offenders=len(failed), untried=len(untried))
-                if doubtful:  # else it is counted already
-                    metrics.SCHEDULING_FAILURES.inc()
+        searching = plan_with_search(
+            plan, all_jobs, tried, changed=changed, doubtful=doubtful, first=self._untried, previous=self._snapshot
+        )
+        self._snapshot = None  # the search has it, and lets go of it where it is of no use
+        planned, failed, untried = await searching
         if epoch != self._epoch:
             return {}
         for namespace, _ in failed:
@@ -435,11 +397,3 @@ class Scheduler:
             # A move is a rescale, and one of the chief makes all pods anew: a change of size is not to cost that.
             self._profile = configuration, replace(made, repack=False)
         return self._profile[1]
-
-
-def _by_namespace(keys: Iterable[Key], *, first: Container[Key]) -> dict[str, list[Key]]:
-    """The same order each time, with these first."""
-    found: dict[str, list[Key]] = {}
-    for key in sorted(keys, key=lambda key: (key not in first, key)):
-        found.setdefault(key[0], []).append(key)
-    return found

@@ -107,6 +107,7 @@ def see(job: Job, before: JobRequest | None = None) -> Seen:
         problems.append(str(error))
     try:
         state = State.of(job.annotations, job.uid, types) if types else None
+        problems += state.problems if state is not None else ()
     except ValueError as error:
         problems.append(str(error))
     record = Record.of(job.annotations, job.uid)
