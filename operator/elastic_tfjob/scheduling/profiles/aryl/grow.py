@@ -29,9 +29,12 @@ def grow(round_: Round, tails: Tails) -> None:
     while progress:
         progress = False
         growing = [job for job in _that_find_room(round_, place, tails) if job.key not in in_vain]
-        choices = [(job, *_choices(round_, job)) for job in growing]
-        for accelerators in (True, False):
-            alike = [choice for choice in choices if choice[2] and _uses_accelerators(choice[0]) == accelerators]
+        choices: dict[bool, list[tuple[Job, list[Counts], list[Item]]]] = {True: [], False: []}
+        for job in growing:
+            sizes, items = _choices(round_, job)
+            if items:
+                choices[_uses_accelerators(job)].append((job, sizes, items))
+        for accelerators, alike in choices.items():
             if not alike:
                 continue
             free = round_.room.free_accelerators if accelerators else round_.room.free_cpu
@@ -99,8 +102,9 @@ def _that_find_room(round_: Round, place: Apart, tails: Tails) -> Iterator[Job]:
     alike = ((round_.job(next(iter(keys))).spec, keys) for keys in tails.elastic.values())
     keys = [key for spec, keys in alike if holds(spec, room.allowed(spec, WORKER)) for key in keys]
     for job in map(round_.job, sorted(keys)):
-        if _may_grow(round_, job) and any(
-            holds(job.spec, where[WORKER]) for where in place.wheres(job.spec, room, round_.placement(job))
+        if _may_grow(round_, job) and (
+            room.admission.plain  # then all nodes that admit it are of one kind
+            or any(holds(job.spec, where[WORKER]) for where in place.wheres(job.spec, room, round_.placement(job)))
         ):
             yield job
 
