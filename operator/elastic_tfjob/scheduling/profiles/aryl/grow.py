@@ -143,23 +143,18 @@ def _choices(round_: Round, job: Job) -> tuple[list[Counts], list[Item]]:
     each = float(group.request.accelerators or group.request.cpu)
     now = held.get(WORKER, 0)
     left = _left_s(job, held, round_.now)
-    sizes: list[Counts] = []
-    items: list[Item] = []
     if each <= 0 or left <= 0:
-        return sizes, items
-    for n, part in _parts(job, held, now, group.maximum):
-        sizes.append({**held, WORKER: n})
-        items.append(((n - now) * each, left * (1 - part)))
-    return sizes, items
-
-
-def _parts(job: Job, held: Counts, now: int, most: int) -> Iterator[tuple[int, float]]:
-    """With so many workers, the part of the time that is left which it still needs. Where its speed at that size is not
-    known, speed grows as workers do, as Aryl has it."""
+        return [], []
     rate = job.speed.steps_per_s(held) if job.speed is not None else None
-    for n in range(now + 1, most + 1):
-        faster = job.speed.steps_per_s({**held, WORKER: n}) if rate and job.speed is not None else None
-        yield n, rate / faster if rate and faster else now / n
+    sizes: list[Counts] = [{**held, WORKER: n} for n in range(now + 1, group.maximum + 1)]
+    return sizes, [((size[WORKER] - now) * each, left * (1 - _part(job, rate, size, now))) for size in sizes]
+
+
+def _part(job: Job, rate: float | None, size: Counts, now: int) -> float:
+    """The part of the time that is left which the job still needs at this size. Where its speed there or now (`rate`)
+    is not known, speed grows as workers do, as Aryl has it."""
+    faster = job.speed.steps_per_s(size) if rate and job.speed is not None else None
+    return rate / faster if rate and faster else now / size[WORKER]
 
 
 def _left_s(job: Job, held: Counts, now: float) -> float:
