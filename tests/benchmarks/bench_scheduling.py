@@ -79,6 +79,17 @@ def use(old: Job, target: Target) -> dict[str, float]:
     return {WORKER: 1.0 if target.cpu else NODE.cpu / 10 / old.spec.requested_cpu(WORKER)}
 
 
+def pace(old: Job, target: Target, used: dict[str, float]) -> float:
+    """Steps per second once the target is there: a step of a greedy job takes a second of a CPU, whatever it is lent,
+    so that what it still needs does not depend on that."""
+    if not target.nodes:
+        return 0.0
+    if not used:
+        return speed(old, target.replicas)
+    held = sum(target.cpu.get(WORKER, (old.spec.requested_cpu(WORKER),)))
+    return used[WORKER] * held / 1000
+
+
 def carried_out(before: Snapshot, plan: Plan) -> Snapshot:
     """The Snapshot once all of the plan's changes are there."""
     now = before.now
@@ -87,15 +98,17 @@ def carried_out(before: Snapshot, plan: Plan) -> Snapshot:
             old.spec,
             target.nodes,
             "running" if target.nodes else "waiting",
-            steps_per_s=speed(old, target.replicas) if target.nodes else 0.0,
+            old.steps_at(now),
+            steps_per_s=pace(old, target, used),
             observed_s=now,
             since_s=now,
             speed=old.speed,
             cpu=target.cpu,
-            cpu_use=use(old, target),
+            cpu_use=used,
         )
         for key, target in plan.changes.items()
         for old in (before.jobs[key],)
+        for used in (use(old, target),)
     ]
     return before.evolve(now, changed=changed)
 

@@ -28,16 +28,17 @@ class Admission:
         self._admitting: dict[tuple[Constraints, bool], frozenset[int] | None] = {}
         self._lent: dict[Constraints, frozenset[int]] = {}
         self.tainted = any(node.taints for node in nodes)
-        self._plain = not self.tainted and all(node.loan == "own" for node in nodes)
+        self.plain = not self.tainted and all(node.loan == "own" for node in nodes)
+        """Whether no node is tainted or another's."""
 
     def nodes_for(self, spec: JobSpec, type_: str | None = None) -> frozenset[int] | None:
         """The nodes where replicas of this type may run; with no type, those where every type may run."""
-        if self._plain and spec.constraints is ANYWHERE and not spec.constraints_by_type:
+        if self.plain and spec.constraints is ANYWHERE and not spec.constraints_by_type:
             return None
         if type_ is None and spec.constraints_by_type:
             return in_all(self.nodes_for(spec, group.type) for group in spec.groups)
         constraints = spec.constraints if type_ is None else spec.constraints_of(type_)
-        if self._plain and constraints is ANYWHERE:
+        if self.plain and constraints is ANYWHERE:
             return None
         return self._of(constraints, spec.loanable)
 
@@ -47,7 +48,7 @@ class Admission:
 
     def lent(self, spec: JobSpec, type_: str) -> frozenset[int]:
         """The same, of nodes that are lent to us alone."""
-        if self._plain or not spec.loanable:
+        if self.plain or not spec.loanable:
             return frozenset()
         constraints = spec.constraints_of(type_)
         if constraints not in self._lent:

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic_tfjob.scheduling.constraints import Constraints
+from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import build, parse_profile
+from elastic_tfjob.scheduling.profiles.aryl.tails import Tails
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Snapshot
+from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, JobSpec, Snapshot
 from elastic_tfjob.scheduling.toolkit.apply_sizes import candidates
 from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, Terms, open_jobs, unsized
 from elastic_tfjob.scheduling.toolkit.reachable import Claims, claims_of
@@ -173,6 +174,26 @@ def test_what_running_jobs_claim_follows_them_and_the_round() -> None:
     round_.stop(other, "toy")
     assert claimed(round_) == ([1, 0], 1)
     assert claimed(Round(snapshot, profile)) == ([1, 2], 3), "the next round begins as this one did"
+
+
+def test_flexible_replicas_follow_jobs_and_are_as_they_were_once_a_round_is_over() -> None:
+    large, other = (
+        Job(JobSpec(key, 0.0, (workers(1, 1, 4),), constraints=where), {"Worker": ("n",) * n}, "running")
+        for key, where, n in (("large", ANYWHERE, 3), ("other", Constraints(selector=(("zone", "x"),)), 2))
+    )
+
+    def kept(tails: Tails) -> tuple[object, ...]:
+        return tails.on, tails.total, tails.elastic
+
+    tails = Tails([large, other])
+    tails.hold(large, UNPLACED)
+    tails.hold(other, {"Worker": ("n",)})
+    assert list(tails.elastic) == [other.spec.shape]
+    tails.restore()
+    assert kept(tails) == kept(Tails([large, other]))
+    smaller = replace(large, spec=replace(large.spec, groups=(workers(1, 1, 3),)))
+    tails.change(large, smaller, 1.0)
+    assert kept(tails) == kept(Tails([other, smaller]))
 
 
 def test_no_common_order_is_refused() -> None:

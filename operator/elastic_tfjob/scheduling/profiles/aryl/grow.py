@@ -5,11 +5,13 @@ from collections.abc import Iterator, Sequence, Set
 from math import inf
 from typing import Final
 
+from elastic_tfjob.scheduling.free_capacity import FreeCapacity
 from elastic_tfjob.scheduling.profiles.aryl.knapsack import Item, allot
 from elastic_tfjob.scheduling.profiles.aryl.tails import Tails
 from elastic_tfjob.scheduling.reasons import Reason
+from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import WORKER, Counts, Job, counts_of
+from elastic_tfjob.scheduling.snapshot import WORKER, Counts, Job, JobSpec, counts_of
 from elastic_tfjob.scheduling.stages.place.apart import Apart
 from elastic_tfjob.scheduling.toolkit.sizes import largest, movable
 
@@ -26,14 +28,13 @@ def grow(round_: Round, tails: Tails) -> None:
     progress = True
     while progress:
         progress = False
-        growing = [
-            job
-            for key in sorted(tails.elastic)
-            if key not in in_vain and _room_for_one(round_, place, job := round_.job(key))
-        ]
-        choices = [(job, *_choices(round_, job)) for job in growing]
-        for accelerators in (True, False):
-            alike = [choice for choice in choices if choice[2] and _uses_accelerators(choice[0]) == accelerators]
+        growing = [job for job in _that_find_room(round_, place, tails) if job.key not in in_vain]
+        choices: dict[bool, list[tuple[Job, list[Counts], list[Item]]]] = {True: [], False: []}
+        for job in growing:
+            sizes, items = _choices(round_, job)
+            if items:
+                choices[_uses_accelerators(job)].append((job, sizes, items))
+        for accelerators, alike in choices.items():
             if not alike:
                 continue
             free = round_.room.free_accelerators if accelerators else round_.room.free_cpu
@@ -95,17 +96,43 @@ def _uses_accelerators(job: Job) -> bool:
     return group is not None and group.request.accelerators > 0
 
 
-def _room_for_one(round_: Round, place: Apart, job: Job) -> bool:
-    """Whether its size may change, and some node that it may grow onto holds one worker more."""
-    group = job.spec.group(WORKER)
-    held = round_.placement(job)
+def _that_find_room(round_: Round, place: Apart, tails: Tails) -> Iterator[Job]:
+    """The jobs whose size may change, and for which some node that they may grow onto holds one worker more; by key."""
+    room, holds = round_.room, _HoldsOne(round_.room)
+    alike = ((round_.job(next(iter(keys))).spec, keys) for keys in tails.elastic.values())
+    keys = [key for spec, keys in alike if holds(spec, room.allowed(spec, WORKER)) for key in keys]
+    for job in map(round_.job, sorted(keys)):
+        if _may_grow(round_, job) and (
+            room.admission.plain  # then all nodes that admit it are of one kind
+            or any(holds(job.spec, where[WORKER]) for where in place.wheres(job.spec, room, round_.placement(job)))
+        ):
+            yield job
+
+
+class _HoldsOne:
+    """Whether one of these nodes holds one worker more of a job: asked once for all that ask for the same, as long as
+    nothing is taken or given back."""
+
+    def __init__(self, room: FreeCapacity) -> None:
+        self._find = room.best_fit if room.rank == "least-free" else room.first
+        self._known: dict[tuple[Resources, frozenset[int] | None], bool] = {}
+
+    def __call__(self, spec: JobSpec, allowed: frozenset[int] | None) -> bool:
+        group = spec.group(WORKER)
+        if group is None:
+            return False
+        key = (group.request, allowed)
+        if key not in self._known:
+            self._known[key] = self._find(*key) is not None
+        return self._known[key]
+
+
+def _may_grow(round_: Round, job: Job) -> bool:
+    group, held = job.spec.group(WORKER), round_.placement(job)
     if group is None or not held or len(held.get(WORKER, ())) >= group.maximum or not movable(job, round_):
         return False
-    if any(len(names) > len(held.get(type_, ())) for type_, names in job.placement.items()):
-        return False  # it has just made room, and would move
-    room = round_.room
-    find = room.best_fit if room.rank == "least-free" else room.first
-    return any(find(group.request, where[WORKER]) is not None for where in place.wheres(job.spec, room, held))
+    # One that has just made room would move.
+    return all(len(names) <= len(held.get(type_, ())) for type_, names in job.placement.items())
 
 
 def _choices(round_: Round, job: Job) -> tuple[list[Counts], list[Item]]:
@@ -116,23 +143,18 @@ def _choices(round_: Round, job: Job) -> tuple[list[Counts], list[Item]]:
     each = float(group.request.accelerators or group.request.cpu)
     now = held.get(WORKER, 0)
     left = _left_s(job, held, round_.now)
-    sizes: list[Counts] = []
-    items: list[Item] = []
     if each <= 0 or left <= 0:
-        return sizes, items
-    for n, part in _parts(job, held, now, group.maximum):
-        sizes.append({**held, WORKER: n})
-        items.append(((n - now) * each, left * (1 - part)))
-    return sizes, items
-
-
-def _parts(job: Job, held: Counts, now: int, most: int) -> Iterator[tuple[int, float]]:
-    """With so many workers, the part of the time that is left which it still needs. Where its speed at that size is not
-    known, speed grows as workers do, as Aryl has it."""
+        return [], []
     rate = job.speed.steps_per_s(held) if job.speed is not None else None
-    for n in range(now + 1, most + 1):
-        faster = job.speed.steps_per_s({**held, WORKER: n}) if rate and job.speed is not None else None
-        yield n, rate / faster if rate and faster else now / n
+    sizes: list[Counts] = [{**held, WORKER: n} for n in range(now + 1, group.maximum + 1)]
+    return sizes, [((size[WORKER] - now) * each, left * (1 - _part(job, rate, size, now))) for size in sizes]
+
+
+def _part(job: Job, rate: float | None, size: Counts, now: int) -> float:
+    """The part of the time that is left which the job still needs at this size. Where its speed there or now (`rate`)
+    is not known, speed grows as workers do, as Aryl has it."""
+    faster = job.speed.steps_per_s(size) if rate and job.speed is not None else None
+    return rate / faster if rate and faster else now / size[WORKER]
 
 
 def _left_s(job: Job, held: Counts, now: float) -> float:

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
-from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node, Placement, Snapshot
+from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node, Placement, Shape, Snapshot
 
 __all__ = ["Tails", "tails_view"]
 
 
 class Tails:
-    """A view: per node what flexible replicas hold there, by job; and the elastic jobs that run.
+    """A view: per node what flexible replicas hold there, by job; and the elastic jobs that run, by shape.
 
     A round has it follow what it changes (`hold`), and takes that back when it is over (`restore`).
     """
@@ -19,8 +19,8 @@ class Tails:
         """By node and key."""
         self.total: dict[str, Resources] = {}
         """By node, of all jobs."""
-        self.elastic: dict[str, None] = {}
-        """Keys of the jobs that run and may have another size."""
+        self.elastic: dict[Shape, dict[str, None]] = {}
+        """Keys of the jobs that run and may have another size, by shape."""
         self._of: dict[str, Placement] = {}
         self._changed: dict[str, Job] = {}
         for job in jobs:
@@ -33,9 +33,7 @@ class Tails:
                 return
         if before is not None:
             self._drop(before.spec)
-            self.elastic.pop(before.spec.key, None)
         if after is not None and after.spec.elastic and after.placement and after.phase == "running":
-            self.elastic[after.spec.key] = None
             self._take(after.spec, after.placement)
 
     def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
@@ -47,26 +45,31 @@ class Tails:
             return
         self._changed.setdefault(job.spec.key, job)
         self._drop(job.spec)
-        self.elastic.pop(job.spec.key, None)
         if placement:
-            self.elastic[job.spec.key] = None
             self._take(job.spec, placement)
 
     def restore(self) -> None:
         """As the Snapshot has it."""
-        for key, job in self._changed.items():
+        for job in self._changed.values():
             self._drop(job.spec)
-            self.elastic.pop(key, None)
             self.change(None, job, 0.0)
         self._changed.clear()
 
     def _take(self, spec: JobSpec, placement: Placement) -> None:
         tail = {type_: names[spec.minimum.get(type_, 0) :] for type_, names in placement.items()}
         self._of[spec.key] = tail
+        self.elastic.setdefault(spec.shape, {})[spec.key] = None
         self._book(spec, tail, 1)
 
     def _drop(self, spec: JobSpec) -> None:
-        self._book(spec, self._of.pop(spec.key, {}), -1)
+        tail = self._of.pop(spec.key, None)
+        if tail is None:
+            return
+        alike = self.elastic[spec.shape]
+        del alike[spec.key]
+        if not alike:
+            del self.elastic[spec.shape]
+        self._book(spec, tail, -1)
 
     def _book(self, spec: JobSpec, tail: Placement, sign: int) -> None:
         for type_, names in tail.items():

@@ -132,28 +132,42 @@ def _adds_servers(spec: JobSpec) -> bool:
 
 def _useful(job: Job, known: Prediction, total: Resources, how: Sizes) -> Iterator[tuple[Counts, float]]:
     """Sizes and their speed, the smallest first, each faster than all before it."""
-    spec, fastest = job.spec, 0.0
+    spec, fastest, rates = job.spec, 0.0, _Rates(job, known)
     sizes = _by_workers(job, how)
     if _adds_servers(spec):
-        everywhere = job.speed is not None and not isinstance(job.speed, OnlineSpeed)
-        sizes = _front(job, total) if how == "front" and everywhere else _with_servers(job, known, total)
+        told = job.speed is not None and not isinstance(job.speed, OnlineSpeed)
+        sizes = _front(job, total) if how == "front" and told else _with_servers(job, rates, total)
     for counts in sizes:
         if not spec.demand(counts).within(total):
             continue
-        rate = _rate(job, known, counts)
+        rate = rates.at(counts)
         if rate is not None and rate > fastest:
             fastest = rate
             yield counts, rate
 
 
-def _rate(job: Job, known: Prediction, counts: Counts) -> float | None:
-    told = job.speed
-    if told is not None and not isinstance(told, OnlineSpeed) and told.steps_per_s(counts) is None:
-        return None  # a table that does not have this size
-    rate = known.at(counts)
-    if rate is None or not isfinite(rate.steps_per_s) or rate.steps_per_s <= 0:
-        return None
-    return float(f"{rate.steps_per_s:.{DIGITS}}")
+class _Rates:
+    """How fast a job is at each size, reckoned once: a climb by workers and PSs comes by a size more than once."""
+
+    def __init__(self, job: Job, known: Prediction) -> None:
+        self._known = known
+        self._table = None if job.speed is None or isinstance(job.speed, OnlineSpeed) else job.speed
+        self._found: dict[tuple[tuple[str, int], ...], float | None] = {}
+
+    def at(self, counts: Counts) -> float | None:
+        """Steps per second; None where they are not known."""
+        key = tuple(counts.items())
+        if key not in self._found:
+            self._found[key] = self._find(counts)
+        return self._found[key]
+
+    def _find(self, counts: Counts) -> float | None:
+        if self._table is not None and self._table.steps_per_s(counts) is None:
+            return None  # a table that does not have this size
+        rate = self._known.at(counts)
+        if rate is None or not isfinite(rate.steps_per_s) or rate.steps_per_s <= 0:
+            return None
+        return float(f"{rate.steps_per_s:.{DIGITS}}")
 
 
 def _by_workers(job: Job, how: Sizes) -> Iterator[Counts]:
@@ -203,7 +217,7 @@ def _front(job: Job, total: Resources) -> Iterator[Counts]:
     return (size for _, size in sorted(sizes, key=lambda each: each[0]))
 
 
-def _with_servers(job: Job, known: Prediction, total: Resources) -> Iterator[Counts]:
+def _with_servers(job: Job, rates: _Rates, total: Resources) -> Iterator[Counts]:
     """From the least size by the worker, the PS, or one of each that gains most for the share that it takes; by way of
     the size that it has."""
     spec, size = job.spec, dict(job.spec.minimum)
@@ -215,7 +229,7 @@ def _with_servers(job: Job, known: Prediction, total: Resources) -> Iterator[Cou
         for _ in range(EACH_UP_TO):
             if size == bounds:
                 break
-            larger = _best_more(job, known, total, (size, bounds), harm=bounds is not most)
+            larger = _best_more(job.spec, rates, total, (size, bounds), harm=bounds is not most)
             if larger is None:
                 break
             size = larger
@@ -223,18 +237,20 @@ def _with_servers(job: Job, known: Prediction, total: Resources) -> Iterator[Cou
 
 
 def _best_more(
-    job: Job, known: Prediction, total: Resources, between: tuple[Counts, Counts], *, harm: bool
+    spec: JobSpec, rates: _Rates, total: Resources, between: tuple[Counts, Counts], *, harm: bool
 ) -> dict[str, int] | None:
     """Of the sizes right above the first, up to the second. `harm`: even if it is slower."""
     size, bounds = between
     best: tuple[float, dict[str, int]] | None = None
-    rate, held = _rate(job, known, size) or 0.0, job.spec.demand(size).dominant_share(total)
+    rate, held = rates.at(size) or 0.0, spec.demand(size).dominant_share(total)
     for more in ((WORKER,), (PS,), (WORKER, PS)):
         then = {**size, **{t: size.get(t, 0) + 1 for t in more}}
-        there = _rate(job, known, then)
-        if any(then[t] > bounds.get(t, 0) for t in more) or there is None or (there <= rate and not harm):
+        if any(then[t] > bounds.get(t, 0) for t in more):
             continue
-        gain = (there - rate) / max(job.spec.demand(then).dominant_share(total) - held, 1e-12)
+        there = rates.at(then)
+        if there is None or (there <= rate and not harm):
+            continue
+        gain = (there - rate) / max(spec.demand(then).dominant_share(total) - held, 1e-12)
         if best is None or gain > best[0]:
             best = gain, then
     return best[1] if best is not None else None

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from elastic_tfjob.scheduling.profiles.dl2.features import Known, job_features, known_of
-from elastic_tfjob.scheduling.profiles.dl2.network import ACTIONS, Network
+from elastic_tfjob.scheduling.profiles.dl2.network import Network
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
@@ -71,36 +71,49 @@ def give(jobs: Sequence[Scored], moment: Sequence[Sequence[float]], free: Resour
     heap = [first for k, job in enumerate(jobs) if rows[k] and (first := best(job, 0, moment[k], k, left))]
     heapify(heap)
     while heap:
-        _, k, action = heappop(heap)
+        _, k, then = heappop(heap)
         job = jobs[k]
-        then = after(job.known, at[k], action)
-        more = demand(job.known, at[k], then)
-        if more.within(left):
-            left, at[k], rows[k] = left.minus(more), then, job.known.for_it[then] + 1
+        held, for_it = job.known.grid.demand, job.known.for_it
+        had, has = held[for_it[at[k]]], held[for_it[then]]
+        if fits(had, has, left):
+            left, at[k], rows[k] = exchanged(had, has, left), then, for_it[then] + 1
         if following := best(job, at[k], moment[k], k, left):
             heappush(heap, following)
     return rows
 
 
-def after(known: Known, at: int, action: int) -> int:
-    """The size that an action leads to from the size `at`, where it is allowed."""
-    return at + (action != 1) + (action != 0) * len(known.grid.workers)
-
-
-def demand(known: Known, at: int, then: int) -> Resources:
-    """What a job holds more for one size than for another; less of something where it exchanges replicas."""
-    held = known.grid.demand
-    return held[known.for_it[then]].minus(held[known.for_it[at]])
-
-
 def best(job: Scored, at: int, moment: Sequence[float], k: int, left: Resources) -> tuple[float, int, int] | None:
-    """Minus the score, the job and the action that is best of those which fit; None where none is above 0."""
+    """Minus the score, the job and the size that it leads to, of the best action from the size `at` that fits; None
+    where none is above 0."""
     if job.scores is None:
         return None
-    scores = job.scores[at]
-    for score, action in sorted((-(scores[action] + moment[action]), action) for action in range(len(ACTIONS))):
-        if score >= 0:
-            break
-        if demand(job.known, at, after(job.known, at, action)).within(left):
-            return score, k, action
-    return None
+    held, for_it, wide = job.known.grid.demand, job.known.for_it, len(job.known.grid.workers)
+    had = held[for_it[at]]
+    found, least = None, 0.0
+    for score, more, then in zip(job.scores[at], moment, (at + 1, at + wide, at + wide + 1), strict=True):
+        # What is not allowed leads nowhere, and has a score below every number.
+        if (minus := -(score + more)) < least and fits(had, held[for_it[then]], left):
+            found, least = then, minus
+    return None if found is None else (least, k, found)
+
+
+def fits(had: Resources, has: Resources, left: Resources) -> bool:
+    """Whether what is left has what somebody holds more than before; less of something where it exchanges replicas."""
+    return (
+        has[0] - had[0] <= left[0]
+        and has[1] - had[1] <= left[1]
+        and has[2] - had[2] <= left[2]
+        and has[3] - had[3] <= left[3]
+        and has[4] - had[4] <= left[4]
+    )
+
+
+def exchanged(had: Resources, has: Resources, left: Resources) -> Resources:
+    """What is left once somebody has that for this."""
+    return Resources(
+        left[0] + had[0] - has[0],
+        left[1] + had[1] - has[1],
+        left[2] + had[2] - has[2],
+        left[3] + had[3] - has[3],
+        left[4] + had[4] - has[4],
+    )
