@@ -112,7 +112,7 @@ async def at_work(plane: ControlPlane, folder: Path, api: Api) -> AsyncIterator[
 
 async def apply(plane: ControlPlane, *items: Object) -> None:
     body = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(items)})
-    await asyncio.to_thread(kubectl, plane.kubeconfig, "apply", "-f", "-", stdin=body)
+    await asyncio.to_thread(kubectl, plane.kubeconfig, "apply", "--server-side", "-f", "-", stdin=body)
 
 
 def queued(name: str, queue: str = QUEUE, *, said: dict[str, str] | None = None, **replicas: int) -> Object:
