@@ -81,7 +81,7 @@ def queue(name: str, namespace: str, *, node_labels: Mapping[str, str] | None = 
 def _install(plane: ControlPlane, port: int) -> None:
     """Kueue's own manifests, with its webhooks on `port` of this machine."""
     manifests = binaries.module_dir("kueue", MODULE) / "config" / "default"
-    items = [item for item in yaml.safe_load_all(plane.kubectl("kustomize", manifests)) if item]
+    items = [item for item in yaml.load_all(plane.kubectl("kustomize", manifests), yaml.CSafeLoader) if item]
     wanted = [_adapted(item, port) for item in items if item["kind"] not in _LEFT_OUT]
     # The certificate is for the Service's name, which must lead to this machine.
     leads_here = {"type": "ExternalName", "externalName": "localhost"}
