@@ -1,11 +1,13 @@
 """A job that Kueue admits holds what was admitted, and says that it holds it until its pods have ended."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from elastic_tfjob.controller.job.inject import inject
+from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.rivals import find_rivals
 from elastic_tfjob.controller.objects.quantities import requests_of
 from elastic_tfjob.controller.objects.target import Target
 from unit.build import decide, job, pod
@@ -85,3 +87,21 @@ def test_what_is_added_to_a_pod_has_no_request() -> None:
         asked[queue] = requests_of(rendered["spec"])
     assert asked[QUEUE] == requests_of(template)
     assert asked[""].memory > asked[QUEUE].memory
+
+
+class Webhooks:
+    """An API server that knows one webhook on TFJobs."""
+
+    def __init__(self, name: str) -> None:
+        rule = {"apiGroups": ["kubeflow.org"], "resources": ["tfjobs"]}
+        self._item = {"metadata": {"name": "theirs"}, "webhooks": [{"name": name, "rules": [rule]}]}
+
+    async def get(self, path: str, **_: str) -> dict[str, Any]:
+        return {"items": [self._item] if path.endswith("validatingwebhookconfigurations") else []}
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("validator.tfjob.training-operator.kubeflow.org", 1), ("vtfjob.kb.io", 0)]
+)
+async def test_kueues_webhook_is_no_other_controller(name: str, found: int) -> None:
+    assert len(await find_rivals(cast(ApiClient, Webhooks(name)))) == found
