@@ -28,6 +28,11 @@ test-page: .venv ## the live page in a real Chromium, with axe (needs chromium a
 	@command -v npm >/dev/null || { echo "npm is missing: apt-get install npm"; exit 1; }
 	PYTHONPATH=tests $(UV) run --frozen --quiet --group page pytest tests/page $(PYTEST)
 
+.PHONY: test-kueue
+test-kueue: .venv ## jobs that a real Kueue admits, evicts and resumes, on a real control plane
+	@$(RUN) python -m harness.binaries kube kwok kueue >/dev/null
+	$(RUN) pytest tests/integration/test_kueue.py -m kueue $(PYTEST)
+
 .PHONY: page-vendor
 page-vendor: .venv ## the foreign files of the live page anew, from npm by tests/page/package-lock.json; CHECK=1: compare
 	$(RUN) python -m page.vendor $(if $(CHECK),--check)

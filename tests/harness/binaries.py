@@ -66,6 +66,7 @@ PROGRAMS = {
         f" -X {_HELM}/pkg/lint/rules.k8sVersionMinor=34",
     ),
     "training-operator": Program("github.com/kubeflow/training-operator/cmd/training-operator.v1", "110 s"),
+    "kueue": Program("sigs.k8s.io/kueue/cmd/kueue", "5-20 min"),
     "training-operator-unlimited": Program("./unlimited", "60 s", folder="training-operator"),
 }
 

@@ -123,15 +123,20 @@ def _deployment(replicas: int, *, arguments: list[str]) -> Object:
     }
 
 
-def _webhooks() -> Object:
+GO_OPERATOR = "validator.training-operator.kubeflow.org", "validator.tfjob.training-operator.kubeflow.org"
+KUEUE = "kueue-validating-webhook-configuration", "vtfjob.kb.io"
+"""Whose webhook it is, by its configuration's name and its own."""
+
+
+def _webhooks(configuration: str, name: str) -> Object:
     rule = {"apiGroups": ["kubeflow.org"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["tfjobs"]}
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingWebhookConfiguration",
-        "metadata": {"name": "validator.training-operator.kubeflow.org"},
+        "metadata": {"name": configuration},
         "webhooks": [
             {
-                "name": "validator.tfjob.training-operator.kubeflow.org",
+                "name": name,
                 "admissionReviewVersions": ["v1"],
                 "sideEffects": "None",
                 "clientConfig": {"url": "https://127.0.0.1:1/"},
@@ -163,9 +168,10 @@ async def test_does_not_start_beside_another_controller(own_plane: ControlPlane,
 
     async with Api(own_plane.kubeconfig) as api:
         await api.create("/api/v1/namespaces", {"metadata": {"name": "kubeflow"}})
+        await api.create(webhooks, _webhooks(*KUEUE))
         await starts()
 
-        await api.create(webhooks, _webhooks())
+        await api.create(webhooks, _webhooks(*GO_OPERATOR))
         ended = await run()
         assert ended.returncode == 3
         for word in ("validator.training-operator.kubeflow.org", "tfjob", "--take-over"):

@@ -183,6 +183,8 @@ class Cluster:
     restart: str = "OnFailure"
     pod_spec: dict[str, Any] = field(default_factory=dict)
     """What the templates say beside their container."""
+    queue: str = ""
+    """The Kueue queue that admits the job."""
 
     def __post_init__(self) -> None:
         self.now: datetime = NOW
@@ -245,7 +247,7 @@ class Cluster:
             for name, count in self.types.items()
         }
         found = job(types, annotations=self.annotations, status=self.status, **self.spec)
-        return replace(found, deleting=self.deleting)
+        return replace(found, deleting=self.deleting, queue=self.queue)
 
     def reports(self) -> dict[str, Report]:
         return {

@@ -40,8 +40,9 @@ def suspend(p: Pass) -> None:
     p.delete_pods(p.pods, mark=True)
     p.delete_services({service.name for service in p.services})
     delete_pod_group(p)
-    for counts in p.status.replicas.values():
-        counts.active = 0
+    for name, counts in p.status.replicas.items():
+        # Kueue gives the room of a job away once none is active: until then its pods may be saving.
+        counts.active = sum(not pod.ended for pod in p.of_type(name)) if p.job.queue else 0
     message = f"TFJob {p.job.name} is suspended."
     if p.status.is_true("Running"):
         p.condition("Running", "TFJobSuspended", message, status="False")

@@ -46,6 +46,8 @@ _SIDECAR_RESOURCES: Final[Mapping[str, Any]] = {
     "requests": {"cpu": "0", "memory": "32Mi"},
     "limits": {"memory": "96Mi"},
 }
+# In the pods of a job that Kueue admitted, which holds what its templates say and nothing more.
+_UNCOUNTED: Final[Mapping[str, Any]] = {**_SIDECAR_RESOURCES, "requests": {"cpu": "0", "memory": "0"}}
 
 
 def has_launcher(elasticity: Elasticity, spec: TFJobSpec) -> bool:
@@ -65,13 +67,13 @@ def needs_accelerator(spec: TFJobSpec) -> bool:
     )
 
 
-def sidecar_request() -> Resources:
-    """What the exporter adds to a pod's requests."""
-    return amounts(_SIDECAR_RESOURCES["requests"])
+def sidecar_request(queue: str = "") -> Resources:
+    """What the exporter adds to a pod's requests, given the Kueue queue that admits the job."""
+    return amounts((_UNCOUNTED if queue else _SIDECAR_RESOURCES)["requests"])
 
 
-def inject(pod: dict[str, Any], what: str, image: str, checkpoint_dir: str | None) -> None:
-    """Add to a rendered pod: `what` is launcher, sidecar, both or none."""
+def inject(pod: dict[str, Any], what: str, image: str, checkpoint_dir: str | None, queue: str = "") -> None:
+    """Add to a rendered pod: `what` is launcher, sidecar, both or none; `queue` the Kueue queue that admits the job."""
     if what == "none":
         return
     spec = pod["spec"]
@@ -84,10 +86,11 @@ def inject(pod: dict[str, Any], what: str, image: str, checkpoint_dir: str | Non
         trainer["env"].append({"name": "ELASTIC_TFJOB_CHECKPOINT_DIR", "value": checkpoint_dir})
     added = []
     if what in ("launcher", "both") and trainer.get("command"):
-        added.append(_container("install", image, ["runtime.install", _FOLDER], [shared]))
+        added.append(_container("install", image, ["runtime.install", _FOLDER], [shared], queue))
         _add_launcher(spec, trainer)
     if what in ("sidecar", "both"):
-        exporter = _container("exporter", image, ["exporter", f"--dir={_FOLDER}", f"--port={STATUS_PORT}"], [shared])
+        module = ["exporter", f"--dir={_FOLDER}", f"--port={STATUS_PORT}"]
+        exporter = _container("exporter", image, module, [shared], queue)
         exporter["restartPolicy"] = "Always"
         exporter["ports"] = [{"name": "elastic-tfjob", "containerPort": STATUS_PORT}]
         added.append(exporter)
@@ -102,14 +105,14 @@ def _add_launcher(spec: dict[str, Any], trainer: dict[str, Any]) -> None:
     trainer["command"] = [*_LAUNCHER, *trainer["command"]]
 
 
-def _container(name: str, image: str, module: list[str], mounts: list[dict[str, Any]]) -> dict[str, Any]:
+def _container(name: str, image: str, module: list[str], mounts: list[dict[str, Any]], queue: str) -> dict[str, Any]:
     return {
         "name": f"elastic-tfjob-{name}",
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["python", "-m", f"elastic_tfjob.{module[0]}", *module[1:]],
         "volumeMounts": mounts,
-        "resources": dict(_SIDECAR_RESOURCES),
+        "resources": dict(_UNCOUNTED if queue else _SIDECAR_RESOURCES),
         "securityContext": dict(_SECURITY),
     }
 

@@ -1,5 +1,6 @@
 """Which mode of rescaling a job gets: `overlap`, `spare` or `recreate`. Pure."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -31,6 +32,8 @@ def choose_mode(s: RescaleInput, moving: Sequence[Move] = (), *, numbered: bool 
         return "recreate", f"{describe_role(s.chief)} leads the training, and moves"
     if not numbered:
         return "recreate", "there are too many replicas to prepare others beside them"
+    if s.job.queue and (name := _beyond_admitted(s, moving)):
+        return "recreate", f"Kueue admitted {s.declared[name]} {name} (queue {s.job.queue}), and no others beside them"
     if s.mode == "recreate" or not s.launcher or chief is None or chief.phase != "Running":
         return "recreate", ""
     if report is None or report.generation != s.state.generation or report.first_step_at is None:
@@ -49,6 +52,14 @@ def choose_mode(s: RescaleInput, moving: Sequence[Move] = (), *, numbered: bool 
     if overlap and not needs_accelerator(s.spec):
         return "overlap", ""
     return ("spare", "") if "spare" in offered else ("recreate", "")
+
+
+def _beyond_admitted(s: RescaleInput, moving: Sequence[Move]) -> str:
+    """A type that would have more pods than the spec says while some are prepared beside those that move, or none."""
+    coming = s.target.replicas if s.target is not None else s.state.replicas
+    beside = Counter(each.name for each in moving)
+    most = {name: max(s.state.replicas.get(name, 0), coming.get(name, 0)) for name in beside}
+    return next((name for name, more in beside.items() if most[name] + more > s.declared[name]), "")
 
 
 def _without_hook(s: RescaleInput, chief: Pod, report: Report | None) -> bool:

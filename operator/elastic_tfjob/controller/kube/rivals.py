@@ -10,12 +10,14 @@ from elastic_tfjob.controller.kube.errors import Invalid
 __all__ = ["find_rivals"]
 
 _LABEL: Final = "control-plane=kubeflow-training-operator"
+# What the names of its webhooks end in. Others look at TFJobs, too, and take none for their own: Kueue, policies.
+_WEBHOOK: Final = ".training-operator.kubeflow.org"
 
 
 async def find_rivals(api: ApiClient) -> list[str]:
     """What runs here that also takes TFJobs for its own: a sentence each, with what to do about it.
 
-    Looks for a Go training-operator that is available and has not excluded TFJobs, and for an admission webhook on
+    Looks for a Go training-operator that is available and has not excluded TFJobs, and for its admission webhook on
     TFJobs, which refuses every job once the operator behind it is gone. Without the right to look, nothing is found.
     """
     found: list[str] = []
@@ -54,6 +56,8 @@ def _runs_tfjobs(containers: list[dict[str, Any]]) -> bool:
 def _webhooks(answer: Mapping[str, Any]) -> Iterator[str]:
     for item in answer["items"] or ():
         for webhook in item.get("webhooks") or ():
+            if not webhook["name"].endswith(_WEBHOOK):
+                continue
             for rule in webhook.get("rules") or ():
                 if GROUP in rule.get("apiGroups", ()) and PLURAL in rule.get("resources", ()):
                     name = item["metadata"]["name"]

@@ -69,7 +69,7 @@ class JobRequest:
         declared = self.declared
         return [
             f"{PREFIX}{annotation}: {wanted} is ignored: Kueue admitted {declared[name]} {name} (queue {self.queue}), "
-            "and more would be beyond its quota; suspend the job, change its replicas and resume it instead"
+            "and more would be beyond its quota; change its replicas instead, and Kueue admits it anew"
             for name, annotation in ((core.PS, "target-ps"), (core.WORKER, "target-workers"))
             if self.queue and name in declared and (wanted := self.elasticity.asked(name) or 0) > self.bounds(name)[1]
         ]
@@ -96,7 +96,7 @@ def terms(job: Job, before: JobRequest | None = None) -> JobRequest:
     if spec.total_replicas > MAX_REPLICAS:
         raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas, of which {MAX_REPLICAS} can be placed")
     elasticity = Elasticity.parse(job.annotations, spec)
-    added = sidecar_request() if elasticity.reports(spec) else NOTHING
+    added = sidecar_request(job.queue) if elasticity.reports(spec) else NOTHING
     requests, beside, constraints, classes = {}, {}, [], []
     for name, replica in spec.tf_replica_specs.items():
         pod = replica.template.get("spec") or {}

@@ -1,0 +1,135 @@
+"""Kueue v0.19 as a process of this machine: its own manifests with webhooks and rights, for TFJobs and nothing else.
+
+with kueue.running(plane, folder): ...      # an administrator's queues and a job's label then do the rest
+"""
+
+import base64
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from harness import binaries, operators
+from harness.controlplane import ControlPlane, Process, free_port
+from harness.operators import kubectl, page
+from harness.progress import CommandFailed
+
+Object = dict[str, Any]
+
+MODULE: Final = "sigs.k8s.io/kueue"
+SYSTEM: Final = "kueue-system"
+API: Final = "/apis/kueue.x-k8s.io/v1beta2"
+
+_ACCOUNT: Final = "kueue-controller-manager"
+_SECRET: Final = "kueue-webhook-server-cert"
+_SERVICE: Final = "kueue-webhook-service"
+# Two processes of Kueue start one after the other, the first makes its certificates.
+_READY_S: Final = 120.0
+_LEFT_OUT: Final = {"APIService", "ConfigMap", "Deployment", "Service"}
+_FIRST: Final = {"Namespace", "CustomResourceDefinition"}
+
+
+@contextlib.contextmanager
+def running(plane: ControlPlane, folder: Path) -> Iterator[Process]:
+    """Kueue while the block runs, ready from its beginning. `plane` must have the TFJob CRD."""
+    folder.mkdir(parents=True, exist_ok=True)
+    port, probes = free_port(), free_port()
+    certificates = folder / "certificates"
+    _install(plane, port)
+    configuration = folder / "kueue.json"
+    configuration.write_text(json.dumps(_configuration(port, probes, certificates)))
+    identity = plane.service_account_kubeconfig(SYSTEM, _ACCOUNT)
+    process = Process(
+        [binaries.path("kueue"), f"--config={configuration}", f"--kubeconfig={identity}", "--zap-log-level=3"],
+        folder / "kueue.log",
+    )
+    try:
+        deadline = time.monotonic() + _READY_S
+        while page(f"http://127.0.0.1:{probes}/readyz") is None:
+            if not process.alive or time.monotonic() > deadline:
+                raise CommandFailed(f"Kueue is not ready ({process.log}):\n{process.tail()}")
+            _mount(plane.kubeconfig, certificates)
+            time.sleep(0.2)
+        yield process
+    finally:
+        process.stop()
+
+
+def queue(name: str, namespace: str, *, node_labels: Mapping[str, str] | None = None, **quota: str) -> list[Object]:
+    """A flavor, a ClusterQueue with that much of each resource, where higher priorities preempt, and a LocalQueue of
+    the same name; to be applied in this order."""
+    kind = {"apiVersion": "kueue.x-k8s.io/v1beta2"}
+    flavor = {"metadata": {"name": name}, "spec": {"nodeLabels": node_labels} if node_labels else {}}
+    resources = [{"name": resource, "nominalQuota": amount} for resource, amount in quota.items()]
+    cluster = {
+        "namespaceSelector": {},
+        "preemption": {"withinClusterQueue": "LowerPriority"},
+        "resourceGroups": [{"coveredResources": list(quota), "flavors": [{"name": name, "resources": resources}]}],
+    }
+    local = {"metadata": {"name": name, "namespace": namespace}, "spec": {"clusterQueue": name}}
+    return [
+        {**kind, "kind": "ResourceFlavor", **flavor},
+        {**kind, "kind": "ClusterQueue", "metadata": {"name": name}, "spec": cluster},
+        {**kind, "kind": "LocalQueue", **local},
+    ]
+
+
+def _install(plane: ControlPlane, port: int) -> None:
+    """Kueue's own manifests, with its webhooks on `port` of this machine."""
+    manifests = binaries.module_dir("kueue", MODULE) / "config" / "default"
+    items = [item for item in yaml.load_all(plane.kubectl("kustomize", manifests), yaml.CSafeLoader) if item]
+    wanted = [_adapted(item, port) for item in items if item["kind"] not in _LEFT_OUT]
+    # The certificate is for the Service's name, which must lead to this machine.
+    leads_here = {"type": "ExternalName", "externalName": "localhost"}
+    service: Object = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": _SERVICE, "namespace": SYSTEM}}
+    _apply(plane, [item for item in wanted if item["kind"] in _FIRST])
+    operators.wait_served(plane.kubeconfig, f"{API}/workloads")
+    _apply(plane, [service | {"spec": leads_here}, *(item for item in wanted if item["kind"] not in _FIRST)])
+
+
+def _adapted(item: Object, port: int) -> Object:
+    """With the port of the webhooks, and without those for what is no TFJob."""
+    if item["kind"] == "CustomResourceDefinition" and "conversion" in item["spec"]:
+        item["spec"]["conversion"]["webhook"]["clientConfig"]["service"]["port"] = port
+    if "webhooks" in item:
+        item["webhooks"] = [hook for hook in item["webhooks"] if all(map(_ours, hook["rules"]))]
+        for hook in item["webhooks"]:
+            hook["clientConfig"]["service"]["port"] = port
+    return item
+
+
+def _ours(rule: Object) -> bool:
+    return rule["apiGroups"] == ["kueue.x-k8s.io"] or "tfjobs" in rule["resources"]
+
+
+def _configuration(port: int, probes: int, certificates: Path) -> Object:
+    return {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "namespace": SYSTEM,
+        "health": {"healthProbeBindAddress": f"127.0.0.1:{probes}"},
+        "metrics": {"bindAddress": "0"},
+        "webhook": {"host": "127.0.0.1", "port": port, "certDir": str(certificates)},
+        "leaderElection": {"leaderElect": False},
+        "integrations": {"frameworks": ["kubeflow.org/tfjob"]},
+        "featureGates": {"VisibilityOnDemand": False},  # a server of its own on a fixed port
+    }
+
+
+def _mount(kubeconfig: Path, folder: Path) -> None:
+    """Do the kubelet's part: copy the Secret that Kueue fills to where it looks for its certificate."""
+    secret = json.loads(kubectl(kubeconfig, "get", "secret", _SECRET, f"--namespace={SYSTEM}", "-o", "json"))
+    folder.mkdir(exist_ok=True)
+    for file, content in (secret.get("data") or {}).items():
+        there = folder / file
+        if not there.exists():
+            there.write_bytes(base64.b64decode(content))
+
+
+def _apply(plane: ControlPlane, items: list[Object]) -> None:
+    body = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=body)
