@@ -37,7 +37,15 @@ WORKER_CPU_M = 1000
 """CPU, in millicores, that each worker of a standard cluster offers to pods beside its network's."""
 KINDNET_CPU_M = 100
 """CPU, in millicores, that the network of the stock node image requests on each node; that of our own requests none."""
+PERIOD_US = 20_000
+"""Period of the quota that caps a scarce node: with the usual 100 ms a full node would stand still for half of it."""
 BACK_S = 120
+_CAP = (
+    "cd /sys/fs/cgroup; v1=cpu/kubelet.slice/kubelet-kubepods.slice; "
+    'if [ -e $v1/cpu.cfs_quota_us ]; then echo -1 >$v1/cpu.cfs_quota_us; echo "$2" >$v1/cpu.cfs_period_us; '
+    'echo "$1" >$v1/cpu.cfs_quota_us; else echo "$1 $2" >kubelet.slice/kubelet-kubepods.slice/cpu.max; fi'
+)
+"""Caps all pods of a node to a quota and a period in microseconds, for cgroup v1 and v2."""
 _DEFINITION_LABEL = "elastic-tfjob/cluster-definition"
 
 
@@ -89,12 +97,22 @@ class Cluster:
 
     def allocatable_cores(self) -> float:
         """CPU that the workers offer to pods."""
+        return sum(self.offered().values())
+
+    def offered(self) -> dict[str, float]:
+        """Cores that each worker offers to pods."""
         # Here and not above: the kubernetes package takes half a second to import, which not every command pays.
         from kubernetes.utils.quantity import parse_quantity  # noqa: PLC0415
 
-        workers = self.workers()
-        offered = [n["status"]["allocatable"]["cpu"] for n in self.nodes() if n["metadata"]["name"] in workers]
-        return float(sum(map(parse_quantity, offered)))
+        cores = {n["metadata"]["name"]: float(parse_quantity(n["status"]["allocatable"]["cpu"])) for n in self.nodes()}
+        return {name: cores[name] for name in self.workers()}
+
+    def cap(self) -> None:
+        """Hold the pods of each worker, together, to the CPU that it offers: what a kubelet reserves is not kept back,
+        and pods without a limit would take what other nodes offer. Anew each time, since a restarted node has none.
+        Raises CommandFailed where a pod has a larger limit."""
+        for node, cores in self.offered().items():
+            self.on_node(node, "sh", "-c", _CAP, "sh", str(round(cores * PERIOD_US)), str(PERIOD_US))
 
     def on_node(self, node: str, *command: str) -> str:
         """The standard output of a command on a node, as root. Raises CommandFailed."""
@@ -152,6 +170,8 @@ def ensure(config: str = "standard") -> Cluster:
             say(f"  the cluster {NAME} exists, but {problem}: making it anew")
             delete()
         else:
+            if config == "scarce":
+                cluster.cap()
             return cluster
     shared_folder("default")
     with step(f"creating the kind cluster {NAME} ({config}, {text.count('role: worker')} workers)", "50 s"):
@@ -165,6 +185,8 @@ def ensure(config: str = "standard") -> Cluster:
         cluster.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s")
         cluster.kubectl("apply", "-f", VOLUMES)
     _link_commands()
+    if config == "scarce":
+        cluster.cap()
     return cluster
 
 
