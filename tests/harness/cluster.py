@@ -40,12 +40,31 @@ KINDNET_CPU_M = 100
 PERIOD_US = 20_000
 """Period of the quota that caps a scarce node: with the usual 100 ms a full node would stand still for half of it."""
 BACK_S = 120
-_CAP = (
-    "cd /sys/fs/cgroup; v1=cpu/kubelet.slice/kubelet-kubepods.slice; "
-    'if [ -e $v1/cpu.cfs_quota_us ]; then echo -1 >$v1/cpu.cfs_quota_us; echo "$2" >$v1/cpu.cfs_period_us; '
-    'echo "$1" >$v1/cpu.cfs_quota_us; else echo "$1 $2" >kubelet.slice/kubelet-kubepods.slice/cpu.max; fi'
-)
-"""Caps all pods of a node to a quota and a period in microseconds, for cgroup v1 and v2."""
+_CAP = """
+set -e
+cd "$0"
+version_1=cpu/kubelet.slice/kubelet-kubepods.slice
+if [ -e $version_1/cpu.cfs_quota_us ]; then
+  cd $version_1
+  was="$(cat cpu.cfs_quota_us) $(cat cpu.cfs_period_us)"
+else
+  cd kubelet.slice/kubelet-kubepods.slice
+  was="$(cat cpu.max)"
+fi
+[ "$was" != "$1 $2" ] || exit 0
+echo "$was"
+# systemd, so that it does not take the quota back with a change of its own; it rounds, and an old one knows no period.
+systemctl set-property --runtime kubelet-kubepods.slice CPUQuota="$3" CPUQuotaPeriodSec="$2us" || true
+if [ -e cpu.cfs_quota_us ]; then
+  echo -1 >cpu.cfs_quota_us
+  echo "$2" >cpu.cfs_period_us
+  echo "$1" >cpu.cfs_quota_us
+else
+  echo "$1 $2" >cpu.max
+fi
+"""
+"""Caps all pods of a node, of cgroup version 1 or 2. Arguments: where cgroups are, quota and period in microseconds,
+the quota in percent of a core. Prints what was there, if that was something else."""
 _DEFINITION_LABEL = "elastic-tfjob/cluster-definition"
 
 
@@ -107,12 +126,17 @@ class Cluster:
         cores = {n["metadata"]["name"]: float(parse_quantity(n["status"]["allocatable"]["cpu"])) for n in self.nodes()}
         return {name: cores[name] for name in self.workers()}
 
-    def cap(self) -> None:
+    def cap(self) -> list[str]:
         """Hold the pods of each worker, together, to the CPU that it offers: what a kubelet reserves is not kept back,
-        and pods without a limit would take what other nodes offer. Anew each time, since a restarted node has none.
-        Raises CommandFailed where a pod has a larger limit."""
-        for node, cores in self.offered().items():
-            self.on_node(node, "sh", "-c", _CAP, "sh", str(round(cores * PERIOD_US)), str(PERIOD_US))
+        and pods without a limit would take what other nodes offer. The workers that had no such cap: all of a new
+        cluster, those that were restarted, none else. Raises CommandFailed where a pod has a larger limit."""
+        return [
+            node
+            for node, cores in self.offered().items()
+            if self.on_node(
+                node, "sh", "-c", _CAP, "/sys/fs/cgroup", f"{cores * PERIOD_US:.0f}", str(PERIOD_US), f"{cores:.2%}"
+            )
+        ]
 
     def on_node(self, node: str, *command: str) -> str:
         """The standard output of a command on a node, as root. Raises CommandFailed."""
@@ -170,8 +194,6 @@ def ensure(config: str = "standard") -> Cluster:
             say(f"  the cluster {NAME} exists, but {problem}: making it anew")
             delete()
         else:
-            if config == "scarce":
-                cluster.cap()
             return cluster
     shared_folder("default")
     with step(f"creating the kind cluster {NAME} ({config}, {text.count('role: worker')} workers)", "50 s"):
@@ -185,8 +207,6 @@ def ensure(config: str = "standard") -> Cluster:
         cluster.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s")
         cluster.kubectl("apply", "-f", VOLUMES)
     _link_commands()
-    if config == "scarce":
-        cluster.cap()
     return cluster
 
 

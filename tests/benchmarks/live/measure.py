@@ -108,6 +108,7 @@ async def measure(cluster: Cluster, key: Key, scenario: Scenario, alone: Mapping
         created: dict[str, float] = {}
         done: dict[str, float] = {}
         jobs = {arrival.name: Job(0.0, False, deadline_s=due[arrival.name]) for arrival in scenario.jobs}
+        cluster.cap()
         used, begin = cluster.cpu_seconds(), time.monotonic()
 
         workers, placing = cluster.workers(), asyncio.Lock()
@@ -144,6 +145,8 @@ async def measure(cluster: Cluster, key: Key, scenario: Scenario, alone: Mapping
             task.cancel()
         end = max(done.values()) if len(done) == len(jobs) else time.monotonic()
         spent = cluster.cpu_seconds() - used
+        if lifted := cluster.cap():
+            console.print(f"  {name}, {mode}: {', '.join(lifted)} lost the cap on CPU meanwhile: the run says little")
         for each, job in jobs.items():
             job.finished = each in done and not job.failed
             job.jct_s = round(done.get(each, end) - created.get(each, end), 1)
