@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 from live import choose
-from live.results import read
+from live.results import compared, read
 from live.scenario import read_all
 
 SCENARIOS = read_all(Path(__file__).parent / "live/specon")
@@ -36,14 +36,13 @@ def main(*, scenarios: list[str], operators: list[str], runs: int, output: Path)
     from live.measure import bench  # noqa: PLC0415  what talks to the cluster takes a second to import
 
     chosen = {name: SCENARIOS[name] for name in scenarios}
-    bench(
-        "Six jobs from an uneven start, on nodes with real CPU",
-        chosen,
-        operators,
-        runs,
-        runs=read(output),
-        output=output,
-    )
+    found = read(output)
+    bench("Six jobs from an uneven start, on nodes with real CPU", chosen, operators, runs, runs=found, output=output)
+    for name in scenarios:
+        go = found.of(name, "go")
+        for mode in operators:
+            if mode != "go" and go and (ours := found.of(name, mode)):
+                click.echo(f"{name}: {mode} beside go: {compared(ours, go)}")
 
 
 if __name__ == "__main__":

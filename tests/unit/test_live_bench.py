@@ -18,9 +18,10 @@ from harness.progress import Problem
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import bench_deadline
 import bench_kips
+import bench_specon
 from live import measure
 from live.measure import allocated_cores, take_in
-from live.results import Job, Run, Runs, changes, losers, median_run, plot, read, table, write
+from live.results import Job, Run, Runs, changes, compared, losers, median_run, plot, read, table, write
 from live.scenario import Arrival, ScenarioError, parse, read_all
 
 BENCHMARKS = Path(bench_kips.__file__).parent
@@ -216,6 +217,26 @@ def test_losers_are_named_with_what_they_lose() -> None:
     text = words(runs(*go, *ours), ("go", "kips"))
     assert "slower: b +30%" in text
     assert "2/6" in text.replace(" ", "")
+
+
+def test_best_and_worst_job_are_told_beside_mean_and_makespan() -> None:
+    go = [run("go", 1, a=100, b=100), run("go", 2, a=100, b=200)]
+    said = compared([run("specon", 1, a=60, b=165)], go)
+    assert said == "best job -40.0% (a), mean -10.0%, makespan +10.0%, worst job +10.0% (b)"
+    with pytest.raises(ValueError, match="no job"):
+        compared([run("specon", 1, c=60)], go)
+
+
+def test_the_specon_benchmark_compares_what_was_recorded(tmp_path: Path) -> None:
+    names = [job.name for job in bench_specon.SCENARIOS["uneven"].jobs]
+    made = Runs()
+    for mode, jct in (("go", 200.0), ("specon", 150.0)):
+        for k in (1, 2, 3):
+            made.add(Run("uneven", mode, k, {name: Job(jct, True) for name in names}, jct, 0.9))
+    write(tmp_path / "specon.json", made)
+    shown = CliRunner().invoke(bench_specon.main, ["--output", str(tmp_path / "specon.json")])
+    assert shown.exit_code == 0, shown.output
+    assert "specon beside go: best job -25.0%" in shown.output
 
 
 def test_what_did_not_finish_is_named_and_its_time_a_lower_bound() -> None:
