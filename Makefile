@@ -94,6 +94,10 @@ bench-kips-simulation: .venv ## kips beside fixed, DRF and Optimus in simulation
 bench-deadline: .venv ## deadlines met with deadline, fixed and the Go operator on a cluster of real CPU: build/bench/deadline.json
 	$(RUN) python tests/benchmarks/bench_deadline.py
 
+.PHONY: bench-specon
+bench-specon: .venv ## jobs from an uneven start with specon and the Go operator on a cluster of real CPU: build/bench/specon.json
+	$(RUN) python tests/benchmarks/bench_specon.py
+
 .PHONY: bench-deadline-qos
 bench-deadline-qos: .venv ## the deadlines of Xing et al. in simulation, one job alone: build/bench/deadline-qos.json
 	$(RUN) python tests/benchmarks/bench_deadline_qos.py

@@ -40,7 +40,34 @@ LOANS_CPU_M = 375
 """CPU, in millicores, that each worker of a cluster with loans offers: a job, or two replicas of a model server."""
 KINDNET_CPU_M = 100
 """CPU, in millicores, that the network of the stock node image requests on each node; that of our own requests none."""
+PERIOD_US = 20_000
+"""Period of the quota that caps a scarce node: with the usual 100 ms a full node would stand still for half of it."""
 BACK_S = 120
+_CAP = """
+set -e
+cd "$0"
+version_1=cpu/kubelet.slice/kubelet-kubepods.slice
+if [ -e $version_1/cpu.cfs_quota_us ]; then
+  cd $version_1
+  was="$(cat cpu.cfs_quota_us) $(cat cpu.cfs_period_us)"
+else
+  cd kubelet.slice/kubelet-kubepods.slice
+  was="$(cat cpu.max)"
+fi
+[ "$was" != "$1 $2" ] || exit 0
+echo "$was"
+# systemd, so that it does not take the quota back with a change of its own; it rounds, and an old one knows no period.
+systemctl set-property --runtime kubelet-kubepods.slice CPUQuota="$3" CPUQuotaPeriodSec="$2us" || true
+if [ -e cpu.cfs_quota_us ]; then
+  echo -1 >cpu.cfs_quota_us
+  echo "$2" >cpu.cfs_period_us
+  echo "$1" >cpu.cfs_quota_us
+else
+  echo "$1 $2" >cpu.max
+fi
+"""
+"""Caps all pods of a node, of cgroup version 1 or 2. Arguments: where cgroups are, quota and period in microseconds,
+the quota in percent of a core. Prints what was there, if that was something else."""
 _DEFINITION_LABEL = "elastic-tfjob/cluster-definition"
 
 
@@ -92,12 +119,27 @@ class Cluster:
 
     def allocatable_cores(self) -> float:
         """CPU that the workers offer to pods."""
+        return sum(self.offered().values())
+
+    def offered(self) -> dict[str, float]:
+        """Cores that each worker offers to pods."""
         # Here and not above: the kubernetes package takes half a second to import, which not every command pays.
         from kubernetes.utils.quantity import parse_quantity  # noqa: PLC0415
 
-        workers = self.workers()
-        offered = [n["status"]["allocatable"]["cpu"] for n in self.nodes() if n["metadata"]["name"] in workers]
-        return float(sum(map(parse_quantity, offered)))
+        cores = {n["metadata"]["name"]: float(parse_quantity(n["status"]["allocatable"]["cpu"])) for n in self.nodes()}
+        return {name: cores[name] for name in self.workers()}
+
+    def cap(self) -> list[str]:
+        """Hold the pods of each worker, together, to the CPU that it offers: what a kubelet reserves is not kept back,
+        and pods without a limit would take what other nodes offer. The workers that had no such cap: all of a new
+        cluster, those that were restarted, none else. Raises CommandFailed where a pod has a larger limit."""
+        return [
+            node
+            for node, cores in self.offered().items()
+            if self.on_node(
+                node, "sh", "-c", _CAP, "/sys/fs/cgroup", f"{cores * PERIOD_US:.0f}", str(PERIOD_US), f"{cores:.2%}"
+            )
+        ]
 
     def on_node(self, node: str, *command: str) -> str:
         """The standard output of a command on a node, as root. Raises CommandFailed."""

@@ -69,6 +69,7 @@ def training(
     arguments: Sequence[str] = (),
     annotations: Mapping[str, str] | None = None,
     cpu_m: int | Mapping[str, int] | None = None,
+    cpu_limits: bool = True,
     memory: str = "2Gi",
     folder: str = "",
     grace_s: int | None = None,
@@ -78,6 +79,7 @@ def training(
 
     replicas: by type, such as {"Chief": 1, "PS": 1, "Worker": 2}. annotations: without their prefix.
     cpu_m: request and limit in millicores, of each replica or by type; None: 100m requested, no limit.
+    cpu_limits: whether cpu_m is a limit, too; else replicas share what their node has, by their requests as weights.
     folder: of the shared checkpoint volume, below /checkpoints; empty: no volume and no checkpoints.
     servers: the command of PS and workers, where it is not the program itself.
     """
@@ -94,7 +96,7 @@ def training(
             "command": [*PROGRAM, *arguments] if own else list(servers or ()),
             "resources": {
                 "requests": {"cpu": f"{share or 100}m", "memory": "300Mi"},
-                "limits": {"memory": memory, **({"cpu": f"{share}m"} if share else {})},
+                "limits": {"memory": memory, **({"cpu": f"{share}m"} if share and cpu_limits else {})},
             },
         }
         pod: Object = {"containers": [container]}

@@ -1,21 +1,27 @@
 """The live benchmarks without a cluster: scenario files, what is read off objects, results, tables and plots."""
 
+import asyncio
 import io
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from harness.api import Api
+from harness.progress import Problem
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import bench_deadline
 import bench_kips
+import bench_specon
+from live import measure
 from live.measure import allocated_cores, take_in
-from live.results import Job, Run, Runs, changes, losers, median_run, plot, read, table, write
+from live.results import Job, Run, Runs, changes, compared, losers, median_run, plot, read, table, write
 from live.scenario import Arrival, ScenarioError, parse, read_all
 
 BENCHMARKS = Path(bench_kips.__file__).parent
@@ -42,7 +48,7 @@ def words(made: Runs, operators: tuple[str, ...]) -> str:
     return console.export_text()
 
 
-@pytest.mark.parametrize("folder", ["kips", "deadline"])
+@pytest.mark.parametrize("folder", ["kips", "deadline", "specon"])
 def test_the_scenarios_of_the_benchmarks_are_read(folder: str) -> None:
     found = read_all(BENCHMARKS / "live" / folder)
     assert found
@@ -94,6 +100,8 @@ def test_deadlines_are_parts_of_the_time_alone_or_seconds() -> None:
         ({"jobs": [{**JOB, "cpu_m": {"Chief": 1}}]}, "millicores of PS, Worker"),
         ({"jobs": [JOB, JOB]}, "two jobs are called a"),
         ({"jobs": [{**JOB, "deadline": 1, "deadline_s": 1}]}, "not both"),
+        ({"jobs": [{**JOB, "limits": 1}]}, r"jobs\[0\].limits: true or false"),
+        ({"jobs": [{**JOB, "node": 3}]}, r"jobs\[0\].node: a whole number from 0 to 2"),
         ({"jobs": [JOB], "operators": ["kpis"]}, "operators: a list"),
         ({"jobs": [JOB], "config": {"nobody": {}}}, "'nobody' is not known"),
     ],
@@ -101,6 +109,55 @@ def test_deadlines_are_parts_of_the_time_alone_or_seconds() -> None:
 def test_wrong_files_are_told_with_their_place(raw: object, what: str) -> None:
     with pytest.raises(ScenarioError, match=what):
         parse(raw, "f")
+
+
+@pytest.mark.parametrize("limits", [True, False])
+def test_cpu_is_a_limit_unless_the_scenario_says_that_jobs_share(limits: bool) -> None:
+    (job,) = parse({"jobs": [{**JOB, "limits": limits}]}, "f").jobs
+    (container,) = job.manifest("ns")["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    assert container["resources"]["requests"]["cpu"] == "100m"
+    assert container["resources"]["limits"].get("cpu") == ("100m" if limits else None)
+
+
+class Nodes:
+    """An API server whose nodes have taints, and whose pods are bound one each time that somebody looks."""
+
+    def __init__(self, *bound: str) -> None:
+        self.taints: dict[str, object] = {}
+        self.bound, self.looked = bound, 0
+
+    async def merge(self, path: str, patch: dict[str, Any]) -> None:
+        self.taints[path.rpartition("/")[2]] = patch["spec"]["taints"]
+
+    async def items(self, _collection: str, **_params: str) -> tuple[list[dict[str, Any]], str]:
+        self.looked += 1
+        specs = [{"nodeName": name} if k < self.looked else {} for k, name in enumerate(self.bound)]
+        return [{"spec": spec} for spec in specs], "1"
+
+
+def test_while_a_job_is_placed_the_other_nodes_take_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "SEEN_S", 0.0)
+    server = Nodes()
+
+    async def place() -> dict[str, object]:
+        async with measure._only(cast("Api", server), ["a", "b", "c"], 1):
+            return dict(server.taints)
+
+    assert asyncio.run(place()) == {"a": [measure.TAINT], "b": None, "c": [measure.TAINT]}
+    assert server.taints == {"a": None, "b": None, "c": None}
+
+
+def test_a_job_is_placed_when_all_its_pods_are_bound_to_the_node() -> None:
+    (job,) = parse({"jobs": [{**JOB, "node": 0}]}, "f").jobs
+    server = Nodes("a", "a", "a")
+    asyncio.run(measure._bound(cast("Api", server), "ns", job.manifest("ns"), "a"))
+    assert server.looked == 3
+
+
+def test_a_job_that_starts_elsewhere_ends_the_benchmark() -> None:
+    (job,) = parse({"jobs": [{**JOB, "node": 0}]}, "f").jobs
+    with pytest.raises(Problem, match="3 pods on a"):
+        asyncio.run(measure._bound(cast("Api", Nodes("a", "b", "a")), "ns", job.manifest("ns"), "a"))
 
 
 def test_what_a_job_says_of_its_end() -> None:
@@ -160,6 +217,26 @@ def test_losers_are_named_with_what_they_lose() -> None:
     text = words(runs(*go, *ours), ("go", "kips"))
     assert "slower: b +30%" in text
     assert "2/6" in text.replace(" ", "")
+
+
+def test_best_and_worst_job_are_told_beside_mean_and_makespan() -> None:
+    go = [run("go", 1, a=100, b=100), run("go", 2, a=100, b=200)]
+    said = compared([run("specon", 1, a=60, b=165)], go)
+    assert said == "best job -40.0% (a), mean -10.0%, makespan +10.0%, worst job +10.0% (b)"
+    with pytest.raises(ValueError, match="no job"):
+        compared([run("specon", 1, c=60)], go)
+
+
+def test_the_specon_benchmark_compares_what_was_recorded(tmp_path: Path) -> None:
+    names = [job.name for job in bench_specon.SCENARIOS["uneven"].jobs]
+    made = Runs()
+    for mode, jct in (("go", 200.0), ("specon", 150.0)):
+        for k in (1, 2, 3):
+            made.add(Run("uneven", mode, k, {name: Job(jct, True) for name in names}, jct, 0.9))
+    write(tmp_path / "specon.json", made)
+    shown = CliRunner().invoke(bench_specon.main, ["--output", str(tmp_path / "specon.json")])
+    assert shown.exit_code == 0, shown.output
+    assert "specon beside go: best job -25.0%" in shown.output
 
 
 def test_what_did_not_finish_is_named_and_its_time_a_lower_bound() -> None:

@@ -22,7 +22,7 @@ from harness import cluster as kind
 from harness import deploy, images
 from harness.api import Api, ApiError, Object, pods, tfjobs
 from harness.cluster import Cluster
-from harness.progress import step
+from harness.progress import Problem, step
 from live.results import Job, Key, Run, Runs, plot, table, write
 from live.scenario import Arrival, Scenario
 
@@ -30,6 +30,11 @@ __all__ = ["allocated_cores", "bench", "measure", "operator", "take_in", "warm"]
 
 console = Console(width=None if Console().is_terminal else 150)
 SAY_EVERY_S: Final = 15.0
+BOUND_S: Final = 60.0
+"""So long a job that is to start on a certain node may take until its pods are there."""
+SEEN_S: Final = 1.0
+"""Until an operator has seen a change of a node."""
+TAINT: Final = {"key": "elastic-tfjob/bench", "effect": "NoSchedule"}
 CONFIG_MAP: Final = "elastic-tfjob-operator"
 
 
@@ -103,12 +108,22 @@ async def measure(cluster: Cluster, key: Key, scenario: Scenario, alone: Mapping
         created: dict[str, float] = {}
         done: dict[str, float] = {}
         jobs = {arrival.name: Job(0.0, False, deadline_s=due[arrival.name]) for arrival in scenario.jobs}
+        cluster.cap()
         used, begin = cluster.cpu_seconds(), time.monotonic()
+
+        workers, placing = cluster.workers(), asyncio.Lock()
 
         async def submit(arrival: Arrival) -> None:
             await asyncio.sleep(max(0.0, begin + arrival.at_s - time.monotonic()))
-            await _create(api, namespace, arrival.manifest(namespace, due[arrival.name]))
-            created[arrival.name] = time.monotonic()
+            manifest = arrival.manifest(namespace, due[arrival.name])
+            if arrival.node is None:
+                await _create(api, namespace, manifest)
+                created[arrival.name] = time.monotonic()
+                return
+            async with placing, _only(api, workers, arrival.node):
+                await _create(api, namespace, manifest)
+                created[arrival.name] = time.monotonic()
+                await _bound(api, namespace, manifest, workers[arrival.node])
 
         arrivals = [asyncio.create_task(submit(arrival)) for arrival in scenario.jobs]
         said = looked = begin
@@ -130,6 +145,8 @@ async def measure(cluster: Cluster, key: Key, scenario: Scenario, alone: Mapping
             task.cancel()
         end = max(done.values()) if len(done) == len(jobs) else time.monotonic()
         spent = cluster.cpu_seconds() - used
+        if lifted := cluster.cap():
+            console.print(f"  {name}, {mode}: {', '.join(lifted)} lost the cap on CPU meanwhile: the run says little")
         for each, job in jobs.items():
             job.finished = each in done and not job.failed
             job.jct_s = round(done.get(each, end) - created.get(each, end), 1)
@@ -175,6 +192,37 @@ def allocated_cores(pod: Object) -> float:
     """The CPU that a pod's containers request, as they are now."""
     asked = (each.get("resources", {}).get("requests", {}).get("cpu", "0") for each in pod["spec"]["containers"])
     return float(sum(parse_quantity(cpu) for cpu in asked))
+
+
+@asynccontextmanager
+async def _only(api: Api, workers: Sequence[str], index: int) -> AsyncIterator[None]:
+    """New pods go to one of the workers: the others have a taint. They are not cordoned, since this operator moves jobs
+    away from a cordoned node."""
+
+    async def taint(name: str, taints: list[Object]) -> None:
+        await api.merge(f"/api/v1/nodes/{name}", {"spec": {"taints": taints or None}})
+
+    try:
+        for k, name in enumerate(workers):
+            await taint(name, [] if k == index else [TAINT])
+        await asyncio.sleep(SEEN_S)
+        yield
+    finally:
+        for name in workers:
+            await taint(name, [])
+
+
+async def _bound(api: Api, namespace: str, manifest: Object, node: str) -> None:
+    """Wait until all pods of a job are bound to the node. Raises Problem if they are not in time, or elsewhere."""
+    name, types = manifest["metadata"]["name"], manifest["spec"]["tfReplicaSpecs"]
+    wanted, deadline = sum(each["replicas"] for each in types.values()), time.monotonic() + BOUND_S
+    where: list[str] = []
+    while len(where) < wanted and time.monotonic() < deadline:
+        await asyncio.sleep(0.2)
+        found = (await api.items(pods(namespace), labelSelector=f"training.kubeflow.org/job-name={name}"))[0]
+        where = [item["spec"]["nodeName"] for item in found if "nodeName" in item["spec"]]
+    if where != [node] * wanted:
+        raise Problem(f"{name} was to start with {wanted} pods on {node}; they are on {where} after {BOUND_S:.0f} s")
 
 
 async def _create(api: Api, namespace: str, manifest: Object) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
-__all__ = ["Job", "Key", "Run", "Runs", "changes", "losers", "median_run", "plot", "read", "table", "write"]
+__all__ = ["Job", "Key", "Run", "Runs", "changes", "compared", "losers", "median_run", "plot", "read", "table", "write"]
 
 TOLERANCE: Final = 0.03
 """A scenario or job is a loser if it is slower than under the operator it is compared with by more than this."""
@@ -149,6 +149,21 @@ def changes(runs: Sequence[Run], beside: Sequence[Run]) -> float | None:
     if not runs or not beside:
         return None
     return _mean(run.jct_mean_s for run in runs) / _mean(run.jct_mean_s for run in beside) - 1
+
+
+def compared(runs: Sequence[Run], beside: Sequence[Run]) -> str:
+    """In a line: the job that gains most and the one that gains least, mean JCT and makespan, all in the mean of the
+    runs, against the other operator's. Raises ValueError if they have no job in common."""
+    ours, theirs = _mean_jcts(runs), _mean_jcts(beside)
+    more = {name: ours[name] / theirs[name] - 1 for name in ours if theirs.get(name)}
+    if not more:
+        raise ValueError("no job was measured under both")
+    best, worst = min(more, key=lambda name: more[name]), max(more, key=lambda name: more[name])
+    makespan = _mean(run.makespan_s for run in runs) / _mean(run.makespan_s for run in beside) - 1
+    return (
+        f"best job {more[best]:+.1%} ({best}), mean {changes(runs, beside):+.1%}, makespan {makespan:+.1%}, "
+        f"worst job {more[worst]:+.1%} ({worst})"
+    )
 
 
 def _mean_jcts(runs: Sequence[Run]) -> dict[str, float]:

@@ -9,7 +9,9 @@
     - {name: a, at_s: 0, deadline: 0.7}   # times what the job takes alone, on an idle cluster, with the first operator
     - {name: b, at_s: 5, deadline_s: 240} # seconds after its creation
 
-Other keys of a job: worker, ps (replicas), max_worker, batch, annotations (without their prefix). Keys of the file
+Other keys of a job: worker, ps (replicas), max_worker, batch, annotations (without their prefix); limits, whether cpu_m
+are limits, too (else jobs share their node, with requests as weights); node, on which of the workers (0, 1, ...) it
+starts: until its pods are bound the others take none, and after that they may go anywhere. Keys of the file
 beside these: limit_s, after which a run ends, and config, by operator what its ConfigMap says beside its profile. A
 wrong key or value is an error that names the place.
 """
@@ -36,6 +38,8 @@ OPERATORS: Final = (
 `aryl-alone` is `aryl` without loans, as its scenario's config says."""
 BATCH: Final = 2048
 """Images a step: so many that a step is work for the worker, not for the chief that hands it out."""
+WORKERS: Final = 3
+"""Nodes that take jobs (e2e/kind-scarce.yaml)."""
 _TYPES: Final = ("Chief", "PS", "Worker")
 
 
@@ -46,7 +50,8 @@ class ScenarioError(Exception):
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A job: seconds after the scenario's start, replicas by type, millicores of each, steps to train, bounds.
-    `deadline_s` counts from its creation; `deadline` is that in parts of what the job takes alone."""
+    `deadline_s` counts from its creation; `deadline` is that in parts of what the job takes alone. `node`: the index of
+    the worker on which all of its pods start; None: where the operator places them."""
 
     at_s: float
     name: str
@@ -59,6 +64,8 @@ class Arrival:
     deadline: float | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
     batch: int = BATCH
+    limits: bool = True
+    node: int | None = None
 
     @property
     def shape(self) -> str:
@@ -81,6 +88,7 @@ class Arrival:
             self.name,
             replicas={"Chief": 1, "PS": self.ps, "Worker": self.worker},
             cpu_m=dict(self.cpu_m),
+            cpu_limits=self.limits,
             arguments=[f"--steps={self.steps}", f"--batch-size={self.batch}", "--report-every=50"],
             annotations={**said, **self.annotations},
             folder=f"{namespace}/{self.name}",
@@ -155,6 +163,10 @@ def _arrival(raw: Mapping[str, Any], place: str) -> Arrival:
     cpu = _object(found.get("cpu_m") or {}, f"{place}.cpu_m", _TYPES)
     if missing := [kind for kind in _TYPES if type(cpu.get(kind)) is not int]:
         raise ScenarioError(f"{place}.cpu_m: millicores of {', '.join(missing)} are needed")
+    if type(found.get("limits", True)) is not bool:
+        raise ScenarioError(f"{place}.limits: true or false is needed, not {found['limits']!r}")
+    if found.get("node") is not None and (type(found["node"]) is not int or not 0 <= found["node"] < WORKERS):
+        raise ScenarioError(f"{place}.node: a whole number from 0 to {WORKERS - 1} is needed, not {found['node']!r}")
     if found.get("deadline") is not None and found.get("deadline_s") is not None:
         raise ScenarioError(f"{place}: deadline (parts of the time alone) or deadline_s, not both")
     found["annotations"] = {str(k): str(v) for k, v in (found.get("annotations") or {}).items()}

@@ -11,7 +11,7 @@ from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, ReplicaGroup, Snapshot
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, ReplicaGroup, Snapshot
 from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.runner import uniform_cluster
@@ -19,7 +19,7 @@ from elastic_tfjob.simulation.speed_models.cpu_share import CpuShareSpeedModel
 from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
 from elastic_tfjob.speed.growth import Growth
 
-from .build import node, workers
+from .build import node, servers, workers
 from .invariants import violations
 
 NOW = 1000.0
@@ -45,6 +45,14 @@ def job(  # noqa: PLR0917
     state: dict[str, Any] = {"since_s": 0.0, "observed_s": NOW, "steps_per_s": rate, "loss": growth, **more}
     use = {WORKER: 1000 * uses / state.get("cpu", {}).get(WORKER, (100,))[0]} if uses else {}
     return Job(spec, {WORKER: (where,)}, "running", cpu_use=use, **state)
+
+
+def on_servers(key: str, where: str, left: float = 1000.0, **uses: float) -> Job:
+    """A worker and a PS that request 100m each; `uses`: CPUs of each type, whose sum is what a step takes."""
+    groups = (workers(1, gpus=0, cpus=0.1), servers(1, cpus=0.1))
+    spec = JobSpec(key, 0.0, groups, total_steps=left / sum(uses.values()))
+    use = {type_: 10 * cpus for type_, cpus in uses.items()}
+    return Job(spec, dict.fromkeys((PS, WORKER), (where,)), "running", cpu_use=use, steps_per_s=1.0, observed_s=NOW)
 
 
 def decide(jobs: list[Job], nodes: int = 2, now: float = NOW, profile: str = "specon", **params: Any) -> Plan:
@@ -80,6 +88,18 @@ class TestWeights:
         held = cpu(decide(crowd(900, 100, 500, 700), 1))
         assert min(held.values()) >= 0.2 * 4000 / 4
         assert 3500 < sum(held.values()) <= 4000
+
+    def test_within_a_job_who_uses_most_holds_most(self) -> None:
+        """Else the first in order had the weight where it has nothing to do, and its worker shared as before."""
+        jobs = [on_servers(f"n0-{k}", "n0", left, Worker=1.9, PS=0.1) for k, left in enumerate((100, 900))]
+        first, second = (decide(jobs, 1).changes[j.key].cpu for j in jobs)
+        assert first[WORKER][0] > 10 * first[PS][0]
+        assert first[WORKER][0] > 2 * second[WORKER][0]
+
+    def test_floors_and_order_are_those_of_jobs_not_of_replicas(self) -> None:
+        jobs = [on_servers(f"n0-{k}", "n0", left, Worker=1.9, PS=0.1) for k, left in enumerate((100, 900))]
+        held = {key: sum(sum(each) for each in target.cpu.values()) for key, target in decide(jobs, 1).changes.items()}
+        assert held == cpu(decide(crowd(100, 900), 1))
 
     def test_a_job_that_alone_takes_as_long_as_all_goes_first(self) -> None:
         """2,800 CPU seconds on 1 CPU that it can use, where the two nodes need 425 s for all."""
@@ -120,6 +140,12 @@ class TestWeights:
 class TestMoves:
     def test_from_a_crowded_node_to_idle_cpu_the_longest_first(self, profile: str) -> None:
         assert moved(decide(crowd(900, 2000, 500), profile=profile)) == {"n0-1": "n1"}
+
+    def test_also_where_a_server_uses_less_than_it_holds(self, profile: str) -> None:
+        """It waits for its worker, and says nothing of what that could use elsewhere."""
+        jobs = [on_servers(f"n0-{k}", "n0", 3000, Worker=1.28, PS=0.06) for k in range(3)]
+        moves = [t.nodes for t in decide(jobs, profile=profile).changes.values() if t.nodes[WORKER] == ("n1",)]
+        assert moves == [{PS: ("n0",), WORKER: ("n1",)}]
 
     def test_one_a_round_to_each_node(self, profile: str) -> None:
         assert len(moved(decide(crowd(900, 2000, 500, 800), nodes=3, profile=profile))) == 2

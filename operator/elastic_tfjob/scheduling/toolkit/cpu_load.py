@@ -24,14 +24,16 @@ LEAST_LEFT_S: Final = 1.0
 @dataclass(frozen=True, slots=True)
 class JobLoad:
     """`replica_m`: millicores that one replica uses, by type; empty where that is not known. `nodes`: millicores that
-    it uses by node. `step_cpu_s`: CPU seconds of a step, 0 where that is not known. `spare`: whether replicas of some
-    type use clearly less than they hold, and so all that they can. `lent_m`: millicores of its largest replica where
-    CPU is lent to it."""
+    it uses by node. `step_cpu_s`: CPU seconds of a step, 0 where that is not known. `heaviest`: the type whose replicas
+    use most; what others leave, as a PS that waits for workers does, says nothing of what a job could use. `spare`:
+    whether those use clearly less than they hold, and so all that they can. `lent_m`: millicores of its largest replica
+    where CPU is lent to it."""
 
     job: Job
     replica_m: Mapping[str, int]
     nodes: Mapping[str, int]
     step_cpu_s: float
+    heaviest: str
     spare: bool
     lent_m: int
 
@@ -71,7 +73,7 @@ class CpuLoad:
         """Jobs on a node that hold more CPU than they request."""
         self._holders: set[str] = set()
         self._spare = 0
-        """Jobs of which replicas use less than they hold."""
+        """Jobs whose heaviest replicas use less than they hold."""
         self._replicas_m: Counter[int] = Counter()
         """How many types of jobs have replicas that use so much."""
         self._crowded: list[str] | None = None
@@ -160,14 +162,13 @@ class CpuLoad:
         return max(self._usable.values(), default=0)
 
     def _unhindered(self) -> bool:
-        """Whether replicas of some type that say what they use are on nodes alone that are not crowded."""
+        """Whether the heaviest replicas of some job are on nodes alone that are not crowded."""
         crowded = set(self.crowded())
         return any(
-            crowded.isdisjoint(load.job.placement[type_])
+            load.heaviest and crowded.isdisjoint(load.job.placement[load.heaviest])
             for name, keys in self.there.items()
             if name not in crowded
             for load in (self.jobs[key] for key in keys)
-            for type_ in load.replica_m
         )
 
     def left_cpu_s(self, now: float) -> dict[str, float]:
@@ -188,14 +189,15 @@ def _load(job: Job) -> JobLoad:
     lent_m = max((max(millicores) for millicores in job.cpu.values()), default=0)
     types = [t for t, names in job.placement.items() if names]
     if not types or any(t not in job.cpu_use for t in types):
-        return JobLoad(job, {}, {}, 0.0, False, lent_m)
+        return JobLoad(job, {}, {}, 0.0, "", False, lent_m)
     held = {t: job.held_cpu(t) for t in types}
     replica = {t: round(job.cpu_use[t] * held[t] / len(job.placement[t])) for t in types}
-    spare = any(replica[t] < FULL * (held[t] / len(job.placement[t])) for t in types)
+    heaviest = max(types, key=lambda t: replica[t])
+    spare = replica[heaviest] < FULL * (held[heaviest] / len(job.placement[heaviest]))
     nodes: dict[str, int] = {}
     for t in types:
         for name in job.placement[t]:
             nodes[name] = nodes.get(name, 0) + replica[t]
     rate = job.steps_per_s
     step_cpu_s = sum(nodes.values()) / 1000 / rate if rate > 0 else 0.0
-    return JobLoad(job, replica, nodes, step_cpu_s, spare, lent_m)
+    return JobLoad(job, replica, nodes, step_cpu_s, heaviest, spare, lent_m)

@@ -7,7 +7,7 @@ from elastic_tfjob.scheduling.profiles.specon.settings import Settings
 from elastic_tfjob.scheduling.reasons import Fact, Reason
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job
-from elastic_tfjob.scheduling.toolkit.cpu_load import CpuLoad, cpu_load_view
+from elastic_tfjob.scheduling.toolkit.cpu_load import CpuLoad, JobLoad, cpu_load_view
 
 __all__ = ["Weights", "take_back"]
 
@@ -62,7 +62,7 @@ class Weights:
             lent_m = {key: load.jobs[key].lent_m for key in jobs}
             keys = _in_order([key for key in jobs if key in critical], ends, needs_s, lent_m)
             keys += _in_order([key for key in jobs if key not in critical], ends, needs_s, lent_m)
-            self._share(round_, name, [jobs[key] for key in keys], held)
+            self._share(round_, name, [load.jobs[key] for key in keys], held)
             for rank, key in enumerate(keys, 1):
                 facts: dict[str, Fact] = {"rank": rank, "of": len(keys), "node": name}
                 if key in critical:
@@ -74,44 +74,69 @@ class Weights:
             if cpu:
                 round_.grant(job, cpu, places[key])
 
-    def _share(self, round_: Round, name: str, jobs: list[Job], held: dict[str, dict[str, list[int]]]) -> None:
-        """Share what is free of the node among replicas there, jobs in order."""
+    def _share(self, round_: Round, name: str, loads: list[JobLoad], held: dict[str, dict[str, list[int]]]) -> None:
+        """Share what is free of the node among the jobs there, in order; within a job by what its replicas use, so that
+        what the first gets is not the weight of a chief or PS that has little to do."""
         room, settings = round_.room, self.settings
         i = room.index.get(name)
         if i is None:
             return
-        replicas = [
-            (job, type_, k, request)
-            for job in jobs
-            if job.spec.resizable and not job.spec.fixed_cpu and job.phase == "running"
-            for type_, names in job.placement.items()
-            if (request := job.spec.requested_cpu(type_))
-            for k, there in enumerate(names)
-            if there == name
-        ]
+        there = [(load, replicas) for load in loads if (replicas := _replicas(load.job, name))]
         free = room.cpu[i]
-        if len(replicas) < 2 or free <= 0:
+        if len(there) < 2 or free <= 0:
             return
-        least = settings.floor * room.usable[i].cpu / len(replicas)
-        floors = [max(0, _rounded(least - request)) for _, _, _, request in replicas]
+        least = settings.floor * room.usable[i].cpu / len(there)
+        requests = [sum(request for _, _, request in replicas) for _, replicas in there]
+        floors = [max(0, _rounded(least - request)) for request in requests]
         rest = free - sum(floors)
         if rest <= 0:
             return
         taken = 0
-        for (job, type_, k, request), floor in zip(replicas, floors, strict=True):
-            more = floor + _rounded(rest * settings.ahead)
-            has = job.cpu.get(type_, ())
-            before = has[k] if k < len(has) else request
-            if abs(before - request - more) <= KEEP * before and floor <= before - request <= floor + rest:
-                more = before - request
-            rest -= more - floor
-            taken += more
+        for (load, replicas), request, floor in zip(there, requests, floors, strict=True):
+            job = load.job
+            more = _split(floor + _rounded(rest * settings.ahead), [load.replica_m.get(t, 0) for t, _, _ in replicas])
+            before = [_holds(job, type_, k, own) - own for type_, k, own in replicas]
+            near = all(
+                abs(a - b) <= KEEP * (sum(before) + request)
+                for a, b in zip((*more, sum(more)), (*before, sum(before)), strict=True)
+            )
+            if near and floor <= sum(before) <= floor + rest:
+                more = before
+            rest -= sum(more) - floor
+            taken += sum(more)
             types = held.setdefault(job.spec.key, {})
-            each = types.get(type_)
-            if each is None:
-                each = types[type_] = [request] * len(job.placement[type_])
-            each[k] = request + more
+            for (type_, k, own), lent in zip(replicas, more, strict=True):
+                if type_ not in types:
+                    types[type_] = [own] * len(job.placement[type_])
+                types[type_][k] = own + lent
         room.take_cpu(i, taken)
+
+
+def _replicas(job: Job, name: str) -> list[tuple[str, int, int]]:
+    """Type, index and requested millicores of a job's replicas on a node that may hold other CPU."""
+    if not job.spec.resizable or job.spec.fixed_cpu or job.phase != "running":
+        return []
+    return [
+        (type_, k, request)
+        for type_, names in job.placement.items()
+        if (request := job.spec.requested_cpu(type_))
+        for k, there in enumerate(names)
+        if there == name
+    ]
+
+
+def _holds(job: Job, type_: str, k: int, request: int) -> int:
+    has = job.cpu.get(type_, ())
+    return has[k] if k < len(has) else request
+
+
+def _split(millicores: int, uses: list[int]) -> list[int]:
+    """Millicores by what replicas use, in multiples of STEP_M; evenly where that is not known, and what is left by
+    rounding to the one that uses most."""
+    total = sum(uses)
+    parts = [_rounded(millicores * use / total if total else millicores / len(uses)) for use in uses]
+    parts[uses.index(max(uses))] += millicores - sum(parts)
+    return parts
 
 
 def _rounded(millicores: float) -> int:
