@@ -16,6 +16,7 @@ from elastic_tfjob.scheduling.snapshot import NOTHING_LEARNED, UNPLACED, Job, No
 from elastic_tfjob.simulation.accounts import Accounts
 from elastic_tfjob.simulation.agenda import ARRIVE, COOLED, DEMAND, FINISH, JUMP, NODES, READY, Agenda
 from elastic_tfjob.simulation.arrival import arrive
+from elastic_tfjob.simulation.calibration import Stays
 from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.inference import DAY_S, INFERENCE, Demand, InferencePool
 from elastic_tfjob.simulation.live_job import LiveJob
@@ -93,6 +94,7 @@ class Simulation:
         """Changes of nodes that have come true."""
         self._losses = any(job.loss for job in self.jobs)
         self._starts = Starts()
+        self._stays = Stays()
 
     # ---- the loop
 
@@ -116,6 +118,7 @@ class Simulation:
             self.outcome.cpu_s = time.process_time() - begin
             self._accounts.close()
             self._starts.forecast(self.snapshot.nodes)
+            self.outcome.compared = self._stays.compared(self.snapshot.nodes)
         return self.outcome
 
     def _loop(self) -> None:
@@ -273,6 +276,7 @@ class Simulation:
 
     def _finish(self, live: LiveJob, now: float) -> None:
         record = live.record
+        self._stays.end(live, now)
         record.executed_s += now - live.since_s
         record.finish_s = now
         self._history = self._history.learned(live.spec.scope, live.spec.model, live.lesson())
@@ -296,6 +300,7 @@ class Simulation:
 
     def _carry_out(self, live: LiveJob, target: Target, now: float) -> Job:
         new, old = target.nodes, live.placement
+        self._stays.change(live, target, self.snapshot)
         pause = live.change_to(new, self.costs, now)
         # A change does not end the pause of a start, a move or another change: that goes on to its end at least.
         until_s = max(live.observed_s, now) if old and new else now
@@ -313,11 +318,14 @@ class Simulation:
                 live.boot = self._boots.begin(was, held_before, new, pause, now, instead=live.boot)
             live.observed_s = until_s
             self._follow_cpu(live, now)
+            if live.boot is None:
+                self._stays.trains(live)
             return live.seen_at(now)
         live.rate = self._rate(live)
         if live.rate and (live.seen or (self.profile.learns and not self.profile.oracle)):
             live.observe()
         live.observed_s = max(until_s, now + pause)
+        self._stays.trains(live)
         self._plan_finish(live)
         if new:
             self._push_jump(live, now)
@@ -333,6 +341,7 @@ class Simulation:
             if lost == live.lost and not trained_there:
                 continue
             if lost or trained_there:
+                self._stays.lost(live)
                 live.lose_node(self.costs.checkpoint_interval_s, now)
             if lost:
                 live.boot = None
@@ -393,6 +402,7 @@ class Simulation:
         live.train_until(now)
         live.boot = None
         live.observed_s = max(live.observed_s, now + boot.pause_s)
+        self._stays.trains(live)
         self._follow_cpu(live, now)
         return live.seen_at(now)
 
