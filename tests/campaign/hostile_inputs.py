@@ -22,6 +22,7 @@ from elastic_tfjob.api.annotations import ANNOTATIONS, PREFIX
 from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION
 from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
+from elastic_tfjob.controller.objects.outcomes import EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
 from elastic_tfjob.controller.objects.pod import EXPORTER
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION
 from elastic_tfjob.controller.objects.told import TOLD_ANNOTATION
@@ -187,6 +188,8 @@ OWN: Mapping[str, Object] = {
         "told": ["work", "speed"],
     },
     CAUSES_ANNOTATION: {"0": "grow", "1": "preempt"},
+    EXPECTS_ANNOTATION: {"generation": 1, "steps_per_s": 12.5},
+    OUTCOMES_ANNOTATION: {"0": {"expected": 10.0, "measured": 9.5}, "1": {"expected": 12.5, "measured": 12.0}},
     TOLD_ANNOTATION: {"uid": UID, "told": ["loss-absent", "loss-nan"]},
 }
 """What else the operator keeps of a job, under the prefix that is not the user's."""

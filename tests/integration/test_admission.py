@@ -18,6 +18,7 @@ from conformance.manifest import container, replica, tfjob
 from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION
 from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
+from elastic_tfjob.controller.objects.outcomes import EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION
 from elastic_tfjob.controller.objects.told import TOLD_ANNOTATION
 from elastic_tfjob.controller.objects.verdict import DEADLINE_ANNOTATION, SLACK_ANNOTATION, VERDICT_ANNOTATION
@@ -45,6 +46,8 @@ OWN = {
     "slack": SLACK_ANNOTATION,
     "causes": CAUSES_ANNOTATION,
     "told": TOLD_ANNOTATION,
+    "expects": EXPECTS_ANNOTATION,
+    "outcomes": OUTCOMES_ANNOTATION,
 }
 """Under the prefix that is not the user's."""
 OF_JOBS = ("target", "state", "step", "eta", *OWN)

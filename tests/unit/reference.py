@@ -25,6 +25,7 @@ from elastic_tfjob.controller.objects import catalogue, reports
 from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION
 from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
+from elastic_tfjob.controller.objects.outcomes import EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION
 from elastic_tfjob.controller.objects.settings import (
     Configuration,
@@ -158,6 +159,8 @@ KEPT = (
     VERDICT_ANNOTATION,
     SLACK_ANNOTATION,
     TOLD_ANNOTATION,
+    EXPECTS_ANNOTATION,
+    OUTCOMES_ANNOTATION,
 )
 
 

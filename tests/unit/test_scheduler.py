@@ -16,6 +16,7 @@ from elastic_tfjob.controller.kube.errors import Invalid, Unavailable
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.outcomes import EXPECTS_ANNOTATION
 from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.settings import Configuration
@@ -177,7 +178,7 @@ STAGES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "refusals": (TargetWriter, "note_refusal", lambda _, key, __: key[1] == "bad"),
     "core": (round_, "schedule", lambda snapshot, _: "ns/bad" in snapshot.jobs),
     "needs": (targets, "_needed", lambda found, _: found.source.name == "bad"),
-    "words": (targets, "_holds", lambda found, _: found.source.name == "bad"),
+    "words": (targets, "_holds", lambda found, *_: found.source.name == "bad"),
     "timing": (TargetWriter, "_may_write", lambda _, key, *__: key[1] == "bad"),
     "storing": (AnnotationWriter, "_store", lambda _, write: write.job.name == "bad"),
 }
@@ -195,6 +196,15 @@ async def test_a_job_that_fails_is_left_out_and_the_others_get_their_targets(
     assert all(world.server.targets[name].replicas == {"Worker": 1} for name in GOOD)
     assert world.left_out == {"bad"}
     assert "bad" not in world.server.targets
+
+
+async def test_what_a_plan_expects_is_written_with_the_target() -> None:
+    world = World([tfjob("good", total_steps="6000", estimated_duration="10m")])
+    async with world.running():
+        await world.until(lambda: "good" in world.server.targets and bool(world.server.targets["good"].replicas))
+    annotations = world.server.jobs["good"]["metadata"]["annotations"]
+    assert json.loads(annotations[EXPECTS_ANNOTATION]) == {"generation": 0, "steps_per_s": 10.0}
+    assert world.server.targets["good"].reason.endswith(" (expects 10 steps/s, estimated)")
 
 
 @pytest.mark.parametrize("profile", ["kips", "fixed", "fifo", "specon"])

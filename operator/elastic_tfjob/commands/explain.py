@@ -186,4 +186,7 @@ def _why(each: Happening) -> str:
         parts.append(f"training stopped for {each.downtime_s:.2f} s")
     if each.lost_steps:
         parts.append(f"{each.lost_steps} steps lost")
+    if each.expected_steps_per_s and each.measured_steps_per_s:
+        ratio = each.measured_steps_per_s / each.expected_steps_per_s
+        parts.append(f"then {show.number(each.measured_steps_per_s)} steps/s, {ratio:.0%} of what was expected")
     return "; ".join(filter(None, parts))

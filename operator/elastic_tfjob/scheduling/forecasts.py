@@ -15,7 +15,17 @@ from elastic_tfjob.speed.finish import FinishTime, predict
 from elastic_tfjob.speed.history import Past
 from elastic_tfjob.speed.prediction import Prediction, Rate, Source
 
-__all__ = ["UNKNOWN", "Forecast", "Forecasts", "duration_left", "expected", "forecast", "prediction_of", "work_left"]
+__all__ = [
+    "UNKNOWN",
+    "Forecast",
+    "Forecasts",
+    "duration_left",
+    "expected",
+    "expected_rate",
+    "forecast",
+    "prediction_of",
+    "work_left",
+]
 
 DURATION_ERROR = 0.4
 """Relative error (one standard deviation) of a duration that a user expects."""
@@ -99,6 +109,26 @@ def expected(now: float, left: tuple[float, float], rate: Rate) -> FinishTime:
     return predict(now, left[0], rate.steps_per_s, (rate.relative_error**2 + left[1] ** 2) ** 0.5)
 
 
+def expected_rate(
+    job: Job,
+    *,
+    placement: Placement | None = None,
+    cpu: Cpu | None = None,
+    counts: Counts | None = None,
+    past: Past | None = None,
+    nodes: Mapping[str, Node] | None = None,
+) -> Rate | None:
+    """The speed of a job that goes on as it is, or with the `placement` and `cpu` that it is given, or at the size
+    `counts`. None: nothing is known."""
+    then_on = job.placement if placement is None else placement
+    size = counts or counts_of(then_on)
+    held = {t: sum(each) / len(each) for t, each in (cpu or {}).items() if each}
+    if cpu is not None:  # a type that is given nothing beyond its request
+        held = {t: held.get(t, float(job.spec.requested_cpu(t))) for t in size}
+    pace = accelerator_speed(then_on, nodes or {}) if placement is not None else None
+    return prediction_of(job, past, nodes).at(size, held, pace)
+
+
 def forecast(
     job: Job,
     now: float,
@@ -113,15 +143,9 @@ def forecast(
     """Of a job that goes on as it is, or with the `placement` and `cpu` that it is given, or at the size `counts` from
     `begins_s` on. Its own pause (a start or rescale that is under way) is in `job.observed_s`."""
     spec = job.spec
-    then_on = job.placement if placement is None else placement
-    size = counts or counts_of(then_on)
     begins = max(now, job.observed_s if job.placement else now, begins_s if begins_s is not None else now)
     start_s = None if job.placement else begins
-    known = prediction_of(job, past, nodes)
-    held = {t: sum(each) / len(each) for t, each in (cpu or {}).items() if each}
-    if cpu is not None:  # a type that is given nothing beyond its request
-        held = {t: held.get(t, float(spec.requested_cpu(t))) for t in size}
-    rate = known.at(size, held, accelerator_speed(then_on, nodes or {}) if placement is not None else None)
+    rate = expected_rate(job, placement=placement, cpu=cpu, counts=counts, past=past, nodes=nodes)
     left = work_left(job, now, past)
     if rate is not None and rate.steps_per_s > 0 and left is not None:
         return Forecast(expected(begins, left, rate), spec.deadline_s, start_s, rate.source)

@@ -6,10 +6,11 @@ from functools import cached_property
 from typing import Final, Literal
 
 from elastic_tfjob.scheduling.causes import Cause
-from elastic_tfjob.scheduling.forecasts import Forecasts
+from elastic_tfjob.scheduling.forecasts import Forecasts, expected_rate
 from elastic_tfjob.scheduling.memory import Memory
 from elastic_tfjob.scheduling.reasons import Reason, Why, as_reason
 from elastic_tfjob.scheduling.snapshot import Cpu, Placement, Snapshot, counts_of
+from elastic_tfjob.speed.prediction import Rate
 
 BEHIND: Final = Reason("behind")
 
@@ -70,6 +71,15 @@ class Plan:
         """When each job of the Snapshot is expected to finish under this plan, and to start if it waits. Lazy: what
         nobody asks for is not computed."""
         return Forecasts(self.snapshot, self._given, self.queue)
+
+    def expected_rate(self, key: str) -> Rate | None:
+        """The speed that a job is expected to have once its change is carried out; None where it has no change that
+        leaves it something, or nothing is known."""
+        target, job = self.changes.get(key), self.snapshot.jobs[key]
+        if target is None or not target.nodes:
+            return None
+        past, nodes = self.snapshot.past(job.spec), self.snapshot.nodes
+        return expected_rate(job, placement=target.nodes, cpu=target.cpu, past=past, nodes=nodes)
 
     def _given(self, key: str) -> tuple[Placement, Cpu] | None:
         target = self.changes.get(key)

@@ -82,7 +82,8 @@ _GIB: Final = 1024**3
 class Reason:
     """`facts` by name; which of them a code has is said in WORDS, where they are used. Any code may have `was` and
     `now`, the sizes that it is the reason of going between, `minimum` (even that is too much) and `size` for which
-    there were no nodes."""
+    there were no nodes. So may it have `expects`, the steps per second that the job is expected to have then, and
+    `expects_by`, what that is known from."""
 
     code: Code
     facts: Facts = field(default_factory=dict)
@@ -97,6 +98,8 @@ class Reason:
             text += ": nothing left for its minimum"
         if facts.has("no_nodes"):
             text += f": {describe_size(facts.counts('no_nodes'))} fits on no nodes"
+        if facts.has("expects"):
+            text += f" (expects {facts.number('expects'):.3g} steps/s, {facts.text('expects_by')})"
         if facts.has("kube_scheduler"):
             text += f" (kube-scheduler: {facts.text('kube_scheduler')})"
         return text

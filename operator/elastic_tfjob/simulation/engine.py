@@ -116,6 +116,7 @@ class Simulation:
             self.outcome.cpu_s = time.process_time() - begin
             self._accounts.close()
             self._starts.forecast(self.snapshot.nodes)
+            self.outcome.compared = self._live.stays.compared(self.snapshot.nodes)
         return self.outcome
 
     def _loop(self) -> None:
@@ -229,6 +230,7 @@ class Simulation:
             for key, target in first:
                 if target.nodes and (record := live[key].record).start_s is None:
                     self._starts.note(record, plan.snapshot, key, target)
+                self._live.stays.change(live[key], target, self.snapshot)
             changed = {key: live[key].seen_at(now) for key in plan.memory if key not in plan.changes}
             changed |= {key: self._live.carry_out(live[key], target, cluster, now) for key, target in first}
             if self._live.contended:

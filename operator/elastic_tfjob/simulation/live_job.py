@@ -101,13 +101,17 @@ class LiveJob:
         """How the loss falls where the job is; nobody hears of it but while the job trains."""
         curve = self.work.loss
         if curve is not None and self.placement:
-            steps = self.steps + self.rate * max(0.0, now - self.observed_s)
+            steps = self.steps_at(now)
             self.loss = self.loss.read(steps, curve.at(steps), now)
         return self.loss
 
     def train_until(self, now: float) -> None:
         """Count the steps done since `observed_s`, which the caller sets anew."""
-        self.steps += self.rate * max(0.0, now - self.observed_s)
+        self.steps = self.steps_at(now)
+
+    def steps_at(self, now: float) -> float:
+        """Steps done by then."""
+        return self.steps + self.rate * max(0.0, now - self.observed_s)
 
     def back_to_checkpoint(self, interval_s: float) -> None:
         """Lose the steps since the last checkpoint, of which there is one every `interval_s`; 0: nothing is lost."""

@@ -14,6 +14,7 @@ from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, Node, Placement
 from elastic_tfjob.simulation.accounts import Accounts
 from elastic_tfjob.simulation.agenda import COOLED, FINISH, JUMP, READY, Agenda
 from elastic_tfjob.simulation.arrival import arrive
+from elastic_tfjob.simulation.calibration import Stays
 from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.live_job import LiveJob
 from elastic_tfjob.simulation.node_changes import on_lost_node
@@ -52,6 +53,8 @@ class LiveJobs:
         """What those that have finished taught."""
         self.contended = speed_model.contended
         """Whether a job's speed depends on the others on its nodes."""
+        self.stays = Stays()
+        """What came of changes."""
         self._speed_model = speed_model
         self._profile = profile
         self._costs = costs
@@ -112,6 +115,7 @@ class LiveJobs:
     def finish(self, live: LiveJob, now: float) -> None:
         """A job has made all its steps, and leaves."""
         record = live.record
+        self.stays.end(live, now)
         record.executed_s += now - live.since_s
         record.finish_s = now
         self.history = self.history.learned(live.spec.scope, live.spec.model, live.lesson())
@@ -155,11 +159,14 @@ class LiveJobs:
                 live.boot = self._boots.begin(was, held_before, new, pause, now, instead=live.boot)
             live.observed_s = until_s
             self._follow_cpu(live, now)
+            if live.boot is None:
+                self.stays.trains(live)
             return live.seen_at(now)
         live.rate = self._rate(live, nodes)
         if live.rate and (live.seen or (self._profile.learns and not self._profile.oracle)):
             live.observe()
         live.observed_s = max(until_s, now + pause)
+        self.stays.trains(live)
         self._plan_finish(live)
         if new:
             self.push_jump(live, now)
@@ -175,6 +182,7 @@ class LiveJobs:
             if lost == live.lost and not trained_there:
                 continue
             if lost or trained_there:
+                self.stays.lost(live)
                 live.lose_node(self._costs.checkpoint_interval_s, now)
             if lost:
                 live.boot = None
@@ -199,6 +207,7 @@ class LiveJobs:
         live.train_until(now)
         live.boot = None
         live.observed_s = max(live.observed_s, now + boot.pause_s)
+        self.stays.trains(live)
         self._follow_cpu(live, now)
         return live.seen_at(now)
 

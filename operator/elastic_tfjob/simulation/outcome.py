@@ -8,6 +8,7 @@ from elastic_tfjob.scheduling.causes import Cause
 from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.snapshot import Node
+from elastic_tfjob.speed.prediction import Source
 
 
 @dataclass(slots=True)
@@ -35,6 +36,17 @@ class JobRecord:
     @property
     def jct_s(self) -> float | None:
         return None if self.finish_s is None else self.finish_s - self.submit_s
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What came of one change: steps per second, expected when it was decided and measured after it. `source`: what the
+    expected speed was known from."""
+
+    cause: Cause
+    source: Source
+    expected: float
+    measured: float
 
 
 @dataclass(slots=True)
@@ -81,6 +93,7 @@ class Outcome:
     intervals: list[Interval] = field(default_factory=list)
     changes: Counter[Cause] = field(default_factory=Counter)
     """What plans changed, by cause."""
+    compared: list[Compared] = field(default_factory=list)
     pool: bool = False
     """Whether there was a pool that lends nodes; areas in node-seconds."""
     loaned_s: float = 0.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from elastic_tfjob.scheduling.nodes import ANY_NODE
-from elastic_tfjob.simulation.outcome import Outcome, Sample
+from elastic_tfjob.simulation.outcome import Compared, Outcome, Sample
 from elastic_tfjob.simulation.runner import RunSpec
 from elastic_tfjob.simulation.summary import Summary
 
@@ -65,6 +65,7 @@ def run_data(spec: RunSpec, outcome: Outcome, name: str) -> dict[str, object]:
         "running": binned(samples, first, end, [float(s.running) for s in samples]),
         "gpu": binned(samples, first, end, [100 * s.accelerators / accelerators for s in samples]),
         "cpu": binned(samples, first, end, [100 * s.cpu / cpu for s in samples]),
+        "calibration": errors_cdf(outcome.compared),
         "nodes": nodes,
         "gantt": [
             (position[i.node], hours(i.start_s - first), hours(i.end_s - first), i.key, i.replicas)
@@ -73,6 +74,15 @@ def run_data(spec: RunSpec, outcome: Outcome, name: str) -> dict[str, object]:
         "left_out": len(placed) - len(longest),
         "count_only": any(i.node == ANY_NODE for i in outcome.intervals),
     }
+
+
+def errors_cdf(compared: Sequence[Compared]) -> Series:
+    """By error of the expected speed in % (those beyond 100 are at 100), the share of changes with no larger one."""
+    if not compared:
+        return []
+    errors = np.minimum(100 * np.abs([each.measured / each.expected - 1 for each in compared]), 100)
+    shares = np.linspace(0, 1, min(CDF_POINTS, len(errors) + 1))
+    return [(round(float(np.quantile(errors, q)), 3), round(float(q), 4)) for q in shares]
 
 
 def hours(seconds: float) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from elastic_tfjob.simulation.calibration import by_cause
 from elastic_tfjob.simulation.outcome import JobRecord, Outcome
 from elastic_tfjob.speed.finish import FinishTime
 
@@ -25,8 +26,10 @@ class Summary:
     `tardiness_s` is the mean, over finished jobs with a deadline, of the seconds after it. `wasted_cpu` is the part of
     the CPU held that was not used. `losers` counts jobs that take longer than under the first profile of the run (same
     seed), by more than a hundredth, `worst_loser` is by how much the worst does; None for the first profile itself.
-    `changes` counts what plans changed, by cause. `preempted_jobs` is how many jobs were stopped at least once,
-    `lost_work_s` what it took to make the steps that were lost.
+    `changes` counts what plans changed, by cause. `calibration` is what came of them, by cause and of `all`: of
+    changes after which the job trained for a minute or more, the median of |measured / expected speed - 1| (`error`)
+    and of measured / expected (`ratio`), and their `count`. `preempted_jobs` is how many jobs were stopped at least
+    once, `lost_work_s` what it took to make the steps that were lost.
 
     With a pool that lends nodes: `reclaim_preemptions` counts stops because a node went back, `scaled_in` jobs that
     shrank for that instead; `loaned_node_hours` is how long nodes were lent, `loaned_used_hours` how long jobs were on
@@ -62,6 +65,7 @@ class Summary:
     losers: int | None = None
     worst_loser: float | None = None
     changes: Mapping[str, int] = field(default_factory=dict)
+    calibration: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     preempted_jobs: int = 0
     lost_work_s: float = 0.0
     reclaim_preemptions: int | None = None
@@ -115,6 +119,7 @@ def summarise(outcome: Outcome, jobs: int) -> Summary:
         tardiness_s=float(np.mean(late)) if late else None,
         wasted_cpu=_wasted(outcome),
         changes=dict(sorted(outcome.changes.items())),
+        calibration={cause: found._asdict() for cause, found in by_cause(outcome.compared).items()},
         preempted_jobs=sum(r.preemptions > 0 for r in records),
         lost_work_s=sum(r.lost_s for r in records),
         **_of_loans(outcome),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
 from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.outcomes import OUTCOMES_ANNOTATION
 from elastic_tfjob.controller.objects.verdict import SLACK_ANNOTATION, DeadlineStatus, Verdict
 from elastic_tfjob.controller.query.rows.forecast import forecast_row
 from elastic_tfjob.controller.query.rows.job import job_row, see
@@ -91,6 +92,9 @@ def test_a_timeline_has_sizes_with_their_reasons_in_order_and_what_is_to_come_la
     assert [each.cause for each in found] == [None, None, None, "grow", "shrink"]
     raw["metadata"]["annotations"][CAUSES_ANNOTATION] = '{"1":"asked"}'
     assert timeline(see(job(raw)))[3].cause == "asked"
+    raw["metadata"]["annotations"][OUTCOMES_ANNOTATION] = '{"1":{"expected":20.0,"measured":18.0}}'
+    measured = timeline(see(job(raw)))[3]
+    assert (measured.expected_steps_per_s, measured.measured_steps_per_s) == (20.0, 18.0)
     grown = found[3]
     assert (grown.before, grown.after, grown.mode, grown.downtime_s) == (SIZE, GROWN, "overlap", 0.2)
     assert found[-1].at is None

@@ -7,6 +7,7 @@ from elastic_tfjob.controller.job.commands import TOLD_AT_ONCE, TOLD_S
 from elastic_tfjob.controller.job.cpu import possible_cpu
 from elastic_tfjob.controller.job.decision import SendCommand
 from elastic_tfjob.controller.job.figures import NUMBERS_S, tells_numbers, with_numbers
+from elastic_tfjob.controller.job.outcome import with_outcome
 from elastic_tfjob.controller.job.reconcile_pass import Pass
 from elastic_tfjob.controller.job.rescale import advance
 from elastic_tfjob.controller.job.rescale_input import RescaleInput
@@ -41,6 +42,8 @@ def follow(p: Pass) -> None:
     p.delete_pods(step.delete, mark=True)
     report = p.chief_report
     kept = with_numbers(state, step.state, report, p.elasticity.total_steps, p.time, planned=p.forecast)
+    kept, tallies = with_outcome(kept, situation.target, report, p.time)
+    p.counts += tallies
     save_state(p, kept)
     if step.state.phase != state.phase:
         p.look_again(0.0)

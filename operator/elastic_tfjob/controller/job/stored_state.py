@@ -19,6 +19,7 @@ from elastic_tfjob.controller.objects.annotations import (
 )
 from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
+from elastic_tfjob.controller.objects.outcomes import OUTCOMES_ANNOTATION
 from elastic_tfjob.controller.objects.quantities import requests_of
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record, continued
 from elastic_tfjob.controller.objects.state import Phase, State
@@ -28,6 +29,7 @@ _OF_STATE: Final = (
     STATE_ANNOTATION,
     INDEXES_ANNOTATION,
     CAUSES_ANNOTATION,
+    OUTCOMES_ANNOTATION,
     STEP_ANNOTATION,
     ETA_ANNOTATION,
     UID_ANNOTATION,
@@ -91,6 +93,7 @@ def save_state(p: Pass, state: State) -> None:
         STATE_ANNOTATION: text,
         INDEXES_ANNOTATION: state.indexes_json,
         CAUSES_ANNOTATION: state.causes_json,
+        OUTCOMES_ANNOTATION: state.outcomes_json,
         STEP_ANNOTATION: None if state.step is None else str(state.step),
         ETA_ANNOTATION: state.eta,
         RECORD_ANNOTATION: _record(p, state),
@@ -109,7 +112,7 @@ def _room(p: Pass) -> int:
 def _fitting(p: Pass, state: State) -> str:
     """The state's text. Where it does not fit beside the job's other annotations, nodes are left out first, so that
     pods run where kube-scheduler finds room for them, then the past."""
-    beside = _size_of(state.indexes_json or "") + _size_of(state.causes_json or "")
+    beside = sum(_size_of(text or "") for text in (state.indexes_json, state.causes_json, state.outcomes_json))
     room, text = _room(p) - beside, state.to_json()
     if _size_of(text) <= room:
         return text

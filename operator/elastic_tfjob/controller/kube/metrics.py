@@ -24,6 +24,7 @@ __all__ = [
     "SCHEDULED_JOBS",
     "SCHEDULING_FAILURES",
     "SCHEDULING_SECONDS",
+    "SPEED_RATIO",
     "STATUS_REQUESTS",
     "TALLIES",
     "TARGETS",
@@ -139,6 +140,12 @@ TALLIES: Final = {
         "elastic_tfjob_stop_lost_steps", "Steps lost, at most, by jobs whose pods ended without a new checkpoint"
     ),
 }
+SPEED_RATIO: Final = Histogram(
+    "elastic_tfjob_speed_ratio",
+    "Speed a minute after a start, rescale or move over the one that its plan expected, by cause",
+    ("cause",),
+    buckets=(0.25, 0.5, 0.7, 0.85, 0.95, 1.05, 1.15, 1.3, 1.5, 2, 4),
+)
 LEADER: Final = Gauge("elastic_tfjob_leader", "1 while this replica is the leader")
 
 
@@ -146,6 +153,8 @@ def count(what: str, namespace: str, amount: float = 1.0, cause: str = "") -> No
     """Count what a decision says: a job's transition, or a figure of starts, rescales and stops."""
     if what in TALLIES:
         (TALLIES[what].labels(cause) if cause else TALLIES[what]).inc(amount)
+    elif what == "speed_ratio":
+        SPEED_RATIO.labels(cause).observe(amount)
     else:
         count_job(what, namespace)
 

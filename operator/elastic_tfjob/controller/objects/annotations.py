@@ -20,6 +20,7 @@ from elastic_tfjob.api.fields import Fields, UnknownWord, cut
 from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES, MAX_TEXT
 from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
+from elastic_tfjob.controller.objects.outcomes import EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
 
 TARGET_ANNOTATION: Final = f"{PREFIX}target"
 STATE_ANNOTATION: Final = f"{PREFIX}state"
@@ -27,7 +28,16 @@ STEP_ANNOTATION: Final = f"{PREFIX}step"
 ETA_ANNOTATION: Final = f"{PREFIX}eta"
 # The job that all of these are of. Under another prefix: an older operator would call it an unknown one of the user's.
 UID_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/uid"
-
+_OF_THE_JOB: Final = (
+    TARGET_ANNOTATION,
+    STATE_ANNOTATION,
+    STEP_ANNOTATION,
+    ETA_ANNOTATION,
+    INDEXES_ANNOTATION,
+    CAUSES_ANNOTATION,
+    EXPECTS_ANNOTATION,
+    OUTCOMES_ANNOTATION,
+)
 
 T = TypeVar("T")
 
@@ -64,8 +74,7 @@ def claim(annotations: Mapping[str, str], uid: str) -> dict[str, str | None]:
     refuse a state with a key that they do not know, and would begin a running job anew after a downgrade."""
     if annotations.get(UID_ANNOTATION) == uid:
         return {}
-    own = (TARGET_ANNOTATION, STATE_ANNOTATION, STEP_ANNOTATION, ETA_ANNOTATION, INDEXES_ANNOTATION, CAUSES_ANNOTATION)
-    copied = () if mine(annotations, uid) else own
+    copied = () if mine(annotations, uid) else _OF_THE_JOB
     return {UID_ANNOTATION: uid, **{name: None for name in copied if name in annotations}}
 
 

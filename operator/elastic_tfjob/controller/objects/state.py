@@ -23,6 +23,7 @@ from elastic_tfjob.api.limits import (
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, mine, read_annotation, shorten_reason
 from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION, Causes, causes_json, read_causes
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION, Indexes, as_text, numbered, parse, spans
+from elastic_tfjob.controller.objects.outcomes import OUTCOMES_ANNOTATION, Outcomes, outcomes_json, read_outcomes
 from elastic_tfjob.controller.objects.size import (
     Counts,
     Cpu,
@@ -46,7 +47,7 @@ _HISTORY: Final = 10
 _SLOWEST, _FASTEST = 1e-9, 1e9
 _SIZE: Final = re.compile(r"[0-9]{1,9}/[0-9]{1,9}")
 # What is not in this annotation: it has one of its own, or was wrong here.
-_ELSEWHERE: Final = ("indexes", "causes", "problems")
+_ELSEWHERE: Final = ("indexes", "causes", "outcomes", "problems")
 # What is left out where there is none.
 _SPARED: Final = ("stop", "eta_earliest", "eta_latest", "eta_source")
 
@@ -112,6 +113,7 @@ class State:
     those of the pods (objects/indexes.py); they are in an annotation of their own, `indexes_json`.
     `stop` is the stop that a plan asked for, until the job makes steps again. `causes` are those that targets gave for
     sizes of the history and the one to come (objects/causes.py), in an annotation of their own, too, `causes_json`.
+    `outcomes` are the speeds that sizes were expected to have and had (objects/outcomes.py), in `outcomes_json`.
     `problems` say what was passed over when the annotation was read.
     """
 
@@ -141,6 +143,7 @@ class State:
     indexes: Indexes = field(default_factory=dict)
     stop: Stop | None = None
     causes: Causes = field(default_factory=dict)
+    outcomes: Outcomes = field(default_factory=dict)
     problems: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -171,7 +174,8 @@ class State:
         if (text := annotations.get(INDEXES_ANNOTATION)) is not None:
             state = _with_indexes(state, text)
         causes = read_causes(annotations.get(CAUSES_ANNOTATION))
-        return replace(state, causes=causes) if causes else state
+        outcomes = read_outcomes(annotations.get(OUTCOMES_ANNOTATION))
+        return replace(state, causes=causes, outcomes=outcomes) if causes or outcomes else state
 
     def to_json(self) -> str:
         """The annotation's text."""
@@ -196,6 +200,14 @@ class State:
             return None
         known = {change.generation for change in (*self.history, self.next) if change is not None}
         return causes_json({generation: cause for generation, cause in self.causes.items() if generation in known})
+
+    @property
+    def outcomes_json(self) -> str | None:
+        """The text of the annotation with the outcomes; None where there is nothing to say."""
+        if not self.outcomes:
+            return None
+        known = {self.generation, *(change.generation for change in self.history)}
+        return outcomes_json({generation: each for generation, each in self.outcomes.items() if generation in known})
 
     def cause(self, change: Next | Rescaled) -> Cause:
         """Why the size is or was changed, in one word: what its target said, else what the sizes tell."""

@@ -14,6 +14,7 @@ from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.supervise import excerpt
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, claim
 from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.outcomes import EXPECTS_ANNOTATION
 from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.status import parse_time
 from elastic_tfjob.controller.objects.target import Target
@@ -123,7 +124,10 @@ class TargetWriter:
         job = scheduled.source if scheduled is not None else None
         if scheduled is None or job is None or not self._may_write(key, scheduled.target, target, now):
             return None
-        return Write(job, {**claim(job.annotations, job.uid), TARGET_ANNOTATION: target.to_json()}, versioned=True)
+        written = {**claim(job.annotations, job.uid), TARGET_ANNOTATION: target.to_json()}
+        if job.annotations.get(EXPECTS_ANNOTATION) != target.expects_json:
+            written[EXPECTS_ANNOTATION] = target.expects_json
+        return Write(job, written, versioned=True)
 
     def _ended(self, key: Key, target: Target, failure: Failure | None) -> None:
         where = {"namespace": key[0], "job": key[1]}

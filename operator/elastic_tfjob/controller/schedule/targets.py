@@ -23,6 +23,7 @@ from elastic_tfjob.scheduling.nodes import ANY_NODE
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.reasons import Reason, Why, added, as_reason
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.speed.prediction import Rate
 
 __all__ = ["decide", "decide_fixed", "released", "suspended"]
 
@@ -61,7 +62,7 @@ def decide(
             if short is not None:
                 later[key] = Reason("room-to-come", {"node": short})
                 continue
-            targets[key] = _holds(scheduled, change)
+            targets[key] = _holds(scheduled, change, plan.expected_rate(key))
         except Exception as error:
             targets[key] = None
             left_out(key, error)
@@ -214,13 +215,15 @@ def _roles(nodes: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Role, str]]:
             yield (name, index), node
 
 
-def _holds(scheduled: ScheduledJob, change: core.Target) -> Target:
+def _holds(scheduled: ScheduledJob, change: core.Target, expects: Rate | None = None) -> Target:
     assert scheduled.job is not None
     assert scheduled.terms is not None
     replicas = {group.type: len(change.nodes.get(group.type, ())) for group in scheduled.job.spec.groups}
     moving = [role for role, node in _roles(change.nodes) if _moves(scheduled, role, node)]
     anywhere = any(node in (ANY_NODE, "") for _, node in _roles(change.nodes))
     reason = _with_nodes(as_reason(change.reason), scheduled)
+    if expects is not None:
+        reason = added(reason, expects=expects.steps_per_s, expects_by=expects.source)
     cpu = {
         name: tuple(scheduled.terms.container_cpu(name, value) for value in _millicores(change, name))
         for name in change.cpu
@@ -235,6 +238,7 @@ def _holds(scheduled: ScheduledJob, change: core.Target) -> Target:
         str(reason),
         _declared(scheduled, replicas),
         change.cause if change.cause is not None and change.cause in TOLD else "",
+        expects=expects.steps_per_s if expects is not None else None,
     )
 
 

@@ -33,6 +33,8 @@ class Happening:
     mode: Annotated[str | None, "how a change of size was made: overlap, spare or recreate"] = None
     downtime_s: Annotated[float | None, "seconds for which training stood still"] = None
     lost_steps: Annotated[int | None, "steps that were lost"] = None
+    expected_steps_per_s: Annotated[float | None, "of a change of size: the speed that its plan expected"] = None
+    measured_steps_per_s: Annotated[float | None, "the speed that the job then had, a minute after the change"] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,7 @@ def _happenings(seen: Seen) -> Iterator[Happening]:
             yield _decided(seen, target)
         return
     for done in state.history:
+        outcome = state.outcomes.get(done.generation)
         yield Happening(
             at=done.at,
             kind="rescaled",
@@ -98,6 +101,8 @@ def _happenings(seen: Seen) -> Iterator[Happening]:
             mode=done.mode,
             downtime_s=done.downtime_s,
             lost_steps=done.lost_steps,
+            expected_steps_per_s=outcome.expected if outcome is not None else None,
+            measured_steps_per_s=outcome.measured if outcome is not None else None,
         )
     if state.refused is not None:
         text = f"Size {state.refused.generation} was rolled back"

@@ -1,0 +1,106 @@
+"""What sizes were expected to bring and what came of them: steps per second, in annotations of their own. Pure.
+
+The scheduling loop writes what a target expects (`expects`), the reconcile loop what came of it (`outcomes`). They are
+no keys of `target` and `state`: the first release takes those with a key that it does not know for nonsense.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from elastic_tfjob.api.fields import Fields
+from elastic_tfjob.api.limits import MAX_GENERATION, MAX_RATE, MAX_VALUE
+
+__all__ = [
+    "EXPECTS_ANNOTATION",
+    "OUTCOMES_ANNOTATION",
+    "Outcome",
+    "Outcomes",
+    "expects_json",
+    "outcomes_json",
+    "read_expects",
+    "read_outcomes",
+]
+
+EXPECTS_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/expects"
+OUTCOMES_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/outcomes"
+
+_MOST: Final = 32
+_DIGITS: Final = 10
+_SLOWEST: Final = 1e-9
+"""Steps per second by which others can be divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Steps per second at a size: those that its target expected, and those that were measured."""
+
+    expected: float
+    measured: float
+
+    @property
+    def ratio(self) -> float:
+        """Measured over expected."""
+        return self.measured / self.expected
+
+
+Outcomes = Mapping[int, Outcome]
+"""By the generation of the size."""
+
+
+def expects_json(generation: int, steps_per_s: float | None) -> str | None:
+    """The text of the annotation of a target of this generation; None where it expects no speed that is known."""
+    if steps_per_s is None or not _SLOWEST <= steps_per_s <= MAX_RATE:
+        return None
+    return orjson.dumps({"generation": generation, "steps_per_s": float(f"{steps_per_s:.4g}")}).decode()
+
+
+def read_expects(text: str | None, generation: int) -> float | None:
+    """What the target of this generation expects; what makes no sense counts as not there: never raises."""
+    if text is None or len(text) > MAX_VALUE:
+        return None
+    try:
+        raw = Fields(orjson.loads(text))
+        if raw.whole("generation", MAX_GENERATION, default=-1) != generation:
+            return None
+        return _rate(raw, "steps_per_s")
+    except ValueError:
+        return None
+
+
+def outcomes_json(outcomes: Outcomes) -> str | None:
+    """The annotation's text; None where it has nothing to say."""
+    found = {
+        str(generation): {"expected": float(f"{each.expected:.4g}"), "measured": float(f"{each.measured:.4g}")}
+        for generation, each in outcomes.items()
+    }
+    return orjson.dumps(found).decode() if found else None
+
+
+def read_outcomes(text: str | None) -> Outcomes:
+    """What was written; what makes no sense counts as not there: never raises."""
+    if text is None or len(text) > MAX_VALUE:
+        return {}
+    try:
+        raw = Fields(orjson.loads(text))
+        names = [name for name in raw.names(_MOST) if len(name) <= _DIGITS and name.isascii() and name.isdecimal()]
+    except ValueError:
+        return {}
+    found: dict[int, Outcome] = {}
+    for name in names:
+        try:
+            each = Fields(raw.any(name))
+            expected, measured = _rate(each, "expected"), _rate(each, "measured")
+        except ValueError:
+            continue
+        if expected is not None and measured is not None:
+            found[int(name)] = Outcome(expected, measured)
+    return found
+
+
+def _rate(raw: Fields, name: str) -> float | None:
+    """Steps per second that others can be divided by; None for what is none."""
+    found = raw.number(name, MAX_RATE)
+    return found if found is not None and found >= _SLOWEST else None

@@ -1,0 +1,142 @@
+"""What sizes are expected to bring and what came of them, in the operator's annotations."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.api.limits import MAX_RATE
+from elastic_tfjob.controller.job.decision import Count
+from elastic_tfjob.controller.job.outcome import with_outcome
+from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION, claim
+from elastic_tfjob.controller.objects.outcomes import (
+    EXPECTS_ANNOTATION,
+    OUTCOMES_ANNOTATION,
+    Outcome,
+    Outcomes,
+    read_expects,
+    read_outcomes,
+)
+from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.state import Rescaled, State
+from elastic_tfjob.controller.objects.status import format_time
+from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.scheduling.reasons import Reason
+from elastic_tfjob.speed.calibration import SETTLED_S
+
+from .build import NOW, UID
+
+SIZE = {"Worker": 2}
+SINCE = format_time(NOW)
+GROWN = Rescaled(1, SINCE, {"Worker": 1}, SIZE, "overlap", 0.2, 0, "more")
+STATE = State("Stable", generation=1, replicas=SIZE, since=SINCE, history=(GROWN,))
+TARGET = Target(1, SIZE, expects=10.0)
+REPORT = Report(200.0, generation=1, first_step_at=100.0, last_step_at=200.0, steps_per_s=9.0, received_at=200.0)
+LATER = NOW + timedelta(seconds=SETTLED_S)
+
+
+def told(state: State = STATE, target: Target | None = TARGET, report: Report = REPORT, late_s: float = 0.0) -> State:
+    return with_outcome(state, target, report, LATER + timedelta(seconds=late_s))[0]
+
+
+def test_what_came_of_a_size_is_kept_and_counted_by_cause() -> None:
+    state, counts = with_outcome(STATE, TARGET, REPORT, LATER)
+    assert state.outcomes == {1: Outcome(10.0, 9.0)}
+    assert counts == (Count("speed_ratio", 0.9, "grow"),)
+
+
+def test_it_is_told_once() -> None:
+    assert with_outcome(told(), TARGET, replace(REPORT, steps_per_s=1.0), LATER) == (told(), ())
+
+
+@pytest.mark.parametrize(("generation", "cause"), [(0, "start"), (3, "resume")])
+def test_a_size_that_no_rescale_led_to_is_of_a_start(generation: int, cause: str) -> None:
+    state = replace(STATE, generation=generation)
+    target, report = replace(TARGET, generation=generation), replace(REPORT, generation=generation)
+    assert [each.label for each in with_outcome(state, target, report, LATER)[1]] == [cause]
+
+
+@pytest.mark.parametrize(
+    ("state", "target", "report", "late_s"),
+    [
+        (STATE, TARGET, REPORT, -1.0),
+        (STATE, None, REPORT, 0.0),
+        (STATE, replace(TARGET, expects=None), REPORT, 0.0),
+        (STATE, replace(TARGET, generation=2), REPORT, 0.0),
+        (STATE, TARGET, replace(REPORT, generation=0), 0.0),
+        (STATE, TARGET, replace(REPORT, steps_per_s=0.0), 0.0),
+        (replace(STATE, phase="Waiting", replicas={}), TARGET, REPORT, 0.0),
+        (replace(STATE, since=""), TARGET, REPORT, 0.0),
+    ],
+    ids=[
+        "early",
+        "no target",
+        "nothing expected",
+        "of another size",
+        "not there yet",
+        "stands still",
+        "waits",
+        "when?",
+    ],
+)
+def test_nothing_is_told_of(state: State, target: Target | None, report: Report, late_s: float) -> None:
+    assert told(state, target, report, late_s) == state
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ('{"1":{"expected":2.0,"measured":1.5}}', {1: Outcome(2.0, 1.5)}),
+        ('{"1":{"expected":2,"measured":1,"of_tomorrow":[]},"x":5,"2":7,"3":{}}', {1: Outcome(2.0, 1.0)}),
+        ('{"1":{"expected":0,"measured":1.5}}', {}),
+        ('{"1":{"expected":-1,"measured":1.5}}', {}),
+        ('{"1":{"expected":NaN,"measured":1.5}}', {}),
+        (json.dumps({"1": {"expected": 2 * MAX_RATE, "measured": 1.0}}), {}),
+        (json.dumps({str(k): {"expected": 1.0, "measured": 1.0} for k in range(33)}), {}),
+        ("[" * 100_000, {}),
+        (None, {}),
+    ],
+)
+def test_outcomes_are_read_with_their_bounds(written: str | None, read: Outcomes) -> None:
+    assert read_outcomes(written) == read
+
+
+def test_outcomes_are_written_beside_the_state_for_the_sizes_that_it_remembers() -> None:
+    state = replace(STATE, outcomes={0: Outcome(1.0, 1.0), 1: Outcome(10.0, 9.0)})
+    assert state.to_json() == STATE.to_json()
+    assert state.outcomes_json == '{"1":{"expected":10.0,"measured":9.0}}'
+    annotations = {f"{PREFIX}state": state.to_json(), OUTCOMES_ANNOTATION: state.outcomes_json}
+    assert State.of(annotations, UID, SIZE) == replace(state, outcomes={1: Outcome(10.0, 9.0)})
+    assert claim({**annotations, UID_ANNOTATION: "another"}, UID)[OUTCOMES_ANNOTATION] is None
+
+
+def test_what_a_target_expects_is_beside_it() -> None:
+    assert "expects" not in TARGET.to_json()
+    annotations = {f"{PREFIX}target": TARGET.to_json(), EXPECTS_ANNOTATION: TARGET.expects_json or ""}
+    found = Target.of(annotations, UID, SIZE)
+    assert found is not None
+    assert found.expects == 10.0
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '{"generation":2,"steps_per_s":10.0}',
+        '{"generation":1,"steps_per_s":0}',
+        '{"generation":1,"steps_per_s":"fast"}',
+        '{"generation":"1","steps_per_s":10.0}',
+        '{"steps_per_s":10.0}',
+        "[]",
+        "nonsense",
+        None,
+    ],
+)
+def test_what_another_target_expected_or_nonsense_is_nothing(written: str | None) -> None:
+    assert read_expects(written, 1) is None
+
+
+def test_a_reason_says_what_is_expected() -> None:
+    reason = Reason("marginal-gain", {"expects": 41.234, "expects_by": "fitted"})
+    assert str(reason) == "marginal gain (expects 41.2 steps/s, fitted)"
