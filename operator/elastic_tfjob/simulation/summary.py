@@ -119,7 +119,7 @@ def summarise(outcome: Outcome, jobs: int) -> Summary:
         tardiness_s=float(np.mean(late)) if late else None,
         wasted_cpu=_wasted(outcome),
         changes=dict(sorted(outcome.changes.items())),
-        calibration={cause: found._asdict() for cause, found in by_cause(outcome.compared).items()},
+        calibration={cause: asdict(found) for cause, found in by_cause(outcome.compared).items()},
         preempted_jobs=sum(r.preemptions > 0 for r in records),
         lost_work_s=sum(r.lost_s for r in records),
         **_of_loans(outcome),

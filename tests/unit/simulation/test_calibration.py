@@ -1,5 +1,7 @@
 """What came of changes in the simulation: the speed expected beside the one measured."""
 
+from dataclasses import astuple
+
 import pytest
 
 from elastic_tfjob.simulation.calibration import by_cause
@@ -41,8 +43,8 @@ def test_each_change_is_compared_with_what_the_job_does_until_the_next_one() -> 
 def test_calibration_is_by_cause_and_of_all() -> None:
     compared = [Compared("grow", "fitted", 10.0, 11.0), Compared("grow", "fitted", 10.0, 7.0)]
     found = by_cause([*compared, Compared("start", "prior", 1.0, 2.0)])
-    assert found["grow"] == pytest.approx((0.2, 0.9, 2))
-    assert found["all"] == pytest.approx((0.3, 1.1, 3))
+    assert astuple(found["grow"]) == pytest.approx((0.2, 0.9, 2))
+    assert astuple(found["all"]) == pytest.approx((0.3, 1.1, 3))
 
 
 def test_the_plot_rises_to_all_changes_and_ends_at_twice_the_speed() -> None:
