@@ -491,7 +491,7 @@ MUTANTS: Final = {
         Mutant(
             "everybody-is-a-guest",
             "controller.schedule.core_job",
-            "loanable=elasticity.loanable and found.stoppable,",
+            "loanable=elasticity.loanable and request.stoppable,",
             "loanable=True,",
             "a job that is not loanable is sent to a node that is lent",
             "simulation",
