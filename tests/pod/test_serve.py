@@ -14,6 +14,8 @@ import pytest
 
 from .pods import PYTHON, until
 
+pytestmark = pytest.mark.xdist_group("tensorflow-2")  # one server for all; two programs with TensorFlow at once
+
 PROGRAM = Path(__file__).parents[2] / "trainer_images" / "digits" / "serve_digits.py"
 PREDICT = "/v1/models/digits:predict"
 IMAGE = [0.5] * 64
