@@ -562,6 +562,36 @@ async def test_after_a_restart_with_bad_jobs_good_ones_get_their_targets_in_the_
         assert max(failures) <= 12, "only of jobs in the namespaces that had bad ones"
 
 
+async def test_a_job_whose_time_aside_ends_within_a_round_is_not_one_that_the_last_round_bore(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After the round has looked whose time is over: by then it is tried with the others."""
+    search = plan_search.plan_with_search
+    tries: list[bool] = []
+    break_for_bad(monkeypatch, *STAGES["core"])
+    world = World(crowd())
+    describe = world.scheduler._describe
+
+    async def describe_for_long(*args: Any) -> None:
+        await describe(*args)
+        if (aside := world.scheduler._left_out._jobs.get(("ns", "bad"))) is not None:
+            aside.until = 0.0
+
+    async def searching(plan: Any, jobs: Any, tried: set[Key], **named: Any) -> Any:
+        if world.left_out and ("ns", "bad") in tried:
+            tries.append(("ns", "bad") in named["changed"])
+        return await search(plan, jobs, tried, **named)
+
+    monkeypatch.setattr(loop, "plan_with_search", searching)
+    async with world.running():
+        await world.until(lambda: bool(world.left_out))
+        monkeypatch.setattr(world.scheduler, "_describe", describe_for_long)
+        monkeypatch.setattr(left_out.LeftOut, "due", property(lambda _: set()))
+        world.scheduler.touched(("ns", "good-0"))
+        await world.until(lambda: bool(tries))
+    assert tries[0]
+
+
 async def test_a_round_that_one_job_keeps_from_ending_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a step that tries the same for ever; the others get their targets."""
 

@@ -128,6 +128,16 @@ def test_idle_cpu_of_the_node_is_lent_where_that_is_wanted(lend: bool, granted: 
     assert (plan.changes["a"].cpu if "a" in plan.changes else {}) == granted
 
 
+def test_cpu_lent_to_a_job_that_keeps_its_size_keeps_nobody_waiting() -> None:
+    """It was resumed a moment ago, and holds all CPU of the node, of which it requests 1."""
+    spec = JobSpec("a", 0.0, (workers(1, 1, 4, gpus=0, cpus=1),))
+    resumed = Job(spec, {WORKER: ("n",)}, "running", cpu={WORKER: (8000,)}, stops=1, stopped_s=10.0, resumed_s=95.0)
+    waits = Job(JobSpec("b", 50.0, (workers(1, gpus=0, cpus=4),), duration_s=100.0, total_steps=100.0))
+    profile = build("deadline", parse_profile("deadline", {"stop_cooldown_s": 60}))
+    plan = schedule(Snapshot(100.0, {"n": node("n", cpus=8)}, {"a": resumed, "b": waits}), profile)
+    assert sizes(plan) == {"a": 1, "b": 1}
+
+
 @pytest.mark.parametrize("deadline", [nan, inf, -inf, -5.0, 0.0, 1e300])
 @pytest.mark.parametrize("steps", [None, 0.0, 5.0, inf, nan])
 def test_odd_numbers_harm_nobody(deadline: float, steps: float | None) -> None:

@@ -102,8 +102,8 @@ class Scheduler:
         # Jobs whose ScheduledJob will be another one without any change: what is promised, owed or refused for a time.
         self._passing: set[Key] = set()
         self._left_out = LeftOut()
-        # Jobs that the last search had no time to try. They are in no round before they are tried by themselves.
-        self._untried: set[Key] = set()
+        # What the core bore in the last round; and what its search had no time to try: that is tried by itself first.
+        self._borne, self._untried = set[Key](), set[Key]()
         self._unfit: dict[Key, Mapping[Pair, Unfit]] = {}
         self._writer = TargetWriter(
             api,
@@ -346,7 +346,7 @@ class Scheduler:
 
     async def _plan(self, configuration: Configuration, changed: set[Key]) -> dict[Key, Target]:
         """What the profile decides. In doubt are jobs that were not tried yet, or changed in a namespace that made the
-        core fail lately."""
+        core fail lately. One that the last round did not bear counts as changed."""
         profile = self._profile_of(configuration)
         own = {pod.uid for pod in self._pods} if self._by_uid else set()
         foreign = [pod for pod in self._foreign if pod.uid not in own]
@@ -368,7 +368,7 @@ class Scheduler:
                 cluster=cluster,
             )
 
-        suspected = self._left_out.suspected
+        changed, suspected = changed | (tried - self._borne), self._left_out.suspected
         doubtful = tried & (self._untried | {key for key in changed if key[0] in suspected})
         searching = plan_with_search(
             plan, all_jobs, tried, changed=changed, doubtful=doubtful, first=self._untried, previous=self._snapshot
@@ -388,7 +388,8 @@ class Scheduler:
             failed[all_jobs[name][0]] = error
         for key, error in failed.items():
             self._leave_out(key, error)
-        self._left_out.worked(tried - set(failed) - untried)
+        self._borne = tried - set(failed) - untried
+        self._left_out.worked(self._borne)
         return {all_jobs[name][0]: target for name, target in planned.targets.items()}
 
     def _profile_of(self, configuration: Configuration) -> Profile:

@@ -15,6 +15,7 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job
 from elastic_tfjob.scheduling.toolkit.apply_sizes import candidates
 from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, unsized
+from elastic_tfjob.scheduling.toolkit.repair import repair_candidates
 
 __all__ = ["Case", "Outlook"]
 
@@ -63,7 +64,7 @@ class Outlook:
         now, snapshot = round_.now, round_.snapshot
         open_, free = candidates(round_, OpenJobs, unsized, None)
         # Of those that run, the first ones share what they hold; the others stay as they are.
-        free = free.minus(open_.held)
+        free = free.minus(open_.held).plus(_taken_back(round_, open_.aside))
         self.total = round_.room.total
         curves = snapshot.view(("deadline curves", settings.sizes), curve_view(settings.sizes))
         self.cases: list[Case] = []
@@ -142,6 +143,13 @@ class Outlook:
     def room_now(self) -> Resources:
         """What is free now beside what is set aside for now."""
         return Resources(*(int(part + 1e-6) for part in self.timeline.free[:, 0])).positive()
+
+
+def _taken_back(round_: Round, aside: Mapping[str, Job]) -> Resources:
+    """CPU that jobs which keep their sizes held beyond their requests, and that counts as free in this round."""
+    lent = round_.snapshot.view("repair candidates", repair_candidates).lent
+    jobs = [aside[key] for key in lent if key in aside]
+    return Resources(sum(job.spec.extra_cpu(job.cpu) - job.spec.extra_cpu(round_.cpu(job)) for job in jobs))
 
 
 def settled(job: Job, now: float, settle_s: float) -> bool:
