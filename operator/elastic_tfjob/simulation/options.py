@@ -36,8 +36,9 @@ class OutputFile(click.Path):
     def __init__(self) -> None:
         super().__init__(dir_okay=False, writable=True, path_type=Path)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path = super().convert(value, param, ctx)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        found: Any = super().convert(value, param, ctx)
+        path = Path(found)
         if not path.exists():
             if not path.parent.is_dir():
                 self.fail(f"{path}: there is no folder {path.parent}; it must be there before the run.", param, ctx)

@@ -37,9 +37,9 @@ def module(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     source, lines = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     made: dict[str, Any] = {"__name__": "small_first"}
     exec(source, made)
+    tables: dict[str, Any] = {"PROFILES": PROFILES, "WORDS": WORDS}
     for table, name, value in re.findall(r'^([A-Z]+) = \{\.\.\., "(.+?)": (.+)\}  #', lines, re.MULTILINE):
-        known: dict[str, Any] = {"PROFILES": PROFILES, "WORDS": WORDS}[table]
-        monkeypatch.setitem(known, name, eval(value, made))
+        monkeypatch.setitem(tables[table], name, eval(value, made))
     return made
 
 
