@@ -166,6 +166,10 @@ lint: .venv ## format, style, types, import rules, and that the CRD and docs/ref
 	@PYTHONPATH=tests $(UV) run --frozen --quiet python -m unit.reference --check
 	@$(RUN) python -m harness.names --check
 
+.PHONY: record
+record: .venv ## what every profile decides, anew, for tests/unit/scheduling/test_recorded.py: a minute
+	$(RUN) python -m unit.scheduling.recorded
+
 .PHONY: reference
 reference: .venv ## docs/reference and docs/contract.md, from the code
 	PYTHONPATH=tests $(UV) run --frozen --quiet python -m unit.reference

@@ -23,7 +23,7 @@ import elastic_tfjob.runtime
 from elastic_tfjob.runtime import hook, priority, protocol
 from elastic_tfjob.runtime.launcher import Launcher
 from elastic_tfjob.runtime.programs import Child
-from elastic_tfjob.runtime.words import Words
+from elastic_tfjob.runtime.stderr_pipe import StderrPipe
 from harness.controlplane import free_port
 
 from .pods import Pod, until
@@ -429,7 +429,7 @@ def test_new_one_that_says_why_in_parts_is_quoted(chief: Callable[..., Pod]) -> 
 
 TALKER = """
 import json, os, socket, sys, time
-from elastic_tfjob.runtime import words
+from elastic_tfjob.runtime import stderr_pipe
 {restore}
 config = json.loads(os.environ["TF_CONFIG"])
 port = int(config["cluster"]["ps"][0].rsplit(":", 1)[1])
@@ -443,7 +443,7 @@ os._exit(3)
 """
 
 
-@pytest.mark.parametrize("restore", ["words.restore()", ""])
+@pytest.mark.parametrize("restore", ["stderr_pipe.restore()", ""])
 def test_what_a_program_says_after_it_took_over_is_in_the_log_as_it_said_it(make_pod: MakePod, restore: str) -> None:
     old, new = free_port(), free_port()
     pod = make_pod(TALKER.format(restore=restore), environment={"TF_CONFIG": tf_config("ps", port=old)}).start()
@@ -570,17 +570,17 @@ def test_when_no_hook_is_concluded(seen: list[tuple[float, float, bool]], import
 
 def test_what_is_said_after_a_traceback_does_not_hide_it() -> None:
     """TensorFlow's threads complain at the end of a process, each about the others."""
-    words = Words(1)
+    pipe = StderrPipe(1)
     code = """if True:
     import atexit, sys
     atexit.register(lambda: sys.stderr.write("W0000 grpc: connection reset\\n" * 100))
     raise ValueError("the reason")
     """
     command = [sys.executable, "-c", code]
-    pid = os.posix_spawn(command[0], command, {**os.environ, **words.environment}, file_actions=words.actions)
-    words.begin()
+    pid = os.posix_spawn(command[0], command, {**os.environ, **pipe.environment}, file_actions=pipe.actions)
+    pipe.begin()
     os.waitpid(pid, 0)
-    assert words.last().startswith("ValueError: the reason W0000")
+    assert pipe.last().startswith("ValueError: the reason W0000")
 
 
 # -- servers -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,15 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from elastic_tfjob.api.fields import describe, few
-from elastic_tfjob.api.limits import MAX_WORD
+from elastic_tfjob.api.limits import MAX_MILLICORES, MAX_POD_BYTES, MAX_REPLICAS, MAX_WORD
+
+MAX_NODES: Final = 100_000
+"""Nodes of a simulated pool: twenty times what Kubernetes is tested with."""
+
+MAX_GPUS_PER_NODE: Final = 1024
+
+MAX_SCENARIO_JOBS: Final = 10_000_000
+"""Jobs that scenarios make, all replications together: about 10 GB of memory."""
 
 # What pydantic says of its types of errors in words of Python or of its own.
 _PLAINLY: Final = {
@@ -26,16 +34,19 @@ _PLAINLY: Final = {
     "bool_parsing": "should be true or false",
 }
 
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0, le=1e16)]
+Cpus = Annotated[float, Field(ge=0, le=MAX_MILLICORES / 1000)]
+MemoryGib = Annotated[float, Field(ge=0, le=MAX_POD_BYTES / 2**30)]
+Gpus = Annotated[int, Field(ge=0, le=MAX_GPUS_PER_NODE)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Lognormal(_Model):
     median: Positive
-    sigma: Positive
+    sigma: float = Field(gt=0, le=10)
 
 
 class Distribution(_Model):
@@ -70,11 +81,11 @@ class Replicas(_Model):
     """`count` replicas, elastic between `min` and `max` (the count itself where not given), each asking for this."""
 
     count: Number = 1
-    min: int | None = Field(None, ge=1)
-    max: int | None = Field(None, ge=1)
-    cpus: float = Field(0.0, ge=0)
-    memory_gib: float = Field(0.0, ge=0)
-    gpus: int = Field(0, ge=0)
+    min: int | None = Field(None, ge=1, le=MAX_REPLICAS)
+    max: int | None = Field(None, ge=1, le=MAX_REPLICAS)
+    cpus: Cpus = 0.0
+    memory_gib: MemoryGib = 0.0
+    gpus: Gpus = 0
 
     @model_validator(mode="after")
     def ordered(self) -> "Replicas":
@@ -121,10 +132,10 @@ class JobClass(_Model):
 class Inference(_Model):
     """The second pool of nodes, with a daily swing of its own demand."""
 
-    nodes: int = Field(ge=1)
-    gpus_per_node: int = Field(8, ge=0)
-    cpus_per_node: float = Field(64.0, ge=0)
-    memory_gib_per_node: float = Field(512.0, ge=0)
+    nodes: int = Field(ge=1, le=MAX_NODES)
+    gpus_per_node: Gpus = 8
+    cpus_per_node: Cpus = 64.0
+    memory_gib_per_node: MemoryGib = 512.0
     accelerator_speed: Positive = 1.0
     headroom: float = Field(0.02, ge=0, lt=1)
 
@@ -159,7 +170,7 @@ class NodeHistory(_Model):
 class Scenario(_Model):
     """A whole scenario file."""
 
-    jobs: int = Field(ge=1)
+    jobs: int = Field(ge=1, le=MAX_SCENARIO_JOBS)
     arrivals: Arrivals = Arrivals()
     mix: tuple[JobClass, ...] = Field(min_length=1)
     speed_model: str | None = None

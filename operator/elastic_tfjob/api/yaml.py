@@ -7,7 +7,7 @@ import yaml
 
 from elastic_tfjob.api.fields import cut, describe
 
-__all__ = ["as_json", "documents"]
+__all__ = ["as_json", "document", "documents"]
 
 _DEEPEST: Final = 64
 _VALUES: Final = 100_000
@@ -43,6 +43,14 @@ def documents(text: str) -> list[Any]:
     # Beside its own errors PyYAML lets through what a value's conversion raises: AttributeError for `!!timestamp 9`.
     except Exception as error:
         raise ValueError(f"not YAML: {cut(' '.join(str(error).split()))}") from error
+
+
+def document(text: str) -> Any:
+    """The only document of a text; None where it has none. Raises ValueError, and nothing else."""
+    found = documents(text)
+    if len(found) > 1:
+        raise ValueError(f"not YAML: {len(found)} documents, where one is expected")
+    return found[0] if found else None
 
 
 def as_json(value: object) -> Any:

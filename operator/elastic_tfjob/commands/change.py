@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.api.limits import MAX_REPLICAS
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_NOT_IN_TIME, Cluster, Failed, run
 from elastic_tfjob.commands.options import job_argument, where
@@ -19,8 +20,8 @@ _LOOK_S = 1.0
 
 @click.command()
 @job_argument
-@click.option("--workers", type=click.IntRange(min=0), help="Workers to have.")
-@click.option("--ps", type=click.IntRange(min=0), help="Parameter servers to have.")
+@click.option("--workers", type=click.IntRange(0, MAX_REPLICAS), help="Workers to have.")
+@click.option("--ps", type=click.IntRange(0, MAX_REPLICAS), help="Parameter servers to have.")
 @click.option("--wait", is_flag=True, help="Until the job has this size.")
 @click.option("--timeout", type=click.IntRange(1, 86_400), default=600, show_default=True, help="Seconds for --wait.")
 @where

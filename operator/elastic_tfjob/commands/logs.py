@@ -28,7 +28,7 @@ _PODS: Final = 64
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended, across rescales and restarts.")
 @click.option("--all", "everything", is_flag=True, help="All replicas, each line with its replica before it.")
 @click.option("--replica", help="One replica, such as worker-1. Default: the chief, or worker-0 without one.")
-@click.option("--tail", type=click.IntRange(min=0), help="Begin with so many lines.")
+@click.option("--tail", type=click.IntRange(0, 2**31 - 1), help="Begin with so many lines.")
 @where
 def logs(job: str, follow: bool, everything: bool, replica: str | None, tail: int | None, **cluster: Any) -> None:
     """Print what the program of a TFJob writes: the chief's, unless you say otherwise.

@@ -15,20 +15,28 @@ from elastic_tfjob.learning.episodes import TEACHERS, draw
 from elastic_tfjob.learning.evolution import Strategy
 from elastic_tfjob.learning.training import Plan, State, begin, compare, load, save, train
 from elastic_tfjob.scheduling.profiles.dl2.weights import as_bytes
+from elastic_tfjob.simulation.options import Amount, OutputFile
 from elastic_tfjob.simulation.speed_models.ps import MODELS
 
 INTERRUPTED = 130
+MAX_SEEDS = 100_000
 
 
 @click.command()
-@click.argument("output", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--seed", default=0, show_default=True, help="Of the first weights and of what is tried.")
+@click.argument("output", type=OutputFile())
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="Of the first weights and of what is tried.",
+)
 @click.option("--iterations", type=click.IntRange(0, 100_000), default=60, show_default=True, help="Of evolution.")
 @click.option("--pairs", type=click.IntRange(1, 1000), default=6, show_default=True, help="Of weights tried in each.")
 @click.option(
     "--episodes", type=click.IntRange(1, 1000), default=4, show_default=True, help="Workloads that each is tried on."
 )
-@click.option("--rate", type=click.FloatRange(0, 100), default=0.5, show_default=True, help="Of steps.")
+@click.option("--rate", type=Amount(100), default=0.5, show_default=True, help="Of steps.")
 @click.option(
     "--teacher",
     type=click.Choice(["none", *TEACHERS]),
@@ -44,12 +52,18 @@ INTERRUPTED = 130
     show_default=True,
     help="Of reinforcement. actor-critic, as in the paper, is not there.",
 )
-@click.option("--train-seeds", type=click.IntRange(1), default=200, show_default=True, help="Workloads to learn on.")
-@click.option("--select-seeds", type=click.IntRange(1), default=12, show_default=True, help="To choose weights on.")
-@click.option("--test-seeds", type=click.IntRange(0), default=20, show_default=True, help="To report on, at the end.")
+@click.option(
+    "--train-seeds", type=click.IntRange(1, MAX_SEEDS), default=200, show_default=True, help="Workloads to learn on."
+)
+@click.option(
+    "--select-seeds", type=click.IntRange(1, MAX_SEEDS), default=12, show_default=True, help="To choose weights on."
+)
+@click.option(
+    "--test-seeds", type=click.IntRange(0, MAX_SEEDS), default=20, show_default=True, help="To report on, at the end."
+)
 @click.option("--models", default="", help=f"Learn on jobs of these models only, of {', '.join(MODELS)}.")
 @click.option("--resume", is_flag=True, help="Go on with OUTPUT.state, also for more --iterations.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="An SVG of the training.")
+@click.option("--plot", type=OutputFile(), help="An SVG of the training.")
 def train_policy(
     *,
     output: Path,

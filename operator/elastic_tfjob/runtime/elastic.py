@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
-from elastic_tfjob.runtime import agreement, coordinator, protocol, words
+from elastic_tfjob.runtime import agreement, coordinator, protocol, stderr_pipe
 from elastic_tfjob.runtime.checkpoints import Checkpoints, Mismatch
 from elastic_tfjob.runtime.contact import Contact, imported
 from elastic_tfjob.runtime.errors import brief
@@ -328,7 +328,7 @@ class ElasticCheckpoint:
             self._agreement.sum(0)
             if self._contact.is_closed():  # the chief's launcher has decided: this one's may know
                 self._contact.say_begun()
-        words.restore()
+        stderr_pipe.restore()
 
     def _watch(self) -> None:
         """In the other thread, some times a second: is there something to do at the next step?"""

@@ -11,7 +11,7 @@ start/sitecustomize.py, which must not fail in any Python, has the name once mor
 DESCRIPTOR = 201
 """The end of the socket by which that interpreter is asked for forks."""
 OWN_STDERR = 200
-"""The descriptor by which a program has the container's standard error, where its own is a pipe: see words.py. None
+"""The descriptor by which a program has the container's standard error, where its own is a pipe (stderr_pipe.py). None
 that it would get itself."""
 IGNORED = [signal.SIGPIPE, signal.SIGXFSZ]
 """By Python, which runs the launcher, and so by all that it starts unless that is undone."""

@@ -21,7 +21,7 @@ from elastic_tfjob.runtime import cgroup, preload
 from elastic_tfjob.runtime.fork_names import DESCRIPTOR, IGNORED, VARIABLE
 
 if TYPE_CHECKING:
-    from elastic_tfjob.runtime.words import Words
+    from elastic_tfjob.runtime.stderr_pipe import StderrPipe
 
 LEAST_LIMIT = 1 << 30
 """A container with a smaller limit of memory keeps no second interpreter: about 100 MB are its own."""
@@ -83,20 +83,20 @@ class Forks:
     # -- starting ------------------------------------------------------------------------------------------------------
 
     def start(
-        self, command: Sequence[str], environment: Mapping[str, str], words: Words | None, mask: set[Any]
+        self, command: Sequence[str], environment: Mapping[str, str], stderr: StderrPipe | None, mask: set[Any]
     ) -> tuple[int, bool]:
         """Start a program: its process id, and whether it was forked. Raises OSError if it cannot be started."""
         ours = list(command) == self._command and not self._never and not self._doubt
         if ours and self.ready and not self._old():
             try:
-                return self._fork(environment, words), True
+                return self._fork(environment, stderr), True
             except (OSError, ValueError) as error:
                 self.close(f"the interpreter has not forked: {error}")
         if ours:
             with contextlib.suppress(OSError):  # the environment may be too large with what is added
-                return self._spawn_first(command, environment, words, mask), False
+                return self._spawn_first(command, environment, stderr, mask), False
             self.close("the command does not start with what is added for forks")
-        return _spawn(command, environment, words.actions if words else [], mask), False
+        return _spawn(command, environment, stderr.actions if stderr else [], mask), False
 
     def _old(self) -> bool:
         """Whether the program set variables for its libraries that were not set when these were imported, where these
@@ -110,7 +110,7 @@ class Forks:
         return bool(changed)
 
     def _spawn_first(
-        self, command: Sequence[str], environment: Mapping[str, str], words: Words | None, mask: set[Any]
+        self, command: Sequence[str], environment: Mapping[str, str], stderr: StderrPipe | None, mask: set[Any]
     ) -> int:
         """As a process of its own, which is to leave an interpreter behind."""
         self.close(self._gone)
@@ -126,7 +126,7 @@ class Forks:
         added = {VARIABLE: json.dumps(told), "PYTHONPATH": f"{start}:{path}" if path else start}
         here, there = socket.socketpair()
         try:
-            actions = [*(words.actions if words else []), (os.POSIX_SPAWN_DUP2, there.fileno(), DESCRIPTOR)]
+            actions = [*(stderr.actions if stderr else []), (os.POSIX_SPAWN_DUP2, there.fileno(), DESCRIPTOR)]
             pid = _spawn(command, {**environment, **added}, actions, mask)
         except BaseException:
             here.close()
@@ -137,7 +137,7 @@ class Forks:
         self._channel, self._gone = here, ""
         return pid
 
-    def _fork(self, environment: Mapping[str, str], words: Words | None) -> int:
+    def _fork(self, environment: Mapping[str, str], stderr: StderrPipe | None) -> int:
         """Raises OSError or ValueError if there is no such program then."""
         assert self._channel is not None
         until = time.monotonic() + ANSWER_S
@@ -145,7 +145,7 @@ class Forks:
         with here:
             with there:
                 text = json.dumps({"environment": dict(environment)}).encode()
-                files = [there.fileno(), *([words.writes] if words else [])]
+                files = [there.fileno(), *([stderr.writes] if stderr else [])]
                 self._channel.settimeout(ANSWER_S)
                 try:
                     socket.send_fds(self._channel, [len(text).to_bytes(4, "big")], files)

@@ -19,7 +19,7 @@ from typing import Any
 from elastic_tfjob.runtime import priority, protocol
 from elastic_tfjob.runtime.forking import Forks
 from elastic_tfjob.runtime.hook import Hook
-from elastic_tfjob.runtime.words import Words
+from elastic_tfjob.runtime.stderr_pipe import StderrPipe
 
 ARCHIVE = str(Path(__file__).absolute().parents[2])
 """What holds the package `elastic_tfjob`: launcher.pyz, or a directory."""
@@ -47,7 +47,7 @@ class Child:
     state: str = "starting"
     why: str = ""
     kill_at: float | None = None
-    words: Words | None = None
+    stderr: StderrPipe | None = None
     hook: Hook | None = None
     forked: bool = False
     began: float = 0.0  # when it was started, by the monotonic clock
@@ -109,15 +109,15 @@ class Programs:
         if child.tf_config is not None:
             environment["TF_CONFIG"] = child.tf_config
         with contextlib.suppress(OSError):  # no pipe: then straight to the container's log
-            child.words = None if opened else Words(child.generation)
-        environment.update(child.words.environment if child.words else {})
+            child.stderr = None if opened else StderrPipe(child.generation)
+        environment.update(child.stderr.environment if child.stderr else {})
         try:
             self._forks.learnt = protocol.read(self.directory / protocol.IMPORTS) or {}
             child.in_doubt = self._forks.in_doubt
-            child.pid, child.forked = self._forks.start(command, environment, child.words, self._mask)
+            child.pid, child.forked = self._forks.start(command, environment, child.stderr, self._mask)
         finally:
-            if child.words is not None:
-                child.words.begin()
+            if child.stderr is not None:
+                child.stderr.begin()
         beside = self.running is not None and self.running is not child
         child.lowered = priority.lower(child.pid) if beside else ""  # a new pod's first program has nobody to yield to
         child.began = time.monotonic()
@@ -162,7 +162,7 @@ class Programs:
                 result = code
             elif self.prepared is not None and pid == self.prepared.pid:
                 signal_group(pid, signal.SIGKILL)
-                said = self.prepared.words.last() if self.prepared.words else ""
+                said = self.prepared.stderr.last() if self.prepared.stderr else ""
                 why = f"the program ended with exit code {code}" + (f": {said}" if said else "")
                 self._log(f"prepared generation {self.prepared.generation} ended with {code}: {said}")
                 if self._is_worth_another(self.prepared, code):
@@ -219,8 +219,8 @@ class Programs:
     def _drain(self) -> None:
         """What has been said is in the log before this ends."""
         for child in (self.running, self.prepared):
-            if child is not None and child.words is not None:
-                child.words.drain()
+            if child is not None and child.stderr is not None:
+                child.stderr.drain()
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

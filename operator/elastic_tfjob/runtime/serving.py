@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any
 
-from elastic_tfjob.runtime import preload, words
+from elastic_tfjob.runtime import preload, stderr_pipe
 
 CHIEF_S = 20.0
 """How long a server outlives its own SIGTERM for the chief's sake; less than the usual grace period of 30 s."""
@@ -28,7 +28,7 @@ def serve(cluster: Any, job_name: str, task_index: int, chief: str = "chief") ->
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     server = tf.distribute.Server(cluster, job_name=job_name, task_index=task_index)
     preload.tell()
-    words.restore()
+    stderr_pipe.restore()
     print(f"{job_name} {task_index} serves at {server.target}", flush=True)
     # Looked up now and then, not at the end: a pod that is being deleted has no name any more.
     host, port = cluster.task_address(chief, 0).rsplit(":", 1)

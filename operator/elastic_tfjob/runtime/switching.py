@@ -167,8 +167,8 @@ class Switching(Programs):
             os.replace(committed, self.directory / protocol.COMMITTED)
         self._restore_priority(prepared)  # if it was never seen ready
         self.running, self.prepared = prepared, None
-        if prepared.words is not None:
-            prepared.words.unmark()
+        if prepared.stderr is not None:
+            prepared.stderr.unmark()
         if self.asked is not None:
             self.asked, self.switch = None, decided
             self._log(f"switch to {prepared.generation}: committed")

@@ -81,9 +81,9 @@ class Round:
         """What waiting jobs ask for, each shape once."""
         return (self.job(entries[0][4]).spec for entries in self.waiting_queue.lists.values())
 
-    def running_in_order(self) -> Sequence[Entry]:
+    def running_in_order(self) -> list[Job]:
         """Jobs that held something when the round began and may change, in order."""
-        return self._running.lists.get(None, ())
+        return [self.job(entry[4]) for entry in self._running.lists.get(None, ())]
 
     def rescaling(self) -> list[Job]:
         """Jobs between two targets: they hold what they hold and are left alone."""
@@ -212,7 +212,7 @@ class Round:
             return
         there = [
             (job, on)
-            for job in (*(self.job(e[4]) for e in self.running_in_order()), *self.rescaling())
+            for job in (*self.running_in_order(), *self.rescaling())
             if (on := {name for names_ in self.placement(job).values() for name in names_}.intersection(names))
         ]
         kept = {name for job, on in there if not job.spec.stoppable for name in on}

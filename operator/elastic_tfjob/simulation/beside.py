@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import yaml
-
 from elastic_tfjob.api.scenario import PoolFile, parse_pool
+from elastic_tfjob.api.yaml import document
 from elastic_tfjob.simulation.formats import WorkloadError
 from elastic_tfjob.simulation.inference import InferencePool
 from elastic_tfjob.simulation.scenario import pool_of
@@ -45,11 +44,13 @@ def read_pool(named: str) -> Beside:
     pool = POOLS.get(named)
     if pool is None:
         try:
-            pool = parse_pool(yaml.safe_load(Path(named).read_text()))
+            content = document(Path(named).read_text())
         except (OSError, UnicodeDecodeError) as e:
             raise WorkloadError(f"{named}: no pool of this name ({', '.join(POOLS)}), and cannot be read: {e}") from e
-        except yaml.YAMLError as e:
-            raise WorkloadError(f"{named}: not YAML: {e}") from e
+        except ValueError as e:
+            raise WorkloadError(f"{named}: {e}") from e
+        try:
+            pool = parse_pool(content)
         except ValueError as e:
             raise WorkloadError(f"{named}: wrong in the pool:\n{e}") from e
     return Beside(pool_of(pool), pool.loanable)

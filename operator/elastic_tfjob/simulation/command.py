@@ -11,12 +11,14 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from elastic_tfjob.api.scenario import Scenario
+from elastic_tfjob.api.limits import MAX_DURATION_S, MAX_MILLICORES, MAX_POD_BYTES
+from elastic_tfjob.api.scenario import MAX_GPUS_PER_NODE, MAX_NODES, MAX_SCENARIO_JOBS, Scenario
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse_profile
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
 from elastic_tfjob.simulation.beside import read_pool
 from elastic_tfjob.simulation.costs import Costs, Noise
-from elastic_tfjob.simulation.formats import FORMATS, BadRow, WorkloadError, made_elastic, read_csv
+from elastic_tfjob.simulation.formats import FORMATS, GIB, BadRow, WorkloadError, made_elastic, read_csv
+from elastic_tfjob.simulation.options import SECONDS, Amount, OutputFile
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.report import write_report
 from elastic_tfjob.simulation.runner import RunSpec, run_all, uniform_cluster
@@ -29,6 +31,9 @@ from elastic_tfjob.simulation.workload import WorkloadJob
 
 INTERRUPTED = 130
 """The shell's exit status for a program that SIGINT ended."""
+MAX_REPLICATIONS = 10_000
+MAX_PROCESSES = 1024
+SIGMA = Amount(10)
 
 
 def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -46,8 +51,11 @@ def _restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tu
             tiers.append((float(limit) if limit else math.inf, float(seconds)))
     except ValueError:
         raise click.BadParameter(f"{value!r}: give seconds, or tiers such as 1:7,8:30,60") from None
-    if any(seconds < 0 for _, seconds in tiers) or [t[0] for t in tiers] != sorted({t[0] for t in tiers}):
-        raise click.BadParameter(f"{value!r}: limits must rise, and seconds be at least 0")
+    if not all(0 <= seconds <= MAX_DURATION_S for _, seconds in tiers):
+        raise click.BadParameter(f"{value!r}: seconds must be 0 to {MAX_DURATION_S}")
+    limits = [limit for limit, _ in tiers]
+    if any(map(math.isnan, limits)) or limits != sorted(set(limits)):
+        raise click.BadParameter(f"{value!r}: limits must rise")
     return tuple(tiers)
 
 
@@ -57,8 +65,8 @@ def _boot_cpu(ctx: click.Context, param: click.Parameter, value: str) -> tuple[f
         parts = [float(part) for part in value.split(",")]
     except ValueError:
         parts = []
-    if not 1 <= len(parts) <= 2 or not all(0 <= part < math.inf for part in parts):
-        raise click.BadParameter(f"{value!r}: give CPU seconds of at least 0, or two such as 12,1")
+    if not 1 <= len(parts) <= 2 or not all(0 <= part <= MAX_DURATION_S for part in parts):
+        raise click.BadParameter(f"{value!r}: give CPU seconds of at least 0, at most {MAX_DURATION_S}, or two: 12,1")
     if parts[-1] > parts[0]:
         raise click.BadParameter(f"{value!r}: the second, of a replica that stays, must not be above the first")
     return parts[0], parts[1] if len(parts) == 2 else None
@@ -74,10 +82,10 @@ def _boot_cpu(ctx: click.Context, param: click.Parameter, value: str) -> tuple[f
     show_default=True,
     help="How WORKLOAD is written; auto looks at its header, or its ending .yaml.",
 )
-@click.option("--nodes", type=click.IntRange(1), required=True, help="Nodes of the training cluster.")
-@click.option("--gpus-per-node", type=click.IntRange(0), default=8, show_default=True)
-@click.option("--cpus-per-node", type=click.FloatRange(0), default=64, show_default=True)
-@click.option("--memory-per-node", type=click.FloatRange(0), default=512, show_default=True, help="GiB.")
+@click.option("--nodes", type=click.IntRange(1, MAX_NODES), required=True, help="Nodes of the training cluster.")
+@click.option("--gpus-per-node", type=click.IntRange(0, MAX_GPUS_PER_NODE), default=8, show_default=True)
+@click.option("--cpus-per-node", type=Amount(MAX_MILLICORES / 1000), default=64, show_default=True)
+@click.option("--memory-per-node", type=Amount(MAX_POD_BYTES / GIB), default=512, show_default=True, help="GiB.")
 @click.option(
     "--speed-model", type=click.Choice(list(SPEED_MODELS)), help="How fast jobs really are; default by format."
 )
@@ -99,20 +107,24 @@ def _boot_cpu(ctx: click.Context, param: click.Parameter, value: str) -> tuple[f
 @click.option("--place", type=click.Choice(get_args(PlaceName)), help="Instead of each profile's placement.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of scenarios and noise.")
 @click.option(
-    "--replications", type=click.IntRange(1), default=1, show_default=True, help="Runs with seeds from --seed on."
+    "--replications",
+    type=click.IntRange(1, MAX_REPLICATIONS),
+    default=1,
+    show_default=True,
+    help="Runs with seeds from --seed on.",
 )
-@click.option("--start-pause", type=click.FloatRange(0), default=0, help="Seconds before a job's first step.")
+@click.option("--start-pause", type=SECONDS, default=0, help="Seconds before a job's first step.")
 @click.option(
     "--restart-pause",
     callback=_restart_tiers,
     default="0",
     help="Seconds after a preemption, or LIMIT:SECONDS,... by accelerators, such as 1:7,8:30,60.",
 )
-@click.option("--rescale-pause", type=click.FloatRange(0), default=0, help="Seconds a change of size takes.")
-@click.option("--migrate-pause", type=click.FloatRange(0), default=0, help="Seconds a move takes.")
+@click.option("--rescale-pause", type=SECONDS, default=0, help="Seconds a change of size takes.")
+@click.option("--migrate-pause", type=SECONDS, default=0, help="Seconds a move takes.")
 @click.option(
     "--checkpoint-interval",
-    type=click.FloatRange(0),
+    type=SECONDS,
     default=0,
     help="Seconds between checkpoints: a preempted job loses what came after. 0: it loses nothing.",
 )
@@ -125,10 +137,8 @@ def _boot_cpu(ctx: click.Context, param: click.Parameter, value: str) -> tuple[f
     help="CPU seconds of starting one process of the training program (speed model ps-cpu), and of one in a replica "
     "that stays, whose next program is forked from what it has imported: 12,1. Without KEPT it is the same.",
 )
-@click.option(
-    "--speed-noise", type=click.FloatRange(0), default=0, help="Sigma of the lognormal factor on real speeds."
-)
-@click.option("--estimate-noise", type=click.FloatRange(0), default=0, help="Sigma of the factor on durations told.")
+@click.option("--speed-noise", type=SIGMA, default=0, help="Sigma of the lognormal factor on real speeds.")
+@click.option("--estimate-noise", type=SIGMA, default=0, help="Sigma of the factor on durations told.")
 @click.option(
     "--accelerator",
     type=click.Choice(["T4", "A100"]),
@@ -136,10 +146,10 @@ def _boot_cpu(ctx: click.Context, param: click.Parameter, value: str) -> tuple[f
 )
 @click.option("--inference-pool", metavar="FILE|NAME", help="A pool that lends nodes beside WORKLOAD, such as aryl.")
 @click.option("--skip-bad", is_flag=True, help="Leave out bad rows, count and list them.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the numbers here.")
-@click.option("--html", "html_file", type=click.Path(path_type=Path), help="Write a report page here.")
-@click.option("--jobs-csv", "csv_file", type=click.Path(path_type=Path), help="Write one row per job here.")
-@click.option("--jobs", "processes", type=click.IntRange(1), help="Processes; default: one per core.")
+@click.option("--json", "json_file", type=OutputFile(), help="Write the numbers here.")
+@click.option("--html", "html_file", type=OutputFile(), help="Write a report page here.")
+@click.option("--jobs-csv", "csv_file", type=OutputFile(), help="Write one row per job here.")
+@click.option("--jobs", "processes", type=click.IntRange(1, MAX_PROCESSES), help="Processes; default: one per core.")
 @click.option(
     "--list",
     is_flag=True,
@@ -189,6 +199,9 @@ def simulate(
     _known_profiles(settings, parameters)
     try:
         scenario, trace, bad, kind = _load(workload, format_, skip_bad)
+        if scenario and scenario.jobs * replications > MAX_SCENARIO_JOBS:
+            made = f"{replications} times {scenario.jobs} jobs of the scenario"
+            raise click.BadParameter(f"{made}; {MAX_SCENARIO_JOBS} in all are allowed", param_hint="--replications")
         named = speed_model or world or (scenario.speed_model if scenario else None) or DEFAULT_SPEED_MODEL[kind]
         model = speed_model_named(named)
         if accelerator is not None:

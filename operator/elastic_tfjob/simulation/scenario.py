@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
-
+from elastic_tfjob.api.limits import MAX_REPLICAS
 from elastic_tfjob.api.scenario import (
     Arrivals,
     Distribution,
@@ -18,6 +17,7 @@ from elastic_tfjob.api.scenario import (
     Scenario,
     parse_scenario,
 )
+from elastic_tfjob.api.yaml import document
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Node, ReplicaGroup
 from elastic_tfjob.simulation.formats import GIB, WorkloadError
@@ -32,17 +32,19 @@ PEAK_S = 15 * HOUR_S
 def read_scenario(path: Path) -> Scenario:
     """Raises WorkloadError that names the file, the place in it, the value and what is allowed."""
     try:
-        return parse_scenario(yaml.safe_load(path.read_text()))
+        content = document(path.read_text())
     except (OSError, UnicodeDecodeError) as e:
         raise WorkloadError(f"{path}: cannot be read: {e}") from e
-    except yaml.YAMLError as e:
-        raise WorkloadError(f"{path}: not YAML: {e}") from e
+    except ValueError as e:
+        raise WorkloadError(f"{path}: {e}") from e
+    try:
+        return parse_scenario(content)
     except ValueError as e:
         raise WorkloadError(f"{path}: wrong in the scenario:\n{e}") from e
 
 
 def generate(scenario: Scenario, seed: int) -> tuple[WorkloadJob, ...]:
-    """The jobs of one seed."""
+    """The jobs of one seed. Raises WorkloadError where one has more replicas than a job may have."""
     rng = random.Random(seed)
     kinds, weights = scenario.mix, [kind.weight for kind in scenario.mix]
     width = len(str(scenario.jobs - 1))
@@ -54,9 +56,9 @@ def generate(scenario: Scenario, seed: int) -> tuple[WorkloadJob, ...]:
 
 
 def _job(key: str, t: float, kind: JobClass, rng: random.Random) -> WorkloadJob:
-    groups = [_group(kind.workers, WORKER, rng)]
+    groups = [_group(kind.name, kind.workers, WORKER, rng)]
     if kind.ps is not None:
-        groups.append(_group(kind.ps, PS, rng))
+        groups.append(_group(kind.name, kind.ps, PS, rng))
     duration = None if kind.duration_s is None else max(1.0, draw(kind.duration_s, rng))
     deadline = None
     if kind.deadline_factor is not None and duration is not None:
@@ -77,8 +79,11 @@ def _job(key: str, t: float, kind: JobClass, rng: random.Random) -> WorkloadJob:
     )
 
 
-def _group(replicas: Replicas, type_: str, rng: random.Random) -> ReplicaGroup:
-    count = max(1, round(draw(replicas.count, rng)))
+def _group(kind: str, replicas: Replicas, type_: str, rng: random.Random) -> ReplicaGroup:
+    drawn = draw(replicas.count, rng)
+    if not drawn <= MAX_REPLICAS:
+        raise WorkloadError(f"job class {kind}: {drawn:.6g} {type_} replicas drawn; at most {MAX_REPLICAS} are allowed")
+    count = max(1, round(drawn))
     low, high = replicas.min or count, replicas.max or count
     request = Resources(round(replicas.cpus * 1000), round(replicas.memory_gib * GIB), replicas.gpus)
     count = min(max(count, replicas.min or 1), replicas.max or count)

@@ -1,4 +1,5 @@
-"""What docs/add-a-profile.md says works as it stands there: in a plan, in the simulator, and live."""
+"""What docs/add-a-profile.md says works as it stands there: in a plan, in the simulator, and live; with all that the
+tests ask of a profile of this repository."""
 
 import re
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.schedule.round import Planned, Seen, describe_all, plan_round
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
+from elastic_tfjob.scheduling.reasons import WORDS
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import NOTHING_LEARNED
 
@@ -32,11 +34,12 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "add-a-profile.md"
 @pytest.fixture(autouse=True)
 def module(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The page's module, with its line in the registry."""
-    found = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert found is not None
+    source, lines = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     made: dict[str, Any] = {"__name__": "small_first"}
-    exec(found[1], made)
-    monkeypatch.setitem(PROFILES, "small-first", made["SmallFirstParameters"])
+    exec(source, made)
+    tables: dict[str, Any] = {"PROFILES": PROFILES, "WORDS": WORDS}
+    for table, name, value in re.findall(r'^([A-Z]+) = \{\.\.\., "(.+?)": (.+)\}  #', lines, re.MULTILINE):
+        monkeypatch.setitem(tables[table], name, eval(value, made))
     return made
 
 
@@ -50,6 +53,15 @@ def test_it_decides() -> None:
     assert violations(decided) == []
     assert sizes(decided) == {"small": 1, "wide": 4}
     assert sizes(plan("small-first", [node("n", gpus=10)], jobs, most=9)) == {"small": 1, "large": 9}
+
+
+def test_its_reasons_have_codes_and_words() -> None:
+    """As test_reasons asks of each profile; the page's second block has the words."""
+    jobs = [job("wide", workers(4), at=0), job("large", workers(9), at=2, on={"Worker": ("n",) * 9})]
+    decided = plan("small-first", [node("n", gpus=10)], jobs)
+    assert {key: target.why.code for key, target in decided.changes.items()} == {"large": "large", "wide": "fits"}
+    assert str(decided.changes["large"].why) == "has more than 8 replicas, and others wait"
+    assert decided.waiting["large"].code == "short"
 
 
 def test_its_parameters_have_bounds_and_its_needs_follow() -> None:

@@ -96,7 +96,7 @@ class ScaleInFirst:
     def lend(self, round_: Round) -> None:
         for name, pool in round_.snapshot.pools.items():
             lent = [n.name for n in round_.nodes.values() if n.pool == name and n.loan == "loaned"]
-            jobs = [round_.job(entry[4]) for entry in round_.running_in_order()]
+            jobs = round_.running_in_order()
             count = {n: sum(names.count(n) for j in jobs for names in j.placement.values()) for n in lent}
             chosen = sorted(lent, key=lambda n: count[n])[: pool.wanted]
             for j in jobs:

@@ -1,12 +1,14 @@
 """Scenarios: what they draw."""
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from elastic_tfjob.api.scenario import Arrivals, Distribution, parse_scenario
-from elastic_tfjob.simulation.scenario import arrival_times, draw, generate, own_pool
+from elastic_tfjob.simulation.formats import WorkloadError
+from elastic_tfjob.simulation.scenario import arrival_times, draw, generate, own_pool, read_scenario
 
 KIND: dict[str, Any] = {"name": "k", "workers": {"count": 2, "max": 5, "gpus": 1}, "duration_s": 100}
 
@@ -61,12 +63,28 @@ def test_distributions() -> None:
         ({"duration_s": None}, "give duration_s or steps"),
         ({"duration_s": {"uniform": [1, 2], "exponential": 3}}, "exactly one of uniform"),
         ({"workers": {"min": 3, "max": 2}}, "min, 3, is above max, 2"),
+        ({"weight": float("nan")}, "weight should be a finite number"),
+        ({"workers": {"cpus": 1e300}}, "workers.cpus.*1000000"),
+        ({"duration_s": {"lognormal": {"median": 1, "sigma": 1e9}}}, "sigma should be less than or equal to 10"),
         ({"duration_s": None, "steps": 5, "deadline_factor": 2}, "deadline_factor needs duration_s"),
     ],
 )
 def test_what_makes_no_sense_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_scenario({"jobs": 1, "mix": [{**KIND, **change}]})
+
+
+def test_more_replicas_than_a_job_may_have_are_refused() -> None:
+    scenario = parse_scenario({"jobs": 1, "mix": [{**KIND, "workers": {"count": 1e300}}]})
+    with pytest.raises(WorkloadError, match=r"1e\+300 Worker replicas drawn; at most 2000 are allowed"):
+        generate(scenario, 0)
+
+
+def test_a_file_with_a_key_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text("jobs: 1\njobs: 2\n")
+    with pytest.raises(WorkloadError, match="the key 'jobs' is there twice"):
+        read_scenario(file)
 
 
 def test_the_old_name_of_the_speed_model_is_still_read() -> None:

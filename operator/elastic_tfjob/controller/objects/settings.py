@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from elastic_tfjob.api.fields import cut, describe
 from elastic_tfjob.api.limits import MAX_CONFIGURATION_BYTES, MAX_DURATION_S, MAX_PROBLEM_LENGTH, MAX_PROBLEMS
 from elastic_tfjob.api.scenario import wrong_places
-from elastic_tfjob.api.yaml import documents
+from elastic_tfjob.api.yaml import document
 from elastic_tfjob.controller.objects.loan import POOL_LABEL, POOL_NAME
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, build, parse_profile
 from elastic_tfjob.scheduling.stages.lend.none import NoLoans
@@ -173,10 +173,7 @@ def parse_configuration(text: str) -> Configuration:
     wrong there and what was found."""
     if len(text) > MAX_CONFIGURATION_BYTES:
         raise ValueError(f"it has {len(text)} characters, allowed are {MAX_CONFIGURATION_BYTES}")
-    found = documents(text)
-    if len(found) > 1:
-        raise ValueError(f"not YAML: {len(found)} documents, where one is expected")
-    content = found[0] if found else None
+    content = document(text)
     if content is None:
         content = {}
     if not isinstance(content, Mapping):

@@ -1,6 +1,6 @@
 """The scheduling loop: Snapshot, Plan, and for each job whose target changes one patch of its annotation.
 
-No job can stop the others: what fails for one is told in an event of that job, which is left out and tried again later;
+No job can stop the others: one that fails gets an event that says why, is left out, and is tried again later;
 where the core itself fails, plan_search.py finds those that make it fail. What grows with jobs is done in a thread.
 """
 

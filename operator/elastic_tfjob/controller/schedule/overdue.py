@@ -17,7 +17,6 @@ class StopOverdue:
 
     def lend(self, round_: Round) -> None:
         self.lend_as.lend(round_)
-        there = [round_.job(entry[4]) for entry in round_.running_in_order()]
-        for job in (*there, *round_.rescaling()):
+        for job in (*round_.running_in_order(), *round_.rescaling()):
             if any(not self.nodes.isdisjoint(names) for names in round_.placement(job).values()):
                 round_.stop(job, Reason("node-returns"), "reclaim")

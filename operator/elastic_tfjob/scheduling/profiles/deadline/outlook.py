@@ -109,7 +109,7 @@ class Outlook:
 
     def _fixed_probes(self, aside: Mapping[str, Job]) -> float:
         """Share of the cluster of jobs that cannot be stopped and have just started."""
-        fixed = [aside[entry[4]] for entry in self.round.running_in_order() if entry[4] in aside] if aside else []
+        fixed = [aside[job.key] for job in self.round.running_in_order() if job.key in aside] if aside else []
         now, settle_s = self.round.now, self.settings.settle_s
         fresh = [job for job in fixed if job.steps_per_s <= 0 or not settled(job, now, settle_s)]
         return sum(job.holds.dominant_share(self.total) for job in fresh)

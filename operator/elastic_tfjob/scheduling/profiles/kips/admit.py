@@ -28,8 +28,7 @@ def relieve(adjustment: Adjustment) -> None:
                 over.pop(name, None)
     # By node the jobs whose last worker is there, with their places in the order.
     last: dict[str, list[tuple[int, Job]]] = {}
-    for place, entry in enumerate(round_.running_in_order()):
-        job = round_.job(entry[4])
+    for place, job in enumerate(round_.running_in_order()):
         if (name := _last_node(job, round_)) in over:
             last.setdefault(name, []).append((place, job))
     for name, i in over.items():

@@ -20,7 +20,7 @@ class Migrate:
     period_s: float
 
     def __call__(self, round_: Round) -> None:
-        running = [round_.job(entry[4]) for entry in round_.running_in_order()]
+        running = round_.running_in_order()
         classes = {job.key: classify(round_, job, self.alpha) for job in running}
         for key, target in round_.changes.items():
             # Of one that goes on after a stop it is known what its loss said: the next plan would remember it.

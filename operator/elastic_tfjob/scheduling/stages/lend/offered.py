@@ -50,7 +50,7 @@ class BorrowOffered:
 def guests(round_: Round, lent: frozenset[str]) -> list[Guest]:
     """The jobs on these nodes. Only profiles that resize jobs shrink them: others would not let them grow again."""
     shrinks = "resize" in round_.profile.needs and not round_.profile.repack
-    running = [(round_.job(entry[4]), shrinks) for entry in round_.running_in_order()]
+    running = [(job, shrinks) for job in round_.running_in_order()]
     guests = []
     for job, resized in (*running, *((job, False) for job in round_.rescaling())):
         placement = round_.placement(job)

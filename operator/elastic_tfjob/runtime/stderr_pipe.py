@@ -1,4 +1,4 @@
-"""The last words of a program that is prepared: its standard error, on its way to the container's log.
+"""Standard error of a program that is prepared: a pipe on its way to the container's log, which keeps the last lines.
 
 A program that runs writes straight to the container's log. One that is prepared beside it writes through a pipe, whose
 other end marks each line with its generation and keeps the last of them. When it takes over, `restore` gives it the
@@ -31,7 +31,7 @@ def restore() -> None:
             os.close(int(own))
 
 
-class Words:
+class StderrPipe:
     """In the launcher: the standard error of one generation's program. Raises OSError where there can be no pipe."""
 
     def __init__(self, generation: int) -> None:
@@ -45,7 +45,7 @@ class Words:
         self._reads, self.writes = os.pipe()
         self.actions = [(os.POSIX_SPAWN_DUP2, 2, OWN_STDERR), (os.POSIX_SPAWN_DUP2, self.writes, 2)]
         """What posix_spawn is to do with the program's descriptors."""
-        self._thread = threading.Thread(target=self._forward, name="words", daemon=True)
+        self._thread = threading.Thread(target=self._forward, name="stderr", daemon=True)
 
     def begin(self) -> None:
         """The program has the other end now, or there is none: from here on only the pipe's end counts."""
