@@ -295,6 +295,8 @@ def main() -> None:
     made = [{"snapshot": each, "plans": all_decided(each)} for each in snapshots]
     for before, after in zip(known, made, strict=False):
         for case in differences(before["plans"], after["plans"]):
+            if case not in before["plans"]:  # a new profile
+                continue
             print(f"seed {before['snapshot']['seed']}: {case}")
             print(f"  before {json.dumps(before['plans'].get(case))[:400]}")
             print(f"  now    {json.dumps(after['plans'].get(case))[:400]}")
