@@ -128,7 +128,7 @@ def _place(round_: Round, job: Job, counts: Counts, why: Why, below: Below) -> b
         number = len(sizes) if _may_fit(round_, job, counts) else 0
     placed = largest(round_, job, sizes, place, number)
     if placed >= 0:
-        return any(sizes[placed].values())  # a start of nothing takes nothing: it is no progress
+        return round_.placement(job) != held  # a start of nothing, or the size that it has: it is no progress
     return False if held else None
 
 
