@@ -83,7 +83,7 @@ def test_every_answer_is_as_the_document_says(address: str, operation: str, mode
     )
     @given(OPERATIONS[operation].as_strategy(generation_mode=mode))
     def ask(case: Any) -> None:
-        answer = case.call(base_url=address)
+        answer = case.call(base_url=address, timeout=600)
         case.validate_response(answer, excluded_checks=[positive_data_acceptance] if operation == "whatIf" else [])
         statuses.add(answer.status_code)
 
