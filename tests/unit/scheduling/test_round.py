@@ -17,8 +17,7 @@ from elastic_tfjob.scheduling.snapshot import Job, Node, Pool, Snapshot
 from elastic_tfjob.scheduling.toolkit.apply_sizes import apply_sizes
 from elastic_tfjob.scheduling.toolkit.declared_size import FixedSize
 
-from . import build as small
-from .build import job, node, plan, workers
+from .build import job, node, plan, servers, snapshot, workers
 from .invariants import violations
 
 
@@ -214,11 +213,9 @@ def test_only_what_gives_room_back_lets_failed_starts_be_tried_again() -> None:
 
 def test_a_size_that_a_job_has_already_is_no_progress() -> None:
     """Where one of its larger sizes has fewer of a type, it is tried; again and again, the round would not end."""
-    has = {"PS": ("n", "n"), "Worker": ("n", "n")}
-    job = small.job("a", small.servers(2, 1, 4), small.workers(1, 1, 4, gpus=0, cpus=1), on=has)
-    round_ = Round(
-        small.snapshot([small.node("n", cpus=4)], [job]), small.build("deadline", small.parse_profile("deadline", {}))
-    )
+    has: dict[str, tuple[str, ...]] = {"PS": ("n", "n"), "Worker": ("n", "n")}
+    runs = job("a", servers(2, 1, 4), workers(1, 1, 4, gpus=0, cpus=1), on=has)
+    round_ = Round(snapshot([node("n", cpus=4)], [runs]), build("deadline", parse_profile("deadline", {})))
     sizes = [{"PS": 4, "Worker": 2}, {"PS": 2, "Worker": 2}, {"PS": 3, "Worker": 1}, {"PS": 1, "Worker": 1}]
-    apply_sizes(round_, [job], sizes[:1], "more", below=lambda *_: sizes)
-    assert round_.placement(job) == has
+    apply_sizes(round_, [runs], sizes[:1], "more", below=lambda *_: sizes)
+    assert round_.placement(runs) == has
