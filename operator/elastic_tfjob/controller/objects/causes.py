@@ -13,7 +13,7 @@ from elastic_tfjob.api.fields import Fields
 from elastic_tfjob.api.limits import MAX_VALUE
 from elastic_tfjob.scheduling.causes import CAUSES, Cause
 
-__all__ = ["CAUSES_ANNOTATION", "Causes", "causes_json", "read_causes"]
+__all__ = ["CAUSES_ANNOTATION", "Causes", "by_generation", "causes_json", "read_causes"]
 
 CAUSES_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/causes"
 
@@ -31,6 +31,11 @@ def causes_json(causes: Causes) -> str | None:
 
 def read_causes(text: str | None) -> Causes:
     """What was written; what makes no sense counts as not there: never raises."""
+    return {generation: cause for generation, word in by_generation(text).items() for cause in CAUSES if cause == word}
+
+
+def by_generation(text: str | None) -> dict[int, object]:
+    """The values of an object whose keys are generations; none where it is no such object or too large."""
     if text is None or len(text) > MAX_VALUE:
         return {}
     try:
@@ -38,5 +43,4 @@ def read_causes(text: str | None) -> Causes:
         names = [name for name in raw.names(_MOST) if len(name) <= _DIGITS and name.isascii() and name.isdecimal()]
     except ValueError:
         return {}
-    said = {int(name): raw.any(name) for name in names}
-    return {generation: cause for generation, word in said.items() for cause in CAUSES if cause == word}
+    return {int(name): raw.any(name) for name in names}

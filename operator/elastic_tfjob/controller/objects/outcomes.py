@@ -12,6 +12,7 @@ import orjson
 
 from elastic_tfjob.api.fields import Fields
 from elastic_tfjob.api.limits import MAX_GENERATION, MAX_RATE, MAX_VALUE
+from elastic_tfjob.controller.objects.causes import by_generation
 
 __all__ = [
     "EXPECTS_ANNOTATION",
@@ -27,8 +28,6 @@ __all__ = [
 EXPECTS_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/expects"
 OUTCOMES_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/outcomes"
 
-_MOST: Final = 32
-_DIGITS: Final = 10
 _SLOWEST: Final = 1e-9
 """Steps per second by which others can be divided."""
 
@@ -81,22 +80,15 @@ def outcomes_json(outcomes: Outcomes) -> str | None:
 
 def read_outcomes(text: str | None) -> Outcomes:
     """What was written; what makes no sense counts as not there: never raises."""
-    if text is None or len(text) > MAX_VALUE:
-        return {}
-    try:
-        raw = Fields(orjson.loads(text))
-        names = [name for name in raw.names(_MOST) if len(name) <= _DIGITS and name.isascii() and name.isdecimal()]
-    except ValueError:
-        return {}
     found: dict[int, Outcome] = {}
-    for name in names:
+    for generation, value in by_generation(text).items():
         try:
-            each = Fields(raw.any(name))
-            expected, measured = _rate(each, "expected"), _rate(each, "measured")
+            fields = Fields(value)
+            expected, measured = _rate(fields, "expected"), _rate(fields, "measured")
         except ValueError:
             continue
         if expected is not None and measured is not None:
-            found[int(name)] = Outcome(expected, measured)
+            found[generation] = Outcome(expected, measured)
     return found
 
 
