@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -202,9 +203,12 @@ def main() -> None:
     parser.add_argument("--drain", type=float, default=5.0, metavar="SECONDS")
     options = parser.parse_args()
 
-    ending = threading.Event()
+    # Any thread may get a signal, and a main thread that waits for a lock is not woken by that: a pipe wakes it.
+    told, teller = os.pipe()
+    os.set_blocking(teller, False)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ending.set())
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(teller)
     version = newest(options.model_dir)
     if version is None:
         version = 1
@@ -212,9 +216,9 @@ def main() -> None:
     server = Server(("", options.port), options.model_dir, version)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
     print(json.dumps({"serving": NAME, "version": version, "port": server.server_port}), flush=True)
-    ending.wait()
+    os.read(told, 1)
     server.ready = False
-    threading.Event().wait(options.drain)
+    time.sleep(options.drain)
     server.shutdown()
     server.server_close()
     sys.exit(0 if server.finish() else f"requests were not answered within {FINISH_S} s")

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from elastic_tfjob.exporter.files import status
 from elastic_tfjob.exporter.metrics import Progress
+from elastic_tfjob.runtime.sigterm import Sigterm
 
 
 def handler(directory: Path) -> type[BaseHTTPRequestHandler]:
@@ -79,9 +79,16 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, default=Path("/elastic-tfjob"), help="where launcher and program write")
     parser.add_argument("--port", type=int, default=9465)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    sigterm = Sigterm()
+    threading.Thread(target=_end_at, args=(sigterm,), daemon=True).start()
     with Server(options.port, options.dir) as server:
         server.serve_forever(poll_interval=3600)  # how often it would look whether it is to end
+
+
+def _end_at(sigterm: Sigterm) -> None:
+    while not sigterm.wait():
+        pass
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import threading
 import time
 from typing import Any
 
 from elastic_tfjob.runtime import preload, stderr_pipe
+from elastic_tfjob.runtime.sigterm import Sigterm
 
 CHIEF_S = 20.0
 """How long a server outlives its own SIGTERM for the chief's sake; less than the usual grace period of 30 s."""
@@ -24,8 +23,7 @@ def serve(cluster: Any, job_name: str, task_index: int, chief: str = "chief") ->
     """
     import tensorflow as tf  # noqa: PLC0415
 
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    sigterm = Sigterm()
     server = tf.distribute.Server(cluster, job_name=job_name, task_index=task_index)
     preload.tell()
     stderr_pipe.restore()
@@ -33,7 +31,7 @@ def serve(cluster: Any, job_name: str, task_index: int, chief: str = "chief") ->
     # Looked up now and then, not at the end: a pod that is being deleted has no name any more.
     host, port = cluster.task_address(chief, 0).rsplit(":", 1)
     address = None
-    while not ended.wait(1.0 if address is None else 3600.0):
+    while not sigterm.wait(1.0 if address is None else None):
         if address is None:
             address = _resolve(host, int(port))
     # As a replica that the operator replaces (another generation runs beside) there is no chief that saves: the
