@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Final, Literal
+
+from propcache.api import cached_property
 
 from elastic_tfjob.scheduling.causes import Cause
 from elastic_tfjob.scheduling.forecasts import Forecasts, expected_rate

@@ -294,20 +294,20 @@ class Round:
         """Give a running job this size, with new nodes for replicas whose node the cluster has lost. `cause` where the
         sizes do not tell it."""
         self.act(job)
-        nodes = self.snapshot.nodes
-        wanted = shrunk(job.placement, counts)
+        nodes, held = self.snapshot.nodes, self.placement(job)
+        wanted = shrunk(held, counts)
         missing = {t: [k for k, name in enumerate(names) if name not in nodes] for t, names in wanted.items()}
         kept = {t: tuple(name for name in names if name in nodes) for t, names in wanted.items()}
         leaving = {
             t: (*(names[k] for k in missing.get(t, ())), *names[len(wanted.get(t, ())) :])
-            for t, names in job.placement.items()
+            for t, names in held.items()
         }
         add = lacking(kept, counts)
         room = self.room
         mark = room.mark()
         self._forget_failed()
         room.give(job.spec, leaving)
-        room.book_cpu(job.spec, job.placement, job.cpu, -1)
+        room.book_cpu(job.spec, held, self.cpu(job), -1)
         added = self.profile.place.place(job.spec, add, room, kept) if add else UNPLACED
         if added is None:
             room.rollback(mark)

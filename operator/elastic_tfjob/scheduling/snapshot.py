@@ -8,8 +8,9 @@ whenever they are not there. A plan never depends on whether they were.
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal, Protocol, TypeVar, cast
+
+from propcache.api import cached_property
 
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Taint
 from elastic_tfjob.scheduling.memory import Memory

@@ -87,3 +87,22 @@ def test_a_rescaling_job_holds_its_room_and_is_left_alone() -> None:
 
     rescaling = replace(job("r", duration=99, on={"Worker": ("n",)}), phase="rescaling")
     assert plan("srtf", [node("n", gpus=1)], [rescaling, job("short", duration=1)]).changes == {}
+
+
+class TestLostNodes:
+    nodes = (node("n1", gpus=4),)
+
+    def test_room_that_the_steps_make_serves_replicas_of_lost_nodes_in_the_same_round(self) -> None:
+        lost = job("lost", workers(2), on={"Worker": ("n0", "n0")})
+        large = job("large", workers(4, low=1), on={"Worker": ("n1",) * 4})
+        decided = plan("drf", self.nodes, [lost, large])
+        assert decided.changes["lost"].nodes == {"Worker": ("n1", "n1")}
+        assert decided.changes["lost"].cause == "repair"
+        assert decided.changes["large"].nodes == {"Worker": ("n1", "n1")}
+
+    def test_a_job_that_a_step_makes_smaller_leaves_its_lost_node(self) -> None:
+        lost = job("lost", workers(3, low=1), on={"Worker": ("n0",) * 3})
+        large = job("large", workers(4, low=1), on={"Worker": ("n1",) * 4})
+        decided = plan("drf", self.nodes, [lost, large])
+        assert decided.changes["lost"].nodes == {"Worker": ("n1", "n1")}
+        assert decided.changes["large"].nodes == {"Worker": ("n1", "n1")}

@@ -7,7 +7,7 @@ from elastic_tfjob.scheduling.causes import Cause
 from elastic_tfjob.scheduling.nodes import ANY_NODE
 from elastic_tfjob.scheduling.reasons import Reason, added
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Snapshot
+from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Placement, Snapshot, counts_of
 from elastic_tfjob.scheduling.toolkit.sizes import Downward, largest
 
 
@@ -28,7 +28,7 @@ class RepairCandidates:
             self.lent.pop(before.spec.key, None)
         if after is None or not after.placement:
             return
-        if outside_bounds(after) is not None or lost_nodes(after, self.nodes):
+        if outside_bounds(after) is not None or lost_nodes(after.placement, self.nodes):
             self.keys[after.spec.key] = None
         if after.cpu:
             self.lent[after.spec.key] = None
@@ -53,11 +53,9 @@ def outside_bounds(job: Job) -> Counts | None:
     return None if nearest == held else nearest
 
 
-def lost_nodes(job: Job, nodes: Mapping[str, Node]) -> list[str]:
-    """Nodes of the job that the cluster does not have any more (or that are not ready, or cordoned)."""
-    return sorted(
-        {name for names in job.placement.values() for name in names if name not in nodes and name != ANY_NODE}
-    )
+def lost_nodes(placement: Placement, nodes: Mapping[str, Node]) -> list[str]:
+    """Nodes in it that the cluster does not have any more (or that are not ready, or cordoned)."""
+    return sorted({name for names in placement.values() for name in names if name not in nodes and name != ANY_NODE})
 
 
 def repair(round_: Round, candidates: RepairCandidates) -> None:
@@ -70,19 +68,36 @@ def repair(round_: Round, candidates: RepairCandidates) -> None:
         job = round_.job(key)
         if job.phase != "running" or not round_.placement(job):
             continue
-        bounds, lost = outside_bounds(job), lost_nodes(job, round_.snapshot.nodes)
-        if bounds is None and not lost:
+        bounds = outside_bounds(job)
+        if bounds is None and not lost_nodes(job.placement, round_.snapshot.nodes):
             if job.cpu and not round_.profile.adjusts_cpu:
                 round_.assign(job, job.placement, Reason("cpu-as-requested"))
             continue
         wanted = bounds if bounds is not None else {t: n for t, n in job.counts.items() if n}
-        why, cause = repair_reason(job, round_.snapshot.nodes)
-        if round_.repair(job, wanted, why, cause):
-            continue
-        round_.unmet[key] = wanted
-        if lost and job.spec.resizable:
-            fewer = added(why, fewer=True)
-            largest(round_, job, Downward(job, wanted), partial(_repaired, round_, job, fewer, cause))
+        if not _repair(round_, job, wanted):
+            round_.unmet[key] = wanted
+
+
+def repair_late(round_: Round) -> None:
+    """The same for those that had no room when the round began, at the size that its steps have given them."""
+    for key, wanted in round_.unmet.items():
+        job = round_.job(key)
+        held = round_.placement(job)
+        if held == job.placement:
+            _repair(round_, job, wanted)
+        elif lost_nodes(held, round_.snapshot.nodes):
+            _repair(round_, job, counts_of(held))
+
+
+def _repair(round_: Round, job: Job, wanted: Counts) -> bool:
+    """Whether the job has this size now; where it has lost nodes it may be left with a smaller one."""
+    why, cause = repair_reason(job, round_.snapshot.nodes)
+    if round_.repair(job, wanted, why, cause):
+        return True
+    if job.spec.resizable and lost_nodes(job.placement, round_.snapshot.nodes):
+        fewer = added(why, fewer=True)
+        largest(round_, job, Downward(job, wanted), partial(_repaired, round_, job, fewer, cause))
+    return False
 
 
 def _repaired(round_: Round, job: Job, why: Reason, cause: Cause, counts: Counts) -> bool:
@@ -91,7 +106,7 @@ def _repaired(round_: Round, job: Job, why: Reason, cause: Cause, counts: Counts
 
 def repair_reason(job: Job, nodes: Mapping[str, Node]) -> tuple[Reason, Cause]:
     """Why a running job cannot stay as it is: its bounds, or somebody, ask for another size, or nodes are lost."""
-    lost = lost_nodes(job, nodes)
+    lost = lost_nodes(job.placement, nodes)
     asked = {"by": job.spec.asked} if outside_bounds(job) is not None else {}
     if lost:
         return Reason("lost", {"gone": tuple(lost), **asked}), "repair"

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import isfinite
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from propcache.api import cached_property
 
 from elastic_tfjob.scheduling.forecasts import prediction_of
 from elastic_tfjob.scheduling.profiles.deadline.increments import CurveIncrements
