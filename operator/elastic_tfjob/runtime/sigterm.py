@@ -22,7 +22,7 @@ class Sigterm:
         signal.set_wakeup_fd(teller, warn_on_full_buffer=False)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Whether SIGTERM came within this time. May be False earlier, when another signal came; None: wait for ever."""
+        """Whether SIGTERM came within this time (None: wait for ever). May be False earlier: another signal came."""
         if not select.select([self._told], [], [], seconds)[0]:
             return False
         return signal.SIGTERM in os.read(self._told, 4096)

@@ -37,7 +37,7 @@ def cause_of(before: Mapping[str, int], after: Mapping[str, int], *, moved: bool
     `stopped`: the job was stopped before."""
     if not any(after.values()):
         return "preempt"
-    if not any(before.values()):
+    if not before or not any(before.values()):
         return "resume" if stopped else "start"
     if before != after:
         types = before.keys() | after.keys()

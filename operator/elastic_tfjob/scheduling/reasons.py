@@ -117,7 +117,7 @@ def as_reason(why: Why) -> Reason:
 def added(why: Why, **facts: Fact) -> Reason:
     """The reason with these facts, too."""
     known = as_reason(why)
-    return Reason(known.code, {**known.facts, **facts})
+    return Reason(known.code, {**known.facts, **facts}) if facts else known
 
 
 def sized(why: Why, was: Counts, now: Counts) -> Reason:

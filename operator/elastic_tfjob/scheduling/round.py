@@ -238,7 +238,8 @@ class Round:
         room, place = self.room, self.profile.place
         mark = room.mark()
         held, cpu = self.placement(job), self.cpu(job)
-        room.book_cpu(job.spec, held, cpu, -1)
+        if cpu:
+            room.book_cpu(job.spec, held, cpu, -1)
         gives_back = self.profile.repack or bool(cpu)
         nodes: Placement | None
         if self.profile.repack:
@@ -299,8 +300,7 @@ class Round:
         missing = {t: [k for k, name in enumerate(names) if name not in nodes] for t, names in wanted.items()}
         kept = {t: tuple(name for name in names if name in nodes) for t, names in wanted.items()}
         leaving = {
-            t: (*(names[k] for k in missing.get(t, ())), *names[len(wanted.get(t, ())) :])
-            for t, names in held.items()
+            t: (*(names[k] for k in missing.get(t, ())), *names[len(wanted.get(t, ())) :]) for t, names in held.items()
         }
         add = lacking(kept, counts)
         room = self.room

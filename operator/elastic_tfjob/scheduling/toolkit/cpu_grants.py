@@ -1,19 +1,18 @@
 """CPU beyond what replicas request: idle CPU of their nodes, lent in place."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Cpu, Job
+from elastic_tfjob.scheduling.snapshot import UNPLACED, Cpu, Job
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """One replica that could use up to `want` millicores where it is."""
 
     job: Job
     type: str
-    index: int
+    replica: int
     want: int
 
 
@@ -37,20 +36,23 @@ class Grants:
     def water_fill(self, claims: Iterable[Claim], least: float = 0.0) -> None:
         """Fill the claims from what is idle on their nodes, where that is at least this part of the node's CPU."""
         room, per_node = self._round.room, dict[int, list[Claim]]()
+        job, placement = None, UNPLACED
         for claim in claims:
-            names = self._round.placement(claim.job).get(claim.type, ())
-            at = room.index.get(names[claim.index]) if claim.index < len(names) else None
+            if claim.job is not job:  # those of a job come together
+                job, placement = claim.job, self._round.placement(claim.job)
+            names = placement.get(claim.type, ())
+            at = room.index.get(names[claim.replica]) if claim.replica < len(names) else None
             if at is not None and room.cpu[at] > 0:
                 per_node.setdefault(at, []).append(claim)
         for at, there in per_node.items():
             if room.cpu[at] < least * room.usable[at].cpu:
                 continue
-            held = [self.held(c.job, c.type, c.index) for c in there]
+            held = [self.held(c.job, c.type, c.replica) for c in there]
             level = water_fill(room.cpu[at], held, [c.want for c in there])
             room.take_cpu(at, sum(level) - sum(held))
             for claim, before, after in zip(there, held, level, strict=True):
                 if after > before:
-                    key = (claim.job.key, claim.type, claim.index)
+                    key = (claim.job.key, claim.type, claim.replica)
                     self._extra[key] = self._extra.get(key, 0) + after - before
                     self.jobs[claim.job.key] = claim.job
 

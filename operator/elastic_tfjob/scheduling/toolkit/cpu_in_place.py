@@ -102,7 +102,7 @@ def raise_busy(lending: CpuInPlace) -> None:
     lending.short = [
         round_.job(key)
         for key, each in claims.items()
-        if not each or any(grants.held(c.job, c.type, c.index) < c.want for c in each)
+        if not each or any(grants.held(c.job, c.type, c.replica) < c.want for c in each)
     ]
 
 

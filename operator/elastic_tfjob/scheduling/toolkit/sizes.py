@@ -36,8 +36,12 @@ class Downward:
     def __init__(self, job: Job, counts: Counts) -> None:
         minimum = job.spec.minimum
         self._counts = counts
-        self._least = {type_: min(counts.get(type_, 0), minimum.get(type_, 0)) for type_ in (WORKER, PS)}
-        self._number = 1 + max(counts.get(type_, 0) - n for type_, n in self._least.items())
+        self._least: dict[str, int] = {}
+        self._number = 1
+        for type_ in (WORKER, PS):
+            n = counts.get(type_, 0)
+            least = self._least[type_] = min(n, minimum.get(type_, 0))
+            self._number = max(self._number, 1 + n - least)
 
     def __len__(self) -> int:
         return self._number
@@ -45,6 +49,8 @@ class Downward:
     def __getitem__(self, k: int, /) -> Counts:
         if not 0 <= k < self._number:
             raise IndexError(f"size {k} of {self._number}")
+        if not k:
+            return self._counts
         least = self._least
         return {type_: max(least[type_], n - k) if type_ in least else n for type_, n in self._counts.items()}
 

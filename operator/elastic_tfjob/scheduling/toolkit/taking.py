@@ -8,7 +8,7 @@ from elastic_tfjob.scheduling.plan import Target
 from elastic_tfjob.scheduling.reasons import Reason, added
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Node, counts_of
+from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Node, Shape, counts_of
 from elastic_tfjob.scheduling.toolkit.sizes import some_fewer
 
 Rank = tuple[float, ...]
@@ -64,6 +64,7 @@ class Taking:
         self._known: dict[bool, tuple[list[tuple[Rank, str]], Resources]] = {}
         """Donors by rank, and an upper bound of what could be free; without and with what they need."""
         self._in_vain: list[tuple[JobSpec, bool]] = []
+        self._holdable: dict[tuple[Shape, tuple[str, ...]], bool] = {}
 
     def take(self, job: Job, demand: Counts, why: Reason, attempt: Callable[[], bool], *, needed: bool) -> bool:
         """Take replicas from others, few at a time, until `attempt` succeeds; all or nothing.
@@ -75,7 +76,8 @@ class Taking:
         if known is None:
             known = self._known[needed] = self._find(needed)
         heap, reachable = known
-        if not heap or not job.spec.demand(demand).within(reachable) or not self._could_hold(job.spec, demand):
+        asks = job.spec.minimum_demand if demand is job.spec.minimum else job.spec.demand(demand)
+        if not heap or not asks.within(reachable) or not self._could_hold(job.spec, demand):
             return False
         mark, before = round_.room.mark(), dict[str, Target | None]()
         passed_over: list[tuple[Rank, str]] = []
@@ -125,8 +127,13 @@ class Taking:
 
     def _could_hold(self, spec: JobSpec, demand: Counts) -> bool:
         """Whether some node would hold a replica of each type if nothing of ours were there."""
-        room = self._round.room
-        return all(room.largest_empty_fit(group.request) for group in spec.groups if demand.get(group.type))
+        types = tuple(group.type for group in spec.groups if demand.get(group.type))
+        known = self._holdable.get((spec.shape, types))
+        if known is None:
+            room = self._round.room
+            known = all(room.largest_empty_fit(group.request) for group in spec.groups if group.type in types)
+            self._holdable[spec.shape, types] = known
+        return known
 
     def _find(self, needed: bool) -> tuple[list[tuple[Rank, str]], Resources]:
         """Jobs that start in this round can give: better than to be shrunk in the next."""

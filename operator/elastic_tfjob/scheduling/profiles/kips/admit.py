@@ -14,6 +14,8 @@ from elastic_tfjob.scheduling.toolkit.refusal import lacks
 from elastic_tfjob.scheduling.toolkit.repair import repair_reason
 from elastic_tfjob.scheduling.toolkit.sizes import Downward, largest, movable
 
+AS_DECLARED, GIVEN_ROOM = Reason("as-declared"), Reason("given-room")
+
 
 def relieve(adjustment: Adjustment) -> None:
     """Where nodes hold more than they have (a shrink that another job counted on was refused), shrink there."""
@@ -104,12 +106,12 @@ def admit(adjustment: Adjustment) -> None:
 
 def _start(adjustment: Adjustment, job: Job) -> bool:
     round_, taking, declared = adjustment.round, adjustment.taking, job.spec.declared
-    less = Reason("less-room", {"declared": declared})
 
     def start(counts: Counts) -> bool:
-        return round_.start(job, counts, Reason("as-declared") if counts == declared else less)
+        why = AS_DECLARED if counts == declared else Reason("less-room", {"declared": declared})
+        return round_.start(job, counts, why)
 
-    if largest(round_, job, Downward(job, declared), start) >= 0:
+    if not nowhere(round_, job.spec) and largest(round_, job, Downward(job, declared), start) >= 0:
         taking.started(job)
         return True
     least = job.spec.minimum
@@ -121,12 +123,18 @@ def _start(adjustment: Adjustment, job: Job) -> bool:
         job,
         least,
         Reason("makes-room", {"job": job.key, "waits_s": waited}),
-        lambda: round_.start(job, least, Reason("given-room")),
+        lambda: round_.start(job, least, GIVEN_ROOM),
         needed=impatient,
     ):
         return True
     taking.failed(job.spec, needed=impatient)
     return False
+
+
+def nowhere(round_: Round, spec: JobSpec) -> bool:
+    """Whether surely no node holds one replica of a type that the job must have, whatever its size."""
+    least = spec.minimum
+    return any(least[group.type] and round_.room.none_holds(group.request) for group in spec.groups)
 
 
 def ever_fits(round_: Round, spec: JobSpec) -> bool:

@@ -24,7 +24,10 @@ class IdleFirst:
         if not donor.spec.elastic or not held:
             return False
         floor = self.floor(donor, needed)
-        if all(len(names) <= floor.get(t, 0) for t, names in held.items()):
+        for type_, names in held.items():
+            if len(names) > floor.get(type_, 0):
+                break
+        else:
             return False
         if not donor.placement:
             return True

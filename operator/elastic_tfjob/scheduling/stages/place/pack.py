@@ -26,13 +26,14 @@ class Pack:
     totals_only: bool = False
 
     def place(self, spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement) -> Placement | None:
+        for group in spec.groups:
+            if add.get(group.type) and room.none_holds(group.request):
+                return None
         demand = spec.demand(add)
         if not room.fits_total(demand):
             return None
-        added = [group for group in spec.groups if add.get(group.type)]
-        if any(room.none_holds(group.request) for group in added):
-            return None
-        return pack(spec, add, room, beside, {group.type: room.allowed(spec, group.type) for group in spec.groups})
+        where = {group.type: room.allowed(spec, group.type) for group in spec.groups}
+        return pack(spec, add, room, beside, where, demand=demand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +43,30 @@ class PackApart(Pack):
     def place(self, spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement) -> Placement | None:
         if not any(room.admission.lent(spec, group.type) for group in spec.groups):
             return Pack.place(self, spec, add, room, beside)
-        if not room.fits_total(spec.demand(add)):
+        demand = spec.demand(add)
+        if not room.fits_total(demand):
             return None
         for where in Apart().wheres(spec, room, beside):
-            found = pack(spec, add, room, beside, where)
+            found = pack(spec, add, room, beside, where, demand=demand)
             if found is not None:
                 return found
         return None
 
 
-def pack(spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement, where: Where) -> Placement | None:
-    """On these nodes alone."""
+def pack(
+    spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement, where: Where, *, demand: Resources
+) -> Placement | None:
+    """On these nodes alone. `demand` is what all of `add` ask for together."""
     allowed = in_all(where.values())
-    demand, added = spec.demand(add), [group for group in spec.groups if add.get(group.type)]
     own = own_nodes(beside, room)
     whole = next((i for i in own if room.holds(i, demand)), None) if own else None
     if whole is None:
         whole = room.first(demand, allowed)
     if whole is not None and (allowed is None or whole in allowed):
         name = room.nodes[whole].name
-        for group in spec.groups:
-            n = add.get(group.type, 0)
-            if n:
-                room.take_replicas(whole, group, n)
+        room.take_from(whole, demand, add.get(PS, 0))
         return {type_: (name,) * n for type_, n in add.items() if n}
+    added = [group for group in spec.groups if add.get(group.type)]
     # Accelerators are on few nodes: what needs none must not take the CPU beside them.
     ps_first = largest_first = added
     if len(added) > 1:
