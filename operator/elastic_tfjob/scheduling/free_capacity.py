@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Literal
 
 from elastic_tfjob.scheduling.admission import Admission
+from elastic_tfjob.scheduling.by_resource import ByResource
 from elastic_tfjob.scheduling.nodes import mean_allocated, merged, usable_nodes
 from elastic_tfjob.scheduling.placements import replicas_per_node
 from elastic_tfjob.scheduling.resources import NOTHING, Resources, maximal
@@ -30,8 +31,6 @@ Rank = Literal["least-free", "least-allocated", "fewest-ps"]
 LeastAllocated score; or by parameter servers on them, the freest first among equals. All ascending."""
 
 MANY = 1 << 30
-FEW = 8
-"""One in so many nodes is few enough to sort them rather than to go through all in order."""
 Key = tuple[float, float, float, int]
 
 
@@ -75,12 +74,7 @@ class FreeCapacity:
         self._elsewhere = held
         self._keys: list[Key] = [self._key(i) for i in range(len(nodes))]
         self._order: list[Key] = sorted(self._keys)
-        self._by_free: list[list[int]] = [
-            sorted(free * len(nodes) + i for i, free in enumerate(each))
-            for each in ((self.cpu, self.memory, self.accelerators) if self.rank == "fewest-ps" else ())
-        ]
-        """Nodes by what they have free of each resource: of a full cluster, few have what is asked for. As `free *
-        nodes + i`, since numbers compare faster than pairs."""
+        self._by_resource = ByResource(self.cpu, self.memory, self.accelerators) if self.rank == "fewest-ps" else None
         self._largest = maximal(self.usable)
         self.admission = Admission(nodes)
 
@@ -175,15 +169,8 @@ class FreeCapacity:
                 del self._elsewhere[i]
             return
         cpu, memory, accelerators, pods, storage = taken
-        if self._by_free:
-            by_cpu, by_memory, by_accelerators = self._by_free
-            count = len(self.nodes)
-            if cpu:
-                reorder(by_cpu, self.cpu[i] * count + i, cpu * count)
-            if memory:
-                reorder(by_memory, self.memory[i] * count + i, memory * count)
-            if accelerators:
-                reorder(by_accelerators, self.accelerators[i] * count + i, accelerators * count)
+        if self._by_resource:
+            self._by_resource.take(i, (self.cpu[i], self.memory[i], self.accelerators[i]), taken)
         self.cpu[i] -= cpu
         self.memory[i] -= memory
         self.accelerators[i] -= accelerators
@@ -306,7 +293,7 @@ class FreeCapacity:
 
     def first(self, demand: Resources, allowed: frozenset[int] | None) -> int | None:
         """The first node in the order of `rank` that holds `demand`."""
-        few = self._few(demand)
+        few = self._by_resource.few(demand) if self._by_resource else None
         cpu, memory, accelerators = self.cpu, self.memory, self.accelerators
         want_cpu, want_memory, want_accelerators, want_pods, want_storage = demand
         if few is not None:
@@ -336,30 +323,15 @@ class FreeCapacity:
 
     def holding(self, demand: Resources) -> Iterator[int]:
         """The nodes that hold `demand`, in the order of `rank`. Taking while iterating moves nodes."""
-        few = self._few(demand)
+        few = self._by_resource.few(demand) if self._by_resource else None
         if few is not None:
             return iter(sorted((i for i in few if self.holds(i, demand)), key=self._key))
         return (key[3] for key in self._order if self.holds(key[3], demand))
 
-    def _few(self, demand: Resources) -> list[int] | None:
-        """Unordered superset of the nodes that hold `demand`; None if those are many."""
-        count = len(self.nodes)
-        least, fewest, start = count // FEW, None, 0
-        for nodes, want in zip(self._by_free, demand, strict=False):
-            at = bisect_left(nodes, want * count)
-            if len(nodes) - at <= least:
-                least, fewest, start = len(nodes) - at, nodes, at
-                if not least:
-                    return []
-        return None if fewest is None else [each % count for each in fewest[start:]]
-
     def none_holds(self, request: Resources) -> bool:
-        """Whether surely no node holds it, which is seen at once. Needs rank `fewest-ps`."""
-        count = len(self.nodes)
-        for nodes, want in zip(self._by_free, request, strict=False):  # noqa: SIM110 - `any` takes twice the time
-            if not nodes or nodes[-1] < want * count:
-                return True
-        return False
+        """Whether surely no node holds it, which is seen at once; False where it takes a search (rank `fewest-ps` knows
+        at once)."""
+        return self._by_resource is not None and self._by_resource.none_holds(request)
 
     def largest_empty_fit(self, demand: Resources) -> bool:
         """Whether some node without any of our jobs would hold `demand`."""
@@ -379,12 +351,6 @@ class FreeCapacity:
             for j in range(start, k):
                 yield order[j][3]
             k = start
-
-
-def reorder(nodes: list[int], key: int, taken: int) -> None:
-    """Move a node in a sorted list of keys, which is smaller by `taken` now."""
-    del nodes[bisect_left(nodes, key)]
-    insort(nodes, key - taken)
 
 
 def room_view(rank: Rank, totals_only: bool) -> Callable[[Snapshot], FreeCapacity]:
