@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from elastic_tfjob.controller import LEASE_NAME
+from elastic_tfjob.simulation.options import Amount
 
 LAZY = {
     "auto": "elastic_tfjob.commands.change",
@@ -139,12 +140,24 @@ def crd() -> None:
 @click.option("--gang-scheduler-name", default="", help="volcano, or the name of a scheduler with scheduler-plugins.")
 @click.option(
     "--controller-threads",
+    type=click.IntRange(1, 1000),
     default=32,
     show_default=True,
     help="Jobs and API requests in flight of a namespace; of all, twice that.",
 )
-@click.option("--kube-api-qps", default=0.0, help="API requests a second. Default: as many as the server admits.")
-@click.option("--kube-api-burst", default=100, show_default=True, help="Requests at once, where there is a QPS limit.")
+@click.option(
+    "--kube-api-qps",
+    type=Amount(100_000, least=-1),
+    default=0.0,
+    help="API requests a second. Default (0, or -1 as in client-go): as many as the server admits.",
+)
+@click.option(
+    "--kube-api-burst",
+    type=click.IntRange(1, 100_000),
+    default=100,
+    show_default=True,
+    help="Requests at once, where there is a QPS limit.",
+)
 @click.option("--config-map", default="", help="NAMESPACE/NAME of the ConfigMap with the key config.yaml.")
 @click.option(
     "--status-via",

@@ -9,8 +9,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from click.testing import CliRunner
 from structlog.testing import capture_logs
 
+from elastic_tfjob.cli import main
 from elastic_tfjob.controller import operator as operator_module
 from elastic_tfjob.controller.job.decision import Create, Decision, Event, Observed, Settings
 from elastic_tfjob.controller.job.pods import replica_labels
@@ -510,3 +512,20 @@ async def test_priority_classes_that_are_none_or_nonsense() -> None:
         assert operator._priorities.values == expected
         task.cancel()
         await asyncio.wait([task])
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "allowed"),
+    [
+        ("--kube-api-qps", "nan", "-1 to 100000"),
+        ("--kube-api-qps", "inf", "-1<=x<=100000"),
+        ("--kube-api-burst", "0", "1<=x<=100000"),
+        ("--controller-threads", "0", "1<=x<=1000"),
+        ("--controller-threads", "1000000000", "1<=x<=1000"),
+    ],
+)
+def test_flags_that_no_operator_could_work_with_are_refused(flag: str, value: str, allowed: str) -> None:
+    told = CliRunner().invoke(main, ["operator", flag, value])
+    assert told.exit_code == 2
+    assert flag in told.output
+    assert allowed in told.output

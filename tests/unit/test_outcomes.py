@@ -9,7 +9,7 @@ import pytest
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.limits import MAX_RATE
 from elastic_tfjob.controller.job.decision import Count
-from elastic_tfjob.controller.job.outcome import with_outcome
+from elastic_tfjob.controller.job.outcome import MOST_RATIO, with_outcome
 from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION, claim
 from elastic_tfjob.controller.objects.outcomes import (
     EXPECTS_ANNOTATION,
@@ -45,6 +45,12 @@ def test_what_came_of_a_size_is_kept_and_counted_by_cause() -> None:
     state, counts = with_outcome(STATE, TARGET, REPORT, LATER)
     assert state.outcomes == {1: Outcome(10.0, 9.0)}
     assert counts == (Count("speed_ratio", 0.9, "grow"),)
+
+
+def test_an_odd_expectation_is_not_the_whole_sum_of_the_metric() -> None:
+    state, counts = with_outcome(STATE, replace(TARGET, expects=1e-9), REPORT, LATER)
+    assert state.outcomes[1].measured == 9.0
+    assert counts == (Count("speed_ratio", MOST_RATIO, "grow"),)
 
 
 def test_it_is_told_once() -> None:

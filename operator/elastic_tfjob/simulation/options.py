@@ -13,17 +13,17 @@ __all__ = ["SECONDS", "Amount", "OutputFile"]
 
 
 class Amount(click.FloatRange):
-    """A number from 0 to `most`. NaN is refused, too: it is neither below nor above a bound."""
+    """A number from `least` to `most`. NaN is refused, too: it is neither below nor above a bound."""
 
     name = "number"
 
-    def __init__(self, most: float) -> None:
-        super().__init__(0, most)
+    def __init__(self, most: float, *, least: float = 0) -> None:
+        super().__init__(least, most)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         found: float = super().convert(value, param, ctx)
         if math.isnan(found):
-            self.fail(f"{value!r} is no number; allowed are 0 to {self.max:.12g}.", param, ctx)
+            self.fail(f"{value!r} is no number; allowed are {self.min:g} to {self.max:.12g}.", param, ctx)
         return found
 
 

@@ -14,6 +14,9 @@ from elastic_tfjob.speed.calibration import SETTLED_S
 
 __all__ = ["with_outcome"]
 
+MOST_RATIO = 10.0
+"""What is counted of larger ones, so that one odd expectation is not the whole sum of a metric."""
+
 
 def with_outcome(
     state: State, target: Target | None, report: Report | None, now: datetime
@@ -30,7 +33,7 @@ def with_outcome(
         return state, ()
     outcome = Outcome(target.expects, measured)
     told = replace(state, outcomes={**state.outcomes, state.generation: outcome})
-    return told, (Count("speed_ratio", outcome.ratio, _cause(state)),)
+    return told, (Count("speed_ratio", min(outcome.ratio, MOST_RATIO), _cause(state)),)
 
 
 def _cause(state: State) -> Cause:

@@ -82,9 +82,9 @@ async def load_configuration(kubeconfig: str | None) -> Configuration:
 
 
 class ApiClient:
-    """Requests to one API server, at most `concurrency` at a time and `qps` a second (0: no limit of ours; the server's
-    priority and fairness then decides). One namespace gets at most half of what is in flight: a webhook that answers
-    slowly there leaves room for the others (see fair.py)."""
+    """Requests to one API server, at most `concurrency` at a time and `qps` a second (0 or less: no limit of ours; the
+    server's priority and fairness then decides). One namespace gets at most half of what is in flight: a webhook that
+    answers slowly there leaves room for the others (see fair.py)."""
 
     def __init__(self, configuration: Configuration, *, concurrency: int = 64, qps: float = 0, burst: int = 0) -> None:
         self._configuration = configuration
@@ -95,7 +95,7 @@ class ApiClient:
         self._may_write: Callable[[], bool] | None = None
         self._slots = FairSlots(concurrency)
         # A leaky bucket of `burst` that empties at `qps`.
-        self._limiter = AsyncLimiter(max(burst, 1), max(burst, 1) / qps) if qps else None
+        self._limiter = AsyncLimiter(max(burst, 1), max(burst, 1) / qps) if qps > 0 else None
         self._session = self._open(aiohttp.TCPConnector(limit=0, ssl=self._ssl, socket_factory=_socket))
         # For what the API server passes on from others: never unpacked.
         self._raw_session = self._open(self._session.connector, auto_decompress=False, connector_owner=False)
