@@ -224,12 +224,14 @@ def _short(facts: _Facts) -> str:
 
 
 def _makes_room(facts: _Facts) -> str:
-    """`job`; `waits_s` where it waits, else `by` or the bounds ask for more. `idle`: the part of its CPU that the
-    workers of who gives use."""
+    """`job`; `waits_s` where it waits, `has` where that is less than it declares, else `by` or the bounds ask for more.
+    `idle`: the part of its CPU that the workers of who gives use."""
     idle = f"workers use {facts.number('idle'):.0%} of their CPU, " if facts.has("idle") else ""
     room = f"{idle}makes room for {facts.text('job')}"
     if facts.has("waits_s"):
         return f"{room}, which waits for {facts.number('waits_s'):.0f} s"
+    if facts.has("has"):
+        return f"{room}, which has {describe_size(facts.counts('has'))}, less than it declares"
     return f"{room}: {_asked(facts)}"
 
 

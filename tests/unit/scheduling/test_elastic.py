@@ -143,3 +143,54 @@ def test_parameter_servers_grow_with_known_speed() -> None:
     groups = (ReplicaGroup(PS, CPU, 1, 1, 2), ReplicaGroup(WORKER, CPU, 1, 1, 2))
     plan = plan_of([Job(JobSpec("a", 0.0, groups, total_steps=1e6), speed=Dip())], [node("n0", cpus=4)])
     assert counts_of(plan.changes["a"].nodes) == {PS: 2, WORKER: 2}
+
+
+def timed(key: str, bounds: tuple[int, int, int], held: int, *, steps: float, by_s: float = 1e6, use: float) -> Job:
+    """Running with a deadline, as fast as its workers are many, as seen at two sizes."""
+    job = spec(key, bounds, deadline_s=by_s, total_steps=steps)
+    return replace(
+        busy(job, ("n0",) * held, use), steps_per_s=float(held), speed=believe({(0, 1): 1.0, (0, held): float(held)})
+    )
+
+
+def test_a_deadline_that_is_met_is_no_reason_to_grow() -> None:
+    """Its workers use a third of their CPU: more of them would be idle, too."""
+    plan = plan_of([timed("a", (1, 2, 8), 2, steps=1e4, use=0.3)], [node("n0", cpus=8)])
+    assert workers(plan, "a") == 2
+
+
+def test_a_deadline_that_needs_more_gets_more() -> None:
+    plan = plan_of([timed("a", (1, 2, 8), 2, steps=4e3, by_s=2000.0, use=0.3)], [node("n0", cpus=8)])
+    assert workers(plan, "a") >= 4
+
+
+def test_who_has_more_than_the_deadline_needs_gives_it_to_who_waits() -> None:
+    """Four workers meet it."""
+    held = timed("held", (1, 2, 8), 7, steps=3.6e3, by_s=2000.0, use=0.7)
+    waits = Job(spec("waits", (3, 3, 3), arrival_s=900.0))
+    plan = plan_of([held, waits], [node("n0", cpus=8)])
+    assert workers(plan, "waits") == 3
+    assert 4 <= workers(plan, "held") <= 5
+
+
+def test_what_a_deadline_needs_is_given_to_nobody() -> None:
+    held = timed("held", (1, 2, 8), 7, steps=6.7e3, by_s=2000.0, use=0.7)
+    waits = Job(spec("waits", (3, 3, 3), arrival_s=900.0))
+    plan = plan_of([held, waits], [node("n0", cpus=8)])
+    assert (workers(plan, "held"), workers(plan, "waits")) == (7, 0)
+
+
+def test_a_busy_job_gets_back_to_its_declared_size() -> None:
+    """It started on a full cluster; another has more than it declares."""
+    small = busy(spec("small", (1, 3, 3), arrival_s=500.0, total_steps=1e5), ("n0",))
+    large = busy(spec("large", (1, 2, 8), total_steps=1e5), ("n0",) * 7, use=0.5)
+    plan = plan_of([small, large], [node("n0", cpus=8)])
+    assert (workers(plan, "small"), workers(plan, "large")) == (3, 5)
+    assert str(plan.changes["large"].reason).endswith("makes room for small, which has 1 Worker, less than it declares")
+
+
+def test_nobody_falls_below_the_declared_size_for_that() -> None:
+    small = busy(spec("small", (1, 3, 3), arrival_s=500.0, total_steps=1e5), ("n0",))
+    other = busy(spec("other", (1, 7, 7), total_steps=1e5), ("n0",) * 7, use=0.9)
+    plan = plan_of([small, other], [node("n0", cpus=8)])
+    assert (workers(plan, "small"), workers(plan, "other")) == (1, 7)

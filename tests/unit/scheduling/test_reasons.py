@@ -83,6 +83,10 @@ def test_whatever_a_profile_decides_has_a_code_and_bounded_facts(case: str) -> N
         (Reason("makes-room", {"job": "j", "waits_s": 31.4}), "makes room for j, which waits for 31 s"),
         (Reason("makes-room", {"job": "j", "by": "scaled"}), "makes room for j: scaled"),
         (
+            Reason("makes-room", {"job": "j", "has": {"Worker": 1}}),
+            "makes room for j, which has 1 Worker, less than it declares",
+        ),
+        (
             Reason("makes-room", {"job": "j", "by": "", "idle": 0.125}),
             "workers use 12% of their CPU, makes room for j: its bounds ask for another size",
         ),

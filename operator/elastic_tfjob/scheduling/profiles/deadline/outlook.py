@@ -10,7 +10,7 @@ from elastic_tfjob.scheduling.profiles.deadline.curves import Curve, curve_view
 from elastic_tfjob.scheduling.profiles.deadline.settings import Settings
 from elastic_tfjob.scheduling.profiles.deadline.timeline import Booking, Need, Timeline
 from elastic_tfjob.scheduling.reasons import Reason
-from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job
 from elastic_tfjob.scheduling.toolkit.apply_sizes import candidates
@@ -26,7 +26,8 @@ BEST_EFFORT: Final = Reason("best-effort")
 class Case:
     """One job. `current`: the row of its curve that it has, 0 for nothing or another size. `row`: what it is to get
     now, no larger than `most`. `booking`: what is set aside so that it meets its deadline. `why`: shown with a change,
-    or to who waits. `kept`: it stays as it is, at a size that is none of its curve's."""
+    or to who waits. `kept`: it stays as it is, at a size that is none of its curve's. `beyond`: what it holds now
+    beside what is set aside."""
 
     job: Job
     curve: Curve
@@ -38,6 +39,7 @@ class Case:
     why: Reason = BEST_EFFORT
     most: int | None = None
     kept: bool = False
+    beyond: Resources = NOTHING
 
     @property
     def timed(self) -> bool:
@@ -131,6 +133,8 @@ class Outlook:
         if case.booking is not None:
             self.timeline.release(case.booking)
             case.booking = None
+            self.timeline.hold(case.beyond, 0.0, -1)
+            case.beyond = NOTHING
         elif case.row:
             self.timeline.hold(case.job.spec.demand(case.curve.sizes[case.row - 1]), 0.0, -1)
         if not row and case.job.placement:

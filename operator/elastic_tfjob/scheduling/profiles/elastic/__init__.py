@@ -6,16 +6,14 @@ of crowded nodes by remaining work; idle CPU to who uses all it has. See docs/de
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from elastic_tfjob.scheduling.parameters import Stages, needs
 from elastic_tfjob.scheduling.profile import Profile, Step
 from elastic_tfjob.scheduling.profiles.deadline import DeadlineParameters, EarliestDeadline
 from elastic_tfjob.scheduling.profiles.elastic.planned import plan
 from elastic_tfjob.scheduling.profiles.elastic.settings import Settings
-from elastic_tfjob.scheduling.profiles.elastic.unplanned import Unplanned, grow_unplanned, leave_ranked
+from elastic_tfjob.scheduling.profiles.elastic.unplanned import Resizing, grow_unplanned, leave_ranked, restore
 from elastic_tfjob.scheduling.profiles.kips import KipsParameters
-from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
 from elastic_tfjob.scheduling.profiles.kips.admit import admit, guarantee, relieve
 from elastic_tfjob.scheduling.profiles.kips.grow import go_back
 from elastic_tfjob.scheduling.profiles.specon import SpeconParameters
@@ -36,7 +34,7 @@ __all__ = ["ElasticProfileParameters"]
 
 BEFORE = (count_as_free, relieve, guarantee)
 WAITING = (go_back, admit)
-CPU = (leave_ranked, keep_for_leaving, give_back_used, raise_busy, grow_unplanned, boot, give_back_idle, grant)
+CPU = (leave_ranked, keep_for_leaving, give_back_used, raise_busy, restore, grow_unplanned, boot, give_back_idle, grant)
 
 
 class ElasticProfileParameters(Settings):
@@ -59,14 +57,15 @@ class ElasticProfileParameters(Settings):
         lending = KipsParameters(place=self.place, min_gain=self.min_gain, rescale_pause_s=self.pause_s)
         crowded = SpeconParameters(place=self.place, moves=self.moves)
 
-        def adjusting(step: Callable[[Adjustment], None]) -> Step:
-            return sharing(
-                step, ("elastic", self), lambda round_: Adjustment(round_, lending, Unplanned(round_, lending))
-            )
+        def plan_sizes(resizing: Resizing) -> None:
+            resizing.donors.least = plan(resizing.round, settings=planning)
+
+        def adjusting(step: Callable[[Resizing], None]) -> Step:
+            return sharing(step, ("elastic", self), lambda round_: Resizing(round_, lending))
 
         steps: tuple[Step, ...] = (
             *map(adjusting, BEFORE),
-            partial(plan, settings=planning),
+            adjusting(plan_sizes),
             *map(adjusting, WAITING),
             Balance(crowded.moves, crowded.times, crowded.move_s, crowded.idle),
             Weights(crowded),

@@ -5,38 +5,48 @@ from typing import Final
 from elastic_tfjob.scheduling.profiles.deadline import DeadlineParameters
 from elastic_tfjob.scheduling.profiles.deadline.admit import guarantee, probe
 from elastic_tfjob.scheduling.profiles.deadline.carry_out import carry_out
-from elastic_tfjob.scheduling.profiles.deadline.outlook import Outlook
+from elastic_tfjob.scheduling.profiles.deadline.outlook import Case, Outlook
 from elastic_tfjob.scheduling.resources import NOTHING
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Job
+from elastic_tfjob.scheduling.snapshot import Counts, Job
 from elastic_tfjob.speed.optimus import OnlineSpeed
 
-__all__ = ["plan", "planned"]
+__all__ = ["plan", "planned", "told"]
 
 MEASURED: Final = 5
 """Speeds measured at so many sizes tell those at others: as many as Optimus' formula has coefficients, and one."""
 
 
-def planned(job: Job) -> bool:
-    """Whether the job's size is planned. The others grow by how busy their replicas are: what a program shows while it
-    runs says more than speeds measured with other CPU."""
-    if job.spec.deadline_s is not None and job.spec.total_steps is not None:
-        return True
+def told(job: Job) -> bool:
+    """Whether its speed at other sizes is known, other than from CPU use. The others grow by how busy their replicas
+    are: what a program shows while it runs says more than speeds measured with other CPU."""
     if isinstance(job.speed, OnlineSpeed):
         return bool(job.placement) and not job.cpu_use and len(job.speed.measured) >= MEASURED
     return job.speed is not None
 
 
-def plan(round_: Round, *, settings: DeadlineParameters) -> None:
+def planned(job: Job) -> bool:
+    """Whether the job's size is planned."""
+    return told(job) or (job.spec.deadline_s is not None and job.spec.total_steps is not None)
+
+
+def plan(round_: Round, *, settings: DeadlineParameters) -> dict[str, Counts]:
     """Deadlines first, then who gains most. Jobs whose size is not planned stay as they are, unless a deadline could
-    not be met beside them."""
+    not be met beside them. Returns by key the least sizes of jobs that may give what they have beyond."""
     outlook = _promised(Outlook(round_, settings, planned))
     if outlook.left_out and any(case.why.code == "deadline-no-room" for case in outlook.cases):
         outlook = _promised(Outlook(round_, settings))
     if not outlook.cases and not outlook.unfit:
-        return
+        return {}
     keep_running(outlook)
+    least = {case.job.key: case.wanted or {} for case in outlook.cases if _by_use(case)}
+    keep_size(outlook)
     carry_out(outlook)
+    return least
+
+
+def _by_use(case: Case) -> bool:
+    return not case.probe and not told(case.job)
 
 
 def _promised(outlook: Outlook) -> Outlook:
@@ -56,3 +66,32 @@ def keep_running(outlook: Outlook) -> None:
             room, held = room.minus(demand), held.plus(demand)
             case.row = 1
     outlook.timeline.hold(held, 0.0)
+
+
+def keep_size(outlook: Outlook) -> None:
+    """A job whose speed elsewhere is expected only, not told, keeps the size that it has, or starts at the declared
+    one, where there is room. It does not grow for that expectation: it grows by how busy its replicas are."""
+    for case in outlook.cases:
+        if not _by_use(case):
+            continue
+        job, curve = case.job, case.curve
+        sizes, room = curve.sizes, outlook.room_now()
+        promised = job.spec.demand(sizes[case.row - 1]) if case.row else NOTHING
+        if job.placement and not case.current:
+            beyond = job.holds.minus(promised).positive()
+            if job.steps_per_s >= curve.plain.rates[case.row] and beyond.within(room):
+                case.kept, case.beyond = True, beyond
+                outlook.timeline.hold(beyond, 0.0)
+            continue
+        row = max(case.row, case.current if job.placement else _declared(case))
+        beyond = job.spec.demand(sizes[row - 1]).minus(promised) if row else NOTHING
+        if beyond.within(room):
+            case.row, case.beyond = row, beyond
+            outlook.timeline.hold(beyond, 0.0)
+        case.most = case.row
+
+
+def _declared(case: Case) -> int:
+    """The largest size of the curve up to the declared one."""
+    most = sum(case.job.spec.declared.values())
+    return max((k for k, size in enumerate(case.curve.sizes, 1) if sum(size.values()) <= most), default=0)

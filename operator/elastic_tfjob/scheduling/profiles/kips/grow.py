@@ -54,7 +54,7 @@ def grow(adjustment: Adjustment) -> None:
     speeds: dict[str, Prediction] = {}
     for job in adjustment.short:
         if job.spec.elastic and movable(job, round_):
-            speeds[job.key] = _growth(adjustment, job)
+            speeds[job.key] = growth(adjustment, job)
             units += _units(adjustment, job, job.counts, 1.0, speeds[job.key])
     heapify(units)
     grown: dict[str, tuple[Counts, float]] = {}
@@ -97,7 +97,7 @@ def _units(adjustment: Adjustment, job: Job, held: Counts, factor: float, speed:
     return units
 
 
-def _growth(adjustment: Adjustment, job: Job) -> Prediction:
+def growth(adjustment: Adjustment, job: Job) -> Prediction:
     """What is known about the job's speed at other sizes, after the CPU that this round grants it."""
     grants, more = adjustment.grants, {}
     for type_, names in job.placement.items():
