@@ -1,4 +1,4 @@
-"""The jobs whose sizes are not planned: they give and grow by how busy their replicas are, as under kips."""
+"""The jobs that give and grow by how busy their replicas are, as under kips: their speed at other sizes is not told."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
