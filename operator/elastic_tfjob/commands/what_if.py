@@ -7,6 +7,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import click
+import tenacity
 from kubernetes.aio.client.configuration import Configuration
 
 from elastic_tfjob.commands import show
@@ -24,6 +25,8 @@ from elastic_tfjob.controller.query.reviews import TOKEN_HEADER
 __all__ = ["told", "what_if"]
 
 _TIMEOUT_S: Final = 60.0
+# So long a busy query API is asked again.
+_PATIENCE_S: Final = 120.0
 
 
 @click.command("what-if")
@@ -112,7 +115,10 @@ async def _ask(at: Cluster, asked: Mapping[str, Any], url: str | None, namespace
         # The API server keeps the usual header to itself.
         headers = {TOKEN_HEADER: token} if token else {}
         try:
-            return await api.once("POST", path + WHAT_IF, asked, timeout_s=_TIMEOUT_S, headers=headers)
+            async for attempt in _while_busy():
+                with attempt:
+                    return await api.once("POST", path + WHAT_IF, asked, timeout_s=_TIMEOUT_S, headers=headers)
+            raise AssertionError("tenacity re-raises")  # pragma: no cover
         except NotFound as error:
             raise Failed(f"no query API there: {show.plain(error.message)} (docs/query-api.md)") from error
         except Unavailable as error:
@@ -120,6 +126,27 @@ async def _ask(at: Cluster, asked: Mapping[str, Any], url: str | None, namespace
         except ApiError as error:
             hint = "" if token else "; your kubeconfig has no token: see --query-url in --help"
             raise Failed(f"{show.plain(error.message)}{hint if error.status in (401, 403) else ''}") from error
+
+
+def _while_busy() -> tenacity.AsyncRetrying:
+    """Attempts, as long as the query API says when to ask again."""
+
+    def when(state: tenacity.RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        return error.retry_after_s if isinstance(error, ApiError) else 0.0
+
+    def say(state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        said = error.message if isinstance(error, ApiError) else ""
+        click.echo(f"{show.plain(said)}; asking again in {when(state):.0f} s", err=True)
+
+    return tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception(lambda error: isinstance(error, Unavailable) and error.retry_after_s > 0),
+        stop=tenacity.stop_before_delay(_PATIENCE_S),
+        wait=when,
+        before_sleep=say,
+        reraise=True,
+    )
 
 
 def _service(namespace: str) -> str:

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from elastic_tfjob.api.crd import custom_resource_definition
 from elastic_tfjob.cli import main
 from elastic_tfjob.commands import cluster
+from elastic_tfjob.commands import what_if as command
 from elastic_tfjob.commands.check import about_job
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound, error_of
 from elastic_tfjob.controller.query.question import Question
@@ -25,7 +26,7 @@ NOW = datetime(2026, 1, 2, 3, 20, tzinfo=UTC)
 
 
 class Server:
-    """Objects by path; an error is raised. `asked` is all that was posted."""
+    """Objects by path, a list's one after the other; an error is raised. `asked` is all that was posted."""
 
     def __init__(self, objects: Mapping[str, Any] | None = None, token: str = "t") -> None:
         self.objects = dict(objects or {})
@@ -46,6 +47,8 @@ class Server:
         if method == "POST":
             self.asked.append((path, body, headers))
         found = self.objects.get(path.partition("?limit")[0])
+        if isinstance(found, list):
+            found = found.pop(0)
         if isinstance(found, ApiError):
             raise found
         if found is None:
@@ -169,6 +172,25 @@ def test_refusals_of_the_query_api_are_told_in_its_words(ask: Ask) -> None:
     body = b'{"error": {"message": "it is not known", "where": "profile", "allowed": "kips"}}'
     result = ask(Server({PROXY: error_of("POST", 400, body, {})}), "what-if", "--profile", "x")
     assert (result.exit_code, result.stderr) == (1, "Error: profile: it is not known; allowed is kips\n")
+
+
+def test_a_busy_query_api_is_asked_again_when_it_says_so(ask: Ask) -> None:
+    busy = error_of("POST", 503, b'{"error": {"message": "this machine is busy"}}', {"Retry-After": "0.01"})
+    server = Server({PROXY: [busy, busy, ANSWER]})
+    result = ask(server, "what-if", "--add-nodes", "2")
+    assert (result.exit_code, len(server.asked)) == (0, 3)
+    assert result.stderr == "this machine is busy; asking again in 0 s\n" * 2
+    away = Server({PROXY: error_of("POST", 503, b'{"message": "no endpoints"}', {})})
+    assert ask(away, "what-if", "--add-nodes", "2").stderr == "Error: the query API does not answer: no endpoints\n"
+    assert len(away.asked) == 1
+
+
+def test_a_query_api_that_stays_busy_is_given_up(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_PATIENCE_S", 0.1)
+    busy = error_of("POST", 503, b'{"error": {"message": "this machine is busy"}}', {"Retry-After": "0.04"})
+    result = ask(server := Server({PROXY: busy}), "what-if", "--add-nodes", "2")
+    assert (result.exit_code, len(server.asked) in {2, 3}) == (1, True)
+    assert result.stderr.endswith("Error: the query API does not answer: this machine is busy\n")
 
 
 def test_without_a_token_it_says_where_else_to_ask(ask: Ask) -> None:
