@@ -20,7 +20,7 @@ demo: .venv ## from nothing to a trained model: cluster, operator, a real Tensor
 .PHONY: test
 test: .venv ## unit, integration and conformance tests on a real kube-apiserver and etcd
 	@$(RUN) python -m harness.binaries kube kwok training-operator helm >/dev/null
-	$(RUN) pytest -n 6 --dist loadgroup $(PYTEST)
+	$(RUN) pytest -n 4 --dist loadgroup $(PYTEST)
 
 .PHONY: test-page
 test-page: .venv ## the live page in a real Chromium, with axe (needs chromium and npm); PICTURES=1: writes docs/images
