@@ -131,17 +131,20 @@ async def _ask(at: Cluster, asked: Mapping[str, Any], url: str | None, namespace
 def _while_busy() -> tenacity.AsyncRetrying:
     """Attempts, as long as the query API says when to ask again."""
 
-    def when(state: tenacity.RetryCallState) -> float:
+    def busy(state: tenacity.RetryCallState) -> Unavailable | None:
         error = state.outcome.exception() if state.outcome else None
-        return error.retry_after_s if isinstance(error, ApiError) else 0.0
+        return error if isinstance(error, Unavailable) and error.retry_after_s > 0 else None
+
+    def when(state: tenacity.RetryCallState) -> float:
+        error = busy(state)
+        return error.retry_after_s if error else 0.0
 
     def say(state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        said = error.message if isinstance(error, ApiError) else ""
-        click.echo(f"{show.plain(said)}; asking again in {when(state):.0f} s", err=True)
+        if error := busy(state):
+            click.echo(f"{show.plain(error.message)}; asking again in {error.retry_after_s:.0f} s", err=True)
 
     return tenacity.AsyncRetrying(
-        retry=tenacity.retry_if_exception(lambda error: isinstance(error, Unavailable) and error.retry_after_s > 0),
+        retry=lambda state: busy(state) is not None,
         stop=tenacity.stop_before_delay(_PATIENCE_S),
         wait=when,
         before_sleep=say,
