@@ -130,6 +130,10 @@ bench-aryl-simulation: .venv ## aryl beside FIFO and SJF, with and without loans
 bench-aryl: .venv ## jobs and a model server with loans of nodes, without, and with the Go operator: build/bench/aryl.json
 	$(RUN) python tests/benchmarks/bench_aryl.py
 
+.PHONY: bench-elastic
+bench-elastic: .venv ## many kinds of jobs and a model server with elastic, kips, fixed and the Go operator: build/bench/elastic.json
+	$(RUN) python tests/benchmarks/bench_elastic.py
+
 .PHONY: bench-elastic-simulation
 bench-elastic-simulation: .venv ## elastic on the ground of each other profile, beside that one: a table, and build/bench/elastic-simulation.json
 	$(RUN) python tests/benchmarks/bench_elastic_simulation.py

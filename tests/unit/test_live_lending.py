@@ -11,6 +11,8 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import bench_aryl
+import bench_elastic
+from live import beside_service
 from live.lending import Chief, Figures, Seen, figures, goals, lost_s, percentile
 from live.results import Job, Run
 from live.scenario import ScenarioError
@@ -89,7 +91,7 @@ def test_what_the_scenarios_configure_is_allowed(mode: str) -> None:
 def test_jobs_are_held_to_their_nodes_where_nothing_is_lent() -> None:
     (scenario, _) = bench_aryl.SCENARIOS["day"]
     for mode in bench_aryl.OPERATORS:
-        for job in bench_aryl.placed(scenario, mode).jobs:
+        for job in beside_service.placed(scenario, lends=mode == bench_aryl.LENDS).jobs:
             made = job.manifest("ns")
             loanable = made["metadata"]["annotations"].get("elastic.kubeflow.org/loanable") == "true"
             for replicas in made["spec"]["tfReplicaSpecs"].values():
@@ -270,21 +272,65 @@ def test_a_ratio_below_the_goal_is_missed() -> None:
 
 
 def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
-    results, path = bench_aryl.Results(), tmp_path / "bench" / "aryl.json"
+    results, path = beside_service.Results(), tmp_path / "bench" / "aryl.json"
     for mode in bench_aryl.OPERATORS:
         results.add(Run("day", mode, 1, {"a": Job(50.0, True)}, 60.0, 0.5, 0.9), FIGURES)
-    assert bench_aryl.judged(bench_aryl.Results(), "day") is None
-    bench_aryl.write(path, results)
-    again = bench_aryl.read(path)
+    assert bench_aryl.reached(beside_service.Results(), "day") == ()
+    beside_service.write(path, results)
+    again = beside_service.read(path)
     assert (again.runs, again.loans) == (results.runs, results.loans)
-    assert bench_aryl.table(again, "day").row_count == 3
-    verdict = bench_aryl.judged(again, "day")
-    assert verdict is not None
-    assert verdict.row_count == 9
+    assert beside_service.table(again, "day", bench_aryl.OPERATORS).row_count == 3
+    assert beside_service.judged("day", bench_aryl.reached(again, "day")).row_count == 9
 
 
 def test_curves_of_the_scenarios_end_with_nobody_asking() -> None:
-    for _, service in bench_aryl.SCENARIOS.values():
+    for _, service in (*bench_aryl.SCENARIOS.values(), *bench_elastic.SCENARIOS.values()):
         assert service.replicas(service.curve[-1][0]) == 0
         assert max(service.replicas(at) for at, _ in service.curve) == service.max_replicas
         assert all(a < b for (a, _), (b, _) in pairwise(service.curve))
+
+
+@pytest.mark.parametrize("mode", bench_elastic.OPERATORS[1:])
+def test_what_the_mix_configures_is_allowed(mode: str) -> None:
+    for scenario, _ in bench_elastic.SCENARIOS.values():
+        found = Configuration.model_validate({"profile": mode, **scenario.config.get(mode, {})})
+        assert bool(found.pools) == (mode == bench_elastic.LENDS)
+
+
+def test_the_mix_has_all_kinds_of_jobs() -> None:
+    for scenario, _ in bench_elastic.SCENARIOS.values():
+        jobs = scenario.jobs
+        assert len(jobs) >= 10
+        assert any(job.deadline for job in jobs)
+        assert any(job.worker > 1 for job in jobs)
+        assert {"loanable" in job.annotations for job in jobs} == {True, False}
+
+
+def mix_run(operator: str, **jct_s: float) -> Run:
+    return Run("mix", operator, 1, {name: Job(each, True, deadline_s=80.0) for name, each in jct_s.items()}, 90.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("run", "loans", "missed"),
+    [
+        (mix_run("elastic", a=50.0, b=40.0), FIGURES, set()),
+        (mix_run("elastic", a=60.0, b=70.0), FIGURES, {"mean JCT"}),
+        (mix_run("elastic", a=10.0, b=81.0), FIGURES, {"all deadlines"}),
+        (mix_run("elastic", a=10.0, b=40.0), replace(FIGURES, preempted={"a": 2}), {"stops"}),
+        (mix_run("elastic", a=10.0, b=40.0), replace(FIGURES, recall_s=[21.0]), {"recall"}),
+        (mix_run("elastic", a=10.0, b=40.0), replace(FIGURES, recalls_open=1), {"recall"}),
+        (mix_run("elastic", a=10.0, b=40.0), replace(FIGURES, recall_s=[]), {"recall"}),
+    ],
+)
+def test_goals_of_the_mix(run: Run, loans: Figures, missed: set[str]) -> None:
+    found = bench_elastic.goals({"go": [mix_run("go", a=90.0, b=100.0)], "elastic": [run]}, [loans])
+    assert {goal for goal, _, met in found if not met} == {
+        goal for goal, _, _ in found if any(goal.startswith(word) for word in missed)
+    }
+
+
+def test_a_job_that_is_slower_than_under_go_is_named() -> None:
+    found = bench_elastic.goals(
+        {"go": [mix_run("go", a=30.0, b=200.0)], "elastic": [mix_run("elastic", a=40.0, b=40.0)]}, [FIGURES]
+    )
+    assert [(measured, met) for goal, measured, met in found if goal.startswith("no job")] == [("a +33%", False)]

@@ -26,7 +26,7 @@ from harness.progress import Problem, step
 from live.results import Job, Key, Run, Runs, plot, table, write
 from live.scenario import Arrival, Scenario
 
-__all__ = ["allocated_cores", "bench", "measure", "operator", "take_in", "warm"]
+__all__ = ["allocated_cores", "alone", "bench", "measure", "operator", "take_in", "warm"]
 
 console = Console(width=None if Console().is_terminal else 150)
 SAY_EVERY_S: Final = 15.0
@@ -80,8 +80,10 @@ def _config(scenarios: Iterable[Scenario], mode: str) -> dict[str, object]:
     return {key: value for scenario in scenarios for key, value in scenario.config.get(mode, {}).items()}
 
 
-def _one(cluster: Cluster, key: Key, scenario: Scenario, runs: Runs) -> None:
-    name, mode, number = key
+def alone(cluster: Cluster, key: Key, scenario: Scenario, runs: Runs) -> None:
+    """Measure how long jobs take alone where deadlines are parts of that, under the operator that runs now, and note it
+    in `runs`. Exits where one does not finish."""
+    name, mode, _ = key
     for job in scenario.needs_alone:
         if job.shape not in runs.alone:
             console.print(f"{name}: {job.shape}, alone, under {mode}")
@@ -90,6 +92,11 @@ def _one(cluster: Cluster, key: Key, scenario: Scenario, runs: Runs) -> None:
             if done.unfinished:
                 sys.exit(f"{name}: alone, {job.name} has not finished, so its deadline is not known")
             runs.alone[job.shape] = done.jobs[job.name].jct_s
+
+
+def _one(cluster: Cluster, key: Key, scenario: Scenario, runs: Runs) -> None:
+    name, mode, number = key
+    alone(cluster, key, scenario, runs)
     console.print(f"{name} under {mode}, run {number}: {scenario.title}")
     run = asyncio.run(measure(cluster, key, scenario, runs.alone))
     runs.add(run)

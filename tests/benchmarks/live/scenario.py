@@ -32,7 +32,7 @@ __all__ = ["OPERATORS", "Arrival", "Scenario", "ScenarioError", "read", "read_al
 
 OPERATORS: Final = (
     *("go", "fixed", "kips", "deadline", "edf", "fifo", "optimus", "drf", "specon", "rebalance"),
-    *("aryl", "aryl-alone"),
+    *("aryl", "aryl-alone", "elastic"),
 )
 """`go` is the Go training-operator under the default scheduler; the others are profiles of this operator.
 `aryl-alone` is `aryl` without loans, as its scenario's config says."""
