@@ -3,7 +3,7 @@
 The jobs are those of mix_workload.py, at three loads, the same for each profile. All know what a live cluster knows: no
 speed beforehand, and what users say of durations (off by 30 %). All that resize have the same cooldown and interval.
 `deadline, lent` and `kips, lent` may borrow nodes of the inference pool, as `elastic` and `aryl` do. With `--wrong` the
-real speed of a job is off by so much from that of its model.
+real speed of a job is off by so much from that of its model; with `--silent` a part of the jobs reports nothing.
 
 Seeds from 11 on are those to report; choices are made on 1 to 3. A loser is slower than under `fixed` by more than 3 %.
 The wait of a job is beside what it waits under `fifo`, or a minute where that is less.
@@ -119,12 +119,15 @@ def _mean(each: Sequence[Mapping[str, Any]], key: str) -> float:
 @click.option("--jobs", default=Mix(1.0).jobs, show_default=True)
 @click.option("--policies", default="/".join(POLICIES), show_default=True, help="fixed and fifo are always run.")
 @click.option("--wrong", default=0.0, show_default=True, help="Standard deviation of the logarithm of real speeds.")
+@click.option("--silent", default=0.0, show_default=True, help="Part of the jobs that report nothing.")
 @click.option("--pause", default=COSTS.rescale_s, show_default=True, help="Seconds that a rescale stops training for.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("build/bench/elastic-mix.json"))
-def main(*, seeds: str, loads: str, jobs: int, policies: str, wrong: float, pause: float, output: Path) -> None:
+def main(
+    *, seeds: str, loads: str, jobs: int, policies: str, wrong: float, silent: float, pause: float, output: Path
+) -> None:
     first, _, last = seeds.partition("-")
     names = list(dict.fromkeys(["fixed", "fifo", *policies.split("/")]))
-    costs, noise = replace(COSTS, rescale_s=pause), Noise(speed=wrong)
+    costs, noise = replace(COSTS, rescale_s=pause), Noise(speed=wrong, silent=silent)
     todo = [(load, seed) for seed in range(int(first), int(last or first) + 1) for load in loads.split(",")]
     found: list[dict[str, Any]] = []
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +139,9 @@ def main(*, seeds: str, loads: str, jobs: int, policies: str, wrong: float, paus
                 {"load": load, "seed": seed} | row(name, outcome, outcomes["fixed"], outcomes["fifo"])
                 for name, outcome in outcomes.items()
             ]
-            output.write_text(json.dumps({"wrong": wrong, "pause_s": pause, "runs": found}, indent=1) + "\n")
+            output.write_text(
+                json.dumps({"wrong": wrong, "silent": silent, "pause_s": pause, "runs": found}, indent=1) + "\n"
+            )
     Console(width=190).print(table(found))
     print(f"{len(found)} runs: {output}", file=sys.stderr)
 

@@ -53,7 +53,7 @@ is chosen, which only a simulation can carry out.
 class Lend(Protocol):
     """Which nodes of another pool to borrow or give back: `Snapshot.pools` says how many, which ones is chosen here.
 
-    Acts on a Round: it may shrink or move jobs before nodes go back, since who is still there then is stopped.
+    Acts on a Round: it may shrink or move jobs before nodes go back, since who is still there then is moved or stopped.
     """
 
     def lend(self, round_: Round) -> None: ...

@@ -132,10 +132,11 @@ class Round:
             self._memory[job.spec.key] = memory
 
     def start(self, job: Job, counts: Counts, reason: Why) -> bool:
-        """Give a waiting job these replicas if the Place stage finds room for all of them."""
+        """Give a waiting job these replicas if the Place stage finds room for all of them. One that was stopped in this
+        round may go on at once."""
         self.act(job)
         attempt = (job.spec.shape, tuple(counts.items()))
-        if attempt in self._failed or self.cools(job):
+        if attempt in self._failed or (not job.placement and self.cools(job)):
             return False
         nodes = self.profile.place.place(job.spec, counts, self.room, UNPLACED)
         if nodes is None:
@@ -163,10 +164,10 @@ class Round:
         done = "resumed" if job.placement else "stopped"
         return Reason("cools", {"done": done, "cooldown_s": self.profile.stop_cooldown_s})
 
-    def requeue(self, job: Job, reason: Why) -> bool:
+    def requeue(self, job: Job, reason: Why, cause: Cause = "preempt") -> bool:
         """Take everything from a job and let it wait in order with the others: it may start again in this round. False
         as for `stop`."""
-        if not self.stop(job, reason):
+        if not self.stop(job, reason, cause):
             return False
         waits = replace(job, placement=UNPLACED, phase="waiting", cpu=AS_REQUESTED)
         self._requeued.append(entry(self.profile.order, waits, self.now))
@@ -206,10 +207,12 @@ class Round:
             self._set_nodes({name: replace(self.nodes[name], loan="loaned") for name in names})
 
     def give_back(self, names: Collection[str], reason: Why) -> None:
-        """Return these nodes to their pools. Jobs that are still there are stopped; a node with one that cannot be
-        stopped is kept until that has ended."""
+        """Return these nodes to their pools. Jobs that are still there are stopped, or under a profile that moves jobs
+        have their replicas go elsewhere; where there is no room they wait in order, and may start again in this round.
+        A node with a job that cannot be stopped is kept until that has ended."""
         if not names:
             return
+        leaving: list[Job] = []
         there = [
             (job, on)
             for job in (*self.running_in_order(), *self.rescaling())
@@ -218,10 +221,17 @@ class Round:
         kept = {name for job, on in there if not job.spec.stoppable for name in on}
         for job, on in there:
             if not on <= kept:
-                self.stop(job, Reason("node-returns"), "reclaim")
+                if job.spec.movable and "move" in self.profile.needs:
+                    leaving.append(job)
+                else:
+                    self.stop(job, Reason("node-returns"), "reclaim")
         returned = [name for name in names if name not in kept]
         self.loans += [Loan(name, "return", as_reason(reason)) for name in returned]
         self._set_nodes({name: replace(self.nodes[name], loan="reclaiming") for name in returned})
+        for job in leaving:
+            counts = {type_: len(names_) for type_, names_ in self.placement(job).items() if names_}
+            if not self.repair(job, counts, Reason("leaves-node"), "migrate", leaves=frozenset(returned)):
+                self.requeue(job, Reason("node-returns"), "reclaim")
 
     def _set_nodes(self, changed: Mapping[str, Node]) -> None:
         self._forget_failed()
@@ -291,11 +301,19 @@ class Round:
         else:
             self._set(job, nodes, reason, cpu)
 
-    def repair(self, job: Job, counts: Counts, reason: Why, cause: Cause | None = None) -> bool:
-        """Give a running job this size, with new nodes for replicas whose node the cluster has lost. `cause` where the
-        sizes do not tell it."""
+    def repair(
+        self,
+        job: Job,
+        counts: Counts,
+        reason: Why,
+        cause: Cause | None = None,
+        *,
+        leaves: Collection[str] = frozenset(),
+    ) -> bool:
+        """Give a running job this size, with new nodes for replicas whose node the cluster has lost, or that shall
+        leave theirs. `cause` where the sizes do not tell it."""
         self.act(job)
-        nodes, held = self.snapshot.nodes, self.placement(job)
+        nodes, held = self.snapshot.nodes.keys() - leaves if leaves else self.snapshot.nodes, self.placement(job)
         wanted = shrunk(held, counts)
         missing = {t: [k for k, name in enumerate(names) if name not in nodes] for t, names in wanted.items()}
         kept = {t: tuple(name for name in names if name in nodes) for t, names in wanted.items()}

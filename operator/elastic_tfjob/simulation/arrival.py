@@ -53,6 +53,7 @@ def arrive(
         speed=true_speed if oracle else None,
         observed_s=now,
         since_s=now,
+        silent=noise.silent > 0 and random.random() < noise.silent,
     )
     if hasattr(true_speed, "pace") and isinstance(true_speed, CpuBound):  # the first is quick to say no
         live.bound = true_speed

@@ -34,6 +34,7 @@ INTERRUPTED = 130
 MAX_REPLICATIONS = 10_000
 MAX_PROCESSES = 1024
 SIGMA = Amount(10)
+PART = Amount(1)
 
 
 def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -139,6 +140,7 @@ def _boot_cpu(ctx: click.Context, param: click.Parameter, value: str) -> tuple[f
 )
 @click.option("--speed-noise", type=SIGMA, default=0, help="Sigma of the lognormal factor on real speeds.")
 @click.option("--estimate-noise", type=SIGMA, default=0, help="Sigma of the factor on durations told.")
+@click.option("--silent", type=PART, default=0, help="Part of the jobs that report nothing while they train, 0 to 1.")
 @click.option(
     "--accelerator",
     type=click.Choice(["T4", "A100"]),
@@ -181,6 +183,7 @@ def simulate(
     boot_cpu: tuple[float, float | None],
     speed_noise: float,
     estimate_noise: float,
+    silent: float,
     accelerator: Literal["T4", "A100"] | None,
     inference_pool: str | None,
     skip_bad: bool,
@@ -232,7 +235,7 @@ def simulate(
                     cluster,
                     model,
                     costs,
-                    Noise(speed=speed_noise, estimate=estimate_noise),
+                    Noise(speed=speed_noise, estimate=estimate_noise, silent=silent),
                     beside.pool if beside else own,
                     node_changes(scenario, cluster) if scenario else (),
                     trace=html_file is not None,

@@ -31,7 +31,9 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Standard deviations of the logarithm: of a job's real speed, and of the durations a policy is told."""
+    """Standard deviations of the logarithm: of a job's real speed, and of the durations a policy is told. `silent`: the
+    part of the jobs, 0 to 1, whose programs and exporters report nothing: no step, no speed, no CPU use, no loss."""
 
     speed: float = 0.0
     estimate: float = 0.0
+    silent: float = 0.0

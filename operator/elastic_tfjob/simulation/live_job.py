@@ -60,6 +60,8 @@ class LiveJob:
     memory: Memory = field(default_factory=dict)
     lost: bool = False
     """Whether it stands still, as a node of its is lost."""
+    silent: bool = False
+    """Whether nothing that it does is reported."""
 
     @property
     def phase(self) -> Phase:
@@ -78,9 +80,9 @@ class LiveJob:
             spec=self.spec,
             placement=self.placement,
             phase=self.phase,
-            steps=self.steps,
+            steps=0.0 if self.silent else self.steps,
             observed_s=self.observed_s,
-            steps_per_s=self.rate,
+            steps_per_s=0.0 if self.silent else self.rate,
             since_s=self.since_s,
             service=self.service,
             executed_s=self.record.executed_s,
@@ -89,7 +91,7 @@ class LiveJob:
             speed=self.speed,
             loss=self._loss_at(now),
             cpu=self.cpu_held,
-            cpu_use=self.use,
+            cpu_use={} if self.silent else self.use,
             stops=self.record.preemptions,
             stopped_s=self.stopped_s,
             resumed_s=self.resumed_s,
@@ -100,7 +102,7 @@ class LiveJob:
     def _loss_at(self, now: float) -> Growth:
         """How the loss falls where the job is; nobody hears of it but while the job trains."""
         curve = self.work.loss
-        if curve is not None and self.placement:
+        if curve is not None and self.placement and not self.silent:
             steps = self.steps_at(now)
             self.loss = self.loss.read(steps, curve.at(steps), now)
         return self.loss
@@ -203,7 +205,7 @@ class LiveJob:
     def observe(self) -> None:
         """What running at its present size tells about the job's speed."""
         size = self.size
-        if self.seen.get(size) != self.rate:
+        if self.seen.get(size) != self.rate and not self.silent:
             self.seen[size] = self.rate
             if self.bound is not None:
                 workers = cores_held(self.spec.groups, self.placement, self.cpu_held).get(WORKER, [0.0])
@@ -213,8 +215,9 @@ class LiveJob:
     def lesson(self) -> Lesson:
         """What the job, which has just finished, teaches about those like it."""
         size = self.size
-        seen = self.seen or ({size: self.rate} if size[1] else {})
-        return Lesson(self.spec.key, self.true_speed.total_steps, self.record.executed_s, seen, self.seen_cpu)
+        seen = self.seen or ({size: self.rate} if size[1] and not self.silent else {})
+        steps = None if self.silent else self.true_speed.total_steps
+        return Lesson(self.spec.key, steps, self.record.executed_s, seen, self.seen_cpu)
 
 
 def _counts(placement: Placement) -> dict[str, int]:

@@ -148,9 +148,9 @@ class Prediction:
             if seen is not None:
                 here = self.held.get("Worker", 0.0)
                 ratio, cpu = seen / self.steps_per_s, speed.cpu.get(size, here)
-                # With less CPU than it would have now, a poor speed says nothing about that size; nor a good one with
-                # more.
-                if cpu <= here / ALIKE if ratio >= 1 + self.min_gain else cpu >= here * ALIKE:
+                # A good speed with more CPU than a worker holds now says nothing about that size, nor a poor one with
+                # so much less that the job would be slower here, too.
+                if cpu <= here / ALIKE if ratio >= 1 + self.min_gain else self._enough(size, cpu, here):
                     return ratio, "measured", MEASURED_ERROR
             if speed.fit is not None and speed.fit.confident:
                 fitted = speed.fit.predict(*size_of(self.counts))
@@ -163,6 +163,15 @@ class Prediction:
         if not any(self.use.values()) or any(self.use.get(t) and not n for t, n in counts.items()):
             return None
         return speedup(self.use, self._more(counts)), "utilisation", UTILISATION_ERROR
+
+    def _enough(self, size: Size, cpu: float, here: float) -> bool:
+        """Whether workers at a size had CPU enough for it to be known by that, beside `here` millicores of each now: as
+        much each, or so much that the job would be as fast here with it; or, of a larger size, as much together, since
+        replicas that are added get what they request."""
+        now = size_of(self.counts)[1]
+        if cpu >= here * ALIKE or (size[1] > now and cpu * size[1] >= here * now * ALIKE):
+            return True
+        return "Worker" in self.use and cpu > 0 and speedup(self.use, {"Worker": cpu / here}) >= ALIKE
 
     def _more(self, counts: Counts) -> dict[str, float]:
         return {t: n / self.counts[t] for t, n in counts.items() if self.counts.get(t)}

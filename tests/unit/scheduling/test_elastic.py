@@ -3,12 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.profiles.elastic.planned import planned
+from elastic_tfjob.scheduling.profiles.kips.back import UNTIL
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, Node, ReplicaGroup, Snapshot, counts_of
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, Node, Pool, ReplicaGroup, Snapshot, counts_of
 from elastic_tfjob.speed.optimus import believe
 
 from .build import node
@@ -102,6 +105,83 @@ def test_nobody_who_runs_is_stopped_for_a_gain() -> None:
     plan = plan_of([long, *short], [node("n0", cpus=4)])
     assert workers(plan, "long") == 2
     assert sum(workers(plan, job.key) for job in short) == 2
+
+
+def test_before_a_planned_job_is_stopped_others_shrink() -> None:
+    """The deadline that is close needs three of four CPUs, the one that is far off can wait: it keeps its one CPU all
+    the same, since the job without a deadline can do with less."""
+    far = replace(
+        busy(spec("far", (1, 1, 1), deadline_s=1e6, total_steps=1000.0), ("n0",)), speed=Linear(), steps_per_s=1.0
+    )
+    wide = busy(spec("wide", (1, 2, 2), total_steps=1e6), ("n0",) * 2)
+    close = Job(spec("close", (2, 2, 2), arrival_s=999.0, deadline_s=1400.0, total_steps=700.0), speed=Linear())
+    plan = plan_of([far, wide, close], [node("n0", cpus=4)])
+    assert [workers(plan, key) for key in ("far", "wide", "close")] == [1, 1, 2]
+
+
+def test_what_runs_at_a_size_that_is_slower_than_a_smaller_one_is_not_stopped_for_a_gain() -> None:
+    rates = {1: 1.0, 2: 2.0, 3: 1.5}
+
+    class Hill:
+        def steps_per_s(self, counts: Any) -> float | None:
+            return rates.get(counts.get(WORKER, 0))
+
+    held = Job(
+        spec("held", (2, 3, 3), total_steps=1e6), {WORKER: ("n0",) * 3}, "running", steps_per_s=1.5, observed_s=1000.0
+    )
+    short = [Job(spec(f"short-{k}", (2, 2, 2), arrival_s=900.0, total_steps=10.0), speed=Linear()) for k in range(3)]
+    plan = plan_of([replace(held, speed=Hill()), *short], [node("n0", cpus=4)])
+    assert workers(plan, "held") == 2
+
+
+@pytest.mark.parametrize("left_s", [10.0, 0.0])
+def test_a_job_with_a_deadline_that_went_back_is_not_planned_for_a_while(left_s: float) -> None:
+    """Four workers would meet the deadline if they were as fast as the prior says."""
+    late = replace(
+        busy(spec("late", (1, 1, 4), deadline_s=1000.0 + 400.0, total_steps=1000.0), ("n0",), use=0.5),
+        cpu_use={},
+        memory={UNTIL: 1000.0 + left_s},
+    )
+    plan = plan_of([late], [node("n0", cpus=4)])
+    assert (workers(plan, "late") > 1) is (not left_s)
+
+
+def lent(job: Job, cpus: float = 4, others: tuple[Job, ...] = (), **said: Any) -> Plan:
+    """The plan where the node `lent`, on which the job has replicas, is wanted back; `own` has so many CPUs."""
+    nodes = [node("own", cpus=cpus), node("lent", cpus=4, pool="inference", loan="reclaiming")]
+    jobs = {each.key: each for each in (job, *others)}
+    pools = {"inference": Pool(wanted=1, spare=0)}
+    return schedule(Snapshot(1000.0, {n.name: n for n in nodes}, jobs, pools=pools), elastic(**said))
+
+
+def test_only_replicas_on_a_node_that_goes_back_move() -> None:
+    plan = lent(busy(spec("there", (3, 3, 3), loanable=True, total_steps=1e6), ("own", "lent", "own"), use=0.5))
+    target = plan.changes["there"]
+    assert (target.nodes, target.cause, target.why.code) == ({WORKER: ("own",) * 3}, "migrate", "leaves-node")
+
+
+def test_a_job_goes_on_on_room_of_others_though_it_was_resumed_lately() -> None:
+    there = replace(
+        busy(spec("there", (2, 2, 2), loanable=True, total_steps=1e6), ("lent",) * 2, use=0.5),
+        stops=1,
+        stopped_s=900.0,
+        resumed_s=990.0,
+    )
+    wide = busy(spec("wide", (1, 4, 4), total_steps=1e6), ("own",) * 4, use=0.5)
+    plan = lent(there, others=(wide,), stop_cooldown_s=60)
+    assert (workers(plan, "there"), workers(plan, "wide")) == (2, 2)
+    assert plan.changes["there"].why.code == "leaves-node"
+    assert plan.changes["wide"].why.facts["waits_s"] == 0.0
+
+
+def test_a_job_on_a_node_that_goes_back_starts_elsewhere_in_the_same_round() -> None:
+    there = busy(spec("there", (2, 2, 2), loanable=True, total_steps=1e6), ("lent",) * 2, use=0.5)
+    nodes = [node("own", cpus=4), node("lent", cpus=4, pool="inference", loan="reclaiming")]
+    snapshot = Snapshot(
+        1000.0, {n.name: n for n in nodes}, {"there": there}, pools={"inference": Pool(wanted=1, spare=0)}
+    )
+    target = schedule(snapshot, elastic()).changes["there"]
+    assert (target.nodes, target.cause) == ({WORKER: ("own",) * 2}, "migrate")
 
 
 def test_what_is_planned_gives_nothing_to_who_waits() -> None:

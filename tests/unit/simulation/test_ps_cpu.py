@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
-from elastic_tfjob.simulation.costs import Costs
+from elastic_tfjob.simulation.costs import Costs, Noise
+from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.ps import MODELS
 from elastic_tfjob.simulation.speed_models.ps_cpu import PsCpuSpeedModel, PsCpuTrueSpeed
 from elastic_tfjob.simulation.summary import summarise
@@ -175,3 +178,23 @@ def test_what_a_shrinking_job_gives_up_is_free_when_it_ends_before_that() -> Non
     assert a.finish_s is not None
     assert 30 < a.finish_s < 50
     assert b.finish_s == pytest.approx(a.finish_s + 10 + 17.6)
+
+
+@pytest.mark.parametrize(("silent", "grows"), [(0.0, True), (1.0, False)])
+def test_of_a_silent_job_nothing_is_known_while_it_trains(silent: float, *, grows: bool) -> None:
+    """It trains all the same, and ends when it is done; what it uses is not heard of, so it does not grow for that."""
+    heard: list[tuple[float, float, int]] = []
+
+    class Watched(Simulation):
+        def _decide(self, now: float) -> None:
+            heard.extend((job.steps, job.steps_per_s, len(job.cpu_use)) for job in self.snapshot.jobs.values())
+            super()._decide(now)
+
+    groups = (ReplicaGroup(PS, Resources(500), 1, 1, 1), ReplicaGroup(WORKER, Resources(500), 1, 1, 8))
+    jobs = [WorkloadJob("a", 0.0, groups, duration_s=5000.0, model="digits")]
+    kips = build("kips", parse_profile("kips", {}))
+    noise = Noise(silent=silent)
+    outcome = Watched(jobs, uniform_cluster(8, 0, 1, 64), PsCpuSpeedModel(), kips, noise=noise).run()
+    assert outcome.records[0].finish_s is not None
+    assert (outcome.changes["grow"] > 0) is grows
+    assert any(any(each) for each in heard) is grows

@@ -111,6 +111,13 @@ def test_a_poor_speed_with_less_cpu_says_nothing() -> None:
     assert Prediction(ONE, 2.0, {"Worker": 1.0}, {"Worker": 1000.0}, alike, min_gain=0.1).factor(TWO) == 0.75
 
 
+def test_lent_cpu_that_a_worker_cannot_use_makes_no_speed_a_poor_one() -> None:
+    """It holds 2,000 millicores and uses 1,000: with 1,000 the larger size was slower, and will be again."""
+    seen = believe({(1, 1): 2.0, (1, 2): 1.5}, cpu={(1, 1): 1000.0, (1, 2): 1000.0})
+    known = Prediction(ONE, 2.0, {"Worker": 0.5}, {"Worker": 2000.0}, seen, min_gain=0.1)
+    assert known.factor(TWO) == 0.75
+
+
 SIZES = st.tuples(st.integers(0, 3), st.integers(1, 8))
 RATES = st.dictionaries(SIZES, st.floats(1e-6, 1e6), max_size=8)
 

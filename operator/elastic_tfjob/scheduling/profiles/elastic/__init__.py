@@ -15,7 +15,7 @@ from elastic_tfjob.scheduling.profiles.elastic.settings import Settings
 from elastic_tfjob.scheduling.profiles.elastic.unplanned import Resizing, grow_unplanned, leave_ranked, restore
 from elastic_tfjob.scheduling.profiles.kips import KipsParameters
 from elastic_tfjob.scheduling.profiles.kips.admit import admit, guarantee, relieve
-from elastic_tfjob.scheduling.profiles.kips.grow import go_back
+from elastic_tfjob.scheduling.profiles.kips.back import go_back
 from elastic_tfjob.scheduling.profiles.specon import SpeconParameters
 from elastic_tfjob.scheduling.profiles.specon.weights import Weights
 from elastic_tfjob.scheduling.toolkit.balance import Balance

@@ -6,6 +6,7 @@ from elastic_tfjob.scheduling.profiles.deadline import DeadlineParameters
 from elastic_tfjob.scheduling.profiles.deadline.admit import guarantee, probe
 from elastic_tfjob.scheduling.profiles.deadline.carry_out import carry_out
 from elastic_tfjob.scheduling.profiles.deadline.outlook import Case, Outlook
+from elastic_tfjob.scheduling.profiles.kips.back import rested
 from elastic_tfjob.scheduling.resources import NOTHING
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job
@@ -32,13 +33,22 @@ def planned(job: Job) -> bool:
 
 def plan(round_: Round, *, settings: DeadlineParameters) -> dict[str, Counts]:
     """Deadlines first, then who gains most. Jobs whose size is not planned stay as they are, unless a deadline could
-    not be met beside them. Returns by key the least sizes of jobs that may give what they have beyond."""
-    outlook = _promised(Outlook(round_, settings, planned))
-    if outlook.left_out and any(case.why.code == "deadline-no-room" for case in outlook.cases):
-        outlook = _promised(Outlook(round_, settings))
+    not be met beside them, or more jobs would have to stop. Returns by key the least sizes of jobs that may give what
+    they have beyond."""
+
+    def free(job: Job) -> bool:
+        """Not one that has gone back from a larger size, and keeps the one that was faster for a while."""
+        return told(job) or not job.placement or rested(job, round_)
+
+    outlook = _promised(Outlook(round_, settings, lambda job: planned(job) and free(job)))
+    stops = keep_running(outlook)
+    late = any(case.why.code == "deadline-no-room" for case in outlook.cases)
+    if outlook.left_out and (stops or late):
+        whole = _promised(Outlook(round_, settings, free))
+        if keep_running(whole) < stops or late:
+            outlook = whole
     if not outlook.cases and not outlook.unfit:
         return {}
-    keep_running(outlook)
     least = {case.job.key: case.wanted or {} for case in outlook.cases if _by_use(case)}
     keep_size(outlook)
     carry_out(outlook)
@@ -55,17 +65,21 @@ def _promised(outlook: Outlook) -> Outlook:
     return outlook
 
 
-def keep_running(outlook: Outlook) -> None:
-    """A job that runs keeps at least its least size, where deadlines leave room: nobody is stopped for a gain."""
-    room, held = outlook.room_now(), NOTHING
+def keep_running(outlook: Outlook) -> int:
+    """A job that runs keeps at least its least size, where deadlines leave room: nobody is stopped for a gain. Returns
+    how many are stopped."""
+    room, held, stops = outlook.room_now(), NOTHING, 0
     for case in outlook.cases:
-        if case.row or not case.current:
+        if case.row or not case.job.placement:
             continue
         demand = case.job.spec.demand(case.curve.sizes[0])
         if demand.within(room):
             room, held = room.minus(demand), held.plus(demand)
             case.row = 1
+        else:
+            stops += 1
     outlook.timeline.hold(held, 0.0)
+    return stops
 
 
 def keep_size(outlook: Outlook) -> None:

@@ -7,6 +7,7 @@ from elastic_tfjob.scheduling.profiles.elastic.planned import planned, told
 from elastic_tfjob.scheduling.profiles.kips import KipsParameters
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
 from elastic_tfjob.scheduling.profiles.kips.admit import AS_DECLARED
+from elastic_tfjob.scheduling.profiles.kips.back import rested
 from elastic_tfjob.scheduling.profiles.kips.donors import IdleFirst
 from elastic_tfjob.scheduling.profiles.kips.grow import grow, growth
 from elastic_tfjob.scheduling.reasons import Reason
@@ -49,7 +50,9 @@ def restore(resizing: Resizing) -> None:
     for job in sorted(resizing.short, key=lambda job: (job.spec.arrival_s, job.spec.sequence)):
         held, declared = job.counts, job.spec.declared
         wanted = {type_: max(n, declared.get(type_, 0)) for type_, n in held.items()}
-        if wanted == held or round_.placement(job) != job.placement or told(job) or not movable(job, round_):
+        if wanted == held or round_.placement(job) != job.placement or told(job):
+            continue
+        if not (movable(job, round_) and rested(job, round_)):
             continue
         if _pays(resizing, job, wanted) and not round_.resize(job, wanted, AS_DECLARED):
             resizing.taking.take(

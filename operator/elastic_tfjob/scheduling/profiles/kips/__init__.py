@@ -6,7 +6,8 @@ After Jeong and Yu (KIPS KTCCS 11(7), 2022), whose text is not public, and its n
 from elastic_tfjob.scheduling.parameters import Stages, needs
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
 from elastic_tfjob.scheduling.profiles.kips.admit import admit, guarantee, relieve
-from elastic_tfjob.scheduling.profiles.kips.grow import go_back, grow
+from elastic_tfjob.scheduling.profiles.kips.back import go_back
+from elastic_tfjob.scheduling.profiles.kips.grow import grow
 from elastic_tfjob.scheduling.profiles.kips.settings import Settings
 from elastic_tfjob.scheduling.stages.order.fifo import Fifo
 from elastic_tfjob.scheduling.toolkit.cpu_in_place import (

@@ -14,7 +14,7 @@ from elastic_tfjob.scheduling.toolkit.refusal import lacks
 from elastic_tfjob.scheduling.toolkit.repair import repair_reason
 from elastic_tfjob.scheduling.toolkit.sizes import Downward, largest, movable
 
-AS_DECLARED, GIVEN_ROOM = Reason("as-declared"), Reason("given-room")
+AS_DECLARED, GIVEN_ROOM, LEAVES_NODE = Reason("as-declared"), Reason("given-room"), Reason("leaves-node")
 
 
 def relieve(adjustment: Adjustment) -> None:
@@ -93,7 +93,7 @@ def admit(adjustment: Adjustment) -> None:
         job = round_.job(entry[4])
         if round_.placement(job):
             continue  # an earlier step of this round has started it
-        if round_.cools(job):
+        if not job.placement and round_.cools(job):  # one that holds something was stopped in this round, and goes on
             round_.refuse(job, BEHIND)
             continue
         if _start(adjustment, job):
@@ -105,25 +105,27 @@ def admit(adjustment: Adjustment) -> None:
 
 
 def _start(adjustment: Adjustment, job: Job) -> bool:
-    round_, taking, declared = adjustment.round, adjustment.taking, job.spec.declared
+    round_, taking = adjustment.round, adjustment.taking
+    left = bool(job.placement)  # a node, in this round
+    declared = job.counts if left else job.spec.declared
 
     def start(counts: Counts) -> bool:
         why = AS_DECLARED if counts == declared else Reason("less-room", {"declared": declared})
-        return round_.start(job, counts, why)
+        return round_.start(job, counts, LEAVES_NODE if left else why)
 
     if not nowhere(round_, job.spec) and largest(round_, job, Downward(job, declared), start) >= 0:
         taking.started(job)
         return True
     least = job.spec.minimum
-    waited = round_.now - max(job.spec.arrival_s, job.since_s)
-    impatient = waited >= adjustment.settings.patience_s
+    waited = 0.0 if left else round_.now - max(job.spec.arrival_s, job.since_s)
+    impatient = left or waited >= adjustment.settings.patience_s
     if taking.in_vain(job.spec, needed=impatient):
         return False
     if taking.take(
         job,
         least,
         Reason("makes-room", {"job": job.key, "waits_s": waited}),
-        lambda: round_.start(job, least, GIVEN_ROOM),
+        lambda: round_.start(job, least, LEAVES_NODE if left else GIVEN_ROOM),
         needed=impatient,
     ):
         return True

@@ -1,46 +1,18 @@
-"""Replicas for jobs that use all they have, and back from sizes that turned out slower."""
+"""Replicas for jobs that use all they have."""
 
 from collections.abc import Hashable
 from heapq import heapify, heappop
 
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
+from elastic_tfjob.scheduling.profiles.kips.back import rested
 from elastic_tfjob.scheduling.reasons import Fact, Reason
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
 from elastic_tfjob.scheduling.toolkit.sizes import movable
-from elastic_tfjob.speed.history import ALIKE
-from elastic_tfjob.speed.optimus import OnlineSpeed
 from elastic_tfjob.speed.prediction import Prediction
 from elastic_tfjob.speed.utilisation import speedup
 
 Unit = tuple[float, str, str, Counts, float]
 """Minus the gain, the job, the type that one more is of, the size that makes, and the speed there."""
-
-
-def go_back(adjustment: Adjustment) -> None:
-    """A larger size that turned out slower than a smaller one is left again, if its workers hold the CPU that those
-    had."""
-    round_ = adjustment.round
-    for key in list(adjustment.busy):
-        job = round_.job(key)
-        if not (job.spec.elastic and isinstance(job.speed, OnlineSpeed) and movable(job, round_)):
-            continue
-        if round_.placement(job) != job.placement:
-            continue
-        size = (len(job.placement.get(PS, ())), len(job.placement.get(WORKER, ())))
-        held, cpu = job.held_cpu(WORKER), job.speed.cpu
-        rate, (ps, workers) = max(
-            (
-                (rate, seen)
-                for seen, rate in job.speed.measured.items()
-                if seen[0] <= size[0] and seen[1] <= size[1] and cpu.get(seen, 0.0) * seen[1] <= held / ALIKE
-            ),
-            default=(0.0, size),
-        )
-        counts = {t: ps if t == PS else workers if t == WORKER else n for t, n in job.counts.items()}
-        if rate < job.steps_per_s * (1 + adjustment.settings.min_gain) or counts == job.counts:
-            continue
-        if job.spec.within_bounds(counts) == counts and adjustment.worth(job, 1 - job.steps_per_s / rate):
-            round_.resize(job, counts, Reason("slower", {"there": rate, "here": job.steps_per_s}))
 
 
 def grow(adjustment: Adjustment) -> None:
@@ -53,7 +25,7 @@ def grow(adjustment: Adjustment) -> None:
     units: list[Unit] = []
     speeds: dict[str, Prediction] = {}
     for job in adjustment.short:
-        if job.spec.elastic and movable(job, round_):
+        if job.spec.elastic and movable(job, round_) and rested(job, round_):
             speeds[job.key] = growth(adjustment, job)
             units += _units(adjustment, job, job.counts, 1.0, speeds[job.key])
     heapify(units)
