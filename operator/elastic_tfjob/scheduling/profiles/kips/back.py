@@ -10,6 +10,7 @@ from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, Node, Sna
 from elastic_tfjob.scheduling.toolkit.sizes import movable
 from elastic_tfjob.speed.history import ALIKE, Size
 from elastic_tfjob.speed.optimus import OnlineSpeed
+from elastic_tfjob.speed.prediction import size_of
 
 __all__ = ["go_back", "rested"]
 
@@ -79,7 +80,7 @@ def _faster(job: Job) -> tuple[float, Size] | None:
     """The fastest of the sizes that are smaller than its own."""
     if not (job.placement and job.spec.elastic and isinstance(job.speed, OnlineSpeed) and job.steps_per_s > 0):
         return None
-    size = (len(job.placement.get(PS, ())), len(job.placement.get(WORKER, ())))
+    size = size_of(job.counts)
     held, cpu = job.held_cpu(WORKER), job.speed.cpu
     found = max(
         (
