@@ -753,7 +753,7 @@ def test_container_restarted_on_a_full_volume_goes_on_with_what_was_committed(tm
             while True:
                 file.write(bytes(4096))
         pod.start()
-        until("it runs again", lambda: len(pod.output.splitlines()) == 3)
+        until("it runs again", lambda: pod.output.count("\n") == 3)
         assert pod.output.splitlines()[-1] == f"generation 7 with {config}"
     finally:
         pod.stop()
