@@ -44,7 +44,8 @@ def main(*, scenarios: list[str], operators: list[str], runs: int, output: Path)
     the plot are made anew, without a cluster.
     """
     results, chosen = beside_service.read(output), {name: SCENARIOS[name] for name in scenarios}
-    beside_service.compare(chosen, operators, runs, lends=LENDS, results=results, output=output)
+    how = beside_service.How((LENDS,))
+    beside_service.compare(chosen, operators, runs, how=how, results=results, output=output)
     for name in chosen:
         if found := reached(results, name):
             beside_service.console.print(beside_service.judged(name, found))

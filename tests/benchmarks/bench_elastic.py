@@ -8,7 +8,8 @@ operator. The jobs are the same for each of
 - go: the Go training-operator v1.8.1 and the default scheduler;
 - fixed: this operator under its profile `fixed`, which does as upstream does;
 - kips: this operator under its profile `kips`;
-- elastic: this operator under its profile `elastic`, which borrows idle nodes of the pool.
+- elastic: this operator under its profile `elastic`, which borrows idle nodes of the pool;
+- elastic-killed: the same, and the operator is killed every minute.
 
 Each runs three times; nothing is retried.
 """
@@ -24,8 +25,10 @@ from live import beside_service, choose
 from live.lending import Figures
 from live.results import Run, changes, losers
 
-OPERATORS: Final = ("go", "fixed", "kips", "elastic")
-LENDS: Final = "elastic"
+OPERATORS: Final = ("go", "fixed", "kips", "elastic", "elastic-killed")
+ELASTIC: Final = "elastic"
+LENDING: Final = (ELASTIC, "elastic-killed")
+KILLED_EVERY_S: Final = {"elastic-killed": 60.0}
 LEAST_GAIN: Final = 0.45
 MOST_SLOWER: Final = 0.10
 RECALL_S: Final = 20.0
@@ -35,7 +38,7 @@ SCENARIOS = beside_service.read_scenarios(Path(__file__).parent / "live/elastic"
 def goals(runs: Mapping[str, Sequence[Run]], loans: Sequence[Figures]) -> beside_service.Goals:
     """What `elastic` should reach, and what it did. `runs`: those of `go` and `elastic`; `loans`: what was seen in the
     latter."""
-    ours, theirs = runs[LENDS], runs["go"]
+    ours, theirs = runs[ELASTIC], runs["go"]
     change = changes(ours, theirs)
     assert change is not None
     met = [run.met for run in ours if run.met is not None]
@@ -78,11 +81,12 @@ def main(*, scenarios: list[str], operators: list[str], runs: int, output: Path)
     the plot are made anew, without a cluster.
     """
     results, chosen = beside_service.read(output), {name: SCENARIOS[name] for name in scenarios}
-    beside_service.compare(chosen, operators, runs, lends=LENDS, results=results, output=output)
+    how = beside_service.How(LENDING, KILLED_EVERY_S)
+    beside_service.compare(chosen, operators, runs, how=how, results=results, output=output)
     for name in chosen:
-        found = {mode: results.runs.of(name, mode) for mode in ("go", LENDS)}
+        found = {mode: results.runs.of(name, mode) for mode in ("go", ELASTIC)}
         if all(found.values()):
-            rows = goals(found, results.of(name, LENDS))
+            rows = goals(found, results.of(name, ELASTIC))
             beside_service.console.print(beside_service.judged(name, rows))
 
 

@@ -24,7 +24,7 @@ import bench_kips_simulation as kips
 import bench_specon_simulation as specon
 import click
 import numpy as np
-from anchors import dl2_jobs, traces_dir
+from anchors import LUCID_COSTS, PHILLY, POLLUX_COSTS, ROUNDS, dl2_jobs, traces_dir
 from aryl_workload import COSTS, SERVER, Setting, inference, read_rows, servers, workload
 from bench_kips import SCENARIOS
 from rich.console import Console
@@ -34,6 +34,7 @@ from rich.table import Table
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.formats import read_csv
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
@@ -43,6 +44,7 @@ from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
 from elastic_tfjob.simulation.summary import summarise, with_losers
 
 Said = Mapping[str, Any]
+POLLUX: Final = "scaling_profiles/pollux_workload-{}.csv"
 MARGIN: Final = 0.03
 """A loser is slower than with the baseline by more than this."""
 
@@ -139,6 +141,40 @@ def aryl_ground(traces: Path, scale: float) -> Ground:
     )
 
 
+def pollux_ground(traces: Path) -> Ground:
+    """160 jobs each, of six applications whose speed was measured; `seed` is the number of the workload."""
+
+    def run(profile: Profile, seed: int) -> Outcome:
+        jobs = read_csv(traces / POLLUX.format(seed))[0].jobs
+        nodes = uniform_cluster(16, 4, 0, 0)
+        return Simulation(jobs, nodes, speed_model_named("pollux"), profile, costs=POLLUX_COSTS).run()
+
+    pack: Said = {"place": "pack", **ROUNDS}
+    told: Said = {**pack, "oracle": True}
+    elastic: Said = {**told, "pause_s": 30.0, "lend": "none"}
+    policies: Mapping[str, Said] = {"fifo": pack, "optimus": told, "hull": told, "elastic": elastic}
+    return Ground("Pollux, 160 jobs", policies, run, range(1, 9))
+
+
+def philly_ground(traces: Path) -> Ground:
+    """A week of jobs that have one size each. A profile that stops nobody has `sjf-backfill` as the one to reach."""
+    jobs = read_csv(traces / PHILLY)[0].jobs
+
+    def run(profile: Profile, seed: int) -> Outcome:
+        nodes = uniform_cluster(48, 8, 0, 0)
+        return Simulation(jobs, nodes, speed_model_named("fixed"), profile, costs=LUCID_COSTS, seed=seed).run()
+
+    count: Said = {"place": "count"}
+    elastic: Said = {**count, "oracle": True, "lend": "none", "interval_s": 0.0, "cooldown_s": 0.0}
+    policies: Mapping[str, Said] = {
+        "fifo-backfill": count,
+        "sjf-backfill": count,
+        "srtf": count,
+        "elastic": elastic,
+    }
+    return Ground("Philly, a week", policies, run, [0])
+
+
 def grounds(traces: Path) -> list[Ground]:
     found = [dl2_ground(case, world) for world in hull.WORLDS for case in ("13x30", "24x60")]
     found += [kips_ground(load) for load in (*kips.LOADS, *SCENARIOS)]
@@ -150,6 +186,10 @@ def grounds(traces: Path) -> list[Ground]:
     ]
     if (traces / "itp").exists():
         found.append(aryl_ground(traces, 1 / 32))
+    if (traces / POLLUX.format(1)).exists():
+        found.append(pollux_ground(traces))
+    if (traces / PHILLY).exists():
+        found.append(philly_ground(traces))
     return found
 
 

@@ -17,7 +17,8 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import cluster as kind
-from harness import images
+from harness import deploy, images
 from harness.api import Api, Object
 from harness.cluster import Cluster
 from harness.training import PREFIX
@@ -39,7 +40,7 @@ from live.results import table as jct_table
 from live.scenario import Arrival, Scenario, ScenarioError, parse
 from live.service import NAMESPACE, Service, as_before, read_service, serving
 
-__all__ = ["Goals", "Results", "Scenarios", "compare", "judged", "placed", "read", "read_scenarios", "table", "write"]
+__all__ = ["Goals", "How", "Results", "Scenarios", "compare", "judged", "placed", "read", "read_scenarios", "table", "write"]
 
 Scenarios = Mapping[str, tuple[Scenario, Service]]
 Goals = Sequence[tuple[str, str, bool]]
@@ -48,6 +49,14 @@ Goals = Sequence[tuple[str, str, bool]]
 REPORT_EVERY: Final = 5
 """Steps between a program's reports: what a stop costs is known to so many."""
 console = Console(width=None if Console().is_terminal else 150)
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """`lending`: the operators under which nodes are lent. `killed_every_s`: those which are killed so often."""
+
+    lending: Sequence[str]
+    killed_every_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +187,14 @@ def compare(
     operators: Sequence[str],
     times: int,
     *,
-    lends: str,
+    how: How,
     results: Results,
     output: Path,
 ) -> None:
-    """Measure all runs that `results` does not have yet, write them to `output` after each, and print the tables.
-    `lends`: the operator under which nodes are lent."""
+    """Measure all runs that `results` does not have yet, write them to `output` after each, and print the tables."""
     wanted = [(name, mode, k) for mode in operators for name in scenarios for k in range(1, times + 1)]
     if missing := [key for key in wanted if key not in results.loans]:
-        _measure(scenarios, missing, lends, results, output)
+        _measure(scenarios, missing, how, results, output)
     console.print(jct_table("Completion times", results.runs, list(scenarios), operators))
     for name in scenarios:
         console.print(table(results, name, operators))
@@ -194,7 +202,7 @@ def compare(
     console.print(f"written: {output}, {output.with_suffix('.svg')}")
 
 
-def _measure(scenarios: Scenarios, missing: Sequence[Key], lends: str, results: Results, output: Path) -> None:
+def _measure(scenarios: Scenarios, missing: Sequence[Key], how: How, results: Results, output: Path) -> None:
     """An operator is installed once for all its runs of a scenario."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that it cleans up
     cluster = kind.ensure("loans")
@@ -204,12 +212,12 @@ def _measure(scenarios: Scenarios, missing: Sequence[Key], lends: str, results: 
     warm(cluster, trainer)
     for name, mode in dict.fromkeys((name, mode) for name, mode, _ in missing):
         plain, service = scenarios[name]
-        scenario = placed(plain, lends=mode == lends)
+        scenario = placed(plain, lends=mode in how.lending)
         with operator(cluster, mode, scenario.config.get(mode)):
             for key in (key for key in missing if key[:2] == (name, mode)):
                 alone(cluster, key, placed(plain, lends=False), results.runs)
                 console.print(f"{name} under {mode}, run {key[2]}: {scenario.title}")
-                run, loans = asyncio.run(_one(cluster, key, (scenario, service), image, results.runs.alone))
+                run, loans = asyncio.run(_one(cluster, key, (scenario, service), image, how, results.runs.alone))
                 results.add(run, loans)
                 write(output, results)
                 met = "" if run.met is None else f"{run.met[0]} of {run.met[1]} deadlines, "
@@ -221,11 +229,32 @@ def _measure(scenarios: Scenarios, missing: Sequence[Key], lends: str, results: 
 
 
 async def _one(
-    cluster: Cluster, key: Key, what: tuple[Scenario, Service], image: str, alone_s: Mapping[str, float]
+    cluster: Cluster, key: Key, what: tuple[Scenario, Service], image: str, how: How, alone_s: Mapping[str, float]
 ) -> tuple[Run, Figures]:
     scenario, service = what
     async with Api(cluster.kubeconfig) as api:
         await as_before(api)
         async with observing(cluster, api, NAMESPACE) as seen, serving(cluster, api, service, image) as requests:
-            run = await measure(cluster, key, scenario, alone_s)
+            async with _killing(cluster, how.killed_every_s.get(key[1])):
+                run = await measure(cluster, key, scenario, alone_s)
     return run, figures(seen, requests, time.time())
+
+
+@asynccontextmanager
+async def _killing(cluster: Cluster, every_s: float | None) -> AsyncIterator[None]:
+    """The operator's pod is killed each `every_s` seconds from now on. None: it is left alone."""
+
+    async def kill() -> None:
+        while every_s is not None:
+            await asyncio.sleep(every_s)
+            await asyncio.to_thread(deploy.kill_operator, cluster)
+
+    task = asyncio.create_task(kill())
+    try:
+        yield
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

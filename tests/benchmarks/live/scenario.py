@@ -32,10 +32,10 @@ __all__ = ["OPERATORS", "Arrival", "Scenario", "ScenarioError", "read", "read_al
 
 OPERATORS: Final = (
     *("go", "fixed", "kips", "deadline", "edf", "fifo", "optimus", "drf", "specon", "rebalance"),
-    *("aryl", "aryl-alone", "elastic"),
+    *("aryl", "aryl-alone", "elastic", "elastic-killed"),
 )
 """`go` is the Go training-operator under the default scheduler; the others are profiles of this operator.
-`aryl-alone` is `aryl` without loans, as its scenario's config says."""
+`aryl-alone` is `aryl` without loans, and `elastic-killed` is `elastic`, as their scenario's config says."""
 BATCH: Final = 2048
 """Images a step: so many that a step is work for the worker, not for the chief that hands it out."""
 WORKERS: Final = 3
