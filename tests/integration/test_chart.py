@@ -138,7 +138,7 @@ def test_values_reach_the_deployment() -> None:
 def test_the_configuration_is_one_that_the_operator_takes() -> None:
     made = charted("config.profile=fifo", "config.profiles.kips.cooldown_s=90", "config.rescale.stop_timeout_s=30")
     found = parse_configuration(yaml.safe_dump(made[SETTINGS]["data"]["config.yaml"]))
-    assert (found.profile, found.profiles) == ("fifo", {"kips": {"cooldown_s": 90}})
+    assert (found.profile, found.profiles["kips"]) == ("fifo", {"cooldown_s": 90})
     assert found.rescale == Configuration().rescale.model_copy(update={"stop_timeout_s": 30})
 
 
