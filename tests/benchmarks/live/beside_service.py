@@ -40,7 +40,19 @@ from live.results import table as jct_table
 from live.scenario import Arrival, Scenario, ScenarioError, parse
 from live.service import NAMESPACE, Service, as_before, read_service, serving
 
-__all__ = ["Goals", "How", "Results", "Scenarios", "compare", "judged", "placed", "read", "read_scenarios", "table", "write"]
+__all__ = [
+    "Goals",
+    "How",
+    "Results",
+    "Scenarios",
+    "compare",
+    "judged",
+    "placed",
+    "read",
+    "read_scenarios",
+    "table",
+    "write",
+]
 
 Scenarios = Mapping[str, tuple[Scenario, Service]]
 Goals = Sequence[tuple[str, str, bool]]
@@ -213,11 +225,12 @@ def _measure(scenarios: Scenarios, missing: Sequence[Key], how: How, results: Re
     for name, mode in dict.fromkeys((name, mode) for name, mode, _ in missing):
         plain, service = scenarios[name]
         scenario = placed(plain, lends=mode in how.lending)
+        what = scenario, service, how.killed_every_s.get(mode)
         with operator(cluster, mode, scenario.config.get(mode)):
             for key in (key for key in missing if key[:2] == (name, mode)):
                 alone(cluster, key, placed(plain, lends=False), results.runs)
                 console.print(f"{name} under {mode}, run {key[2]}: {scenario.title}")
-                run, loans = asyncio.run(_one(cluster, key, (scenario, service), image, how, results.runs.alone))
+                run, loans = asyncio.run(_one(cluster, key, what, image, results.runs.alone))
                 results.add(run, loans)
                 write(output, results)
                 met = "" if run.met is None else f"{run.met[0]} of {run.met[1]} deadlines, "
@@ -229,14 +242,17 @@ def _measure(scenarios: Scenarios, missing: Sequence[Key], how: How, results: Re
 
 
 async def _one(
-    cluster: Cluster, key: Key, what: tuple[Scenario, Service], image: str, how: How, alone_s: Mapping[str, float]
+    cluster: Cluster, key: Key, what: tuple[Scenario, Service, float | None], image: str, alone_s: Mapping[str, float]
 ) -> tuple[Run, Figures]:
-    scenario, service = what
+    scenario, service, killed_every_s = what
     async with Api(cluster.kubeconfig) as api:
         await as_before(api)
-        async with observing(cluster, api, NAMESPACE) as seen, serving(cluster, api, service, image) as requests:
-            async with _killing(cluster, how.killed_every_s.get(key[1])):
-                run = await measure(cluster, key, scenario, alone_s)
+        async with (
+            observing(cluster, api, NAMESPACE) as seen,
+            serving(cluster, api, service, image) as requests,
+            _killing(cluster, killed_every_s),
+        ):
+            run = await measure(cluster, key, scenario, alone_s)
     return run, figures(seen, requests, time.time())
 
 
