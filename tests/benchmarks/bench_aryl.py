@@ -43,12 +43,8 @@ def main(*, scenarios: list[str], operators: list[str], runs: int, output: Path)
     Run it on an idle machine. Runs that --output has are not measured again; without anything missing the tables and
     the plot are made anew, without a cluster.
     """
-    results, chosen = beside_service.read(output), {name: SCENARIOS[name] for name in scenarios}
-    how = beside_service.How((LENDS,))
-    beside_service.compare(chosen, operators, runs, how=how, results=results, output=output)
-    for name in chosen:
-        if found := reached(results, name):
-            beside_service.console.print(beside_service.judged(name, found))
+    chosen = {name: SCENARIOS[name] for name in scenarios}
+    beside_service.compare(chosen, operators, runs, how=beside_service.How((LENDS,)), reached=reached, output=output)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,12 @@ def goals(runs: Mapping[str, Sequence[Run]], loans: Sequence[Figures]) -> beside
     ]
 
 
+def reached(results: beside_service.Results, scenario: str) -> beside_service.Goals:
+    """The goals of a scenario; none until `go` and `elastic` have run."""
+    found = {mode: results.runs.of(scenario, mode) for mode in ("go", ELASTIC)}
+    return goals(found, results.of(scenario, ELASTIC)) if all(found.values()) else ()
+
+
 @click.command()
 @click.option("--scenarios", type=choose.some_of(tuple(SCENARIOS)), default=",".join(SCENARIOS), show_default=True)
 @click.option("--operators", type=choose.some_of(OPERATORS), default=",".join(OPERATORS), show_default=True)
@@ -80,14 +86,8 @@ def main(*, scenarios: list[str], operators: list[str], runs: int, output: Path)
     Run it on an idle machine. Runs that --output has are not measured again; without anything missing the tables and
     the plot are made anew, without a cluster.
     """
-    results, chosen = beside_service.read(output), {name: SCENARIOS[name] for name in scenarios}
-    how = beside_service.How(LENDING, KILLED_EVERY_S)
-    beside_service.compare(chosen, operators, runs, how=how, results=results, output=output)
-    for name in chosen:
-        found = {mode: results.runs.of(name, mode) for mode in ("go", ELASTIC)}
-        if all(found.values()):
-            rows = goals(found, results.of(name, ELASTIC))
-            beside_service.console.print(beside_service.judged(name, rows))
+    chosen, how = {name: SCENARIOS[name] for name in scenarios}, beside_service.How(LENDING, KILLED_EVERY_S)
+    beside_service.compare(chosen, operators, runs, how=how, reached=reached, output=output)
 
 
 if __name__ == "__main__":

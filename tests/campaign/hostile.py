@@ -19,7 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
@@ -34,6 +34,7 @@ from conformance.manifest import labels
 from elastic_tfjob.api.annotations import PREFIX
 from harness import operators
 from harness.api import CORE, NODES, Api, ApiError, Object, events, pods, services, tfjobs
+from harness.background import background
 from harness.controlplane import ControlPlane
 from harness.kubelet import kubelet
 
@@ -219,7 +220,7 @@ class World:
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(kubelet(self._api, self._bystander, self._bystanders_program))
             for each in (self._watch_health(), self._bystand(elastic=False), self._bystand(elastic=True)):
-                await stack.enter_async_context(_background(each))
+                await stack.enter_async_context(background(each))
             waiting = list(corpus("known")) if known else []
             self._random.shuffle(waiting)
             await asyncio.sleep(min(_ALONE_S, budget_s / 8))
@@ -242,7 +243,7 @@ class World:
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(kubelet(self._api, self._bystander, self._bystanders_program))
             for each in (self._watch_health(), self._bystand(elastic=False), self._bystand(elastic=True)):
-                await stack.enter_async_context(_background(each))
+                await stack.enter_async_context(background(each))
             await asyncio.sleep(2)
             for batch in (hinted, *(others[at : at + 16] for at in range(0, len(others), 16))):
                 if time.monotonic() > self._begun + limit_s:
@@ -679,18 +680,6 @@ class World:
 
 
 # Parts
-
-
-@contextlib.asynccontextmanager
-async def _background(work: Any) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)
-    try:
-        yield
-        if task.done():
-            task.result()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _send_json(api: Api, method: str, path: str, body: Object) -> None:

@@ -17,8 +17,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +29,7 @@ from rich.table import Table
 from harness import cluster as kind
 from harness import deploy, images
 from harness.api import Api, Object
+from harness.background import background
 from harness.cluster import Cluster
 from harness.training import PREFIX
 from live.lending import Figures, figures
@@ -200,10 +200,12 @@ def compare(
     times: int,
     *,
     how: How,
-    results: Results,
+    reached: Callable[[Results, str], Goals],
     output: Path,
 ) -> None:
-    """Measure all runs that `results` does not have yet, write them to `output` after each, and print the tables."""
+    """Measure all runs that `output` does not have yet, write them to it after each, and print the tables. `reached`:
+    the goals of a scenario, none where runs that they need are missing."""
+    results = read(output)
     wanted = [(name, mode, k) for mode in operators for name in scenarios for k in range(1, times + 1)]
     if missing := [key for key in wanted if key not in results.loans]:
         _measure(scenarios, missing, how, results, output)
@@ -212,6 +214,9 @@ def compare(
         console.print(table(results, name, operators))
     output.with_suffix(".svg").write_text(plot(results.runs, list(scenarios), operators))
     console.print(f"written: {output}, {output.with_suffix('.svg')}")
+    for name in scenarios:
+        if goals := reached(results, name):
+            console.print(judged(name, goals))
 
 
 def _measure(scenarios: Scenarios, missing: Sequence[Key], how: How, results: Results, output: Path) -> None:
@@ -250,27 +255,14 @@ async def _one(
         async with (
             observing(cluster, api, NAMESPACE) as seen,
             serving(cluster, api, service, image) as requests,
-            _killing(cluster, killed_every_s),
+            background(_kill(cluster, killed_every_s)),
         ):
             run = await measure(cluster, key, scenario, alone_s)
     return run, figures(seen, requests, time.time())
 
 
-@asynccontextmanager
-async def _killing(cluster: Cluster, every_s: float | None) -> AsyncIterator[None]:
-    """The operator's pod is killed each `every_s` seconds from now on. None: it is left alone."""
-
-    async def kill() -> None:
-        while every_s is not None:
-            await asyncio.sleep(every_s)
-            await asyncio.to_thread(deploy.kill_operator, cluster)
-
-    task = asyncio.create_task(kill())
-    try:
-        yield
-        if task.done():
-            task.result()
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+async def _kill(cluster: Cluster, every_s: float | None) -> None:
+    """Kill the operator's pod each `every_s` seconds from now on. None: leave it alone."""
+    while every_s is not None:
+        await asyncio.sleep(every_s)
+        await asyncio.to_thread(deploy.kill_operator, cluster)

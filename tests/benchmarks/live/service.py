@@ -25,6 +25,7 @@ import yaml
 
 from harness import deploy, images, load, names
 from harness.api import CORE, NODES, Api, ApiError, Object, pods
+from harness.background import background
 from harness.cluster import Cluster
 from harness.load import Request, parse, rate
 from harness.progress import CommandFailed
@@ -96,15 +97,10 @@ async def serving(cluster: Cluster, api: Api, service: Service, generator_image:
     try:
         await _apply(cluster, service.replicas(0))
         begin = await _begin(cluster, api, service, generator_image)
-        scaling = asyncio.create_task(_scale(api, service, begin))
-        try:
+        async with background(_scale(api, service, begin)):
             yield requests
             await asyncio.sleep(max(0.0, begin + service.curve[-1][0] + load.TIMEOUT_S + 1 - time.time()))
-            if scaling.done():
-                scaling.result()
-            requests += parse(await _log(cluster))[1]
-        finally:
-            scaling.cancel()
+        requests += parse(await _log(cluster))[1]
     finally:
         for namespace in (GENERATOR, NAMESPACE):  # whoever asks goes first
             await _gone(api, namespace)
