@@ -17,13 +17,14 @@ from pathlib import Path
 import click
 from live import beside_service, choose
 from live.lending import goals
+from live.results import Goals
 
 OPERATORS = ("go", "aryl-alone", "aryl")
 LENDS = "aryl"
 SCENARIOS = beside_service.read_scenarios(Path(__file__).parent / "live/aryl")
 
 
-def reached(results: beside_service.Results, scenario: str) -> beside_service.Goals:
+def reached(results: beside_service.Results, scenario: str) -> Goals:
     """The goals of a scenario; none until each operator has run."""
     found = {mode: results.of(scenario, mode) for mode in OPERATORS}
     if not all(found.values()):

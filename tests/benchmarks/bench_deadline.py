@@ -14,15 +14,47 @@ the jobs' running pods requested.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 from live import choose
-from live.results import read
+from live.results import Goals, Run, Runs, judged, read
 from live.scenario import read_all
+from rich.console import Console
 
 SCENARIOS = read_all(Path(__file__).parent / "live/deadline")
 OPERATORS = ("go", "fixed", "deadline")
+LEAST_MORE: Final = 0.26
+"""So many more of the deadlines of `scarce`, as a part of all, are to be met than under the Go operator."""
+LEAST_KEPT: Final = 5 / 6
+LEAST_USED: Final = 0.90
+
+
+def kept(runs: Sequence[Run]) -> tuple[int, int]:
+    """Deadlines that were met in all of the runs, and all."""
+    met = [run.met for run in runs if run.met is not None]
+    return sum(m for m, _ in met), sum(n for _, n in met)
+
+
+def goals(runs: Runs, scenario: str) -> Goals:
+    """What `deadline` should reach, and what it did; none until `go` and `deadline` have run."""
+    ours, theirs = runs.of(scenario, "deadline"), runs.of(scenario, "go")
+    if not ours or not theirs:
+        return ()
+    (m, n), (m_go, n_go) = kept(ours), kept(theirs)
+    used = [run.allocated_cpu_used for run in ours if run.allocated_cpu_used is not None]
+    share = sum(used) / len(used) if used else 0.0
+    cpu = (f"allocated CPU used >= {LEAST_USED:.0%}", f"{share:.0%}", share >= LEAST_USED)
+    if scenario == "sufficient":
+        return [("all deadlines met", f"{m} of {n}; under go {m_go} of {n_go}", m == n), cpu]
+    more, least = m / n - m_go / n_go, min(run.met[0] / run.met[1] for run in ours if run.met is not None)
+    return [
+        (f"deadlines met beside go: >= +{LEAST_MORE * 100:.0f} points", f"{more * 100:+.0f}", more >= LEAST_MORE),
+        ("deadlines met in each run: >= 5 of 6", f"at least {least:.0%}", least >= LEAST_KEPT),
+        cpu,
+    ]
 
 
 @click.command()
@@ -39,7 +71,11 @@ def main(*, scenarios: list[str], operators: list[str], runs: int, output: Path)
     from live.measure import bench  # noqa: PLC0415  what talks to the cluster takes a second to import
 
     chosen = {name: SCENARIOS[name] for name in scenarios}
-    bench("Deadlines met on three workers with real CPU", chosen, operators, runs, runs=read(output), output=output)
+    found = read(output)
+    bench("Deadlines met on three workers with real CPU", chosen, operators, runs, runs=found, output=output)
+    for name in scenarios:
+        if reached := goals(found, name):
+            Console().print(judged(name, reached))
 
 
 if __name__ == "__main__":

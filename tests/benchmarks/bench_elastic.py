@@ -23,7 +23,7 @@ from typing import Final
 import click
 from live import beside_service, choose
 from live.lending import Figures
-from live.results import Run, changes, losers
+from live.results import Goals, Run, changes, losers
 
 OPERATORS: Final = ("go", "fixed", "kips", "elastic", "elastic-killed")
 ELASTIC: Final = "elastic"
@@ -35,7 +35,7 @@ RECALL_S: Final = 20.0
 SCENARIOS = beside_service.read_scenarios(Path(__file__).parent / "live/elastic")
 
 
-def goals(runs: Mapping[str, Sequence[Run]], loans: Sequence[Figures]) -> beside_service.Goals:
+def goals(runs: Mapping[str, Sequence[Run]], loans: Sequence[Figures]) -> Goals:
     """What `elastic` should reach, and what it did. `runs`: those of `go` and `elastic`; `loans`: what was seen in the
     latter."""
     ours, theirs = runs[ELASTIC], runs["go"]
@@ -69,7 +69,7 @@ def goals(runs: Mapping[str, Sequence[Run]], loans: Sequence[Figures]) -> beside
     ]
 
 
-def reached(results: beside_service.Results, scenario: str) -> beside_service.Goals:
+def reached(results: beside_service.Results, scenario: str) -> Goals:
     """The goals of a scenario; none until `go` and `elastic` have run."""
     found = {mode: results.runs.of(scenario, mode) for mode in ("go", ELASTIC)}
     return goals(found, results.of(scenario, ELASTIC)) if all(found.values()) else ()

@@ -12,14 +12,34 @@ runs it three times. Nothing is tried again.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 from live import choose
-from live.results import compared, read
+from live.results import Goals, Runs, change_by_job, changes, compared, judged, makespan_change, read
 from live.scenario import read_all
+from rich.console import Console
 
 SCENARIOS = read_all(Path(__file__).parent / "live/specon")
 OPERATORS = ("go", "fixed", "rebalance", "specon")
+LEAST_BEST: Final = 0.35
+LEAST_GAIN: Final = 0.10
+MOST_SLOWER: Final = 0.15
+
+
+def goals(runs: Runs, scenario: str) -> Goals:
+    """What `specon` should reach, and what it did; none until `go` and `specon` have run."""
+    ours, theirs = runs.of(scenario, "specon"), runs.of(scenario, "go")
+    mean, more = changes(ours, theirs), change_by_job(ours, theirs)
+    if mean is None or not more:
+        return ()
+    makespan, best, worst = makespan_change(ours, theirs), min(more.values()), max(more.values())
+    return [
+        (f"best job <= -{LEAST_BEST:.0%}", f"{best:+.0%}", best <= -LEAST_BEST),
+        (f"mean JCT <= -{LEAST_GAIN:.0%}", f"{mean:+.0%}", mean <= -LEAST_GAIN),
+        (f"makespan <= -{LEAST_GAIN:.0%}", f"{makespan:+.0%}", makespan <= -LEAST_GAIN),
+        (f"no job slower by > {MOST_SLOWER:.0%}", f"worst job {worst:+.0%}", worst <= MOST_SLOWER),
+    ]
 
 
 @click.command()
@@ -43,6 +63,8 @@ def main(*, scenarios: list[str], operators: list[str], runs: int, output: Path)
         for mode in operators:
             if mode != "go" and go and (ours := found.of(name, mode)):
                 click.echo(f"{name}: {mode} beside go: {compared(ours, go)}")
+        if reached := goals(found, name):
+            Console().print(judged(name, reached))
 
 
 if __name__ == "__main__":

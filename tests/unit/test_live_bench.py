@@ -203,7 +203,7 @@ def test_kips_json_keeps_its_names(tmp_path: Path) -> None:
     assert bench_kips.read(path) == made
     for job in raw["jobs"].values():  # as files of before have it
         del job["deadline_s"], job["failed"]
-    del raw["allocated_cpu_used"]
+    del raw["allocated_cpu_used"], raw["run"]
     path.write_text(json.dumps({"runs": [raw]}))
     assert bench_kips.read(path).of("s", "go")[0].jobs["a"].jct_s == 120
 
@@ -237,6 +237,37 @@ def test_the_specon_benchmark_compares_what_was_recorded(tmp_path: Path) -> None
     shown = CliRunner().invoke(bench_specon.main, ["--output", str(tmp_path / "specon.json")])
     assert shown.exit_code == 0, shown.output
     assert "specon beside go: best job -25.0%" in shown.output
+    assert "uneven: goals" in shown.output
+
+
+def test_goals_of_deadline_are_judged_by_each_run() -> None:
+    made = Runs()
+    for mode, met in (("go", 3), ("deadline", 5)):
+        jobs = {f"j{k}": Job(50.0 if k < met else 150.0, True, deadline_s=100.0) for k in range(6)}
+        made.add(Run("scarce", mode, 1, jobs, 200.0, 0.9, 0.95))
+    assert [met for _, _, met in bench_deadline.goals(made, "scarce")] == [True, True, True]
+    late = {f"j{k}": Job(50.0 if k < 4 else 150.0, True, deadline_s=100.0) for k in range(6)}
+    made.add(Run("scarce", "deadline", 2, late, 200.0, 0.9, 0.87))
+    assert [met for _, _, met in bench_deadline.goals(made, "scarce")] == [False, False, True]
+    assert bench_deadline.goals(made, "sufficient") == ()
+
+
+def test_goals_of_specon_name_what_was_missed() -> None:
+    made = Runs()
+    for mode, jcts in (("go", (100.0, 100.0)), ("specon", (60.0, 116.0))):
+        made.add(Run("uneven", mode, 1, {f"j{k}": Job(s, True) for k, s in enumerate(jcts)}, 90.0, 0.9))
+    assert [met for _, _, met in bench_specon.goals(made, "uneven")] == [True, True, False, False]
+
+
+def test_goals_of_kips_need_all_scenarios() -> None:
+    made = Runs()
+    for name in bench_kips.SCENARIOS:
+        assert bench_kips.goals(made) == ()
+        made.add(Run(name, "go", 1, {"a": Job(100.0, True), "b": Job(100.0, True)}, 100.0, 0.9))
+        made.add(Run(name, "kips", 1, {"a": Job(10.0, True), "b": Job(106.0, True)}, 100.0, 0.9))
+    found = bench_kips.goals(made)
+    assert [met for _, _, met in found] == [False, True, False]
+    assert "b +6%" in found[2][1]
 
 
 def test_what_did_not_finish_is_named_and_its_time_a_lower_bound() -> None:

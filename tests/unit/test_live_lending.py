@@ -15,6 +15,7 @@ import bench_elastic
 from live import beside_service
 from live.lending import Chief, Figures, Seen, figures, goals, lost_s, percentile
 from live.results import Job, Run
+from live.results import judged as judged_goals
 from live.scenario import ScenarioError
 from live.service import SAMPLE, Service, generator, read_service
 
@@ -280,7 +281,7 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     again = beside_service.read(path)
     assert (again.runs, again.loans) == (results.runs, results.loans)
     assert beside_service.table(again, "day", bench_aryl.OPERATORS).row_count == 3
-    assert beside_service.judged("day", bench_aryl.reached(again, "day")).row_count == 9
+    assert judged_goals("day", bench_aryl.reached(again, "day")).row_count == 9
 
 
 def test_curves_of_the_scenarios_end_with_nobody_asking() -> None:

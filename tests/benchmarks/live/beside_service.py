@@ -35,18 +35,16 @@ from harness.training import PREFIX
 from live.lending import Figures, figures
 from live.measure import alone, measure, operator, warm
 from live.observe import observing
-from live.results import Key, Run, Runs, plot
+from live.results import Goals, Key, Run, Runs, judged, plot
 from live.results import table as jct_table
 from live.scenario import Arrival, Scenario, ScenarioError, parse
 from live.service import NAMESPACE, Service, as_before, read_service, serving
 
 __all__ = [
-    "Goals",
     "How",
     "Results",
     "Scenarios",
     "compare",
-    "judged",
     "placed",
     "read",
     "read_scenarios",
@@ -55,8 +53,6 @@ __all__ = [
 ]
 
 Scenarios = Mapping[str, tuple[Scenario, Service]]
-Goals = Sequence[tuple[str, str, bool]]
-"""What is asked for, what was measured, and whether that is enough."""
 
 REPORT_EVERY: Final = 5
 """Steps between a program's reports: what a stop costs is known to so many."""
@@ -183,14 +179,6 @@ def table(results: Results, scenario: str, operators: Sequence[str]) -> Table:
                 if any(r.pending_s for r in found)
                 else "",
             )
-    return made
-
-
-def judged(scenario: str, goals: Goals) -> Table:
-    """The goals beside what came of them."""
-    made = Table("goal", "measured", "met", title=f"{scenario}: goals", title_justify="left")
-    for goal, measured, met in goals:
-        made.add_row(goal, measured, "yes" if met else "no")
     return made
 
 

@@ -47,9 +47,8 @@ def bench(
     runs: Runs,
     output: Path,
     save: Callable[[Path, Runs], None] = write,
-    again: bool = False,
 ) -> None:
-    """Measure all runs that `runs` does not have yet (or all, `again`), `save` to `output` after each, print the table,
+    """Measure all runs that `runs` does not have yet, `save` to `output` after each, print the table,
     and draw the plot beside it. An operator is installed once for all its runs."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that it cleans up
     missing = [
@@ -57,7 +56,7 @@ def bench(
         for mode in operators
         for k in range(1, times + 1)
         for name in scenarios
-        if mode in scenarios[name].operators and (again or (name, mode, k) not in runs.runs)
+        if mode in scenarios[name].operators and (name, mode, k) not in runs.runs
     ]
     if missing:
         cluster = kind.ensure("scarce")

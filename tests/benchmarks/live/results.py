@@ -12,13 +12,32 @@ from typing import Any, Final
 
 from rich.table import Table
 
-__all__ = ["Job", "Key", "Run", "Runs", "changes", "compared", "losers", "median_run", "plot", "read", "table", "write"]
+__all__ = [
+    "Goals",
+    "Job",
+    "Key",
+    "Run",
+    "Runs",
+    "change_by_job",
+    "changes",
+    "compared",
+    "judged",
+    "losers",
+    "makespan_change",
+    "median_run",
+    "plot",
+    "read",
+    "table",
+    "write",
+]
 
 TOLERANCE: Final = 0.03
 """A scenario or job is a loser if it is slower than under the operator it is compared with by more than this."""
 
 Key = tuple[str, str, int]
 """Scenario, operator, number of the run."""
+Goals = Sequence[tuple[str, str, bool]]
+"""What is asked for, what was measured, and whether that is enough."""
 
 
 @dataclass(slots=True)
@@ -139,9 +158,18 @@ def median_run(runs: Sequence[Run]) -> Run:
 def losers(runs: Sequence[Run], beside: Sequence[Run]) -> dict[str, float]:
     """Jobs that take longer, in the mean of the runs, than under the operator beside by more than TOLERANCE, and by
     how much."""
+    return {name: change for name, change in change_by_job(runs, beside).items() if change > TOLERANCE}
+
+
+def change_by_job(runs: Sequence[Run], beside: Sequence[Run]) -> dict[str, float]:
+    """Each job's completion time, in the mean of the runs, against that under the operator beside."""
     ours, theirs = _mean_jcts(runs), _mean_jcts(beside)
-    more = {name: ours[name] / theirs[name] - 1 for name in ours if theirs.get(name)}
-    return {name: change for name, change in more.items() if change > TOLERANCE}
+    return {name: ours[name] / theirs[name] - 1 for name in ours if theirs.get(name)}
+
+
+def makespan_change(runs: Sequence[Run], beside: Sequence[Run]) -> float:
+    """Mean makespan of all runs against the other operator's."""
+    return _mean(run.makespan_s for run in runs) / _mean(run.makespan_s for run in beside) - 1
 
 
 def changes(runs: Sequence[Run], beside: Sequence[Run]) -> float | None:
@@ -154,15 +182,13 @@ def changes(runs: Sequence[Run], beside: Sequence[Run]) -> float | None:
 def compared(runs: Sequence[Run], beside: Sequence[Run]) -> str:
     """In a line: the job that gains most and the one that gains least, mean JCT and makespan, all in the mean of the
     runs, against the other operator's. Raises ValueError if they have no job in common."""
-    ours, theirs = _mean_jcts(runs), _mean_jcts(beside)
-    more = {name: ours[name] / theirs[name] - 1 for name in ours if theirs.get(name)}
+    more = change_by_job(runs, beside)
     if not more:
         raise ValueError("no job was measured under both")
     best, worst = min(more, key=lambda name: more[name]), max(more, key=lambda name: more[name])
-    makespan = _mean(run.makespan_s for run in runs) / _mean(run.makespan_s for run in beside) - 1
     return (
-        f"best job {more[best]:+.1%} ({best}), mean {changes(runs, beside):+.1%}, makespan {makespan:+.1%}, "
-        f"worst job {more[worst]:+.1%} ({worst})"
+        f"best job {more[best]:+.1%} ({best}), mean {changes(runs, beside):+.1%}, "
+        f"makespan {makespan_change(runs, beside):+.1%}, worst job {more[worst]:+.1%} ({worst})"
     )
 
 
@@ -197,6 +223,14 @@ def table(title: str, runs: Runs, scenarios: Sequence[str], operators: Sequence[
             if found := runs.of(scenario, operator):
                 made.add_row(scenario, operator, *_cells(found, beside if operator != operators[0] else []))
         made.add_section()
+    return made
+
+
+def judged(scenario: str, goals: Goals) -> Table:
+    """The goals beside what came of them."""
+    made = Table("goal", "measured", "met", title=f"{scenario}: goals", title_justify="left")
+    for goal, measured, met in goals:
+        made.add_row(goal, measured, "yes" if met else "no")
     return made
 
 
