@@ -148,10 +148,9 @@ def main() -> int:
     arguments = parser.parse_args()
     traces = traces_dir(arguments.traces)
     known: dict[str, dict[str, float]] = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
-    for case in CASES:
-        if arguments.only and arguments.only not in case.name:
-            continue
-        if case.noise.speed or not (traces / case.file).exists():
+    chosen = [case for case in CASES if not arguments.only or arguments.only in case.name]
+    for case in {case.key: case for case in chosen if not case.noise.speed}.values():
+        if not (traces / case.file).exists():
             continue
         begun = time.monotonic()
         rates = tables()
