@@ -15,6 +15,7 @@ LAZY = {
     "check": "elastic_tfjob.commands.check",
     "completion": "elastic_tfjob.commands.kubectl",
     "explain": "elastic_tfjob.commands.explain",
+    "export-trace": "elastic_tfjob.commands.export_trace",
     "jobs": "elastic_tfjob.commands.jobs",
     "logs": "elastic_tfjob.commands.logs",
     "pipeline": "elastic_tfjob.commands.pipeline.steps",

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -27,6 +28,8 @@ from elastic_tfjob.simulation.speed_models.catalogue import DEFAULT_SPEED_MODEL,
 from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
 from elastic_tfjob.simulation.summary import COLUMNS, Summary, job_rows, summarise, with_losers
 from elastic_tfjob.simulation.tables import print_catalogue, print_runs
+from elastic_tfjob.simulation.tune_run import Parts, tune_and_report
+from elastic_tfjob.simulation.tuning import GOALS, Goal, halves
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 INTERRUPTED = 130
@@ -147,6 +150,15 @@ def _boot_cpu(ctx: click.Context, param: click.Parameter, value: str) -> tuple[f
     help="ElasticFlow's measured speeds on it; a trace's jobs whose model was measured there become elastic.",
 )
 @click.option("--inference-pool", metavar="FILE|NAME", help="A pool that lends nodes beside WORKLOAD, such as aryl.")
+@click.option(
+    "--tune",
+    is_flag=True,
+    help="Look for better parameters of the one --profile: on the first half of a trace, or the seeds of a scenario. "
+    "How they do is shown on the second half, or on as many seeds more. What --set says stays.",
+)
+@click.option(
+    "--tune-for", type=click.Choice(GOALS), default="mean", show_default=True, help="What --tune makes small."
+)
 @click.option("--skip-bad", is_flag=True, help="Leave out bad rows, count and list them.")
 @click.option("--json", "json_file", type=OutputFile(), help="Write the numbers here.")
 @click.option("--html", "html_file", type=OutputFile(), help="Write a report page here.")
@@ -186,6 +198,8 @@ def simulate(
     silent: float,
     accelerator: Literal["T4", "A100"] | None,
     inference_pool: str | None,
+    tune: bool,
+    tune_for: Goal,
     skip_bad: bool,
     json_file: Path | None,
     html_file: Path | None,
@@ -197,9 +211,12 @@ def simulate(
     \b
     Example:
       elastic-tfjob simulate trace.csv --nodes 48 --profile fifo --profile srtf --place consolidate --html report.html
+      elastic-tfjob simulate trace.csv --nodes 20 --profile elastic --tune --speed-model linear
     """
     parameters = {name: _parameters(name, settings, place) for name in dict.fromkeys(profiles)}
     _known_profiles(settings, parameters)
+    if tune and (len(parameters) > 1 or html_file or csv_file):
+        raise click.UsageError("--tune takes one --profile, and neither --html nor --jobs-csv")
     try:
         scenario, trace, bad, kind = _load(workload, format_, skip_bad)
         if scenario and scenario.jobs * replications > MAX_SCENARIO_JOBS:
@@ -221,7 +238,7 @@ def simulate(
         )
         beside, own = read_pool(inference_pool) if inference_pool else None, own_pool(scenario)
         specs = []
-        for k in range(replications):
+        for k in range(replications * (2 if tune and scenario else 1)):
             jobs = generate(scenario, seed + k) if scenario else trace
             jobs = beside.mark(jobs, seed + k) if beside else jobs
             for job in jobs:
@@ -246,6 +263,16 @@ def simulate(
         raise click.ClickException(str(e)) from e
     if bad:
         click.echo(f"{len(bad)} bad row(s) left out:\n" + "\n".join(f"  {row}" for row in bad), err=True)
+    if tune:
+        given = [setting.partition("=")[0].rpartition(".")[2] for setting in settings] + ["place"] * (place is not None)
+        try:
+            tune_and_report(_parts(specs, scenario), given, tune_for, lambda asked: _run(asked, processes), json_file)
+        except ValueError as e:
+            raise click.ClickException(str(e)) from e
+        except KeyboardInterrupt:
+            click.echo("Interrupted: what was held out has not been run.", err=True)
+            raise SystemExit(INTERRUPTED) from None
+        return
     outcomes = _run(specs, processes)
     summaries = [summarise(outcome, len(spec.jobs)) for outcome, spec in zip(outcomes, specs, strict=False)]
     summaries = _beside_the_first(summaries, outcomes)
@@ -262,6 +289,19 @@ def simulate(
     if len(outcomes) < len(specs) or any(s.partial for s in summaries):
         click.echo("Interrupted: the numbers are partial.", err=True)
         raise SystemExit(INTERRUPTED)
+
+
+def _parts(specs: Sequence[RunSpec], scenario: Scenario | None) -> Parts:
+    """What is tuned on, and what is held out. Raises ValueError for too few jobs."""
+    if scenario is not None:
+        middle = len(specs) // 2
+        return Parts(specs[:middle], specs[middle:], f"Tuned on {middle} seed(s), held out are {middle} more")
+    first, second = zip(*(halves(spec.jobs) for spec in specs), strict=True)
+    return Parts(
+        [replace(spec, jobs=jobs) for spec, jobs in zip(specs, first, strict=True)],
+        [replace(spec, jobs=jobs) for spec, jobs in zip(specs, second, strict=True)],
+        f"Tuned on the first {len(first[0])} jobs by arrival, held out are the other {len(second[0])}",
+    )
 
 
 def _beside_the_first(summaries: Sequence[Summary], outcomes: Sequence[Outcome]) -> list[Summary]:
@@ -318,7 +358,8 @@ def _run(specs: Sequence[RunSpec], processes: int | None) -> list[Outcome]:
         TextColumn("{task.fields[state]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         tasks = [
             bar.add_task(f"{spec.profile} seed {spec.seed}", total=len(spec.jobs), state="waits", start=False)
             for spec in specs

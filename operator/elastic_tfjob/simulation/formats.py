@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup, fixed_group
+from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, ReplicaGroup, fixed_group
 from elastic_tfjob.simulation.chronus import parse_chronus
 from elastic_tfjob.simulation.rows import BadValue, Row, bounds
 from elastic_tfjob.simulation.speed_models.ps import MODELS
@@ -78,6 +78,9 @@ def parse_jobs(row: Row) -> WorkloadJob:
     ps = row.maybe("num_ps", row.whole, 0)
     if ps:
         groups.append(ReplicaGroup(PS, request("ps_", 0), ps, *bounds(row, "ps", ps)))
+    fixed = row.maybe("num_fixed", row.whole, 0)
+    if fixed:
+        groups.append(fixed_group(CHIEF, request("fixed_", 0), fixed))
     loss = None
     if row.has("loss_b0"):
         loss = LossCurve(
@@ -200,6 +203,7 @@ FORMATS: dict[str, Format] = {
             (
                 *("num_workers", "num_ps", "min_workers", "max_workers", "min_ps", "max_ps"),
                 *("cpus", "memory_gib", "ps_cpus", "ps_memory_gib", "cpu_demand"),
+                *("num_fixed", "fixed_cpus", "fixed_memory_gib"),
                 *("deadline_s", "estimated_s", "priority", "model|model_name", "batch_size", "steps|num_iteration"),
                 *("loanable", "loss_b0", "loss_b1", "loss_b2"),
             ),

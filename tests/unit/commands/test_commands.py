@@ -260,6 +260,20 @@ def test_suspend_and_resume_write_once(ask: Ask) -> None:
     assert ask(suspended, "resume", "j").output == "j: resumed\n"
 
 
+def test_export_trace_writes_a_workload_and_the_command_for_it(ask: Ask, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.csv"
+    server = Server(running(), waiting("w"), nodes=[_node("n1"), _node("n2")])
+    result = ask(server, "export-trace", str(file), "-A")
+    assert result.exit_code == 0, result.output
+    assert "ns/w is left out: it has not ended" in result.stderr
+    assert "--nodes 2 --cpus-per-node 4" in result.stdout
+    words = ["simulate", str(file), "--nodes", "2", "--profile", "elastic", "--speed-model", "linear"]
+    assert CliRunner().invoke(main, [*words, "--set", "elastic.lend=none"]).exit_code == 0
+    before = file.read_text()
+    refused = ask(Server(waiting("w")), "export-trace", str(file))
+    assert (refused.exit_code, file.read_text()) == (1, before)
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [

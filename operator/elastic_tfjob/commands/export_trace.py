@@ -1,0 +1,84 @@
+"""`export-trace`: the TFJobs of a cluster as a workload file for `simulate`."""
+
+import csv
+import io
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from elastic_tfjob.commands.cluster import Cluster, Failed, path_of, read_all, run
+from elastic_tfjob.commands.options import where
+from elastic_tfjob.commands.show import plain
+from elastic_tfjob.controller.kube.caches import jobs_path
+from elastic_tfjob.controller.kube.errors import ApiError
+from elastic_tfjob.controller.objects.cluster import Node
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.query.rows.job import see
+from elastic_tfjob.controller.query.rows.trace import COLUMNS, TraceRow, trace_rows
+from elastic_tfjob.simulation.options import OutputFile
+
+__all__ = ["export_trace"]
+
+_GIB: Final = 1024**3
+_NAMED: Final = 5
+
+
+@click.command()
+@click.argument("output", type=OutputFile())
+@where
+@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
+def export_trace(output: Path, all_namespaces: bool, **cluster: Any) -> None:
+    """Write the TFJobs of a cluster to OUTPUT (CSV), as a workload that `simulate` reads.
+
+    \b
+    Examples:
+      elastic-tfjob export-trace jobs.csv -A
+      elastic-tfjob simulate jobs.csv --nodes 20 --profile elastic --tune --speed-model linear
+
+    Jobs that are still in the cluster are in it, also those that have ended. A job's duration is what it takes at its
+    declared size: from its steps and the speed that it had there; else how long it ran, or as its annotation says. Jobs
+    of which nothing is known are left out, and named.
+    """
+
+    async def do(at: Cluster) -> tuple[list[TraceRow], dict[str, str], str]:
+        found = read_all(Job.parse, await at.items(jobs_path("" if all_namespaces else at.namespace)))
+        return *trace_rows(map(see, found)), await _nodes(at)
+
+    rows, left_out, nodes = run(do, **cluster)
+    for name, why in list(left_out.items())[:_NAMED]:
+        click.echo(plain(f"{name} is left out: {why}"), err=True)
+    if len(left_out) > _NAMED:
+        click.echo(f"and {len(left_out) - _NAMED} more are left out", err=True)
+    if not rows:
+        raise Failed(f"no TFJob can be written: {output} is as it was")
+    output.write_text(as_csv(rows))
+    click.echo(f"{len(rows)} jobs: {output}")
+    click.echo(f"elastic-tfjob simulate {output} {nodes} --profile elastic --tune --speed-model linear")
+
+
+def as_csv(rows: list[TraceRow]) -> str:
+    """The file's text."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(row.cells() for row in rows)
+    return file.getvalue()
+
+
+async def _nodes(at: Cluster) -> str:
+    """The options for a cluster of as many nodes, each of the commonest size; placeholders where they are not shown to
+    this user."""
+    try:
+        found = read_all(Node.parse, await at.items(path_of("", "nodes")))
+    except ApiError:
+        found = []
+    sizes = Counter(node.allocatable for node in found if node.usable)
+    if not sizes:
+        return "--nodes NUMBER --cpus-per-node CPUS --memory-per-node GIB --gpus-per-node GPUS"
+    size, _ = sizes.most_common(1)[0]
+    return (
+        f"--nodes {sizes.total()} --cpus-per-node {size.cpu / 1000:g} --memory-per-node {size.memory // _GIB} "
+        f"--gpus-per-node {size.accelerators}"
+    )

@@ -1,0 +1,172 @@
+"""A TFJob as a row of a workload file that `simulate` reads (format `jobs`). Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Final
+
+from elastic_tfjob.api.fields import cut
+from elastic_tfjob.controller.objects.status import moment_of
+from elastic_tfjob.controller.objects.verdict import deadline_of
+from elastic_tfjob.controller.query.rows.job import Seen
+from elastic_tfjob.controller.schedule.request import JobRequest
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.scheduling.snapshot import PS, WORKER
+
+__all__ = ["COLUMNS", "TraceRow", "trace_rows"]
+
+_GIB: Final = 1024**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRow:
+    """One job; fields are the columns. Times are seconds after the first job's creation. `duration_s` is what the job
+    takes at its declared size, or took as it was run. `fixed_` is of replicas that are neither workers nor PSs, in the
+    mean of them. None: an empty cell."""
+
+    job_id: str
+    submit_s: float
+    duration_s: float
+    num_gpus: int
+    num_workers: int
+    min_workers: int
+    max_workers: int
+    cpus: float
+    memory_gib: float
+    num_ps: int = 0
+    min_ps: int | None = None
+    max_ps: int | None = None
+    ps_cpus: float | None = None
+    ps_memory_gib: float | None = None
+    num_fixed: int = 0
+    fixed_cpus: float | None = None
+    fixed_memory_gib: float | None = None
+    deadline_s: float | None = None
+    estimated_s: float | None = None
+    model: str = ""
+    loanable: bool = False
+
+    def cells(self) -> Sequence[str]:
+        """In the order of COLUMNS."""
+        return ["" if (value := getattr(self, name)) is None else _cell(value) for name in COLUMNS]
+
+
+COLUMNS: Final = tuple(each.name for each in fields(TraceRow))
+
+
+def trace_rows(jobs: Iterable[Seen]) -> tuple[list[TraceRow], dict[str, str]]:
+    """The rows, the first job first; and of each job that is left out why, by its name."""
+    rows: list[tuple[float, TraceRow]] = []
+    left_out: dict[str, str] = {}
+    for seen in jobs:
+        created = moment_of(seen.job.created)
+        found = "it has no time of creation" if created is None else _row(seen, created.timestamp())
+        if isinstance(found, str):
+            left_out["/".join(seen.job.key)] = found
+        elif created is not None:
+            rows.append((created.timestamp(), found))
+    rows.sort(key=lambda row: (row[0], row[1].job_id))
+    begin = rows[0][0] if rows else 0.0
+    return [_after(begin, row) for _, row in rows], left_out
+
+
+def _row(seen: Seen, created: float) -> TraceRow | str:
+    """The row with absolute times, or why there is none."""
+    request = seen.request
+    if request is None:
+        return cut(seen.problems[0]) if seen.problems else "its spec cannot be read"
+    declared = request.declared
+    if not declared.get(WORKER):
+        return "it has no workers"
+    if request.requests.get(PS, NOTHING).accelerators:
+        return "its parameter servers use accelerators, for which the format has no column"
+    took = _duration(seen, request)
+    if isinstance(took, str):
+        return took
+    worker, workers = request.requests[WORKER], declared[WORKER]
+    least, most = _around(request, WORKER)
+    said = request.elasticity
+    others = {name: count for name, count in declared.items() if name not in (WORKER, PS) and count}
+    row: dict[str, float | int | None] = {}
+    if declared.get(PS):
+        ps = request.requests[PS]
+        row |= {"num_ps": declared[PS], "ps_cpus": ps.cpu / 1000, "ps_memory_gib": ps.memory / _GIB}
+        row["min_ps"], row["max_ps"] = _around(request, PS)
+    if others:
+        mean = _mean(request.requests, others)
+        row |= {
+            "num_fixed": sum(others.values()),
+            "fixed_cpus": mean.cpu / 1000,
+            "fixed_memory_gib": mean.memory / _GIB,
+        }
+    estimated = said.estimated_duration
+    return TraceRow(
+        job_id="/".join(seen.job.key),
+        submit_s=created,
+        duration_s=took,
+        num_gpus=worker.accelerators * workers,
+        num_workers=workers,
+        min_workers=least,
+        max_workers=most,
+        cpus=worker.cpu / 1000,
+        memory_gib=worker.memory / _GIB,
+        deadline_s=deadline_of(seen.job),
+        estimated_s=estimated.total_seconds() if estimated is not None else None,
+        model=said.model or "",
+        loanable=said.loanable,
+        **row,  # type: ignore[arg-type]
+    )
+
+
+def _duration(seen: Seen, request: JobRequest) -> float | str:
+    """Seconds that the job takes at its declared size; why nobody knows where nobody does."""
+    state, status, declared = seen.state, seen.status, request.declared
+    said = request.elasticity
+    steps = said.total_steps if said.total_steps is not None else state.total_steps if state is not None else None
+    if steps and state is not None:
+        rate, cpu = state.measured.get((declared.get(PS, 0), declared[WORKER]), (0.0, None))
+        # A speed with other CPU than the job asks for says nothing of the size that it declares.
+        if rate > 0 and cpu is None:
+            return steps / rate
+    started, ended = moment_of(status.start_time), moment_of(status.completion_time)
+    if status.is_true("Failed"):
+        return "it failed"
+    if status.is_true("Succeeded") and started is not None and ended is not None:
+        held = seen.record.executed_s or (ended - started).total_seconds()
+        return held if held > 0 else "it took no time"
+    if steps and state is not None and state.steps_per_s:
+        return steps / state.steps_per_s
+    if said.estimated_duration is not None and said.estimated_duration.total_seconds() > 0:
+        return said.estimated_duration.total_seconds()
+    return "it has not ended, and nothing says how long it takes"
+
+
+def _around(request: JobRequest, name: str) -> tuple[int, int]:
+    """The bounds, with the declared size in between."""
+    count = request.declared[name]
+    least, most = request.bounds(name)
+    return max(1, min(least, count)), max(most, count)
+
+
+def _mean(requests: Mapping[str, Resources], counts: Mapping[str, int]) -> Resources:
+    number = sum(counts.values())
+    return Resources(
+        sum(requests[name].cpu * count for name, count in counts.items()) // number,
+        sum(requests[name].memory * count for name, count in counts.items()) // number,
+    )
+
+
+def _after(begin: float, row: TraceRow) -> TraceRow:
+    late = {"submit_s": row.submit_s - begin}
+    if row.deadline_s is not None:
+        late["deadline_s"] = row.deadline_s - begin
+    return TraceRow(**{name: late.get(name, getattr(row, name)) for name in COLUMNS})
+
+
+def _cell(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:.6g}" if abs(value) < 1e5 else f"{value:.0f}"
+        case _:
+            return str(value)

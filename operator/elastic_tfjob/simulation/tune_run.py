@@ -1,0 +1,123 @@
+"""`simulate --tune`: runs what is tried, tells it as it goes, and shows the result on the part that was held out."""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import click
+
+from elastic_tfjob.scheduling.profiles import ProfileParameters
+from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.runner import RunSpec
+from elastic_tfjob.simulation.summary import Summary, summarise, with_losers
+from elastic_tfjob.simulation.tables import print_runs
+from elastic_tfjob.simulation.tuning import Goal, Trial, cost, differences, tunable, tune
+
+__all__ = ["Parts", "tune_and_report"]
+
+Runs = Callable[[Sequence[RunSpec]], Sequence[Outcome]]
+"""Runs them all; fewer outcomes, or partial ones, where it was interrupted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Runs to tune on, and runs to report on; `words` say how the workload was divided."""
+
+    tuned_on: Sequence[RunSpec]
+    held_out: Sequence[RunSpec]
+    words: str
+
+
+def tune_and_report(
+    parts: Parts, given: Collection[str], goal: Goal, run: Runs, json_file: Path | None = None
+) -> ProfileParameters:
+    """Tune the profile of the runs, but what was `given`. Prints what was tried and what it comes to; returns what was
+    chosen. Raises KeyboardInterrupt on Ctrl-C, after it has told the best so far."""
+    name, first = parts.tuned_on[0].profile, parts.tuned_on[0].parameters
+    names = tunable(first, given)
+    if not names:
+        raise ValueError(f"{name} has no parameters that can be tuned, beside those that are given")
+    click.echo(f"{parts.words}. Tuned: {', '.join(names)}; what is to be small: {goal}.")
+
+    def evaluate(tried: Sequence[ProfileParameters]) -> list[float]:
+        return [_mean(each, goal) for each in _summaries(parts.tuned_on, tried, run)]
+
+    chosen, trials = first, list[Trial]()
+    try:
+        for best, tried in tune(first, names, evaluate):
+            chosen = best
+            trials += tried
+            shown = ", ".join(f"{_word(t.value)}: {_cost(t.cost, goal)}{' kept' if t.kept else ''}" for t in tried)
+            click.echo(f"  {name}.{tried[0].parameter}  {shown}")
+    except KeyboardInterrupt:
+        _tell(name, differences(first, chosen))
+        raise
+    _tell(name, differences(first, chosen))
+    held = _compare(parts, first, chosen, goal, run)
+    if json_file:
+        content: dict[str, object] = {"profile": name, "goal": goal, "parts": parts.words}
+        content |= {"chosen": dict(differences(first, chosen)), "trials": [asdict(trial) for trial in trials]}
+        json_file.write_text(json.dumps({**content, "held_out": held}, indent=2) + "\n")
+    return chosen
+
+
+def _tell(name: str, changed: Mapping[str, object]) -> None:
+    if not changed:
+        click.echo(f"Nothing was better than {name} as it is.")
+        return
+    click.echo("Chosen: " + " ".join(f"--set {name}.{key}={_word(value)}" for key, value in changed.items()))
+    inside = ", ".join(f"{key}: {_word(value)}" for key, value in changed.items())
+    click.echo(f"In the operator's config.yaml: profiles: {{{name}: {{{inside}}}}}")
+
+
+def _compare(
+    parts: Parts, before: ProfileParameters, after: ProfileParameters, goal: Goal, run: Runs
+) -> list[dict[str, object]]:
+    """Prints, and returns, how the part that was held out does with what the profile had, and with what was chosen."""
+    name = parts.held_out[0].profile
+    two = [before, after] if before != after else [before]
+    held = _summaries(parts.held_out, two, run)
+    rows = [
+        replace(each, profile=f"{name}, {said}")
+        for said, summaries in zip(("as it was", "tuned"), held, strict=False)
+        for each in summaries
+    ]
+    click.echo("On what was held out:")
+    print_runs(rows, len(parts.held_out) > 1)
+    costs = [_mean(each, goal) for each in held]
+    if len(two) > 1:
+        better = costs[1] < costs[0]
+        click.echo(
+            f"Held out, {goal}: {_cost(costs[0], goal)} -> {_cost(costs[1], goal)}. "
+            + ("Tuning holds there." if better else "Tuning does not hold there: leave the profile as it was.")
+        )
+    return [each.as_dict() for each in rows]
+
+
+def _summaries(specs: Sequence[RunSpec], tried: Sequence[ProfileParameters], run: Runs) -> list[list[Summary]]:
+    """For each of what is tried the summaries of its runs, with losers beside the first that is tried."""
+    asked = [replace(spec, parameters=parameters) for parameters in tried for spec in specs]
+    outcomes = run(asked)
+    if len(outcomes) < len(asked) or any(outcome.partial for outcome in outcomes):
+        raise KeyboardInterrupt
+    found = []
+    for k in range(len(tried)):
+        own = outcomes[k * len(specs) : (k + 1) * len(specs)]
+        summaries = [summarise(outcome, len(spec.jobs)) for outcome, spec in zip(own, specs, strict=True)]
+        if k:
+            summaries = [with_losers(s, o, beside) for s, o, beside in zip(summaries, own, outcomes, strict=False)]
+        found.append(summaries)
+    return found
+
+
+def _mean(summaries: Sequence[Summary], goal: Goal) -> float:
+    return sum(cost(each, goal) for each in summaries) / len(summaries)
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _cost(value: float, goal: Goal) -> str:
+    return f"{value:,.0f} s" if goal != "deadlines" else f"{100 * value:.1f} % missed"
