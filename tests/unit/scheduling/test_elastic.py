@@ -274,3 +274,55 @@ def test_nobody_falls_below_the_declared_size_for_that() -> None:
     other = busy(spec("other", (1, 7, 7), total_steps=1e5), ("n0",) * 7, use=0.9)
     plan = plan_of([small, other], [node("n0", cpus=8)])
     assert (workers(plan, "small"), workers(plan, "other")) == (1, 7)
+
+
+def test_a_deadline_that_nothing_can_meet_stops_nobody() -> None:
+    """It needs the room of a job that cannot be stopped. A job of unknown speed, which waits too, takes nobody's place
+    on that occasion."""
+    kept = busy(spec("kept", (4, 4, 4), stoppable=False, resizable=False, total_steps=1e6), ("n0",) * 4)
+    runs = busy(spec("runs", (4, 4, 4), total_steps=1e6), ("n1",) * 4)
+    new = Job(spec("new", (4, 4, 4), arrival_s=998.0))
+    late = Job(spec("late", (8, 8, 8), arrival_s=999.0, deadline_s=1030.0, total_steps=50.0), speed=Linear())
+    plan = plan_of([kept, runs, new, late], [node("n0", cpus=4), node("n1", cpus=4)], lend="none")
+    assert [workers(plan, key) for key in ("kept", "runs", "new", "late")] == [4, 4, 0, 0]
+
+
+def test_who_is_stopped_for_a_deadline_makes_room_for_that_job() -> None:
+    runs = busy(spec("runs", (4, 4, 4), total_steps=1e6), ("n0",) * 4)
+    new = Job(spec("new", (4, 4, 4), arrival_s=998.0))
+    late = Job(spec("late", (2, 2, 2), arrival_s=999.0, deadline_s=1030.0, total_steps=50.0), speed=Linear())
+    plan = plan_of([runs, new, late], [node("n0", cpus=4)], lend="none")
+    assert [workers(plan, key) for key in ("runs", "new", "late")] == [0, 0, 2]
+
+
+def test_jobs_without_a_step_keep_the_cpu_of_their_rank() -> None:
+    """Two programs that still start share a crowded node by rank, and a round that changes nothing changes no CPU."""
+    small = (ReplicaGroup(WORKER, Resources(100), 1, 1, 2),)
+    jobs = [
+        Job(
+            JobSpec(key, 0.0, small, total_steps=steps),
+            {WORKER: ("n0",)},
+            "running",
+            observed_s=900.0,
+            cpu_use={WORKER: 1.0},
+            cpu={WORKER: (450,)},
+        )
+        for key, steps in (("short", 1e3), ("long", 1e5))
+    ]
+    nodes = [Node("n0", Resources(1000), Resources(1000))]
+    plan = plan_of(jobs, nodes, lend="none")
+    given = {key: target.cpu[WORKER][0] for key, target in plan.changes.items()}
+    assert sorted(given.values()) == [250, 700]
+    again = plan_of([replace(job, cpu=plan.changes[job.key].cpu) for job in jobs], nodes, lend="none")
+    assert not again.changes
+
+
+@pytest.mark.parametrize("deadline_s", [None, 1e6])
+def test_a_job_that_went_back_gives_idle_replicas_with_a_deadline_or_without(deadline_s: float | None) -> None:
+    timed: dict[str, Any] = {} if deadline_s is None else {"deadline_s": deadline_s}
+    wide = replace(
+        busy(spec("wide", (1, 2, 8), total_steps=1e4, **timed), ("n0",) * 7, use=0.1), memory={UNTIL: 1000.0 + 3600.0}
+    )
+    new = Job(spec("new", (3, 3, 3), arrival_s=900.0))
+    plan = plan_of([wide, new], [node("n0", cpus=8)], lend="none")
+    assert workers(plan, "new") == 3

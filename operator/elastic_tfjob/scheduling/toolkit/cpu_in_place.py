@@ -183,9 +183,9 @@ def _wants_more(lending: CpuInPlace, job: Job) -> Iterator[Claim]:
 
 def _starting(lending: CpuInPlace, resized: Iterable[Job]) -> Iterator[Claim]:
     """Replicas of jobs that start, change their size or have yet to make a step: importing and tracing use all the
-    CPU there is."""
+    CPU there is. Those that hold CPU by another rule keep what that gave them."""
     round_ = lending.round
-    silent = [round_.job(key) for key in lending.silent]
+    silent = [round_.job(key) for key in lending.silent if key not in lending.ranked]
     for job in {job.key: job for job in (*resized, *silent)}.values():
         if not job.spec.resizable or job.spec.fixed_cpu or job.phase == "rescaling":
             continue

@@ -58,7 +58,7 @@ class ElasticProfileParameters(Settings):
         crowded = SpeconParameters(place=self.place, moves=self.moves)
 
         def plan_sizes(resizing: Resizing) -> None:
-            resizing.donors.least = plan(resizing.round, settings=planning)
+            resizing.donors.planned = plan(resizing.round, settings=planning)
 
         def adjusting(step: Callable[[Resizing], None]) -> Step:
             return sharing(step, ("elastic", self), lambda round_: Resizing(round_, lending))

@@ -1,5 +1,7 @@
 """The jobs whose sizes are planned together: those with deadlines, and those whose speed at other sizes is known."""
 
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from typing import Final
 
 from elastic_tfjob.scheduling.profiles.deadline import DeadlineParameters
@@ -12,7 +14,7 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job
 from elastic_tfjob.speed.optimus import OnlineSpeed
 
-__all__ = ["plan", "planned", "told"]
+__all__ = ["Planned", "plan", "planned", "told"]
 
 MEASURED: Final = 5
 """Speeds measured at so many sizes tell those at others: as many as Optimus' formula has coefficients, and one."""
@@ -31,10 +33,18 @@ def planned(job: Job) -> bool:
     return told(job) or (job.spec.deadline_s is not None and job.spec.total_steps is not None)
 
 
-def plan(round_: Round, *, settings: DeadlineParameters) -> dict[str, Counts]:
-    """Deadlines first, then who gains most. Jobs whose size is not planned stay as they are, unless a deadline could
-    not be met beside them, or more jobs would have to stop. Returns by key the least sizes of jobs that may give what
-    they have beyond."""
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Which jobs a round has planned, by their keys; `least`: the least sizes of those that may give what they have
+    beyond."""
+
+    keys: Set[str] = frozenset()
+    least: Mapping[str, Counts] = field(default_factory=dict)
+
+
+def plan(round_: Round, *, settings: DeadlineParameters) -> Planned:
+    """Deadlines first, then who gains most. Jobs whose size is not planned stay as they are, unless with the room of
+    those that run more deadlines are met, or fewer jobs have to stop."""
 
     def free(job: Job) -> bool:
         """Not one that has gone back from a larger size, and keeps the one that was faster for a while."""
@@ -44,15 +54,24 @@ def plan(round_: Round, *, settings: DeadlineParameters) -> dict[str, Counts]:
     stops = keep_running(outlook)
     late = any(case.why.code == "deadline-no-room" for case in outlook.cases)
     if outlook.left_out and (stops or late):
-        whole = _promised(Outlook(round_, settings, free))
-        if keep_running(whole) < stops or late:
+        whole = _promised(Outlook(round_, settings, lambda job: (planned(job) or bool(job.placement)) and free(job)))
+        more, fewer = _met(whole, outlook) - _met(outlook, outlook), stops - keep_running(whole)
+        if more > 0 or (not more and fewer > 0):
             outlook = whole
     if not outlook.cases and not outlook.unfit:
-        return {}
+        return Planned()
     least = {case.job.key: case.wanted or {} for case in outlook.cases if _by_use(case)}
     keep_size(outlook)
     carry_out(outlook)
-    return least
+    return Planned(frozenset(case.job.key for case in outlook.cases), least)
+
+
+def _met(outlook: Outlook, of: Outlook) -> int:
+    """How many of the jobs of one outlook meet their deadlines by another."""
+    keys = {case.job.key for case in of.cases}
+    return sum(
+        case.booking is not None and case.why.code == "deadline-met" for case in outlook.cases if case.job.key in keys
+    )
 
 
 def _by_use(case: Case) -> bool:

@@ -1,9 +1,6 @@
 """The jobs that give and grow by how busy their replicas are, as under kips: their speed at other sizes is not told."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
-from elastic_tfjob.scheduling.profiles.elastic.planned import planned, told
+from elastic_tfjob.scheduling.profiles.elastic.planned import Planned, told
 from elastic_tfjob.scheduling.profiles.kips import KipsParameters
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
 from elastic_tfjob.scheduling.profiles.kips.admit import AS_DECLARED
@@ -20,16 +17,17 @@ __all__ = ["Resizing", "grow_unplanned", "leave_ranked", "restore"]
 
 
 class Unplanned(IdleFirst):
-    """Who waits gets replicas of jobs whose speed elsewhere is not told: what the others have was weighed already.
-    `least`: what jobs with a deadline keep, so that they meet that."""
+    """Who waits gets replicas of jobs that were not planned: what the others have was weighed already. Of these, jobs
+    whose speed elsewhere is not told give what they have beyond what their deadline needs."""
 
-    least: Mapping[str, Counts] = MappingProxyType({})
+    planned = Planned()
 
     def gives(self, donor: Job, needed: bool) -> bool:
-        return (not planned(donor) or donor.key in self.least) and super().gives(donor, needed)
+        weighed = donor.key in self.planned.keys and donor.key not in self.planned.least
+        return not weighed and super().gives(donor, needed)
 
     def floor(self, donor: Job, needed: bool) -> Counts:
-        floor, least = super().floor(donor, needed), self.least.get(donor.key)
+        floor, least = super().floor(donor, needed), self.planned.least.get(donor.key)
         return floor if least is None else {type_: max(n, least.get(type_, 0)) for type_, n in floor.items()}
 
 
