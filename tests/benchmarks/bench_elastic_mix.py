@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import click
 import numpy as np
+from calibration_plot import calibration_plot, calibration_table
 from mix_workload import CORES, NODES, Mix, inference, workload
 from rich.console import Console
 from rich.progress import Progress
@@ -28,7 +29,7 @@ from rich.table import Table
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.engine import Simulation
-from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.outcome import Compared, Outcome
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
 from elastic_tfjob.simulation.summary import summarise, with_losers
@@ -130,11 +131,13 @@ def main(
     costs, noise = replace(COSTS, rescale_s=pause), Noise(speed=wrong, silent=silent)
     todo = [(load, seed) for seed in range(int(first), int(last or first) + 1) for load in loads.split(",")]
     found: list[dict[str, Any]] = []
+    compared: list[Compared] = []
     output.parent.mkdir(parents=True, exist_ok=True)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         for load, seed in bar.track(todo, description="runs"):
             mix = Mix(LOADS[load], jobs)
             outcomes = {name: run(name, mix, seed, costs=costs, noise=noise) for name in names}
+            compared += outcomes["elastic"].compared if "elastic" in outcomes else ()
             found += [
                 {"load": load, "seed": seed} | row(name, outcome, outcomes["fixed"], outcomes["fifo"])
                 for name, outcome in outcomes.items()
@@ -142,7 +145,11 @@ def main(
             output.write_text(
                 json.dumps({"wrong": wrong, "silent": silent, "pause_s": pause, "runs": found}, indent=1) + "\n"
             )
-    Console(width=190).print(table(found))
+    console = Console(width=190)
+    console.print(table(found))
+    if compared:
+        console.print(calibration_table(compared))
+        output.with_suffix(".svg").write_text(calibration_plot(compared))
     print(f"{len(found)} runs: {output}", file=sys.stderr)
 
 

@@ -51,3 +51,5 @@ def test_a_small_run(tmp_path: Path) -> None:
     assert done.exit_code == 0
     runs = json.loads(output.read_text())["runs"]
     assert [(each["policy"], each["finished"]) for each in runs] == [("fixed", 12), ("fifo", 12), ("elastic", 12)]
+    assert "<polyline" in output.with_suffix(".svg").read_text()
+    assert "Speed after a change" in done.output

@@ -1,0 +1,65 @@
+"""How far the speeds that a profile expected are from those that jobs then had: a table and an SVG, by cause."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rich.table import Table
+
+from elastic_tfjob.simulation.calibration import by_cause
+from elastic_tfjob.simulation.outcome import Compared
+from elastic_tfjob.simulation.report import errors_cdf
+
+__all__ = ["calibration_plot", "calibration_table"]
+
+WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 560, 320, 60, 20, 130, 45
+COLOURS: Final = ("#111827", "#0b6bcb", "#e0652f", "#1f9d6b", "#a04bd0", "#c79a00", "#d63d6b", "#2aa5b8")
+GOAL: Final = 15.0
+MOST: Final = 60.0
+
+
+def calibration_table(compared: Sequence[Compared]) -> Table:
+    """A row for each cause, and for all."""
+    made = Table("cause", title="Speed after a change beside the one expected", title_justify="left")
+    for column in ("changes", "median error", "measured / expected"):
+        made.add_column(column, justify="right")
+    for cause, each in by_cause(compared).items():
+        made.add_row(cause, f"{each.count:,}", f"{100 * each.error:.1f} %", f"{each.ratio:.3f}")
+    return made
+
+
+def calibration_plot(compared: Sequence[Compared]) -> str:
+    """The share of changes with no larger error, over the error, by cause; dashed: the aim for the median."""
+    causes: dict[str, list[Compared]] = {"all": list(compared)}
+    for each in compared:
+        causes.setdefault(each.cause, []).append(each)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
+        'font-size="12"><rect width="100%" height="100%" fill="white"/>'
+    ]
+    for k in range(5):
+        x, y = _at(MOST * k / 4, k / 4)
+        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" stroke="#e3e8ee"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{25 * k} %</text>')
+        parts.append(f'<text x="{x}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{MOST * k / 4:g} %</text>')
+    x, _ = _at(GOAL, 0)
+    parts.append(f'<path d="M{x} {TOP}V{HEIGHT - BOTTOM}" stroke="#9aa5b1" stroke-dasharray="4 3"/>')
+    parts += _lines(causes)
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">error of the expected speed</text></svg>')
+    return "\n".join(parts) + "\n"
+
+
+def _lines(causes: Mapping[str, Sequence[Compared]]) -> list[str]:
+    parts = []
+    for k, (cause, each) in enumerate(sorted(causes.items(), key=lambda item: -len(item[1]))[: len(COLOURS)]):
+        points = " ".join("{},{}".format(*_at(min(error, MOST), share)) for error, share in errors_cdf(each))
+        parts.append(
+            f'<polyline fill="none" stroke="{COLOURS[k]}" stroke-width="2" points="{points}"/>'
+            f'<text x="{WIDTH - RIGHT + 8}" y="{TOP + 14 + 17 * k}" fill="{COLOURS[k]}">{cause} ({len(each):,})</text>'
+        )
+    return parts
+
+
+def _at(error: float, share: float) -> tuple[float, float]:
+    x = LEFT + (WIDTH - LEFT - RIGHT) * error / MOST
+    return round(x, 1), round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share, 1)
