@@ -61,19 +61,19 @@ def workers(plan: Plan, key: str) -> int:
 
 
 def test_a_job_seen_at_one_size_goes_by_how_busy_it_is() -> None:
-    assert not planned(busy(spec("a", (1, 2, 4)), ("n0", "n0")))
+    assert not planned(busy(spec("a", (1, 2, 4)), ("n0", "n0")), 1000.0)
 
 
 def test_a_job_with_a_deadline_is_planned() -> None:
-    assert planned(busy(spec("a", (1, 2, 4), deadline_s=2000.0, total_steps=10.0), ("n0", "n0")))
+    assert planned(busy(spec("a", (1, 2, 4), deadline_s=2000.0, total_steps=10.0), ("n0", "n0")), 1000.0)
 
 
 def test_a_deadline_without_steps_plans_nothing() -> None:
-    assert not planned(busy(spec("a", (1, 2, 4), deadline_s=2000.0), ("n0", "n0")))
+    assert not planned(busy(spec("a", (1, 2, 4), deadline_s=2000.0), ("n0", "n0")), 1000.0)
 
 
 def test_a_job_whose_speed_is_known_everywhere_is_planned() -> None:
-    assert planned(Job(spec("a", (1, 1, 4)), speed=Linear()))
+    assert planned(Job(spec("a", (1, 1, 4)), speed=Linear()), 1000.0)
 
 
 def test_a_deadline_takes_room_of_jobs_that_are_not_planned() -> None:
@@ -326,3 +326,13 @@ def test_a_job_that_went_back_gives_idle_replicas_with_a_deadline_or_without(dea
     new = Job(spec("new", (3, 3, 3), arrival_s=900.0))
     plan = plan_of([wide, new], [node("n0", cpus=8)], lend="none")
     assert workers(plan, "new") == 3
+
+
+def test_a_deadline_that_has_passed_puts_nobody_first() -> None:
+    passed = Job(spec("passed", (2, 2, 2), arrival_s=900.0, deadline_s=901.0, total_steps=50.0))
+    early = Job(spec("early", (2, 2, 2), arrival_s=10.0))
+    plan = plan_of([passed, early], [node("n0", cpus=2)], lend="none")
+    assert (workers(plan, "early"), workers(plan, "passed")) == (2, 0)
+    order = elastic().order
+    assert order.next_jump_s(replace(passed, spec=replace(passed.spec, deadline_s=2000.0)), 1000.0) == 2000.0
+    assert order.next_jump_s(early, 1000.0) is None

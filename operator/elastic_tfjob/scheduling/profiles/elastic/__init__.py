@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from elastic_tfjob.scheduling.parameters import Stages, needs
 from elastic_tfjob.scheduling.profile import Profile, Step
-from elastic_tfjob.scheduling.profiles.deadline import DeadlineParameters, EarliestDeadline
+from elastic_tfjob.scheduling.profiles.deadline import DeadlineParameters
+from elastic_tfjob.scheduling.profiles.elastic.order import EarliestDeadlineToCome
 from elastic_tfjob.scheduling.profiles.elastic.planned import plan
 from elastic_tfjob.scheduling.profiles.elastic.settings import Settings
 from elastic_tfjob.scheduling.profiles.elastic.unplanned import Resizing, grow_unplanned, leave_ranked, restore
@@ -72,7 +73,7 @@ class ElasticProfileParameters(Settings):
             *map(adjusting, CPU),
         )
         told = needs("deadline", "speed", "duration", "service", "use", "history")
-        return Stages(EarliestDeadline(self.settle_s), steps, told | needs("stop", "move", "cpu"), drifts=True)
+        return Stages(EarliestDeadlineToCome(self.settle_s), steps, told | needs("stop", "move", "cpu"), drifts=True)
 
     def profile(self, name: str) -> Profile:
         # As for deadline: the steps themselves see to the least gain.

@@ -28,9 +28,10 @@ def told(job: Job) -> bool:
     return job.speed is not None
 
 
-def planned(job: Job) -> bool:
-    """Whether the job's size is planned."""
-    return told(job) or (job.spec.deadline_s is not None and job.spec.total_steps is not None)
+def planned(job: Job, now: float) -> bool:
+    """Whether the job's size is planned: not for a deadline that has passed."""
+    by = job.spec.deadline_s
+    return told(job) or (by is not None and by > now and job.spec.total_steps is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,13 @@ def plan(round_: Round, *, settings: DeadlineParameters) -> Planned:
         """Not one that has gone back from a larger size, and keeps the one that was faster for a while."""
         return told(job) or not job.placement or rested(job, round_)
 
-    outlook = _promised(Outlook(round_, settings, lambda job: planned(job) and free(job)))
+    outlook = _promised(Outlook(round_, settings, lambda job: planned(job, round_.now) and free(job)))
     stops = keep_running(outlook)
     late = any(case.why.code == "deadline-no-room" for case in outlook.cases)
     if outlook.left_out and (stops or late):
-        whole = _promised(Outlook(round_, settings, lambda job: (planned(job) or bool(job.placement)) and free(job)))
+        whole = _promised(
+            Outlook(round_, settings, lambda job: (planned(job, round_.now) or bool(job.placement)) and free(job))
+        )
         more, fewer = _met(whole, outlook) - _met(outlook, outlook), stops - keep_running(whole)
         if more > 0 or (not more and fewer > 0):
             outlook = whole
