@@ -43,7 +43,7 @@ def test_what_is_given_is_not_tuned() -> None:
 
 
 def test_the_best_value_of_each_parameter_is_kept_and_sweeps_end() -> None:
-    asked = []
+    asked: list[ProfileParameters] = []
 
     def evaluate(tried: Sequence[ProfileParameters]) -> list[float]:
         asked.extend(tried)
