@@ -14,13 +14,12 @@ the jobs' running pods requested.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import click
 from live import choose
-from live.results import Goals, Run, Runs, judged, read
+from live.results import Goals, Runs, deadlines_met, judged, read
 from live.scenario import read_all
 from rich.console import Console
 
@@ -32,18 +31,12 @@ LEAST_KEPT: Final = 5 / 6
 LEAST_USED: Final = 0.90
 
 
-def kept(runs: Sequence[Run]) -> tuple[int, int]:
-    """Deadlines that were met in all of the runs, and all."""
-    met = [run.met for run in runs if run.met is not None]
-    return sum(m for m, _ in met), sum(n for _, n in met)
-
-
 def goals(runs: Runs, scenario: str) -> Goals:
     """What `deadline` should reach, and what it did; none until `go` and `deadline` have run."""
     ours, theirs = runs.of(scenario, "deadline"), runs.of(scenario, "go")
     if not ours or not theirs:
         return ()
-    (m, n), (m_go, n_go) = kept(ours), kept(theirs)
+    (m, n), (m_go, n_go) = deadlines_met(ours), deadlines_met(theirs)
     used = [run.allocated_cpu_used for run in ours if run.allocated_cpu_used is not None]
     share = sum(used) / len(used) if used else 0.0
     cpu = (f"allocated CPU used >= {LEAST_USED:.0%}", f"{share:.0%}", share >= LEAST_USED)

@@ -23,7 +23,7 @@ from typing import Final
 import click
 from live import beside_service, choose
 from live.lending import Figures
-from live.results import Goals, Run, changes, losers
+from live.results import Goals, Run, changes, deadlines_met, losers, none_slower
 
 OPERATORS: Final = ("go", "fixed", "kips", "elastic", "elastic-killed")
 ELASTIC: Final = "elastic"
@@ -41,12 +41,9 @@ def goals(runs: Mapping[str, Sequence[Run]], loans: Sequence[Figures]) -> Goals:
     ours, theirs = runs[ELASTIC], runs["go"]
     change = changes(ours, theirs)
     assert change is not None
-    met = [run.met for run in ours if run.met is not None]
-    kept, timed = sum(m for m, _ in met), sum(n for _, n in met)
+    kept, timed = deadlines_met(ours)
     stops = [sum(run.preempted.values()) for run in loans]
     recalls = [each for run in loans for each in run.recall_s]
-    slower = losers(ours, theirs)
-    worst = max(slower, key=lambda name: slower[name], default=None)
     return [
         (f"mean JCT against go <= -{LEAST_GAIN:.0%}", f"{change:+.0%}", change <= -LEAST_GAIN),
         ("all deadlines met", f"{kept} of {timed}", kept == timed),
@@ -56,11 +53,7 @@ def goals(runs: Mapping[str, Sequence[Run]], loans: Sequence[Figures]) -> Goals:
             f"{max(recalls):.1f} s" if recalls else "no recall",
             bool(recalls) and max(recalls) <= RECALL_S and not any(run.recalls_open for run in loans),
         ),
-        (
-            f"no job slower than under go by > {MOST_SLOWER:.0%}",
-            f"{worst} {slower[worst]:+.0%}" if worst else "none slower",
-            max(slower.values(), default=0.0) <= MOST_SLOWER,
-        ),
+        none_slower(losers(ours, theirs), MOST_SLOWER),
         (
             "jobs that did not finish: 0",
             str(sum(len(run.unfinished) for run in ours)),

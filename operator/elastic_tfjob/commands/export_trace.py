@@ -17,11 +17,11 @@ from elastic_tfjob.controller.objects.cluster import Node
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.query.rows.job import see
 from elastic_tfjob.controller.query.rows.trace import COLUMNS, TraceRow, trace_rows
+from elastic_tfjob.simulation.formats import GIB
 from elastic_tfjob.simulation.options import OutputFile
 
 __all__ = ["export_trace"]
 
-_GIB: Final = 1024**3
 _NAMED: Final = 5
 
 
@@ -79,6 +79,6 @@ async def _nodes(at: Cluster) -> str:
         return "--nodes NUMBER --cpus-per-node CPUS --memory-per-node GIB --gpus-per-node GPUS"
     size, _ = sizes.most_common(1)[0]
     return (
-        f"--nodes {sizes.total()} --cpus-per-node {size.cpu / 1000:g} --memory-per-node {size.memory // _GIB} "
+        f"--nodes {sizes.total()} --cpus-per-node {size.cpu / 1000:g} --memory-per-node {size.memory // GIB} "
         f"--gpus-per-node {size.accelerators}"
     )

@@ -26,7 +26,7 @@ from elastic_tfjob.simulation.runner import RunSpec, run_all, uniform_cluster
 from elastic_tfjob.simulation.scenario import generate, node_changes, own_pool, read_scenario
 from elastic_tfjob.simulation.speed_models.catalogue import DEFAULT_SPEED_MODEL, SPEED_MODELS, speed_model_named
 from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
-from elastic_tfjob.simulation.summary import COLUMNS, Summary, job_rows, summarise, with_losers
+from elastic_tfjob.simulation.summary import COLUMNS, beside_the_first, job_rows, summarise
 from elastic_tfjob.simulation.tables import print_catalogue, print_runs
 from elastic_tfjob.simulation.tune_run import Parts, tune_and_report
 from elastic_tfjob.simulation.tuning import GOALS, Goal, halves
@@ -275,7 +275,7 @@ def simulate(
         return
     outcomes = _run(specs, processes)
     summaries = [summarise(outcome, len(spec.jobs)) for outcome, spec in zip(outcomes, specs, strict=False)]
-    summaries = _beside_the_first(summaries, outcomes)
+    summaries = beside_the_first(summaries, outcomes)
     never = [s for s in summaries if not s.partial and s.finished < s.jobs]
     print_runs(summaries, replications > 1)
     for summary in never:
@@ -302,17 +302,6 @@ def _parts(specs: Sequence[RunSpec], scenario: Scenario | None) -> Parts:
         [replace(spec, jobs=jobs) for spec, jobs in zip(specs, second, strict=True)],
         f"Tuned on the first {len(first[0])} jobs by arrival, held out are the other {len(second[0])}",
     )
-
-
-def _beside_the_first(summaries: Sequence[Summary], outcomes: Sequence[Outcome]) -> list[Summary]:
-    """With who takes longer than under the first profile of the same seed."""
-    first: dict[int, Outcome] = {}
-    return [
-        summary
-        if first.setdefault(outcome.seed, outcome) is outcome
-        else with_losers(summary, outcome, first[outcome.seed])
-        for summary, outcome in zip(summaries, outcomes, strict=True)
-    ]
 
 
 def _load(

@@ -150,6 +150,17 @@ def with_losers(summary: Summary, outcome: Outcome, beside: Outcome, loses: floa
     return replace(summary, losers=sum(each > loses for each in more), worst_loser=max(more, default=None))
 
 
+def beside_the_first(summaries: Sequence[Summary], outcomes: Sequence[Outcome]) -> list[Summary]:
+    """With who takes longer than under the first profile of the same seed."""
+    first: dict[int, Outcome] = {}
+    return [
+        summary
+        if first.setdefault(outcome.seed, outcome) is outcome
+        else with_losers(summary, outcome, first[outcome.seed])
+        for summary, outcome in zip(summaries, outcomes, strict=True)
+    ]
+
+
 def _wasted(outcome: Outcome) -> float | None:
     if outcome.cpu_used_area is None or outcome.cpu_area <= 0:
         return None

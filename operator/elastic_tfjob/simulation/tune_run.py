@@ -10,7 +10,7 @@ import click
 from elastic_tfjob.scheduling.profiles import ProfileParameters
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import RunSpec
-from elastic_tfjob.simulation.summary import Summary, summarise, with_losers
+from elastic_tfjob.simulation.summary import Summary, beside_the_first, summarise
 from elastic_tfjob.simulation.tables import print_runs
 from elastic_tfjob.simulation.tuning import Goal, Trial, cost, differences, tunable, tune
 
@@ -41,7 +41,8 @@ def tune_and_report(
     click.echo(f"{parts.words}. Tuned: {', '.join(names)}; what is to be small: {goal}.")
 
     def evaluate(tried: Sequence[ProfileParameters]) -> list[float]:
-        return [_mean(each, goal) for each in _summaries(parts.tuned_on, tried, run)]
+        specs = parts.tuned_on
+        return _costs(_summaries(_outcomes(specs, tried, run), specs), len(specs), goal)
 
     chosen, trials = first, list[Trial]()
     try:
@@ -77,15 +78,12 @@ def _compare(
     """Prints, and returns, how the part that was held out does with what the profile had, and with what was chosen."""
     name = parts.held_out[0].profile
     two = [before, after] if before != after else [before]
-    held = _summaries(parts.held_out, two, run)
-    rows = [
-        replace(each, profile=f"{name}, {said}")
-        for said, summaries in zip(("as it was", "tuned"), held, strict=False)
-        for each in summaries
-    ]
+    outcomes, runs = _outcomes(parts.held_out, two, run), len(parts.held_out)
+    held = beside_the_first(_summaries(outcomes, parts.held_out), outcomes)
+    rows = [replace(each, profile=f"{name}, {'tuned' if k >= runs else 'as it was'}") for k, each in enumerate(held)]
     click.echo("On what was held out:")
-    print_runs(rows, len(parts.held_out) > 1)
-    costs = [_mean(each, goal) for each in held]
+    print_runs(rows, runs > 1)
+    costs = _costs(held, runs, goal)
     if len(two) > 1:
         better = costs[1] < costs[0]
         click.echo(
@@ -95,24 +93,24 @@ def _compare(
     return [each.as_dict() for each in rows]
 
 
-def _summaries(specs: Sequence[RunSpec], tried: Sequence[ProfileParameters], run: Runs) -> list[list[Summary]]:
-    """For each of what is tried the summaries of its runs, with losers beside the first that is tried."""
+def _outcomes(specs: Sequence[RunSpec], tried: Sequence[ProfileParameters], run: Runs) -> Sequence[Outcome]:
+    """Of the runs with the first that is tried, then of those with the next."""
     asked = [replace(spec, parameters=parameters) for parameters in tried for spec in specs]
     outcomes = run(asked)
     if len(outcomes) < len(asked) or any(outcome.partial for outcome in outcomes):
         raise KeyboardInterrupt
-    found = []
-    for k in range(len(tried)):
-        own = outcomes[k * len(specs) : (k + 1) * len(specs)]
-        summaries = [summarise(outcome, len(spec.jobs)) for outcome, spec in zip(own, specs, strict=True)]
-        if k:
-            summaries = [with_losers(s, o, beside) for s, o, beside in zip(summaries, own, outcomes, strict=False)]
-        found.append(summaries)
-    return found
+    return outcomes
 
 
-def _mean(summaries: Sequence[Summary], goal: Goal) -> float:
-    return sum(cost(each, goal) for each in summaries) / len(summaries)
+def _summaries(outcomes: Sequence[Outcome], specs: Sequence[RunSpec]) -> list[Summary]:
+    jobs = [len(spec.jobs) for spec in specs]
+    return [summarise(outcome, jobs[k % len(jobs)]) for k, outcome in enumerate(outcomes)]
+
+
+def _costs(summaries: Sequence[Summary], runs: int, goal: Goal) -> list[float]:
+    """The mean of each so many runs."""
+    costs = [cost(each, goal) for each in summaries]
+    return [sum(costs[k : k + runs]) / runs for k in range(0, len(costs), runs)]
 
 
 def _word(value: object) -> str:

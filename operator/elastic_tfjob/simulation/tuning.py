@@ -5,6 +5,7 @@ chosen on. Coordinate descent is enough where a run takes seconds and parameters
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Final, Literal, get_args, get_origin
@@ -13,7 +14,7 @@ from elastic_tfjob.scheduling.profiles import ProfileParameters
 from elastic_tfjob.simulation.summary import Summary
 from elastic_tfjob.simulation.workload import WorkloadJob
 
-__all__ = ["GOALS", "Evaluate", "Goal", "Trial", "cost", "differences", "halves", "tunable", "tune", "values"]
+__all__ = ["GOALS", "Evaluate", "Goal", "Trial", "cost", "differences", "halves", "tunable", "tune", "variants"]
 
 Goal = Literal["mean", "p95", "deadlines"]
 GOALS: Final[tuple[Goal, ...]] = get_args(Goal)
@@ -49,12 +50,12 @@ class Trial:
 def tunable(parameters: ProfileParameters, given: Collection[str] = ()) -> list[str]:
     """The parameters that can be tuned, but those that somebody has `given`."""
     fields = type(parameters).model_fields
-    return [name for name in fields if name not in LEFT and name not in given and values(parameters, name)]
+    return [name for name in fields if name not in LEFT and name not in given and variants(parameters, name)]
 
 
-def values(parameters: ProfileParameters, name: str) -> list[Any]:
-    """What to try of one parameter beside what it has: multiples of a number, the other words, true for false. Values
-    that the profile refuses are left out."""
+def variants(parameters: ProfileParameters, name: str) -> list[tuple[Any, ProfileParameters]]:
+    """What to try of one parameter beside what it has, and the parameters with that: multiples of a number, the other
+    words, true for false. Values that the profile refuses are left out."""
     now, kind = getattr(parameters, name), type(parameters).model_fields[name].annotation
     tried: Sequence[Any] = ()
     if isinstance(now, bool):
@@ -66,14 +67,12 @@ def values(parameters: ProfileParameters, name: str) -> list[Any]:
     elif isinstance(now, float):
         zero = SECONDS_FROM_ZERO if name.endswith("_s") else FROM_ZERO
         tried = [now * times for times in TIMES] if now else zero
-    return [value for value in tried if value != now and _changed(parameters, name, value) is not None]
-
-
-def _changed(parameters: ProfileParameters, name: str, value: Any) -> ProfileParameters | None:
-    try:
-        return type(parameters).model_validate({**parameters.model_dump(), name: value})
-    except ValueError:
-        return None
+    said, found = parameters.model_dump(), list[tuple[Any, ProfileParameters]]()
+    for value in tried:
+        if value != now:
+            with suppress(ValueError):
+                found.append((value, type(parameters).model_validate({**said, name: value})))
+    return found
 
 
 def tune(
@@ -85,8 +84,7 @@ def tune(
     for _ in range(SWEEPS):
         found = False
         for name in names:
-            changed = [(value, _changed(parameters, name, value)) for value in values(parameters, name)]
-            tried = [(value, each) for value, each in changed if each is not None]
+            tried = variants(parameters, name)
             if not tried:
                 continue
             costs = evaluate([each for _, each in tried])

@@ -21,10 +21,12 @@ __all__ = [
     "change_by_job",
     "changes",
     "compared",
+    "deadlines_met",
     "judged",
     "losers",
     "makespan_change",
     "median_run",
+    "none_slower",
     "plot",
     "read",
     "table",
@@ -167,6 +169,22 @@ def change_by_job(runs: Sequence[Run], beside: Sequence[Run]) -> dict[str, float
     return {name: ours[name] / theirs[name] - 1 for name in ours if theirs.get(name)}
 
 
+def none_slower(slower: Mapping[str, float], most: float) -> tuple[str, str, bool]:
+    """The goal that no job is slower than under Go by more than this part. `slower`: losers, and by how much."""
+    worst = max(slower, key=lambda name: slower[name], default=None)
+    return (
+        f"no job slower than under go by > {most:.0%}",
+        f"{worst} {slower[worst]:+.0%}" if worst else "none slower",
+        max(slower.values(), default=0.0) <= most,
+    )
+
+
+def deadlines_met(runs: Sequence[Run]) -> tuple[int, int]:
+    """Deadlines that were met in all of the runs, and all."""
+    met = [run.met for run in runs if run.met is not None]
+    return sum(m for m, _ in met), sum(n for _, n in met)
+
+
 def makespan_change(runs: Sequence[Run], beside: Sequence[Run]) -> float:
     """Mean makespan of all runs against the other operator's."""
     return _mean(run.makespan_s for run in runs) / _mean(run.makespan_s for run in beside) - 1
@@ -236,7 +254,7 @@ def judged(scenario: str, goals: Goals) -> Table:
 
 def _cells(found: Sequence[Run], beside: Sequence[Run]) -> tuple[str, ...]:
     least = ">" if any(run.unfinished for run in found) else ""
-    met = [run.met for run in found if run.met is not None]
+    met, timed = deadlines_met(found)
     change = changes(found, beside)
     used = [run.allocated_cpu_used for run in found if run.allocated_cpu_used is not None]
     ended = sorted({name for run in found for name in run.unfinished})
@@ -246,7 +264,7 @@ def _cells(found: Sequence[Run], beside: Sequence[Run]) -> tuple[str, ...]:
     remarks += ["slower: " + ", ".join(f"{name} {more:+.0%}" for name, more in slower)] if slower else []
     return (
         str(len(found)),
-        f"{sum(m for m, _ in met)}/{sum(n for _, n in met)}" if met else "",
+        f"{met}/{timed}" if timed else "",
         f"{least}{_mean(run.jct_mean_s for run in found):.0f}",
         "" if change is None else f"{change:+.0%}",
         f"{least}{max(run.jct_max_s for run in found):.0f}",

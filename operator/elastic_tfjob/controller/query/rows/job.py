@@ -15,7 +15,7 @@ from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.objects.verdict import DeadlineStatus, Verdict, deadline_of
 from elastic_tfjob.controller.schedule.request import JobRequest, terms
 
-__all__ = ["JOB_STATES", "JobRow", "JobState", "Seen", "bounded", "counts", "job_row", "see"]
+__all__ = ["JOB_STATES", "JobRow", "JobState", "Seen", "bounded", "counts", "job_row", "see", "total_steps"]
 
 JobState = Literal[
     "Pending",
@@ -143,7 +143,7 @@ def job_row(job: Job | Seen) -> JobRow:
         bounds=bounded(request),
         elastic=request is not None and request.elastic,
         step=state.step if state is not None else None,
-        total_steps=_total_steps(seen),
+        total_steps=total_steps(seen),
         steps_per_s=state.steps_per_s if state is not None and shown in ("Running", "Rescaling") else None,
         figures_at=state.numbers_at if state is not None else None,
         eta=format_time(eta) if eta is not None else None,
@@ -217,7 +217,8 @@ def _holds(seen: Seen, shown: JobState) -> Mapping[str, int]:
     return seen.request.declared if shown in ("Running", "Restarting") else {}
 
 
-def _total_steps(seen: Seen) -> int | None:
+def total_steps(seen: Seen) -> int | None:
+    """The training steps in all: as the user says, else as the program reported."""
     said = seen.request.elasticity.total_steps if seen.request is not None else None
     return said if said is not None else seen.state.total_steps if seen.state is not None else None
 

@@ -1,20 +1,19 @@
 """A TFJob as a row of a workload file that `simulate` reads (format `jobs`). Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from elastic_tfjob.api.fields import cut
 from elastic_tfjob.controller.objects.status import moment_of
 from elastic_tfjob.controller.objects.verdict import deadline_of
-from elastic_tfjob.controller.query.rows.job import Seen
+from elastic_tfjob.controller.query.rows.job import Seen, total_steps
 from elastic_tfjob.controller.schedule.request import JobRequest
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER
+from elastic_tfjob.simulation.formats import GIB
 
 __all__ = ["COLUMNS", "TraceRow", "trace_rows"]
-
-_GIB: Final = 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,23 +54,24 @@ COLUMNS: Final = tuple(each.name for each in fields(TraceRow))
 
 def trace_rows(jobs: Iterable[Seen]) -> tuple[list[TraceRow], dict[str, str]]:
     """The rows, the first job first; and of each job that is left out why, by its name."""
-    rows: list[tuple[float, TraceRow]] = []
+    rows: list[TraceRow] = []
     left_out: dict[str, str] = {}
     for seen in jobs:
-        created = moment_of(seen.job.created)
-        found = "it has no time of creation" if created is None else _row(seen, created.timestamp())
+        found = _row(seen)
         if isinstance(found, str):
             left_out["/".join(seen.job.key)] = found
-        elif created is not None:
-            rows.append((created.timestamp(), found))
-    rows.sort(key=lambda row: (row[0], row[1].job_id))
-    begin = rows[0][0] if rows else 0.0
-    return [_after(begin, row) for _, row in rows], left_out
+        else:
+            rows.append(found)
+    rows.sort(key=lambda row: (row.submit_s, row.job_id))
+    begin = rows[0].submit_s if rows else 0.0
+    return [_after(begin, row) for row in rows], left_out
 
 
-def _row(seen: Seen, created: float) -> TraceRow | str:
+def _row(seen: Seen) -> TraceRow | str:
     """The row with absolute times, or why there is none."""
-    request = seen.request
+    created, request = moment_of(seen.job.created), seen.request
+    if created is None:
+        return "it has no time of creation"
     if request is None:
         return cut(seen.problems[0]) if seen.problems else "its spec cannot be read"
     declared = request.declared
@@ -85,43 +85,40 @@ def _row(seen: Seen, created: float) -> TraceRow | str:
     worker, workers = request.requests[WORKER], declared[WORKER]
     least, most = _around(request, WORKER)
     said = request.elasticity
-    others = {name: count for name, count in declared.items() if name not in (WORKER, PS) and count}
-    row: dict[str, float | int | None] = {}
-    if declared.get(PS):
-        ps = request.requests[PS]
-        row |= {"num_ps": declared[PS], "ps_cpus": ps.cpu / 1000, "ps_memory_gib": ps.memory / _GIB}
-        row["min_ps"], row["max_ps"] = _around(request, PS)
-    if others:
-        mean = _mean(request.requests, others)
-        row |= {
-            "num_fixed": sum(others.values()),
-            "fixed_cpus": mean.cpu / 1000,
-            "fixed_memory_gib": mean.memory / _GIB,
-        }
-    estimated = said.estimated_duration
-    return TraceRow(
+    row = TraceRow(
         job_id="/".join(seen.job.key),
-        submit_s=created,
+        submit_s=created.timestamp(),
         duration_s=took,
         num_gpus=worker.accelerators * workers,
         num_workers=workers,
         min_workers=least,
         max_workers=most,
         cpus=worker.cpu / 1000,
-        memory_gib=worker.memory / _GIB,
+        memory_gib=worker.memory / GIB,
         deadline_s=deadline_of(seen.job),
-        estimated_s=estimated.total_seconds() if estimated is not None else None,
+        estimated_s=said.estimated_duration.total_seconds() if said.estimated_duration is not None else None,
         model=said.model or "",
         loanable=said.loanable,
-        **row,  # type: ignore[arg-type]
     )
+    if ps := declared.get(PS):
+        least, most = _around(request, PS)
+        each = request.requests[PS]
+        row = replace(
+            row, num_ps=ps, min_ps=least, max_ps=most, ps_cpus=each.cpu / 1000, ps_memory_gib=each.memory / GIB
+        )
+    others = {name: count for name, count in declared.items() if name not in (WORKER, PS) and count}
+    if others:
+        mean = _mean(request.requests, others)
+        row = replace(
+            row, num_fixed=sum(others.values()), fixed_cpus=mean.cpu / 1000, fixed_memory_gib=mean.memory / GIB
+        )
+    return row
 
 
 def _duration(seen: Seen, request: JobRequest) -> float | str:
     """Seconds that the job takes at its declared size; why nobody knows where nobody does."""
     state, status, declared = seen.state, seen.status, request.declared
-    said = request.elasticity
-    steps = said.total_steps if said.total_steps is not None else state.total_steps if state is not None else None
+    said, steps = request.elasticity, total_steps(seen)
     if steps and state is not None:
         rate, cpu = state.measured.get((declared.get(PS, 0), declared[WORKER]), (0.0, None))
         # A speed with other CPU than the job asks for says nothing of the size that it declares.
@@ -156,10 +153,8 @@ def _mean(requests: Mapping[str, Resources], counts: Mapping[str, int]) -> Resou
 
 
 def _after(begin: float, row: TraceRow) -> TraceRow:
-    late = {"submit_s": row.submit_s - begin}
-    if row.deadline_s is not None:
-        late["deadline_s"] = row.deadline_s - begin
-    return TraceRow(**{name: late.get(name, getattr(row, name)) for name in COLUMNS})
+    due = row.deadline_s - begin if row.deadline_s is not None else None
+    return replace(row, submit_s=row.submit_s - begin, deadline_s=due)
 
 
 def _cell(value: object) -> str:

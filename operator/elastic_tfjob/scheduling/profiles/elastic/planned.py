@@ -72,9 +72,7 @@ def plan(round_: Round, *, settings: DeadlineParameters) -> Planned:
 def _met(outlook: Outlook, of: Outlook) -> int:
     """How many of the jobs of one outlook meet their deadlines by another."""
     keys = {case.job.key for case in of.cases}
-    return sum(
-        case.booking is not None and case.why.code == "deadline-met" for case in outlook.cases if case.job.key in keys
-    )
+    return sum(case.booking is not None for case in outlook.cases if case.job.key in keys)
 
 
 def _by_use(case: Case) -> bool:
