@@ -190,7 +190,7 @@ OWN: Mapping[str, Object] = {
     CAUSES_ANNOTATION: {"0": "grow", "1": "preempt"},
     EXPECTS_ANNOTATION: {"generation": 1, "steps_per_s": 12.5},
     OUTCOMES_ANNOTATION: {"0": {"expected": 10.0, "measured": 9.5}, "1": {"expected": 12.5, "measured": 12.0}},
-    TOLD_ANNOTATION: {"uid": UID, "told": ["loss-absent", "loss-nan"]},
+    TOLD_ANNOTATION: {"uid": UID, "told": ["loss-absent", "loss-nan", "loss-rises"]},
 }
 """What else the operator keeps of a job, under the prefix that is not the user's."""
 PHASES = ("Waiting", "Stable", "Preparing", "Checkpointing", "Switching", "RollingBack", "Recreating")

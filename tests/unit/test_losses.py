@@ -43,11 +43,23 @@ def read(*reports: float | None) -> Growth:
 
 @pytest.mark.parametrize(
     ("reports", "state"),
-    [((), "absent"), ((None,), "absent"), ((2.0,), None), ((2.0, nan), "nan"), ((inf,), "inf"), ((2.0, None), None)],
+    [
+        ((), "absent"),
+        ((None,), "absent"),
+        ((2.0,), None),
+        ((2.0, nan), "nan"),
+        ((inf,), "inf"),
+        ((2.0, None), None),
+        ((1.0, 2.0, 3.0, 4.0), None),
+        ((1.0, 2.0, 3.0, 4.0, 5.0), "never-fell"),
+        ((1.0, 2.0, 3.0, 2.9, 5.0), None),
+        ((9.0, 1.0, 2.0, 3.0, 4.0, 5.0), "rises"),
+        ((9.0, 1.0, 2.0, 3.0, 4.0, nan), "nan"),
+    ],
 )
 def test_what_is_wrong_with_a_loss(reports: tuple[float | None, ...], state: str | None) -> None:
-    """One that was reported before, and not this time, is not missed."""
-    assert unusable(trains(read(*reports)), NOW) == state
+    """One that was reported before, and not this time, is not missed. One that jitters does not rise."""
+    assert unusable(trains(read(*reports)), NOW) == (state and f"loss-{state}")
 
 
 @pytest.mark.parametrize(
@@ -87,8 +99,12 @@ class Operator:
 
     @property
     def told(self) -> list[str]:
-        assert {(event.type, event.reason) for event in self.events} <= {("Warning", "LossUnusable")}
+        assert {(event.type, event.reason) for event in self.events} <= {
+            ("Warning", "LossUnusable"),
+            ("Warning", "LossRises"),
+        }
         words = {"NaN": "nan", "infinite": "inf", "not reported": "absent"}
+        words |= {"since it is read": "never-fell", "fell and has risen": "rises"}
         return [state for event in self.events for word, state in words.items() if word in event.message]
 
 
@@ -107,6 +123,18 @@ async def test_each_thing_is_told_once_and_another_operator_tells_it_no_second_t
     server.jobs["j"]["metadata"]["uid"] = "another job of the name, with a copy of the annotations"
     await second.look(2.0, nan)
     assert second.told == ["absent", "nan"]
+
+
+async def test_a_loss_that_rises_is_told_with_what_the_job_counts_as() -> None:
+    """The class that the event names is the one that SpeCon gives the job."""
+    operator = Operator(Server([tfjob("j")]))
+    rising = (1.0, 2.0, 3.0, 4.0, 5.0)
+    for reports in (rising, rising, (9.0, *rising)):
+        await operator.look(*reports)
+    assert operator.told == ["never-fell", "rises"]
+    assert ["falls fast" in event.message for event in operator.events] == [True, False]
+    assert read(*rising).of_peak is None
+    assert read(9.0, *rising).of_peak == 0
 
 
 async def test_what_cannot_be_stored_is_told_when_it_can() -> None:
@@ -232,7 +260,7 @@ async def test_the_operator_runs_specon_and_tells_who_reports_no_loss(
     text: str, warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One job's loss is NaN: it is told so where the profile goes by the loss, and all get their targets."""
-    monkeypatch.setattr(losses, "unusable", lambda job, _: "nan" if job.key == "ns/bad" else None)
+    monkeypatch.setattr(losses, "unusable", lambda job, _: "loss-nan" if job.key == "ns/bad" else None)
     monkeypatch.setattr(loop, "Server", Server)
     world = World([*crowd(), tfjob("other")], configuration=parse_configuration(text))
     async with world.running():

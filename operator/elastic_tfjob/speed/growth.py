@@ -5,6 +5,7 @@ here, live from what programs report and in a simulation from each job's loss cu
 """
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import inf, isinf, isnan
 from typing import Final, Literal
 
@@ -54,6 +55,11 @@ class Growth:
     def of_peak(self) -> float | None:
         """The growth as a part of its peak: 1 at the peak, towards 0 as the job converges. None: not known yet."""
         return max(0.0, self.per_step) / self.peak if self.readings and self.peak > 0 else None
+
+    @property
+    def rises(self) -> bool:
+        """Whether each of the last readings, as many as are kept, was above the one before."""
+        return len(self.recent) == RECENT and all(a[1] < b[1] for a, b in pairwise(self.recent))
 
     def read(self, step: float, loss: float | None, at_s: float, state: LossState | None = None) -> "Growth":
         """After a report of this loss at this step. `state` says what the loss is where that is known otherwise. One

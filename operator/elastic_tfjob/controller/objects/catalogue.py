@@ -83,6 +83,9 @@ EVENTS: Final[Mapping[str, Meaning]] = {
         "TFJob",
         "The profile goes by the training loss, and the job reports none, or one that is no number. Each is told once.",
     ),
+    "LossRises": Meaning(
+        "Warning", "TFJob", "The profile goes by the training loss, and the job's rises. What it counts as follows."
+    ),
     "CPUAdjusted": Meaning("Normal", "TFJob", "Running pods hold other CPU than before, in place."),
     "ResizeRefused": Meaning("Warning", "TFJob", "The API server refuses a pod other CPU. It is tried again later."),
     "ResizeUnsupported": Meaning("Warning", "TFJob", "The cluster cannot change CPU in place (Kubernetes < 1.33)."),

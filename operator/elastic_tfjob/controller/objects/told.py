@@ -15,8 +15,9 @@ __all__ = ["TOLD_ANNOTATION", "Topic", "told", "told_json"]
 
 TOLD_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/told"
 
-Topic = Literal["loss-absent", "loss-nan", "loss-inf"]
-"""The profile goes by the training loss, and the job has none, or one that is no number."""
+Topic = Literal["loss-absent", "loss-nan", "loss-inf", "loss-never-fell", "loss-rises"]
+"""The profile goes by the training loss, and the job has none, one that is no number, one that has only risen so far,
+or one that fell and rises now."""
 _TOPICS: Final[tuple[Topic, ...]] = get_args(Topic)
 
 

@@ -1,4 +1,4 @@
-"""What a job is told of its training loss where the profile goes by that: it has none, or it is no number.
+"""What a job is told of its training loss where the profile goes by that: it has none, it is no number, or it rises.
 
 Each thing is told once, when it is stored that it was: so another operator does not tell it again.
 """
@@ -25,7 +25,7 @@ from elastic_tfjob.controller.schedule.annotation_writer import AnnotationWriter
 from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
 from elastic_tfjob.controller.schedule.turns import in_turn
 from elastic_tfjob.scheduling.snapshot import Job
-from elastic_tfjob.speed.growth import LossState
+from elastic_tfjob.speed.growth import RECENT, LossState
 
 __all__ = ["Losses", "unusable"]
 
@@ -40,24 +40,36 @@ _OF_ONE: Final = 20
 # The annotation takes so much at most.
 _BYTES: Final = 256
 
-_TOPICS: Final[Mapping[LossState, Topic]] = {"absent": "loss-absent", "nan": "loss-nan", "inf": "loss-inf"}
-_SAYS: Final[Mapping[Topic, str]] = {
-    "loss-absent": "the job trains and has not reported one. Until it does",
-    "loss-nan": "the job's is NaN. Until it is a number again",
-    "loss-inf": "the job's is infinite. Until it is a number again",
+_NUMBERS: Final[Mapping[LossState, Topic]] = {"nan": "loss-nan", "inf": "loss-inf"}
+_FALLS: Final = "the job counts as one whose loss falls fast: it is not moved to make room"
+_SAYS: Final[Mapping[Topic, tuple[str, str]]] = {
+    "loss-absent": ("LossUnusable", f"the job trains and has not reported one. Until it does, {_FALLS}"),
+    "loss-nan": ("LossUnusable", f"the job's is NaN. Until it is a number again, {_FALLS}"),
+    "loss-inf": ("LossUnusable", f"the job's is infinite. Until it is a number again, {_FALLS}"),
+    "loss-never-fell": ("LossRises", f"the job's has only risen since it is read. Until it falls, {_FALLS}"),
+    "loss-rises": (
+        "LossRises",
+        f"the job's fell and has risen in the last {RECENT} readings. Until it falls again, the job counts as one that "
+        "has converged: it may be moved to make room for others",
+    ),
 }
+"""Of each topic: the event's reason, and what it says."""
 
 
-def unusable(job: Job, now_s: float) -> LossState | None:
-    """What is wrong with the loss of a job that trains, `absent` where it has never reported one; None: nothing, or it
-    cannot be told yet."""
+def unusable(job: Job, now_s: float) -> Topic | None:
+    """What is wrong with the loss of a job that trains, `loss-absent` where it has never reported one; None: nothing, or
+    it cannot be told yet."""
     loss = job.loss
-    if not job.placement or job.phase != "running" or loss.state == "finite":
+    if not job.placement or job.phase != "running":
         return None
+    if loss.state == "finite":
+        if not loss.rises:
+            return None
+        return "loss-rises" if loss.peak > 0 else "loss-never-fell"
     if loss.state != "absent":
-        return loss.state
+        return _NUMBERS[loss.state]
     silent = not loss.recent and not loss.readings
-    return "absent" if silent and job.steps > 0 and now_s - job.since_s >= PATIENCE_S else None
+    return "loss-absent" if silent and job.steps > 0 and now_s - job.since_s >= PATIENCE_S else None
 
 
 class Losses:
@@ -75,11 +87,11 @@ class Losses:
     def look(self, key: Key, found: ScheduledJob, now_s: float) -> None:
         """See whether there is something to tell a job that it has not been told."""
         job, source = found.job, found.source
-        state = unusable(job, now_s) if job is not None else None
-        if state is None or source is None or _TOPICS[state] in told(source.annotations, source.uid):
+        topic = unusable(job, now_s) if job is not None else None
+        if topic is None or source is None or topic in told(source.annotations, source.uid):
             self._due.pop(key, None)
         else:
-            self._due[key] = _TOPICS[state]
+            self._due[key] = topic
 
     def forget(self, key: Key) -> None:
         """The job is gone."""
@@ -115,9 +127,8 @@ class Losses:
 
     def _written(self, job: objects.Job, topic: Topic, failure: Failure | None) -> None:
         if failure is None:
-            counts = "the job counts as one whose loss falls fast: it is not moved to make room"
-            message = f"The profile goes by the training loss, and {_SAYS[topic]}, {counts}"
-            self._recorder.record(job, Event("Warning", "LossUnusable", message))
+            reason, says = _SAYS[topic]
+            self._recorder.record(job, Event("Warning", reason, f"The profile goes by the training loss, and {says}"))
         elif failure.kind not in ("conflict", "gone"):  # which mean another job of its name at most
             bug = "bug: " if failure.kind == "bug" else ""
             log.warning(f"{bug}not written what a job is told", job=job.key, error=excerpt(failure.error))
