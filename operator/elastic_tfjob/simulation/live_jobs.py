@@ -253,7 +253,7 @@ class LiveJobs:
                 boot, groups=live.spec.groups, placement=live.placement, cpu=live.cpu_held, use=live.use, now=now
             )
             self._agenda.add(at, READY, version=boot.version, key=live.spec.key)
-        elif live.rate and self._profile.learns:
+        elif live.rate and (live.seen or (self._profile.learns and not self._profile.oracle)):
             live.observe()
         self._plan_finish(live)
 

@@ -64,6 +64,27 @@ def test_a_speed_that_is_told_is_not_asked_anew_when_another_job_ends() -> None:
     assert found(view, of, SMALL, shown(1.0)) is found(view, of, SMALL, shown(4.0))
 
 
+@pytest.mark.parametrize("cpu", [(2000, 2000), (8000, 5000), (20_000, 5000)], ids=["alike", "together", "more"])
+def test_a_size_that_was_measured_is_known_where_the_best_next_size_does_not_lead(cpu: tuple[int, int]) -> None:
+    """7 workers and a PS were faster than the 20 and 4 PSs of now. That tells nothing where they had more CPU, together,
+    than those of now have."""
+    large = {WORKER: 20, PS: 4}
+    groups = (ReplicaGroup(WORKER, Resources(2000), 2, 1, 32), ReplicaGroup(PS, Resources(2000), 1, 1, 4))
+    of = Job(
+        JobSpec("a", 0.0, groups, total_steps=1e6),
+        placement={type_: ("n",) * n for type_, n in large.items()},
+        phase="running",
+        steps_per_s=900.0,
+        speed=believe({(1, 7): 1134.0, (4, 20): 900.0}, cpu={(1, 7): cpu[0], (4, 20): cpu[1]}),
+        cpu={WORKER: (cpu[1],) * 20},
+    )
+    curve = found(CurveView("all"), of, Resources(1_000_000))
+    assert curve is not None
+    rates = {(size[PS], size[WORKER]): rate for size, rate in zip(curve.sizes, curve.rates[1:], strict=True)}
+    assert rates.get((1, 7)) == (1134.0 if cpu[0] <= 8000 else None)
+    assert [*rates.values()] == sorted(rates.values())
+
+
 def test_a_node_of_which_nobody_uses_cpu_is_not_crowded() -> None:
     """Its CPU is nothing and all of that is used: jobs of accelerators alone do not slow each other down."""
     spec = (ReplicaGroup(WORKER, Resources(accelerators=1), 1, 1, 1),)

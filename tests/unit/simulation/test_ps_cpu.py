@@ -145,6 +145,18 @@ def test_a_change_during_a_start_does_not_have_the_job_train_before(costs: Costs
     assert next(r for r in outcome.records if r.key == "a").rescales == 1
 
 
+def test_a_policy_that_is_told_speeds_still_knows_them_once_the_job_runs() -> None:
+    """dssm is fastest with 7 workers and one PS: more are slower, and the job never gets them."""
+    groups = (ReplicaGroup(WORKER, Resources(2000), 2, 1, 32), ReplicaGroup(PS, Resources(2000), 1, 1, 4))
+    work = WorkloadJob("j", 0.0, groups, total_steps=1e6, model="dssm", deadline_s=1200.0)
+    profile = build("deadline", parse_profile("deadline", {"place": "count", "oracle": True}))
+    outcome = Simulation([work], uniform_cluster(8, 0, 16, 0), PsCpuSpeedModel(), profile).run()
+    best = PsCpuSpeedModel().true_speed(work).steps_per_s({WORKER: 7, PS: 1})
+    assert best is not None
+    assert outcome.records[0].rescales == 0
+    assert outcome.records[0].finish_s == pytest.approx(1e6 / best)
+
+
 def test_what_a_shrinking_job_gives_up_is_free_when_its_rescale_is_done() -> None:
     """b comes at 30 to a full node, and takes one of a's workers after 20 s; it starts 10 s after that."""
     jobs = [job("a", steps=2000, workers=3, high=3), job("b", at=30, steps=100)]

@@ -15,6 +15,7 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, Node, Snapshot
 from elastic_tfjob.scheduling.toolkit.hull_rule import HullRule
 from elastic_tfjob.speed.history import Past
+from elastic_tfjob.speed.model import Speed
 from elastic_tfjob.speed.optimus import OnlineSpeed
 from elastic_tfjob.speed.prediction import PRIOR_EXPONENT, Prediction
 
@@ -88,13 +89,24 @@ def curve_of(job: Job, total: Resources, how: Sizes, past: Past | None) -> Curve
     """None: no size of it fits the cluster."""
     # Without the law of utilisation: after each change nothing would be known of it for a while, and the speeds
     # believed would change with that.
-    known = replace(prediction_of(job, past), use={})
+    known = replace(prediction_of(job, past), use={}, speed=_as_now(job))
     useful = list(_useful(job, known, total, how))
     if useful:
         return _curve(job.spec, useful, total, True)
     unknown = replace(known, speed=None, past=None, steps_per_s=0.0, estimate=(job.spec.minimum, 1.0))
     useful = list(_useful(replace(job, speed=None), unknown, total, how))
     return prior(_curve(job.spec, useful, total, False)) if useful else None
+
+
+def _as_now(job: Job) -> Speed | None:
+    """What the job showed at other sizes. A smaller size had CPU enough if its workers held, together, no more than
+    those of now do: theirs goes to it."""
+    speed, workers = job.speed, job.counts.get(WORKER, 0)
+    if not isinstance(speed, OnlineSpeed) or not speed.cpu or not workers:
+        return speed
+    held = job.held_cpu(WORKER)
+    enough = {size for size, cpu in speed.cpu.items() if size[1] < workers and cpu * size[1] <= held}
+    return replace(speed, cpu={size: cpu for size, cpu in speed.cpu.items() if size not in enough}) if enough else speed
 
 
 def _curve(spec: JobSpec, useful: list[tuple[Counts, float]], total: Resources, known: bool) -> Curve:
@@ -133,10 +145,13 @@ def _adds_servers(spec: JobSpec) -> bool:
 def _useful(job: Job, known: Prediction, total: Resources, how: Sizes) -> Iterator[tuple[Counts, float]]:
     """Sizes and their speed, the smallest first, each faster than all before it."""
     spec, fastest, rates = job.spec, 0.0, _Rates(job, known)
-    sizes = _by_workers(job, how)
+    sizes: Iterable[Counts] = _by_workers(job, how)
     if _adds_servers(spec):
         told = job.speed is not None and not isinstance(job.speed, OnlineSpeed)
         sizes = _front(job, total) if how == "front" and told else _with_servers(job, rates, total)
+        if measured := list(_measured(job)):
+            by_share = {tuple(sorted(size.items())): size for size in (*sizes, *measured)}.values()
+            sizes = sorted(by_share, key=lambda size: spec.demand(size).dominant_share(total))
     for counts in sizes:
         if not spec.demand(counts).within(total):
             continue
@@ -234,6 +249,15 @@ def _with_servers(job: Job, rates: _Rates, total: Resources) -> Iterator[Counts]
                 break
             size = larger
             yield size
+
+
+def _measured(job: Job) -> Iterator[Counts]:
+    """Sizes that the job has run at: the way by the best next size need not come by the best of them."""
+    if isinstance(job.speed, OnlineSpeed):
+        for servers, workers in job.speed.measured:
+            size = {**job.spec.minimum, PS: servers, WORKER: workers}
+            if job.spec.within_bounds(size) == size:
+                yield size
 
 
 def _best_more(
