@@ -61,6 +61,7 @@ POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     "rebalance": ("rebalance", {}),
     "specon": ("specon", {}),
 }
+CHANGES = ("mean", "median", "p95", "makespan")
 PAPER = "best -41.5, mean -14.8, makespan -24.7 %; 20 of 50 slower"
 
 
@@ -143,13 +144,15 @@ def compare(placement: str, demand: float, arrivals: str, seed: int) -> list[dic
     usual = {r.key: r.jct_s for r in base_run.records if r.jct_s}
     assert base.avg_jct_s is not None
     assert base.makespan_s is not None
+    assert base.median_jct_s is not None
+    assert base.p95_jct_s is not None
     where = {"placement": placement, "demand": demand, "arrivals": arrivals, "seed": seed}
     least = bounds(jobs)
     rows = [
         where
         | {"policy": "sharing (baseline)", "jct_mean_s": base.avg_jct_s, "makespan_s": base.makespan_s}
         | {"best": 0.0, "mean": 0.0, "makespan": 0.0, "losers": 0, "worst_loser": 0.0, "migrations": 0}
-        | {"p95_jct_s": base.p95_jct_s},
+        | {"median": 0.0, "p95": 0.0, "p95_jct_s": base.p95_jct_s},
         where
         | {"policy": "bound", "mean": least[0] / base.avg_jct_s - 1, "makespan": least[1] / base.makespan_s - 1}
         | {"jct_mean_s": least[0], "makespan_s": least[1]},
@@ -160,11 +163,14 @@ def compare(placement: str, demand: float, arrivals: str, seed: int) -> list[dic
         assert s.finished == JOBS, f"{name}: not all jobs finished"
         assert s.avg_jct_s is not None
         assert s.makespan_s is not None
+        assert s.median_jct_s is not None
+        assert s.p95_jct_s is not None
         best = min((r.jct_s or 0.0) / usual[r.key] - 1 for r in outcome.records)
         rows.append(
             where
             | {"policy": name, "jct_mean_s": s.avg_jct_s, "makespan_s": s.makespan_s, "p95_jct_s": s.p95_jct_s}
             | {"best": best, "mean": s.avg_jct_s / base.avg_jct_s - 1, "makespan": s.makespan_s / base.makespan_s - 1}
+            | {"median": s.median_jct_s / base.median_jct_s - 1, "p95": s.p95_jct_s / base.p95_jct_s - 1}
             | {"losers": s.losers, "worst_loser": s.worst_loser, "migrations": s.migrations}
         )
     return rows
@@ -174,7 +180,7 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
     """Means over seeds; of losers the mean and the most, of the worst loser the worst."""
     shown = Table(title=f"{JOBS} jobs on {NODES} nodes of {CPUS:g} CPUs. The paper: {PAPER}", title_justify="left")
     for k, column in enumerate(
-        ("arrivals", "d", "placement", "policy", "best job", "mean", "makespan", "slower of 50", "worst", "moves")
+        ("arrivals", "d", "placement", "policy", "best job", *CHANGES, "slower of 50", "worst", "moves")
     ):
         shown.add_column(column, justify="right" if k > 3 else "left")
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
@@ -186,7 +192,9 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
             shown.add_section()
         first = key[:3] if key[:3] != before[:3] else ("", "", "")
         before = key
-        numbers = [f"{100 * float(np.mean([row[name] for row in found])):+.1f} %" for name in ("mean", "makespan")]
+        numbers = [
+            f"{100 * float(np.mean([row[name] for row in found])):+.1f} %" if name in found[0] else "-" for name in CHANGES
+        ]
         if key[3] == "bound":
             shown.add_row(*(str(part) for part in first), "bound", "-", *numbers, "-", "-", "-")
             continue

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from math import inf
 from random import Random
 
@@ -188,17 +189,20 @@ class LiveJob:
     # ---- what the policy learns
 
     def measure(self, points: int, random: Random) -> None:
-        """Run the job briefly at a few sizes, smallest first, as Optimus does before it schedules a job."""
+        """Run the job briefly at a few sizes, smallest first, as Optimus does before it schedules a job. A table has few
+        of all sizes: where those drawn are not among them, others are tried in turn, all types at once."""
         spec, sizes = self.spec, {tuple(self.spec.minimum.items()): None}
         for _ in range(4 * points):
             if len(sizes) >= points:
                 break
             size = {g.type: random.randint(g.minimum, g.maximum) for g in spec.groups}
             sizes[tuple(size.items())] = None
-        for items in sizes:
-            counts = dict(items)
-            rate = self.true_speed.steps_per_s(counts)
-            if rate:
+        most = max(group.maximum - group.minimum for group in spec.groups)
+        more = ({g.type: min(g.minimum + k, g.maximum) for g in spec.groups} for k in range(1, most + 1))
+        for counts in chain(map(dict, sizes), more):
+            if len(self.seen) >= points:
+                break
+            if rate := self.true_speed.steps_per_s(counts):
                 self.seen[counts.get(PS, 0), counts.get(WORKER, 0)] = rate * self.factor
         self.speed = believe(self.seen)
 

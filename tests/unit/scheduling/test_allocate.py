@@ -14,6 +14,7 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, Counts, ReplicaGroup
 from elastic_tfjob.scheduling.toolkit.sizes import EACH_OF, Downward, largest
+from elastic_tfjob.simulation.speed_models.elasticflow import TabledTrueSpeed
 from elastic_tfjob.speed.optimus import believe
 from elastic_tfjob.speed.table import Table
 
@@ -125,6 +126,13 @@ class TestOptimus:
 
     def test_unknown_speed_stays_at_the_minimum(self) -> None:
         assert sizes(plan("optimus", [node("n", gpus=8)], [job("j", workers(1, 1, 4), steps=100)])) == {"j": 1}
+
+    @pytest.mark.parametrize(("gpus", "size"), [(3, 2), (7, 4), (8, 8)])
+    def test_a_table_without_the_next_size_leads_to_the_one_after(self, gpus: int, size: int) -> None:
+        """Speeds at 1, 2, 4 and 8: from 2 the next is 4, which takes two more."""
+        speed = TabledTrueSpeed(100.0, {1: 1.0, 2: 1.9, 4: 3.5, 8: 6.0})
+        j = job("j", workers(1, 1, 8), speed=speed, steps=100)
+        assert sizes(plan("optimus", [node("n", gpus=gpus)], [j])) == {"j": size}
 
 
 class TestTetris:

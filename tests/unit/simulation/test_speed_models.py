@@ -2,12 +2,16 @@
 
 import math
 from dataclasses import replace
+from random import Random
 from statistics import mean, median
 
 import pytest
 
+from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, fixed_group
+from elastic_tfjob.simulation.arrival import arrive
+from elastic_tfjob.simulation.costs import Noise
 from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel, tables
 from elastic_tfjob.simulation.speed_models.fixed import FixedSpeedModel
 from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
@@ -38,6 +42,20 @@ def test_linear_with_a_loss_per_worker_beyond_the_declared() -> None:
     """Declared 2; 4 workers at a loss of 20 %: (2 + 2 * 0.8) / 2 = 1.8."""
     true_speed = LinearSpeedModel(loss=0.2).true_speed(work("j", 0, 12, gpus=2, high=4))
     assert [true_speed.steps_per_s({WORKER: n}) for n in (1, 2, 4)] == [0.5, 1.0, pytest.approx(1.8)]
+
+
+@pytest.mark.parametrize("points", [3, 5, 99])
+def test_a_policy_that_measures_sizes_measures_those_that_a_table_has(points: int) -> None:
+    """The table has 1, 2, 4, ... 64 of 1 to 64: few of those drawn are among them."""
+    model, (kind, name, batch) = ElasticFlowSpeedModel(), next(iter(tables()))
+    job = replace(work("j", 0, 100, gpus=1, low=1, high=64), model=name, batch_size=batch)
+    profile = build("optimus", parse_profile("optimus", {"sample_points": points}))
+    live = arrive(
+        job, 0, speed_model=replace(model, accelerator=kind), profile=profile, noise=Noise(), random=Random(1), now=0.0
+    )
+    has = [n for n in tables()[kind, name, batch] if n <= 64]
+    assert len(live.seen) == min(points, len(has))
+    assert {workers for _, workers in live.seen} <= {*has}
 
 
 class TestPs:

@@ -22,8 +22,9 @@ class MarginalGain:
     """Optimus' allocation (Peng et al., EuroSys'18, section 4.1). Every job gets its minimum in the profile's order;
     then the PS or worker goes, one at a time, to the job whose finish it brings nearest: (Q/f(p,w) - Q/f(p',w')) with
     Q remaining steps and f steps per second, `per_resource` divided by the unit's dominant share. A job stops where
-    its gain is not above 0. When a unit does not fit, the job leaves (`next`) or all ends (`stop`, DL2's simulator).
-    A job of unknown speed or work stays at its minimum.
+    its gain is not above 0. Where a table has no speed for one more, the unit is as many as the next size that it has.
+    When a unit does not fit, the job leaves (`next`) or all ends (`stop`, DL2's simulator). A job of unknown speed or
+    work stays at its minimum.
     """
 
     per_resource: bool = True
@@ -38,43 +39,47 @@ class MarginalGain:
         apply_rows(round_, jobs, fill(jobs, keys, free, self.on_full), Reason("marginal-gain"))
 
     def sizes_of(self, job: Job, total: Resources) -> Increments:
-        """Increments of one PS or worker each; the key is minus the gain per remaining step, never below the one
+        """Increments of one PS or worker each, or as many as the next known size has more; the key is minus the gain per remaining step, never below the one
         before: a better one behind a worse one is reached right after it.
         """
         spec, size = job.spec, job.spec.minimum
         sizes, keys, demand = [size], [0.0], [spec.demand(size)]
         while (unit := self.best_unit(job, size, total)) is not None:
-            gain, type_ = unit
+            gain, type_, size = unit
             group = spec.group(type_)
             assert group is not None
-            size = {**size, type_: size.get(type_, 0) + 1}
+            count = size[type_] - sizes[-1].get(type_, 0)
             sizes.append(size)
             keys.append(-gain if len(keys) == 1 else max(-gain, keys[-1]))
-            demand.append(group.request)
+            demand.append(group.request.times(count))
         return Increments(sizes, np.array(keys), np.array(demand, dtype=np.int64))
 
-    def best_unit(self, job: Job, counts: Counts, total: Resources) -> tuple[float, str] | None:
-        """(gain per remaining step, type) of the better of one more PS or worker, if above 0."""
+    def best_unit(self, job: Job, counts: Counts, total: Resources) -> tuple[float, str, Counts] | None:
+        """(gain per remaining step, type, size with it) of the better of one more PS or worker, if above 0."""
         spec, speed = job.spec, job.speed
         if speed is None or spec.total_steps is None or not spec.elastic:
             return None
         rate = speed.steps_per_s(counts)
         if not rate:
             return None
-        best: tuple[float, str] | None = None
+        best: tuple[float, str, Counts] | None = None
         for type_ in (WORKER, PS):
             group = spec.group(type_)
-            if group is None or counts.get(type_, 0) >= group.maximum:
+            if group is None:
                 continue
-            more = speed.steps_per_s({**counts, type_: counts.get(type_, 0) + 1})
-            if not more:
-                continue
-            gain = 1 / rate - 1 / more
-            if self.per_resource:
-                share = group.request.dominant_share(total)
-                gain = gain / share if share else gain
-            if gain > 0 and (best is None or gain > best[0]):
-                best = gain, type_
+            n = counts.get(type_, 0)
+            for count in range(1, group.maximum - n + 1):
+                size = {**counts, type_: n + count}
+                more = speed.steps_per_s(size)
+                if more is None:
+                    continue
+                gain = (1 / rate - 1 / more) / count if more else 0.0
+                if self.per_resource:
+                    share = group.request.dominant_share(total)
+                    gain = gain / share if share else gain
+                if gain > 0 and (best is None or gain > best[0]):
+                    best = gain, type_, size
+                break
         return best
 
 
