@@ -78,6 +78,8 @@ CASES = (
     Case("195job, speeds off by 20 %", TESTBED, 16, 8, "A100", 89.3, noise=Noise(speed=0.2), others=()),
     Case("fig8a, nothing known, 1 s", FIG8A, 16, 4, "T4", 88, UNKNOWN, pauses(1), others=()),
     Case("195job, nothing known, 1 s", TESTBED, 16, 8, "A100", 88, UNKNOWN, pauses(1), others=()),
+    Case("fig8a, pauses of 1 s", FIG8A, 16, 4, "T4", 0, TOLD, pauses(1), others=()),
+    Case("195job, pauses of 1 s", TESTBED, 16, 8, "A100", 0, TOLD, pauses(1), others=()),
     Case("fig8a, pauses of 30 s", FIG8A, 16, 4, "T4", 0, {**TOLD, "pause_s": 30.0}, pauses(30), others=("edf",)),
     Case("195job, pauses of 30 s", TESTBED, 16, 8, "A100", 0, {**TOLD, "pause_s": 30.0}, pauses(30), others=("edf",)),
 )

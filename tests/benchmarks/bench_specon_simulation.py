@@ -193,7 +193,8 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
         first = key[:3] if key[:3] != before[:3] else ("", "", "")
         before = key
         numbers = [
-            f"{100 * float(np.mean([row[name] for row in found])):+.1f} %" if name in found[0] else "-" for name in CHANGES
+            f"{100 * float(np.mean([row[name] for row in found])):+.1f} %" if name in found[0] else "-"
+            for name in CHANGES
         ]
         if key[3] == "bound":
             shown.add_row(*(str(part) for part in first), "bound", "-", *numbers, "-", "-", "-")

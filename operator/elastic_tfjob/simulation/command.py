@@ -142,7 +142,12 @@ def _boot_cpu(ctx: click.Context, param: click.Parameter, value: str) -> tuple[f
     "that stays, whose next program is forked from what it has imported: 12,1. Without KEPT it is the same.",
 )
 @click.option("--speed-noise", type=SIGMA, default=0, help="Sigma of the lognormal factor on real speeds.")
-@click.option("--estimate-noise", type=SIGMA, default=0, help="Sigma of the factor on durations told. Who goes by steps is not told any.")
+@click.option(
+    "--estimate-noise",
+    type=SIGMA,
+    default=0,
+    help="Sigma of the factor on durations told. Who goes by steps is not told any.",
+)
 @click.option("--silent", type=PART, default=0, help="Part of the jobs that report nothing while they train, 0 to 1.")
 @click.option(
     "--accelerator",

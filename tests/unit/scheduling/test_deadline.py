@@ -172,6 +172,43 @@ def test_an_unchanged_world_gets_no_other_plan_for_ten_rounds() -> None:
         assert not plan.changes
 
 
+def with_use(snapshot: Snapshot) -> Snapshot:
+    """Workers use what they hold up to 4, 2 or half a CPU, by job."""
+    changed = []
+    for k, each in enumerate(snapshot.jobs.values()):
+        if each.placement:
+            held = each.held_cpu(WORKER) / each.counts[WORKER]
+            changed.append(replace(each, cpu_use={WORKER: min(1.0, (4000, 2000, 500)[k % 3] / held)}))
+    return snapshot.evolve(snapshot.now, changed=changed)
+
+
+@pytest.mark.parametrize("jobs", [5, 16, 40], ids=["idle CPU", "full", "some wait"])
+def test_an_unchanged_world_with_lent_cpu_gets_no_other_plan_for_ten_rounds(jobs: int) -> None:
+    """With what the rounds remember fed back. How busy replicas are is seen a round after they start."""
+    group = workers(1, 1, 4, gpus=0, cpus=1)
+    specs = [
+        JobSpec(
+            f"j{k}", 0.0, (group,), deadline_s=None if k % 4 == 0 else 900.0 + 300.0 * (k % 5), total_steps=500.0 + k
+        )
+        for k in range(jobs)
+    ]
+    profile = build("deadline", parse_profile("deadline", {}))
+    nodes = {f"n{k}": node(f"n{k}", cpus=8) for k in range(3)}
+    snapshot = Snapshot(
+        0.0, nodes, {spec.key: Job(spec, speed=LinearTrueSpeed(spec.total_steps or 1.0, 1)) for spec in specs}
+    )
+    lent = False
+    for _ in range(3):
+        plan = schedule(snapshot, profile)
+        lent = lent or any(target.cpu for target in plan.changes.values())
+        snapshot = with_use(carried_out(snapshot, plan, 0.0))
+    assert lent == (jobs == 5)
+    for later in range(10):
+        plan = schedule(snapshot.evolve(later * 0.1), profile)
+        assert not plan.changes
+        snapshot = carried_out(snapshot, plan, later * 0.1)
+
+
 def simulated(profile: str, rows: str, gpus: int, **settings: Any) -> Outcome:
     head = "job_id,submit_s,duration_s,num_gpus,min_workers,max_workers,deadline_s\n"
     jobs = parse_csv(head + rows, "x")[0].jobs

@@ -89,7 +89,9 @@ def curve_of(job: Job, total: Resources, how: Sizes, past: Past | None) -> Curve
     """None: no size of it fits the cluster."""
     # Without the law of utilisation: after each change nothing would be known of it for a while, and the speeds
     # believed would change with that.
-    known = replace(prediction_of(job, past), use={}, speed=_as_now(job))
+    known = replace(prediction_of(job, past), use={})
+    if how != "front":  # `elastic`, which asks for that, goes back to a size by a rule of its own
+        known = replace(known, speed=_as_now(job))
     useful = list(_useful(job, known, total, how))
     if useful:
         return _curve(job.spec, useful, total, True)
@@ -149,7 +151,7 @@ def _useful(job: Job, known: Prediction, total: Resources, how: Sizes) -> Iterat
     if _adds_servers(spec):
         told = job.speed is not None and not isinstance(job.speed, OnlineSpeed)
         sizes = _front(job, total) if how == "front" and told else _with_servers(job, rates, total)
-        if measured := list(_measured(job)):
+        if how != "front" and (measured := list(_measured(job))):
             by_share = {tuple(sorted(size.items())): size for size in (*sizes, *measured)}.values()
             sizes = sorted(by_share, key=lambda size: spec.demand(size).dominant_share(total))
     for counts in sizes:

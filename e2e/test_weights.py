@@ -1,0 +1,76 @@
+"""CPU requests are weights: what the profiles `specon` and `elastic` go by where pods without limits crowd a node."""
+
+import json
+import time
+from collections.abc import Mapping
+
+from harness.jobs import Jobs, sleepers, until
+
+BUSY = "(for i in 1 2 3 4; do while :; do :; done & done; wait)"
+"""More than this machine has cores, in each pod: the node is crowded whatever it is capped to."""
+WATCHED_S = 8
+
+
+def test_requests_of_pods_without_limits_are_weights(jobs: Jobs) -> None:
+    """Two busy pods on a node share it by what they request; a change in place changes the shares of running containers;
+    and what one leaves the other takes (work-conserving)."""
+    node = jobs.cluster.workers()[0]
+    for name, request in (("light", "100m"), ("heavy", "400m")):
+        job = sleepers(name, BUSY, Worker=1)
+        pod = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+        pod["nodeSelector"] = {"kubernetes.io/hostname": node}
+        pod["containers"][0]["resources"] = {"requests": {"cpu": request}}
+        jobs.apply(job)
+    for name in ("light", "heavy"):
+        jobs.wait_for(name, "Running")
+
+    alike = 1.6
+    shares = used(jobs)
+    assert 4 / alike < shares["heavy"] / shares["light"] < 4 * alike
+
+    request(jobs, {"light": "400m", "heavy": "100m"})
+    then = used(jobs)
+    assert 4 / alike < then["light"] / then["heavy"] < 4 * alike
+    assert all(
+        pod["status"]["containerStatuses"][0]["restartCount"] == 0
+        for name in ("light", "heavy")
+        for pod in jobs.pods(name).values()
+    )
+
+    jobs.kubectl("delete", "tfjob", "light")
+    until(lambda: not jobs.pods("light"), 60, lambda: jobs.describe("light"))
+    assert used(jobs, "heavy")["heavy"] > 2 * then["heavy"]
+
+
+def used(jobs: Jobs, *names: str) -> dict[str, float]:
+    """CPUs that the pods of the jobs use now, by job."""
+
+    def seconds(name: str) -> float:
+        read = (
+            "cat /sys/fs/cgroup/cpuacct/cpuacct.usage 2>/dev/null || "
+            "awk '/usage_usec/ {print $2 * 1000}' /sys/fs/cgroup/cpu.stat"
+        )
+        return int(jobs.kubectl("exec", f"{name}-worker-0", "--", "sh", "-c", read)) / 1e9
+
+    names = names or ("light", "heavy")
+    before, began = {name: seconds(name) for name in names}, time.monotonic()
+    time.sleep(WATCHED_S)
+    return {name: (seconds(name) - before[name]) / (time.monotonic() - began) for name in names}
+
+
+def request(jobs: Jobs, cpu: Mapping[str, str]) -> None:
+    """Change what running pods request, in place, and wait for the kubelet."""
+    for name, millicores in cpu.items():
+        container = jobs.pods(name)[f"{name}-worker-0"]["spec"]["containers"][0]["name"]
+        patch = {"spec": {"containers": [{"name": container, "resources": {"requests": {"cpu": millicores}}}]}}
+        jobs.kubectl("patch", "pod", f"{name}-worker-0", "--subresource=resize", "--patch", json.dumps(patch))
+
+    def done() -> bool:
+        pods = [pod for name in cpu for pod in jobs.pods(name).values()]
+        found = {
+            pod["metadata"]["name"]: pod["status"]["containerStatuses"][0].get("resources", {}).get("requests")
+            for pod in pods
+        }
+        return found == {f"{name}-worker-0": {"cpu": millicores} for name, millicores in cpu.items()}
+
+    until(done, 60, lambda: "\n".join(map(jobs.describe, cpu)))
