@@ -189,8 +189,8 @@ class LiveJob:
     # ---- what the policy learns
 
     def measure(self, points: int, random: Random) -> None:
-        """Run the job briefly at a few sizes, smallest first, as Optimus does before it schedules a job. A table has few
-        of all sizes: where those drawn are not among them, others are tried in turn, all types at once."""
+        """Run the job briefly at a few sizes, smallest first, as Optimus does before it schedules a job. A table has
+        few of all sizes: where those drawn are not among them, others are tried in turn, all types at once."""
         spec, sizes = self.spec, {tuple(self.spec.minimum.items()): None}
         for _ in range(4 * points):
             if len(sizes) >= points:

@@ -66,8 +66,8 @@ def test_a_speed_that_is_told_is_not_asked_anew_when_another_job_ends() -> None:
 
 @pytest.mark.parametrize("cpu", [(2000, 2000), (8000, 5000), (20_000, 5000)], ids=["alike", "together", "more"])
 def test_a_size_that_was_measured_is_known_where_the_best_next_size_does_not_lead(cpu: tuple[int, int]) -> None:
-    """7 workers and a PS were faster than the 20 and 4 PSs of now. That tells nothing where they had more CPU, together,
-    than those of now have."""
+    """7 workers and a PS were faster than the 20 and 4 PSs of now. That tells nothing where they had more CPU than
+    those of now have, together."""
     large = {WORKER: 20, PS: 4}
     groups = (ReplicaGroup(WORKER, Resources(2000), 2, 1, 32), ReplicaGroup(PS, Resources(2000), 1, 1, 4))
     of = Job(

@@ -57,8 +57,8 @@ _SAYS: Final[Mapping[Topic, tuple[str, str]]] = {
 
 
 def unusable(job: Job, now_s: float) -> Topic | None:
-    """What is wrong with the loss of a job that trains, `loss-absent` where it has never reported one; None: nothing, or
-    it cannot be told yet."""
+    """What is wrong with the loss of a job that trains, `loss-absent` where it has never reported one; None: nothing,
+    or it cannot be told yet."""
     loss = job.loss
     if not job.placement or job.phase != "running":
         return None

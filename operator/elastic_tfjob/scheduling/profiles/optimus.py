@@ -39,8 +39,8 @@ class MarginalGain:
         apply_rows(round_, jobs, fill(jobs, keys, free, self.on_full), Reason("marginal-gain"))
 
     def sizes_of(self, job: Job, total: Resources) -> Increments:
-        """Increments of one PS or worker each, or as many as the next known size has more; the key is minus the gain per remaining step, never below the one
-        before: a better one behind a worse one is reached right after it.
+        """Increments of one PS or worker each, or as many as the next known size has more; the key is minus the gain
+        per remaining step, never below the one before: a better one behind a worse one is reached right after it.
         """
         spec, size = job.spec, job.spec.minimum
         sizes, keys, demand = [size], [0.0], [spec.demand(size)]
