@@ -12,7 +12,7 @@ WATCHED_S = 8
 
 
 def test_requests_of_pods_without_limits_are_weights(jobs: Jobs) -> None:
-    """Two busy pods on a node share it by what they request; a change in place changes the shares of what runs; and what
+    """Two busy pods on a node share it by what they request; a change in place changes that of what runs; and what
     one leaves the other takes (work-conserving)."""
     node = jobs.cluster.workers()[0]
     for name, request in (("light", "100m"), ("heavy", "400m")):

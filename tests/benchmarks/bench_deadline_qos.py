@@ -8,8 +8,8 @@ types, with its 2 CPUs for each worker and PS, its 12 s before the first step, w
 its prototype, and work of 2,400 s with one worker and one PS. CPU used is of the CPU that jobs held.
 
 The crowded mix: 40 jobs of the three types that come at random, one each `every` seconds in the mean, to four nodes of
-16 CPUs; each has a deadline of the sweep that it can meet. The paper does not say how its mix was crowded: it reports 26 %
-more deadlines met than first come, first served.
+16 CPUs; each has a deadline of the sweep that it can meet. The paper does not say how its mix was crowded: it reports
+26 % more deadlines met than first come, first served.
 """
 
 from __future__ import annotations

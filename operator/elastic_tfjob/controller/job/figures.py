@@ -42,25 +42,25 @@ def with_numbers(
     if tells_numbers(state, report) or not (due or before.phase != state.phase):
         return state
     total = total_steps or report.total_steps
-    speed = report.steps_per_s
-    of_size = report.speed_of(state.generation) if before.phase == "Stable" else None
-    speeds, speed_cpu = dict(state.speeds), dict(state.speed_cpu)
-    if of_size:
-        size = f"{state.replicas.get('PS', 0)}/{state.replicas.get('Worker', 0)}"
-        speeds[size] = round(of_size, 3)
-        speed_cpu.pop(size, None)
-        if lent := before.cpu.get("Worker"):
-            speed_cpu[size] = sum(lent) // len(lent)
+    state = with_speed(before, state, report)
     state = with_end(state, ends(state, report, total, now, planned()))
     return replace(
-        state,
-        step=report.step,
-        total_steps=total,
-        steps_per_s=speed,
-        speeds=speeds,
-        speed_cpu=speed_cpu,
-        numbers_at=format_time(now),
+        state, step=report.step, total_steps=total, steps_per_s=report.steps_per_s, numbers_at=format_time(now)
     )
+
+
+def with_speed(before: State, state: State, report: Report) -> State:
+    """The state with the speed of its size, where the report tells one."""
+    of_size = report.speed_of(state.generation) if before.phase == "Stable" else None
+    if not of_size:
+        return state
+    speeds, speed_cpu = dict(state.speeds), dict(state.speed_cpu)
+    size = f"{state.replicas.get('PS', 0)}/{state.replicas.get('Worker', 0)}"
+    speeds[size] = round(of_size, 3)
+    speed_cpu.pop(size, None)
+    if lent := before.cpu.get("Worker"):
+        speed_cpu[size] = sum(lent) // len(lent)
+    return replace(state, speeds=speeds, speed_cpu=speed_cpu)
 
 
 def with_end(state: State, end: Ends) -> State:

@@ -6,7 +6,7 @@ from typing import Final
 from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.job.decision import SaveState
 from elastic_tfjob.controller.job.eta import NOT_KNOWN
-from elastic_tfjob.controller.job.figures import with_end
+from elastic_tfjob.controller.job.figures import with_end, with_speed
 from elastic_tfjob.controller.job.moves import switched_with_moves
 from elastic_tfjob.controller.job.reconcile_pass import Pass
 from elastic_tfjob.controller.objects.annotations import (
@@ -58,15 +58,17 @@ def _first_state(p: Pass) -> State:
 
 
 def settle_state(p: Pass, phase: Phase) -> None:
-    """A job that is finished or suspended is on its way nowhere."""
+    """A job that is finished or suspended is on its way nowhere. How fast it was is remembered: figures are refreshed
+    once a minute, so a short job would else teach those of its name nothing."""
     if p.stored is None:
         return
-    state = with_end(replace(p.stored, phase=phase, next=None, stop=None), NOT_KNOWN)
+    report = p.chief_report
+    fast = with_speed(p.stored, p.stored, report) if report is not None else p.stored
+    state = with_end(replace(fast, phase=phase, next=None, stop=None), NOT_KNOWN)
     if phase == "Waiting":
         state = replace(state, replicas={}, nodes={}, cpu={}, slot=0, reason="suspended", indexes={})
     if (state.phase, state.replicas) != (p.stored.phase, p.stored.replicas):
         state = replace(state, since=p.now)
-    report = p.chief_report
     if report is not None and report.step is not None:
         state = replace(state, step=report.step)
     save_state(p, state)
