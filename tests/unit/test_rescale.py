@@ -588,6 +588,24 @@ def conditions(cluster: Cluster) -> list[str]:
     return [c["type"] for c in cluster.status["conditions"] if c["status"] == "True"]
 
 
+def test_a_job_that_ends_before_its_figures_are_refreshed_has_its_last_speed() -> None:
+    """They are stored once a minute; others of its name are to learn how fast it was. What pods have said is known for a
+    while after they have ended."""
+    cluster = started()
+    for launcher in cluster.launchers.values():
+        launcher.first_step = True
+    cluster.run(3)
+    before = cluster.state.speeds
+    cluster.steps_per_s = 25.0
+    cluster.run(3)
+    assert cluster.state.speeds == before
+    said = cluster.reports()
+    finish(cluster)
+    cluster.reports = lambda: said  # type: ignore[method-assign]
+    cluster.run(3)
+    assert cluster.state.speeds == {"1/2": 25.0}
+
+
 class TestVerdict:
     """Success needs a pod that succeeded; and at the end a job counts as its spec says."""
 
