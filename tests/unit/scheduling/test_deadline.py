@@ -159,6 +159,23 @@ def test_a_job_without_a_checkpoint_keeps_its_size() -> None:
     assert sizes(decide([running(fixed, 1), job("urgent", HOUR, 1000.0)], 4))["fixed"] == 1
 
 
+def test_a_running_job_of_one_size_makes_room_for_an_urgent_one_and_meets_its_own_deadline_after_it() -> None:
+    """It has a checkpoint to go on from. Without one, it cannot be stopped, and the urgent job is late."""
+    patient, urgent = job("patient", HOUR, 3 * HOUR, most=1, resizable=False), job("urgent", HOUR, 1.2 * HOUR, most=1)
+    stopped = decide([running(patient, 1), urgent], 1)
+    assert sizes(stopped) == {"urgent": 1, "patient": 0} or sizes(stopped) == {"urgent": 1}
+    assert stopped.changes["patient"].replicas == {}
+    assert stopped.waiting["patient"].code == "deadline-met"
+    kept = decide([running(replace(patient, spec=replace(patient.spec, stoppable=False)), 1), urgent], 1)
+    assert not kept.changes
+
+
+def test_a_job_of_one_size_that_runs_with_another_keeps_that() -> None:
+    """It was edited while it ran: it can go on only as it is."""
+    edited = running(job("edited", HOUR, 8000.0, most=1, resizable=False), 2, rate=2.0)
+    assert not decide([edited, job("urgent", HOUR, 1400.0, most=3)], 4).changes.get("edited")
+
+
 def test_an_unchanged_world_gets_no_other_plan_for_ten_rounds() -> None:
     jobs = [
         job(f"j{k}", 500.0 * (k % 7 + 1), None if k % 5 == 0 else 400.0 + 300.0 * (k % 9), arrival=-10.0 * k)

@@ -19,15 +19,20 @@ V = TypeVar("V", bound=OpenJobs[Any])
 
 
 def candidates(
-    round_: Round, kind: Callable[[Order, Terms, SizesOf[K], Resources], V], sizes_of: SizesOf[K], owner: Hashable
+    round_: Round,
+    kind: Callable[[Order, Terms, SizesOf[K], Resources], V],
+    sizes_of: SizesOf[K],
+    owner: Hashable,
+    *,
+    fixed: bool = False,
 ) -> tuple[V, Resources]:
     """The jobs whose size is open, in the profile's order, with what `sizes_of` says of each; and the totals that they
-    share. `kind`, `owner`: as for `open_jobs`. Raises ValueError for an order in which waiting jobs pass running ones
+    share. `kind`, `owner`: as for `open_jobs`; `fixed`: whether jobs of one size may be stopped. Raises ValueError for an order in which waiting jobs pass running ones
     as time goes on."""
     profile = round_.profile
     if profile.order.drift:
         raise ValueError(f"{profile.name}: waiting and running jobs have no common order that could be kept")
-    jobs = open_jobs(round_, kind, Terms(profile.stop_cooldown_s, profile.cooldown_s), sizes_of, owner)
+    jobs = open_jobs(round_, kind, Terms(profile.stop_cooldown_s, profile.cooldown_s, fixed=fixed), sizes_of, owner)
     for job in jobs.later.values():
         if not job.placement:
             round_.refuse(job, BEHIND)

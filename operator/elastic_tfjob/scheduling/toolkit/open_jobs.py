@@ -51,19 +51,22 @@ def unsized(job: Job, total: Resources) -> Unsized:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """When a job is open. `resizes`: a running one is given other sizes, else all or nothing. `waiting`: whether those
-    that wait are looked at, too."""
+    """When a job is open. `resizes`: a running one is given other sizes, else all or nothing; `fixed`: or, where it
+    cannot be resized and has its declared size, nothing. `waiting`: whether those that wait are looked at, too."""
 
     stop_cooldown_s: float
     cooldown_s: float = 0.0
     resizes: bool = True
     waiting: bool = True
+    fixed: bool = False
 
     def ever(self, job: Job) -> bool:
         """Whether the clock alone may open it."""
         if job.phase == "rescaling":
             return False
-        return not job.placement or (job.spec.stoppable and (job.spec.resizable or not self.resizes))
+        if not job.placement or not job.spec.stoppable:
+            return not job.placement
+        return job.spec.resizable or not self.resizes or (self.fixed and job.counts == job.spec.declared)
 
     def open(self, job: Job, now: float) -> bool:
         """Once it is, the clock does not close it."""

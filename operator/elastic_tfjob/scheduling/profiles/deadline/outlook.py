@@ -64,7 +64,7 @@ class Outlook:
     def __init__(self, round_: Round, settings: Settings, plans: Callable[[Job], bool] | None = None) -> None:
         self.round, self.settings = round_, settings
         now, snapshot = round_.now, round_.snapshot
-        open_, free = candidates(round_, OpenJobs, unsized, None)
+        open_, free = candidates(round_, OpenJobs, unsized, None, fixed=plans is None)
         # Of those that run, the first ones share what they hold; the others stay as they are.
         free = free.minus(open_.held).plus(_taken_back(round_, open_.aside))
         self.total = round_.room.total
