@@ -589,8 +589,8 @@ def conditions(cluster: Cluster) -> list[str]:
 
 
 def test_a_job_that_ends_before_its_figures_are_refreshed_has_its_last_speed() -> None:
-    """They are stored once a minute; others of its name are to learn how fast it was. What pods have said is known for a
-    while after they have ended."""
+    """They are stored once a minute; others of its name are to learn how fast it was. What pods have said is known for
+    a while after they have ended."""
     cluster = started()
     for launcher in cluster.launchers.values():
         launcher.first_step = True

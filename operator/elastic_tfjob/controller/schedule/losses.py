@@ -42,18 +42,14 @@ _BYTES: Final = 256
 
 _NUMBERS: Final[Mapping[LossState, Topic]] = {"nan": "loss-nan", "inf": "loss-inf"}
 _FALLS: Final = "the job counts as one whose loss falls fast: it is not moved to make room"
-_SAYS: Final[Mapping[Topic, tuple[str, str]]] = {
-    "loss-absent": ("LossUnusable", f"the job trains and has not reported one. Until it does, {_FALLS}"),
-    "loss-nan": ("LossUnusable", f"the job's is NaN. Until it is a number again, {_FALLS}"),
-    "loss-inf": ("LossUnusable", f"the job's is infinite. Until it is a number again, {_FALLS}"),
-    "loss-never-fell": ("LossRises", f"the job's has only risen since it is read. Until it falls, {_FALLS}"),
-    "loss-rises": (
-        "LossRises",
-        f"the job's fell and has risen in the last {RECENT} readings. Until it falls again, the job counts as one that "
-        "has converged: it may be moved to make room for others",
-    ),
+_SAYS: Final[Mapping[Topic, str]] = {
+    "loss-absent": f"the job trains and has not reported one. Until it does, {_FALLS}",
+    "loss-nan": f"the job's is NaN. Until it is a number again, {_FALLS}",
+    "loss-inf": f"the job's is infinite. Until it is a number again, {_FALLS}",
+    "loss-never-fell": f"the job's has only risen since it is read. Until it falls, {_FALLS}",
+    "loss-rises": f"the job's fell and has risen in the last {RECENT} readings. Until it falls again, the job counts "
+    "as one that has converged: it may be moved to make room for others",
 }
-"""Of each topic: the event's reason, and what it says."""
 
 
 def unusable(job: Job, now_s: float) -> Topic | None:
@@ -127,8 +123,10 @@ class Losses:
 
     def _written(self, job: objects.Job, topic: Topic, failure: Failure | None) -> None:
         if failure is None:
-            reason, says = _SAYS[topic]
-            self._recorder.record(job, Event("Warning", reason, f"The profile goes by the training loss, and {says}"))
+            says = f"The profile goes by the training loss, and {_SAYS[topic]}"
+            rises = topic in ("loss-never-fell", "loss-rises")
+            event = Event("Warning", "LossRises", says) if rises else Event("Warning", "LossUnusable", says)
+            self._recorder.record(job, event)
         elif failure.kind not in ("conflict", "gone"):  # which mean another job of its name at most
             bug = "bug: " if failure.kind == "bug" else ""
             log.warning(f"{bug}not written what a job is told", job=job.key, error=excerpt(failure.error))

@@ -27,8 +27,8 @@ def candidates(
     fixed: bool = False,
 ) -> tuple[V, Resources]:
     """The jobs whose size is open, in the profile's order, with what `sizes_of` says of each; and the totals that they
-    share. `kind`, `owner`: as for `open_jobs`; `fixed`: whether jobs of one size may be stopped. Raises ValueError for an order in which waiting jobs pass running ones
-    as time goes on."""
+    share. `kind`, `owner`: as for `open_jobs`; `fixed`: whether jobs of one size may be stopped. Raises ValueError for
+    an order in which waiting jobs pass running ones as time goes on."""
     profile = round_.profile
     if profile.order.drift:
         raise ValueError(f"{profile.name}: waiting and running jobs have no common order that could be kept")
