@@ -15,11 +15,11 @@ def test_requests_of_pods_without_limits_are_weights(jobs: Jobs) -> None:
     """Two busy pods on a node share it by what they request; a change in place changes that of what runs; and what
     one leaves the other takes (work-conserving)."""
     node = jobs.cluster.workers()[0]
-    for name, request in (("light", "100m"), ("heavy", "400m")):
+    for name, cpu in (("light", "100m"), ("heavy", "400m")):
         job = sleepers(name, BUSY, Worker=1)
         pod = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
         pod["nodeSelector"] = {"kubernetes.io/hostname": node}
-        pod["containers"][0]["resources"] = {"requests": {"cpu": request}}
+        pod["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
         jobs.apply(job)
     for name in ("light", "heavy"):
         jobs.wait_for(name, "Running")
