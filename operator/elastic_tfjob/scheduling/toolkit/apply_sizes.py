@@ -11,6 +11,7 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, counts_of
 from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, Sized, SizesOf, Terms, open_jobs
+from elastic_tfjob.scheduling.toolkit.outside import usable_total
 from elastic_tfjob.scheduling.toolkit.refusal import lacks
 from elastic_tfjob.scheduling.toolkit.sizes import Downward, Sizes, largest
 
@@ -36,7 +37,7 @@ def candidates(
     for job in jobs.later.values():
         if not job.placement:
             round_.refuse(job, BEHIND)
-    return jobs, round_.room.total.minus(jobs.others)
+    return jobs, usable_total(round_).minus(jobs.others)
 
 
 def apply_rows(round_: Round, jobs: OpenJobs[K], rows: Sequence[int], why: Why) -> None:

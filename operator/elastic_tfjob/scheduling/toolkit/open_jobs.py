@@ -14,6 +14,7 @@ from elastic_tfjob.scheduling.queue import Entry, JobQueue, cools
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Snapshot
+from elastic_tfjob.scheduling.toolkit.outside import usable_total
 
 __all__ = ["NO_ROW", "OpenJobs", "Sized", "SizesOf", "Terms", "Unsized", "open_jobs", "unsized"]
 
@@ -209,7 +210,7 @@ def open_jobs(
 ) -> V:
     """The open jobs as the round began, as a view of this kind. The same `owner` must always mean the same
     `sizes_of`."""
-    order, total = round_.profile.order, round_.room.total
+    order, total = round_.profile.order, usable_total(round_)
 
     def build(snapshot: Snapshot) -> V:
         view = kind(order, terms, sizes_of, total)

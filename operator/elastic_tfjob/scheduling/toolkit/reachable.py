@@ -1,65 +1,14 @@
-"""What there is in all, where jobs may run: not on nodes whose taints no job tolerates, as a control plane's."""
+"""What is free in all, where jobs may run, and what they claim of it."""
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 
-from elastic_tfjob.scheduling.free_capacity import FreeCapacity
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node, Placement
+from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Placement
 from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, Unsized
+from elastic_tfjob.scheduling.toolkit.outside import nodes_outside
 
 __all__ = ["Claims", "claims_of", "reachable_total"]
-
-Kind = tuple[object, ...]
-"""All that says where a job may run."""
-
-
-class Constrained:
-    """A view of the kinds of constraints that jobs have: how many have each, and one of them. So it knows which nodes
-    no job may use."""
-
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        self.kinds: dict[Kind, tuple[int, JobSpec]] = {}
-        self._nodes: list[Node] | None = None
-        self._outside: Set[int] = frozenset()
-        for job in jobs:
-            self.change(None, job, 0.0)
-
-    def change(self, before: Job | None, after: Job | None, now: float) -> None:
-        if before is not None and after is not None and before.spec is after.spec:
-            return
-        if before is not None:
-            kind = _kind(before.spec)
-            count, spec = self.kinds[kind]
-            if count == 1:
-                del self.kinds[kind]
-                self._nodes = None
-            else:
-                self.kinds[kind] = count - 1, spec
-        if after is not None:
-            kind = _kind(after.spec)
-            if kind not in self.kinds:
-                self._nodes = None
-            self.kinds[kind] = self.kinds.get(kind, (0, after.spec))[0] + 1, after.spec
-
-    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
-        return True
-
-    def outside(self, room: FreeCapacity) -> Set[int]:
-        """The nodes where none of the Snapshot's jobs may run. Looked for anew where the nodes are others, or the kinds
-        of constraints."""
-        if self._nodes is not room.nodes:
-            self._nodes, self._outside = room.nodes, self._find_outside(room)
-        return self._outside
-
-    def _find_outside(self, room: FreeCapacity) -> Set[int]:
-        outside = set(range(len(room.nodes)))
-        for _, spec in self.kinds.values():
-            allowed = room.allowed(spec)
-            if allowed is None:
-                return frozenset()
-            outside -= allowed
-        return outside
 
 
 class Claims(OpenJobs[Unsized]):
@@ -91,7 +40,7 @@ def reachable_total(round_: Round) -> Resources:
     """What is free on nodes where at least one of the Snapshot's jobs may run."""
     room = round_.room
     total = room.free_total
-    for i in _outside(round_):
+    for i in nodes_outside(round_):
         total = total.minus(room.free(i))
     return total
 
@@ -99,7 +48,7 @@ def reachable_total(round_: Round) -> Resources:
 def claims_of(round_: Round, jobs: Claims) -> tuple[Sequence[Resources], Resources]:
     """What each of these jobs claims as the round stands, and the sum. Its replicas on nodes that are gone, or where no
     job may run any more, do not count: they would leave nothing to anybody."""
-    room, outside = round_.room, _outside(round_)
+    room, outside = round_.room, nodes_outside(round_)
     if room.holds_elsewhere or any(room.free(i) != room.usable[i] for i in outside):
         there = {name for name, i in room.index.items() if i not in outside}
         differ = {k: _within(round_.placement(job), there) for k, job in enumerate(jobs.jobs)}
@@ -125,15 +74,3 @@ def _claim(spec: JobSpec, placement: Placement) -> Resources:
         if len(placement.get(type_, ())) < n:
             return spec.demand({t: min(most, len(placement.get(t, ()))) for t, most in spec.declared.items()})
     return spec.declared_demand
-
-
-def _outside(round_: Round) -> Set[int]:
-    """The nodes where none of the Snapshot's jobs may run."""
-    room = round_.room
-    if not room.admission.tainted or room.totals_only:
-        return frozenset()
-    return round_.snapshot.view("constrained", lambda snapshot: Constrained(snapshot.jobs.values())).outside(room)
-
-
-def _kind(spec: JobSpec) -> Kind:
-    return spec.constraints, spec.loanable, spec.constraints_by_type

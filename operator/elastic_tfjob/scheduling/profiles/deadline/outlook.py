@@ -15,6 +15,7 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job
 from elastic_tfjob.scheduling.toolkit.apply_sizes import candidates
 from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, unsized
+from elastic_tfjob.scheduling.toolkit.outside import usable_total
 from elastic_tfjob.scheduling.toolkit.repair import repair_candidates
 
 __all__ = ["Case", "Outlook"]
@@ -67,7 +68,7 @@ class Outlook:
         open_, free = candidates(round_, OpenJobs, unsized, None, fixed=plans is None)
         # Of those that run, the first ones share what they hold; the others stay as they are.
         free = free.minus(open_.held).plus(_taken_back(round_, open_.aside))
-        self.total = round_.room.total
+        self.total = usable_total(round_)
         curves = snapshot.view(("deadline curves", settings.sizes), curve_view(settings.sizes))
         self.cases: list[Case] = []
         self.unfit: list[Job] = []

@@ -15,6 +15,7 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job
 from elastic_tfjob.scheduling.toolkit.apply_sizes import apply_rows, candidates
 from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs
+from elastic_tfjob.scheduling.toolkit.outside import usable_total
 
 __all__ = ["LearnedSizes", "Scored", "give"]
 
@@ -50,7 +51,7 @@ class LearnedSizes:
     def __call__(self, round_: Round) -> None:
         jobs, free = candidates(round_, OpenJobs[Scored], self.sizes_of, self)
         known = [job.known for job in jobs.known]
-        moment = self.network.of_jobs(job_features(jobs.jobs, known, round_.room.total, round_.now))
+        moment = self.network.of_jobs(job_features(jobs.jobs, known, usable_total(round_), round_.now))
         apply_rows(round_, jobs, give(jobs.known, moment.tolist(), free), Reason("learned"))
 
     def sizes_of(self, job: Job, total: Resources) -> Scored:

@@ -11,6 +11,7 @@ from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job
 from elastic_tfjob.scheduling.toolkit.cpu_load import CpuLoad, cpu_load_view
+from elastic_tfjob.scheduling.toolkit.outside import usable_total
 from elastic_tfjob.scheduling.toolkit.sizes import movable
 
 __all__ = ["Resizing", "grow_unplanned", "leave_ranked", "restore"]
@@ -64,7 +65,7 @@ def restore(resizing: Resizing) -> None:
 
 def _pays(resizing: Resizing, job: Job, counts: Counts) -> bool:
     """Whether what it gets makes it faster, for what it takes, as growth has to."""
-    settings, total = resizing.settings, resizing.round.room.total
+    settings, total = resizing.settings, usable_total(resizing.round)
     faster = growth(resizing, job).factor(counts)
     held = job.spec.demand(job.counts).dominant_share(total)
     more = job.spec.demand(counts).dominant_share(total) / held - 1 if held else 0.0
