@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from elastic_tfjob.scheduling.constraints import Taint
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
@@ -168,6 +169,21 @@ def test_a_running_job_of_one_size_makes_room_for_an_urgent_one_and_meets_its_ow
     assert stopped.waiting["patient"].code == "deadline-met"
     kept = decide([running(replace(patient, spec=replace(patient.spec, stoppable=False)), 1), urgent], 1)
     assert not kept.changes
+
+
+@pytest.mark.parametrize("profile", ["deadline", "drf", "hull", "optimus", "aryl", "elastic"])
+def test_nodes_where_no_job_may_run_are_no_part_of_what_jobs_share(profile: str) -> None:
+    """A control plane with a taint changes nothing: not that an urgent job has the place of one with time enough."""
+    patient = running(job("patient", HOUR, 3 * HOUR, most=2), 2)
+    jobs = {each.key: each for each in (patient, job("urgent", HOUR, 0.6 * HOUR, most=2))}
+    nodes = {"n": node("n", gpus=2, cpus=0)}
+    control_plane = {"c": node("c", gpus=8, cpus=8, taints=(Taint("control-plane"),))}
+    made = build(profile, parse_profile(profile, {}))
+    alone, beside = (schedule(Snapshot(0.0, each, jobs), made) for each in (nodes, nodes | control_plane))
+    assert alone.changes == beside.changes
+    assert {k: why.code for k, why in alone.waiting.items()} == {k: why.code for k, why in beside.waiting.items()}
+    if profile in ("deadline", "elastic"):
+        assert beside.changes["urgent"].replicas == {WORKER: 2}
 
 
 def test_a_job_of_one_size_that_runs_with_another_keeps_that() -> None:
