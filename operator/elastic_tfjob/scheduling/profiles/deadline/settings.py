@@ -17,6 +17,11 @@ class Settings(ElasticParameters):
     sample_points: int = Field(
         0, ge=0, le=MAX_ENTRIES, description="sizes measured before a job starts (simulation without oracle)"
     )
+    stop_cooldown_s: Seconds = Field(
+        60.0,
+        description="least time from a stop of a job to its resumption, and from that to its next stop: what is known of "
+        "a job changes when it stops, and without this two could take each other's place again and again",
+    )
     pause_s: Seconds = Field(1.0, description="what a start or a change of size is expected to stop training for")
     sizes: Literal["all", "front", "doublings"] = Field(
         "all",
