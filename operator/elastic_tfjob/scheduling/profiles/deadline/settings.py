@@ -19,8 +19,8 @@ class Settings(ElasticParameters):
     )
     stop_cooldown_s: Seconds = Field(
         60.0,
-        description="least time from a stop of a job to its resumption, and from that to its next stop: what is known of "
-        "a job changes when it stops, and without this two could take each other's place again and again",
+        description="least time from a stop of a job to its resumption, and from that to its next stop: what is known "
+        "of a job changes when it stops, and without this two could take each other's place again and again",
     )
     pause_s: Seconds = Field(1.0, description="what a start or a change of size is expected to stop training for")
     sizes: Literal["all", "front", "doublings"] = Field(
