@@ -124,22 +124,29 @@ def crowded(seeds: Sequence[int]) -> tuple[Table, list[dict[str, Any]]]:
     found = list[dict[str, Any]]()
     table = Table("a job each", "profile", "met", "by seed", "beside fifo", "CPU used of held", title="The crowded mix")
     for every_s in EVERY_S:
-        met = {}
+        rows = list[dict[str, Any]]()
         for name, settings in KNOWN.items():
             profile = name.partition(",")[0]
             paced = {**settings, **PACED} if profile == "deadline" else settings
             each = [run(mix(every_s, seed), profile, MIX_NODES, paced) for seed in seeds]
-            met[name] = [s.deadline_met or 0.0 for s in each]
-            found.append(
-                {"every_s": every_s, "profile": name, "met": met[name], "seeds": [*seeds], "used": used_of_held(each)}
+            met = [s.deadline_met or 0.0 for s in each]
+            rows.append(
+                {"every_s": every_s, "profile": name, "met": met, "seeds": [*seeds], "used": used_of_held(each)}
             )
-        fifo = sum(met["fifo"]) / len(seeds)
-        for row in found[-len(KNOWN) :]:
-            mean = sum(row["met"]) / len(seeds)
+        fifo = next(mean_met(row) for row in rows if row["profile"] == "fifo")
+        for row in rows:
+            mean = mean_met(row)
             by_seed = ", ".join(f"{each:.0%}" for each in row["met"])
             more = "" if row["profile"] == "fifo" else f"{100 * (mean - fifo):+.0f} points"
             table.add_row(f"{every_s:.0f} s", row["profile"], f"{mean:.1%}", by_seed, more, percent(row["used"]))
+        found += rows
     return table, found
+
+
+def mean_met(row: dict[str, Any]) -> float:
+    """Deadlines met in the mean of the seeds."""
+    met: list[float] = row["met"]
+    return sum(met) / len(met)
 
 
 def used_of_held(runs: Sequence[Summary]) -> float | None:

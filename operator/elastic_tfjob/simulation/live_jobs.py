@@ -163,8 +163,7 @@ class LiveJobs:
                 self.stays.trains(live)
             return live.seen_at(now)
         live.rate = self._rate(live, nodes)
-        if live.rate and (live.seen or (self._profile.learns and not self._profile.oracle)):
-            live.observe()
+        self._observe(live)
         live.observed_s = max(until_s, now + pause)
         self.stays.trains(live)
         self._plan_finish(live)
@@ -253,9 +252,14 @@ class LiveJobs:
                 boot, groups=live.spec.groups, placement=live.placement, cpu=live.cpu_held, use=live.use, now=now
             )
             self._agenda.add(at, READY, version=boot.version, key=live.spec.key)
-        elif live.rate and (live.seen or (self._profile.learns and not self._profile.oracle)):
-            live.observe()
+        else:
+            self._observe(live)
         self._plan_finish(live)
+
+    def _observe(self, live: LiveJob) -> None:
+        """What a job shows is learned where the profile goes by that, and is not told the truth."""
+        if live.rate and (live.seen or (self._profile.learns and not self._profile.oracle)):
+            live.observe()
 
     # ---- when their next events come
 

@@ -45,24 +45,21 @@ class MarginalGain:
         spec, size = job.spec, job.spec.minimum
         sizes, keys, demand = [size], [0.0], [spec.demand(size)]
         while (unit := self.best_unit(job, size, total)) is not None:
-            gain, type_, size = unit
-            group = spec.group(type_)
-            assert group is not None
-            count = size[type_] - sizes[-1].get(type_, 0)
+            gain, size = unit
             sizes.append(size)
             keys.append(-gain if len(keys) == 1 else max(-gain, keys[-1]))
-            demand.append(group.request.times(count))
+            demand.append(spec.demand(size).minus(spec.demand(sizes[-2])))
         return Increments(sizes, np.array(keys), np.array(demand, dtype=np.int64))
 
-    def best_unit(self, job: Job, counts: Counts, total: Resources) -> tuple[float, str, Counts] | None:
-        """(gain per remaining step, type, size with it) of the better of one more PS or worker, if above 0."""
+    def best_unit(self, job: Job, counts: Counts, total: Resources) -> tuple[float, Counts] | None:
+        """(gain per remaining step, size) with the better of one more PS or worker, if above 0."""
         spec, speed = job.spec, job.speed
         if speed is None or spec.total_steps is None or not spec.elastic:
             return None
         rate = speed.steps_per_s(counts)
         if not rate:
             return None
-        best: tuple[float, str, Counts] | None = None
+        best: tuple[float, Counts] | None = None
         for type_ in (WORKER, PS):
             group = spec.group(type_)
             if group is None:
@@ -78,7 +75,7 @@ class MarginalGain:
                     share = group.request.dominant_share(total)
                     gain = gain / share if share else gain
                 if gain > 0 and (best is None or gain > best[0]):
-                    best = gain, type_, size
+                    best = gain, size
                 break
         return best
 

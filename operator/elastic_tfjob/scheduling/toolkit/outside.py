@@ -4,7 +4,7 @@ what jobs share."""
 from collections.abc import Iterable, Mapping, Set
 
 from elastic_tfjob.scheduling.free_capacity import FreeCapacity
-from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node
 
@@ -22,6 +22,7 @@ class Constrained:
         self.kinds: dict[Kind, tuple[int, JobSpec]] = {}
         self._nodes: list[Node] | None = None
         self._outside: Set[int] = frozenset()
+        self._has = NOTHING
         for job in jobs:
             self.change(None, job, 0.0)
 
@@ -45,12 +46,14 @@ class Constrained:
     def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
         return True
 
-    def outside(self, room: FreeCapacity) -> Set[int]:
-        """The nodes where none of the Snapshot's jobs may run. Looked for anew where the nodes are others, or the kinds
-        of constraints."""
+    def outside(self, room: FreeCapacity) -> tuple[Set[int], Resources]:
+        """The nodes where none of the Snapshot's jobs may run, and what these have for jobs. Looked for anew where the
+        nodes are others, or the kinds of constraints."""
         if self._nodes is not room.nodes:
-            self._nodes, self._outside = room.nodes, self._find_outside(room)
-        return self._outside
+            self._nodes, self._outside, self._has = room.nodes, self._find_outside(room), NOTHING
+            for i in self._outside:
+                self._has = self._has.plus(room.usable[i])
+        return self._outside, self._has
 
     def _find_outside(self, room: FreeCapacity) -> Set[int]:
         outside = set(range(len(room.nodes)))
@@ -64,18 +67,18 @@ class Constrained:
 
 def usable_total(round_: Round) -> Resources:
     """What nodes where at least one of the Snapshot's jobs may run have for jobs, whoever holds it now."""
-    room = round_.room
-    total = room.total
-    for i in nodes_outside(round_):
-        total = total.minus(room.usable[i])
-    return total
+    return round_.room.total.minus(_outside(round_)[1])
 
 
 def nodes_outside(round_: Round) -> Set[int]:
     """The nodes where none of the Snapshot's jobs may run."""
+    return _outside(round_)[0]
+
+
+def _outside(round_: Round) -> tuple[Set[int], Resources]:
     room = round_.room
     if not room.admission.tainted or room.totals_only:
-        return frozenset()
+        return frozenset(), NOTHING
     return round_.snapshot.view("constrained", lambda snapshot: Constrained(snapshot.jobs.values())).outside(room)
 
 

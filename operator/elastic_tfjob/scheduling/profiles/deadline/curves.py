@@ -152,8 +152,8 @@ def _useful(job: Job, known: Prediction, total: Resources, how: Sizes) -> Iterat
         told = job.speed is not None and not isinstance(job.speed, OnlineSpeed)
         sizes = _front(job, total) if how == "front" and told else _with_servers(job, rates, total)
         if how != "front" and (measured := list(_measured(job))):
-            by_share = {tuple(sorted(size.items())): size for size in (*sizes, *measured)}.values()
-            sizes = sorted(by_share, key=lambda size: spec.demand(size).dominant_share(total))
+            each = {_held(size): size for size in (*sizes, *measured)}.values()
+            sizes = sorted(each, key=lambda size: spec.demand(size).dominant_share(total))
     for counts in sizes:
         if not spec.demand(counts).within(total):
             continue
