@@ -251,11 +251,21 @@ class Real:
         self.pod = Pod(folder / "pod", [sys.executable, folder / "program.py"], environment)
         self._told: dict[str, str] = {}
         self._heard = 0
+        self._started_at = 0.0
 
     def begin(self, command: str) -> None:
         if command:
             self._command(command)
+        self._start()
+
+    def _start(self) -> None:
+        self._started_at = time.time()
         self.pod.start()
+
+    def _speaks(self) -> bool:
+        """Whether the launcher that runs has spoken: after a restart there are still the words of the one before it."""
+        said = protocol.read(self.pod.shared / protocol.LAUNCHER) or {}
+        return said.get("at", 0.0) >= self._started_at and "generation" in said
 
     def do(self, what: str) -> None:
         word, _, value = what.partition(" ")
@@ -265,7 +275,7 @@ class Real:
         elif what == "restart":
             self.pod.stop()
             self._heard += bool(self.pod.command_file.read_text())
-            self.pod.start()
+            self._start()
         else:
             self._command(what)
             self.pod.signal(signal.SIGCONT)  # it looks at once
@@ -285,7 +295,7 @@ class Real:
 
     def _answer(self) -> Answer:
         said = self.pod.status
-        trains = said["first_step_at"] is not None or self._kind != "chief"
+        trains = self._kind != "chief" or (said["first_step_at"] or 0.0) >= self._started_at
         return Answer(
             said["generation"] if trains else None,
             said["prepared"] and (said["prepared"]["generation"], said["prepared"]["state"]),
@@ -298,7 +308,7 @@ class Real:
         log = self.pod.shared / "launcher.log"
         while time.monotonic() < end:
             heard = log.read_text().count(" command: ") if log.exists() else 0
-            if heard >= self._heard and self._answer() == expected:
+            if self._speaks() and heard >= self._heard and self._answer() == expected:
                 break
             time.sleep(0.01)
         time.sleep(STAYS_S)
