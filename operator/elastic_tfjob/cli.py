@@ -176,6 +176,11 @@ def crd() -> None:
     help="Who may ask: all who reach a loopback address, holders of tokens, or users whom a proxy names by a header.",
 )
 @click.option("--query-user-header", default="kubeflow-userid", show_default=True, help="For --query-auth=header.")
+@click.option(
+    "--experience",
+    default="",
+    help="Directory for what the scheduling loop saw and decided, from which train-policy --follow learns.",
+)
 @click.option("--image", default="", help="Holds launcher and exporter. Default: that of the operator's own pod.")
 @click.option("--take-over", is_flag=True, help="Start although another controller of TFJobs was found.")
 @click.option("--log-format", type=click.Choice(["json", "console"]), default="json", show_default=True)
@@ -234,6 +239,7 @@ def operator(log_format: str, log_level: str, **arguments: Any) -> None:
         query_address=arguments["query_bind_address"],
         query_auth=arguments["query_auth"],
         query_user_header=arguments["query_user_header"],
+        experience=arguments["experience"],
     )
     # Not uvloop: with aiohttp it loses sockets whose connecting failed, as when the API server restarts (uvloop#653).
     raise SystemExit(asyncio.run(run(options)))

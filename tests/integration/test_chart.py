@@ -19,6 +19,7 @@ SETTINGS = ("elastic-tfjob-operator", "ConfigMap", "kubeflow")
 KEEP = {"helm.sh/resource-policy": "keep"}
 # The chart's flag for what kustomize has as a component.
 FLAGS = {
+    "learning": "learning.enabled",
     "loans": "loans.enabled",
     "prometheus": "prometheus.enabled",
     "query-api": "queryApi.enabled",

@@ -18,7 +18,8 @@ from harness.shared import Facts
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("manifests")]
 
 ROOT = Path(__file__).parents[2]
-OVERLAYS = sorted(path.name for path in (ROOT / "manifests" / "overlays").iterdir())
+TRAINER = "policy-trainer"
+OVERLAYS = sorted({path.name for path in (ROOT / "manifests" / "overlays").iterdir()} - {TRAINER})
 SAMPLES = sorted(path.name for path in (ROOT / "manifests" / "samples").glob("*.yaml"))
 ENFORCE = "pod-security.kubernetes.io/enforce"
 
@@ -109,6 +110,40 @@ def test_the_component_of_the_query_api_adds_its_rights_flags_and_service(instal
     assert {"--query-bind-address=:8082", "--query-auth=token"} <= set(container["args"])
     (port,) = next(item for item in builds[1] if item["metadata"]["name"] == "elastic-tfjob-query")["spec"]["ports"]
     assert port["targetPort"] in [each["name"] for each in container["ports"]]
+
+
+def test_the_component_of_learning_and_the_trainer_share_a_volume(installed: Path, tmp_path: Path) -> None:
+    """Both are admitted where `restricted` is enforced, and write as one group."""
+    overlay, component = (ROOT / "manifests" / part for part in ("overlays/standalone", "components/learning"))
+    parts = {
+        "resources": [_relative(overlay, tmp_path)],
+        "components": [_relative(component, tmp_path)],
+        "namespace": "kubeflow",
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(parts))
+    trainer = ROOT / "manifests" / "overlays" / TRAINER
+    pods = []
+    for folder in (tmp_path, trainer):
+        dry_run(installed, "--warnings-as-errors", "-k", str(folder))
+        built = [item for item in yaml.safe_load_all(operators.kubectl(installed, "kustomize", str(folder))) if item]
+        (pod,) = (
+            spec["template"]["spec"]
+            for item in built
+            for spec in (
+                [item["spec"]]
+                if item["kind"] == "Deployment"
+                else item.get("spec", {}).get("tfReplicaSpecs", {}).values()
+            )
+        )
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "restricted"}, "spec": pod}
+        pod.pop("serviceAccountName", None)
+        pod.pop("priorityClassName", None)  # of the component, which is not installed here
+        dry_run(installed, "-f", "-", stdin=json.dumps(body))
+        pods.append(pod)
+    assert len({json.dumps(pod["volumes"]) for pod in pods}) == 1
+    assert len({json.dumps(pod["containers"][0]["volumeMounts"]) for pod in pods}) == 1
+    assert len({pod["containers"][0]["image"] for pod in pods}) == 1
+    assert {pod["securityContext"]["fsGroup"] for pod in pods} == {65532}
 
 
 def test_another_lease_with_the_patch_of_the_docs(installed: Path, tmp_path: Path) -> None:

@@ -57,8 +57,7 @@ AnyInformer = (
 # for later, however little (see KeyQueue.add).
 _REPORTED_S: Final = 0.005
 _STOP_S: Final = 8.0
-# Of the garbage collector, in a replica that stands by, too; Python's own are 700, 10, 10. A look at 100,000 objects
-# takes some 30 ms.
+# Of the garbage collector, which takes 30 ms for a look at 100,000 objects; Python's own are 700, 10, 10.
 _THRESHOLDS: Final = (10_000, 10, 10)
 
 EXIT_OK: Final = 0
@@ -69,9 +68,8 @@ EXIT_RIVAL: Final = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What the command line says. Addresses are `host:port` (`[host]:port` for IPv6), `:port` for all interfaces of
-    IPv4 and IPv6, or `0` for no server. `query_address` is that of the query API. `threads`: jobs and API requests in
-    flight of one namespace; of all together twice as many, so that what one namespace makes slow is not waited for in
-    the others."""
+    IPv4 and IPv6, or `0` for no server. `threads`: jobs and API requests in flight of one namespace; of all together
+    twice as many, so that what one namespace makes slow is not waited for in the others."""
 
     kubeconfig: str | None = None
     namespace: str = ""
@@ -92,6 +90,7 @@ class Options:
     query_address: str = "0"
     query_auth: Auth = "none"
     query_user_header: str = "kubeflow-userid"
+    experience: str = ""
 
 
 async def run(options: Options) -> int:
@@ -171,6 +170,7 @@ class Operator:
             priorities=lambda: self._priorities.values,
             memory=self._memory,
             wants=lambda: self._live.wants,
+            experience=options.experience,
         )
         self._executor = Executor(fenced, self._caches, self._recorder, gang_scheduler=options.gang_scheduler)
         self._reconciler = Reconciler(
@@ -186,8 +186,8 @@ class Operator:
         )
         self._query: QueryServer | None = None
         if options.query_address != "0":
-            limits, header = (lambda: self._live.current.query), options.query_user_header
-            self._query = QueryServer(self._source(), gate_of(options.query_auth, api, limits, header))
+            gate = gate_of(options.query_auth, api, lambda: self._live.current.query, options.query_user_header)
+            self._query = QueryServer(self._source(), gate)
 
     def _source(self) -> Source:
         """What the query API answers from: any replica has it but for what pods report, which the leader asks for."""

@@ -1,6 +1,7 @@
 """`elastic-tfjob train-policy`: trains the policy of profile `dl2` in simulation."""
 
 import sys
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from elastic_tfjob.learning.curve import draw_curve
 from elastic_tfjob.learning.episodes import TEACHERS, draw
 from elastic_tfjob.learning.evolution import Strategy
+from elastic_tfjob.learning.follow import Course
+from elastic_tfjob.learning.follow import follow as follow_experience
+from elastic_tfjob.learning.recorded import LEAST_JOBS
 from elastic_tfjob.learning.training import Plan, State, begin, compare, load, save, train
 from elastic_tfjob.scheduling.profiles.dl2.weights import as_bytes
 from elastic_tfjob.simulation.options import Amount, OutputFile
@@ -62,6 +66,21 @@ MAX_SEEDS = 100_000
     "--test-seeds", type=click.IntRange(0, MAX_SEEDS), default=20, show_default=True, help="To report on, at the end."
 )
 @click.option("--models", default="", help=f"Learn on jobs of these models only, of {', '.join(MODELS)}.")
+@click.option(
+    "--follow",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory of an operator's --experience: learn from live jobs, for ever, and hand OUTPUT over.",
+)
+@click.option(
+    "--jobs-per-update",
+    type=click.IntRange(1, 100_000),
+    default=LEAST_JOBS,
+    show_default=True,
+    help="With --follow: so many new jobs before it learns again.",
+)
+@click.option(
+    "--updates", type=click.IntRange(0, 100_000), default=0, help="With --follow: end after so many. Default: never."
+)
 @click.option("--resume", is_flag=True, help="Go on with OUTPUT.state, also for more --iterations.")
 @click.option("--plot", type=OutputFile(), help="An SVG of the training.")
 def train_policy(
@@ -79,6 +98,9 @@ def train_policy(
     select_seeds: int,
     test_seeds: int,
     models: str,
+    follow: Path | None,
+    jobs_per_update: int,
+    updates: int,
     resume: bool,
     plot: Path | None,
 ) -> None:
@@ -92,6 +114,11 @@ def train_policy(
     Examples:
       elastic-tfjob train-policy weights.npz --seed 1 --plot training.svg
       elastic-tfjob simulate scenario.yaml --profile dl2 --set dl2.weights=weights.npz
+      elastic-tfjob train-policy weights.npz --follow experience --iterations 20
+
+    With --follow it begins with the weights in OUTPUT, or the shipped ones. What it learned replaces OUTPUT only if it
+    is not worse on live jobs that were held back and on the select seeds; where it turns out worse on later jobs, the
+    weights from before come back. OUTPUT.updates.jsonl has a line for each attempt.
     """
     if method != "evolution":
         raise click.BadParameter(
@@ -110,6 +137,11 @@ def train_policy(
         models=names,
         strategy=Strategy(pairs=pairs, episodes=episodes, rate=rate),
     )
+    if follow is not None:
+        if resume or plot is not None or plan.teacher:
+            raise click.BadParameter("goes without --resume, --plot and --teacher", param_hint="--follow")
+        _follow(Course(follow, output, plan, jobs_per_update), updates)
+        return
     kept = output.with_name(output.name + ".state")
     console = Console(stderr=True)
     try:
@@ -129,6 +161,27 @@ def train_policy(
         click.echo(f"mean completion times on {test_seeds} test seeds:")
         for rival, ratio in found.items():
             click.echo(f"  {100 * ratio:+.1f} % beside {rival}")
+
+
+def _follow(course: Course, updates: int) -> None:
+    """Say what becomes of each update, until somebody interrupts or there were enough."""
+    made, waits = 0, False
+    try:
+        for update in follow_experience(course):
+            if update is not None:
+                click.echo(f"{update}")
+                made, waits = made + 1, False
+                if made == updates:
+                    return
+                continue
+            if not waits:
+                click.echo(f"waits for jobs in {course.experience}", err=True)
+            waits = True
+            time.sleep(course.poll_s)
+    except (OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
 
 
 def resumed(path: Path, plan: Plan) -> State:

@@ -14,6 +14,8 @@ from elastic_tfjob.scheduling.profile import Profile, Step
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.profiles.dl2.allocate import LearnedSizes
 from elastic_tfjob.scheduling.profiles.dl2.network import Network
+from elastic_tfjob.scheduling.snapshot import Node
+from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.formats import DL2_SLOT_S, parse_csv
 from elastic_tfjob.simulation.runner import uniform_cluster
@@ -41,15 +43,20 @@ TEACHERS: Final = ("drf", "optimus", "hull", "tetris")
 """Profiles that decide how many replicas jobs have, for each slot anew."""
 
 
+NO_COSTS: Final = Costs()
+"""As in DL2's simulator: changes of size cost nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Episode:
     """A workload on a cluster. `slot_s`: sizes change once a slot."""
 
     jobs: tuple[WorkloadJob, ...]
-    nodes: int
+    nodes: tuple[Node, ...]
     slot_s: float
     speed_model: SpeedModel
     seed: int
+    costs: Costs = NO_COSTS
 
 
 def draw(split: Split, seed: int, models: Collection[str] = ()) -> Episode:
@@ -75,7 +82,8 @@ def draw(split: Split, seed: int, models: Collection[str] = ()) -> Episode:
     speed_model: SpeedModel = PsSpeedModel()
     if rng.random() < 0.7:
         speed_model = PsMeasuredSpeedModel(seed=residuals, told=rng.choice(("truth", "truth", "fit")))
-    return Episode(workload.jobs, nodes, slot_s, speed_model, seed)
+    cluster = tuple(uniform_cluster(nodes, ACCELERATORS, CPUS, MEMORY_GIB))
+    return Episode(workload.jobs, cluster, slot_s, speed_model, seed)
 
 
 def of_profile(name: str, episode: Episode) -> Profile:
@@ -93,8 +101,10 @@ def mean_jct_s(profile: Profile, episode: Episode, *more: Step) -> float:
     """The mean completion time of one run; `more` are steps that follow the profile's own in every round. Raises
     ValueError where a job never finishes."""
     profile = replace(profile, steps=(*profile.steps, *more))
-    nodes = uniform_cluster(episode.nodes, ACCELERATORS, CPUS, MEMORY_GIB)
-    outcome = Simulation(episode.jobs, nodes, episode.speed_model, profile, seed=episode.seed).run()
+    simulation = Simulation(
+        episode.jobs, episode.nodes, episode.speed_model, profile, costs=episode.costs, seed=episode.seed
+    )
+    outcome = simulation.run()
     times = [record.jct_s for record in outcome.records if record.jct_s is not None]
     if len(times) < len(episode.jobs):
         raise ValueError(f"{len(episode.jobs) - len(times)} jobs never finish under {profile.name}")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from elastic_tfjob.learning.evolution import Strategy, cost, step
 from elastic_tfjob.learning.supervision import examples_of, fit
 from elastic_tfjob.scheduling.profiles.dl2.network import Floats, Network, flat, greedy, of_flat
 
-__all__ = ["Plan", "State", "begin", "compare", "load", "save", "train"]
+__all__ = ["Drawn", "Plan", "State", "Workloads", "begin", "compare", "load", "save", "train", "units_of"]
 
 UNITS: Final = 16
 SPREAD: Final = 0.3
@@ -65,30 +65,56 @@ class State:
         return of_flat(self.best, UNITS)
 
 
-def begin(plan: Plan) -> State:
-    """With the greedy network, or one that learned from the teacher."""
-    network, losses = greedy(UNITS, SPREAD, plan.seed), list[float]()
+class Workloads(Protocol):
+    """What weights follow, by number (0 to `Plan.train`), and what they are chosen on."""
+
+    def train(self, number: int) -> Episode: ...
+
+    @property
+    def select(self) -> Sequence[Episode]: ...
+
+
+class Drawn:
+    """Those that are drawn by seed."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._models = plan.models
+        self.select = [draw("select", k, plan.models) for k in range(plan.select)]
+
+    def train(self, number: int) -> Episode:
+        return draw("train", number, self._models)
+
+
+def units_of(network: Network) -> int:
+    return len(network.hidden_bias)
+
+
+def begin(plan: Plan, network: Network | None = None, workloads: Workloads | None = None) -> State:
+    """With this network; without, with the greedy one, or one that learned from the teacher. Raises ValueError for a
+    network of another number of hidden units than are trained here."""
+    losses = list[float]()
+    if network is None:
+        network = greedy(UNITS, SPREAD, plan.seed)
+    elif units_of(network) != UNITS:
+        raise ValueError(f"weights of {units_of(network)} hidden units; only those of {UNITS} can be trained")
     if plan.teacher:
         untaught = replace(network, size_skip=0 * network.size_skip, output_bias=0 * network.output_bias)
         episodes = [draw("train", plan.train + k, plan.models) for k in range(plan.lessons)]
         given = examples_of(plan.teacher, episodes, 400, plan.seed)
         network, losses = fit(untaught, given, plan.passes, plan.seed)
     weights = flat(network)
-    found = cost(network, selected(plan))
+    found = cost(network, (workloads or Drawn(plan)).select)
     return State(plan, weights, np.zeros_like(weights), weights, found, 0, ((0, found, found),), tuple(losses))
 
 
-def selected(plan: Plan) -> list[Episode]:
-    return [draw("select", k, plan.models) for k in range(plan.select)]
-
-
-def train(state: State) -> Iterator[State]:
+def train(state: State, workloads: Workloads | None = None) -> Iterator[State]:
     """The states after each further iteration, up to the plan's number."""
-    plan, choose_on = state.plan, selected(state.plan)
+    plan = state.plan
+    given = workloads or Drawn(plan)
     while state.iteration < plan.iterations:
         rng = np.random.default_rng([plan.seed, state.iteration])
         seeds = rng.choice(plan.train, size=min(plan.strategy.episodes, plan.train), replace=False)
-        episodes = [draw("train", int(k), plan.models) for k in seeds]
+        episodes = [given.train(int(k)) for k in seeds]
         weights, drift, tried = step(
             state.weights,
             state.drift,
@@ -100,7 +126,7 @@ def train(state: State) -> Iterator[State]:
         k, found = state.iteration + 1, None
         best, best_cost = state.best, state.best_cost
         if k % plan.every == 0 or k == plan.iterations:
-            found = cost(of_flat(weights, UNITS), choose_on)
+            found = cost(of_flat(weights, UNITS), given.select)
             if found < best_cost:
                 best, best_cost = weights, found
         history = (*state.history, (k, tried, found))

@@ -59,6 +59,11 @@ class ProfileParameters(BaseModel, ABC):
         "default is 60",
     )
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files that `stages` reads. Where one changes, the operator makes the profile anew."""
+        return ()
+
     @abstractmethod
     def stages(self) -> Stages:
         """How this profile decides with these parameters."""

@@ -10,6 +10,7 @@ __all__ = [
     "DEADLINE_JOBS",
     "DEADLINE_SLACK",
     "EVENTS",
+    "EXPERIENCE",
     "JOBS",
     "LEADER",
     "LOOP_LAG",
@@ -57,6 +58,11 @@ API_REQUESTS: Final = Counter(
 )
 EVENTS: Final = Counter(
     "elastic_tfjob_events", "Kubernetes events about jobs: queued to be written, or dropped", ("fate",)
+)
+EXPERIENCE: Final = Counter(
+    "elastic_tfjob_experience_lines",
+    "Rounds that were written down for a policy to learn from, or could not",
+    ("fate",),
 )
 WATCH_RESTARTS: Final = Counter(
     "elastic_tfjob_watch_restarts", "Watches that were begun anew, by resource and cause", ("resource", "cause")

@@ -9,7 +9,6 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -30,7 +29,9 @@ from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.settings import FIXED, Configuration
 from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.objects.unfit import Pair, Unfit
+from elastic_tfjob.controller.schedule.experience_log import ExperienceLog
 from elastic_tfjob.controller.schedule.left_out import LeftOut
+from elastic_tfjob.controller.schedule.live_profile import LiveProfile
 from elastic_tfjob.controller.schedule.loans import Loans
 from elastic_tfjob.controller.schedule.notices import Notices
 from elastic_tfjob.controller.schedule.plan_search import plan_with_search
@@ -39,8 +40,7 @@ from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
 from elastic_tfjob.controller.schedule.target_writer import TargetWriter
 from elastic_tfjob.controller.schedule.targets import decide_fixed, released, suspended
 from elastic_tfjob.scheduling.plan import Plan
-from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S, Profile
-from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Snapshot
 
@@ -54,7 +54,8 @@ _WRITES_S: Final = 1.0
 
 
 class Scheduler:
-    """The loop. `touched` and `configured` wake it; `run` acts while `holds()`, the leader's lease, says so."""
+    """The loop. `touched` and `configured` wake it; `run` acts while `holds()`, the leader's lease, says so.
+    `experience` is a directory for what rounds saw and decided; empty: nowhere."""
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class Scheduler:
         priorities: Callable[[], Mapping[str, int]] = dict,
         memory: Memory | None = None,
         wants: Callable[[], Mapping[str, int]] = dict,
+        experience: str = "",
     ) -> None:
         self._jobs = jobs
         self._pods = pods
@@ -95,7 +97,8 @@ class Scheduler:
         self._candidates: dict[Key, ScheduledJob] = {}
         self._managed: set[Key] = set()
         self._snapshot: Snapshot | None = None
-        self._profile: tuple[Configuration, Profile] | None = None
+        self._profile = LiveProfile()
+        self._experience = ExperienceLog(experience)
         self._all_at = 0.0
         # What a ScheduledJob is made from beside its job: the nodes' capacities and the priority classes.
         self._around: tuple[Mapping[str, Resources], Mapping[str, int], frozenset[str]] = {}, {}, frozenset()
@@ -214,11 +217,15 @@ class Scheduler:
             begun += self._loans.write(group)
             plan, self._made = self._made, None
             await self._notices.look(plan, group)
+            await self._experience.note(plan, configuration.parameters.interval_s)
             if tasks := [task for task in begun if task is not None]:
                 await asyncio.wait(tasks, timeout=_WRITES_S)
 
     async def _decide(self, configuration: Configuration) -> dict[Key, Target]:
-        fixed, epoch = configuration.profile == FIXED, self._epoch
+        fixed = configuration.profile == FIXED
+        epoch = self._epoch
+        if not fixed and await self._profile.follow(configuration):
+            self._snapshot = None
         changed, self._dirty = self._dirty, set()
         changed |= self._left_out.due
         await self._describe(changed if fixed else self._looked_at(changed, configuration), configuration)
@@ -292,7 +299,7 @@ class Scheduler:
         )
         if epoch != self._epoch:
             return
-        by_loss = "loss" in self._profile_of(configuration).needs
+        by_loss = "loss" in self._profile.of(configuration).needs
         for key, each in described.items():
             self._take_in(key, each)
             if by_loss:
@@ -347,7 +354,7 @@ class Scheduler:
     async def _plan(self, configuration: Configuration, changed: set[Key]) -> dict[Key, Target]:
         """What the profile decides. In doubt are jobs that were not tried yet, or changed in a namespace that made the
         core fail lately. One that the last round did not bear counts as changed."""
-        profile = self._profile_of(configuration)
+        profile = self._profile.of(configuration)
         own = {pod.uid for pod in self._pods} if self._by_uid else set()
         foreign = [pod for pod in self._foreign if pod.uid not in own]
         nodes = {node.name: node for node in sorted(self._loans.usable(), key=lambda node: node.name)}
@@ -391,10 +398,3 @@ class Scheduler:
         self._borne = tried - set(failed) - untried
         self._left_out.worked(self._borne)
         return {all_jobs[name][0]: target for name, target in planned.targets.items()}
-
-    def _profile_of(self, configuration: Configuration) -> Profile:
-        if self._profile is None or self._profile[0] is not configuration:
-            made = build(configuration.profile, configuration.parameters)
-            # A move is a rescale, and one of the chief makes all pods anew: a change of size is not to cost that.
-            self._profile = configuration, replace(made, repack=False)
-        return self._profile[1]

@@ -26,6 +26,10 @@ class Dl2Parameters(ElasticParameters):
     )
     weights: str = Field("", max_length=4096, description="a .npz file of train-policy; empty: the one that is shipped")
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.weights,) if self.weights else ()
+
     def stages(self) -> Stages:
         network = read(self.weights)
         step: Step = HullRule(instead_of=network) if isinstance(network, str) else LearnedSizes(network)

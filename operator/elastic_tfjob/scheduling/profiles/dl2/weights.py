@@ -1,4 +1,4 @@
-"""Weights of the network in a file: a .npz of its arrays, with JSON that says what they are. Read once, in one place.
+"""Weights of the network in a file: a .npz of its arrays, with JSON that says what they are. Read in one place.
 
 Whatever stands in a file, reading it ends with a network or with words that say why there is none.
 """
@@ -51,24 +51,30 @@ def as_bytes(network: Network, trained: Mapping[str, Any]) -> bytes:
     return file.getvalue()
 
 
-@lru_cache(maxsize=16)
 def read(path: str) -> Network | str:
-    """The network of this file (empty: the one that is shipped), or why there is none. A file is read once."""
+    """The network of this file (empty: the one that is shipped), or why there is none."""
     try:
-        if not path:
-            content = resources.files(__package__).joinpath(SHIPPED).read_bytes()
-        else:
-            if Path(path).exists() and not Path(path).is_file():
-                return cut(f"{path} is no file")
-            with Path(path).open("rb") as file:
-                content = file.read(MOST_BYTES + 1)
-        return parse(content)
+        stat = Path(path).stat() if path else None
+        stamp = None if stat is None else (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+        return _read(path, stamp)
     except WeightsError as error:
         return cut(f"{path or SHIPPED}: {error}")
     except OSError as error:
         return cut(f"{path or SHIPPED} cannot be read: {error.strerror or type(error).__name__}")
     except ValueError as error:  # a path that no file can have
         return cut(f"no file has the path {path!r} ({error})")
+
+
+@lru_cache(maxsize=16)
+def _read(path: str, stamp: tuple[int, int, int] | None) -> Network:
+    """`stamp` tells a file's content from that of another time."""
+    del stamp
+    if not path:
+        return parse(resources.files(__package__).joinpath(SHIPPED).read_bytes())
+    if not Path(path).is_file():
+        raise WeightsError("is no file")
+    with Path(path).open("rb") as file:
+        return parse(file.read(MOST_BYTES + 1))
 
 
 def parse(content: bytes) -> Network:

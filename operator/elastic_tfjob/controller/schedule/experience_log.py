@@ -1,0 +1,70 @@
+"""What rounds saw and decided, appended to files of a volume, for `train-policy --follow`.
+
+Learning is beside the point of a round: whatever goes wrong here is told, and changes nothing else.
+"""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.supervise import excerpt
+from elastic_tfjob.scheduling.experience import as_line
+from elastic_tfjob.scheduling.plan import Plan
+
+__all__ = ["ExperienceLog"]
+
+log = structlog.get_logger(__name__)
+
+SPACING_S: Final = 5.0
+"""Least time between two lines."""
+SLOT_S: Final = 60.0
+"""A line is due so often where the profile has no interval, and no job is new."""
+MOST_BYTES: Final = 16 << 20
+"""A file that is larger is closed."""
+KEPT: Final = 3
+"""Closed files that stay."""
+TOLD_S: Final = 300.0
+
+
+class ExperienceLog:
+    """Lines of a directory's `experience.jsonl`. An empty directory: nothing is written."""
+
+    def __init__(self, directory: str) -> None:
+        self._path = Path(directory) / "experience.jsonl" if directory else None
+        self._written_at = self._told_at = float("-inf")
+        self._known: frozenset[str] = frozenset()
+
+    async def note(self, plan: Plan | None, interval_s: float) -> None:
+        """Write what this plan saw and decided, if a line is due: each slot, and soon after a job has come."""
+        if self._path is None or plan is None:
+            return
+        now, jobs = time.monotonic(), frozenset(plan.snapshot.jobs)
+        due_s = SPACING_S if jobs - self._known else max(SPACING_S, interval_s or SLOT_S)
+        if not jobs or now - self._written_at < due_s:
+            return
+        self._written_at, self._known = now, jobs
+        try:
+            await asyncio.to_thread(_append, self._path, plan, interval_s)
+        except Exception as error:
+            metrics.EXPERIENCE.labels("failed").inc()
+            if now - self._told_at >= TOLD_S:
+                self._told_at = now
+                log.warning("experience not written", file=str(self._path), error=excerpt(error))
+        else:
+            metrics.EXPERIENCE.labels("written").inc()
+
+
+def _append(path: Path, plan: Plan, interval_s: float) -> None:
+    line = as_line(plan, interval_s)
+    if path.exists() and path.stat().st_size > MOST_BYTES:
+        for k in range(KEPT, 0, -1):
+            older = path.with_name(f"experience.{k - 1}.jsonl") if k > 1 else path
+            if older.exists():
+                os.replace(older, path.with_name(f"experience.{k}.jsonl"))
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")

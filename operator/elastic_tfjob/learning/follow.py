@@ -1,0 +1,202 @@
+"""`train-policy --follow`: learns from live jobs, for ever, and hands over weights that are not worse.
+
+An update trains on recorded and on drawn workloads in turn. What comes out is accepted if it is not worse on the jobs
+that were held back, nor on the drawn workloads of the select seeds. Before each update the weights in use are compared
+with those that they replaced, on the newest jobs: where they are worse there, the ones from before come back.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+
+from elastic_tfjob.api.fields import Fields
+from elastic_tfjob.api.limits import MAX_DURATION_S
+from elastic_tfjob.learning.episodes import Episode, draw
+from elastic_tfjob.learning.evolution import cost
+from elastic_tfjob.learning.recorded import LEAST_JOBS, Recorded, read_experience
+from elastic_tfjob.learning.training import Plan, State, begin, load, save, train
+from elastic_tfjob.scheduling.profiles.dl2.network import Network
+from elastic_tfjob.scheduling.profiles.dl2.weights import as_bytes, read
+
+__all__ = ["Course", "Update", "follow"]
+
+HELD_WORKLOADS: Final = 6
+TOLERATED: Final = 0.002
+"""Logarithm of completion times: how much worse weights may be on drawn workloads, where they are better on live
+ones."""
+WORSE: Final = 0.01
+"""So much worse than the weights before them on the newest jobs, and those come back."""
+ONE_LINE: Final = 1 << 16
+
+Outcome = Literal["accepted", "refused", "rolled back"]
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Where experience is read and weights are handed over; an update is due after `jobs` new ones, and `plan` says how
+    it learns. `poll_s`: so often it is looked whether there are."""
+
+    experience: Path
+    output: Path
+    plan: Plan
+    jobs: int = LEAST_JOBS
+    poll_s: float = 30.0
+
+    def beside(self, what: str) -> Path:
+        return self.output.with_name(f"{self.output.name}.{what}")
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What became of an attempt. `held` and `drawn`: change of the mean completion time beside the weights in use, as a
+    part (-0.02: 2 % shorter); of a roll-back, that of going back. `until_s`: the arrival of the newest job in it."""
+
+    number: int
+    outcome: Outcome
+    jobs: int
+    held: float
+    drawn: float
+    until_s: float
+    unreadable: int = 0
+
+    def __str__(self) -> str:
+        passed = f"; {self.unreadable} unreadable lines were passed over" if self.unreadable else ""
+        return (
+            f"update {self.number}, {self.jobs} live jobs: {self.outcome}, completion times {self.held:+.1%} on live "
+            f"jobs that were held back, {self.drawn:+.1%} on drawn workloads{passed}"
+        )
+
+
+class Mixed:
+    """Recorded and drawn workloads in turn."""
+
+    def __init__(self, recorded: Recorded, plan: Plan) -> None:
+        self._recorded, self._models = recorded, plan.models
+        self.held = [recorded.episode("held", k) for k in range(HELD_WORKLOADS)]
+        self.drawn = [draw("select", k, plan.models) for k in range(plan.select)]
+
+    @property
+    def select(self) -> Sequence[Episode]:
+        # What is handed over is judged on the held jobs: were it chosen on them, too, that would say little.
+        return [*(self._recorded.episode("train", -1 - k) for k in range(HELD_WORKLOADS)), *self.drawn]
+
+    def train(self, number: int) -> Episode:
+        return draw("train", number, self._models) if number % 2 else self._recorded.episode("train", number)
+
+
+def follow(course: Course) -> Iterator[Update | None]:
+    """The updates, as they come; None each time that there was not enough to learn from, so that the caller may end.
+    Raises OSError where experience cannot be read, or weights not be written."""
+    last = _last(course.beside("updates.jsonl"))
+    number, until_s = (last.number, last.until_s) if last is not None else (0, float("-inf"))
+    while True:
+        recorded = read_experience(course.experience)
+        if len(recorded.jobs) < LEAST_JOBS or recorded.since(until_s) < course.jobs:
+            yield None
+            continue
+        number, until_s = number + 1, recorded.until_s
+        yield _noted(course, rolled_back(course, recorded, number) or updated(course, recorded, number))
+
+
+def updated(course: Course, recorded: Recorded, number: int) -> Update:
+    """Learn from these jobs, and hand over what comes out if it is not worse."""
+    plan = replace(course.plan, seed=course.plan.seed + number)
+    workloads = Mixed(recorded, plan)
+    current = in_use(course)
+    candidate = _trained(course, plan, current, workloads)
+    held, drawn = (_change(candidate, current, each) for each in (workloads.held, workloads.drawn))
+    better = held <= 0 and drawn <= TOLERATED and min(held, drawn) < 0
+    update = _update(number, "accepted" if better else "refused", recorded, held, drawn)
+    if better:
+        said = {"plan": asdict(plan), "update": number, "jobs": len(recorded.jobs), "held": held, "drawn": drawn}
+        _hand_over(course.beside("before"), as_bytes(current, {"replaced_by_update": number}))
+        _hand_over(course.output, as_bytes(candidate, said))
+    course.beside("state").unlink(missing_ok=True)
+    return update
+
+
+def rolled_back(course: Course, recorded: Recorded, number: int) -> Update | None:
+    """Where the weights in use are worse on the newest jobs than those before them, these come back."""
+    before = read(str(course.beside("before"))) if course.beside("before").exists() else None
+    if not isinstance(before, Network):
+        return None
+    workloads, current = Mixed(recorded, course.plan), in_use(course)
+    held = _change(before, current, workloads.held)
+    if held >= -WORSE:
+        return None
+    drawn = _change(before, current, workloads.drawn)
+    os.replace(course.beside("before"), course.output)
+    return _update(number, "rolled back", recorded, held, drawn)
+
+
+def in_use(course: Course) -> Network:
+    """The weights that were handed over last; the shipped ones where there are none that can be used."""
+    found = read(str(course.output)) if course.output.exists() else read("")
+    found = read("") if isinstance(found, str) else found
+    if isinstance(found, str):
+        raise OSError(found)
+    return found
+
+
+def _trained(course: Course, plan: Plan, current: Network, workloads: Mixed) -> Network:
+    """What training from these weights ends with. One that was stopped in this update goes on."""
+    kept = course.beside("state")
+    state = begun = _resumed(kept, plan) or begin(plan, current, workloads)
+    save(begun, kept)
+    for state in train(begun, workloads):
+        save(state, kept)
+    return state.network
+
+
+def _resumed(kept: Path, plan: Plan) -> State | None:
+    try:
+        state = load(kept) if kept.exists() else None
+    except ValueError:
+        return None
+    return state if state is not None and state.plan == plan else None
+
+
+def _change(ours: Network, theirs: Network, episodes: Sequence[Episode]) -> float:
+    return float(np.expm1(cost(ours, episodes) - cost(theirs, episodes)))
+
+
+def _update(number: int, outcome: Outcome, recorded: Recorded, held: float, drawn: float) -> Update:
+    return Update(number, outcome, len(recorded.jobs), held, drawn, recorded.until_s, recorded.unreadable)
+
+
+def _hand_over(path: Path, content: bytes) -> None:
+    """The file is whole or the one from before: an operator may read it at any moment."""
+    beside = path.with_name(path.name + ".new")
+    beside.write_bytes(content)
+    os.replace(beside, path)
+
+
+def _noted(course: Course, update: Update) -> Update:
+    with course.beside("updates.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"at": time.time(), **asdict(update)}) + "\n")
+    return update
+
+
+def _last(path: Path) -> Update | None:
+    """The last attempt that is noted there; None where there is none that can be read."""
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - ONE_LINE))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    for line in reversed(lines):
+        try:
+            fields = Fields(json.loads(line))
+            until_s = fields.number("until_s", float(MAX_DURATION_S) * 10)
+            number = fields.whole("number", 2**31)
+        except (ValueError, RecursionError):
+            continue
+        if until_s is not None:
+            return Update(number, "refused", 0, 0.0, 0.0, until_s)
+    return None

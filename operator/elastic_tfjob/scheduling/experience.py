@@ -1,0 +1,192 @@
+"""What a round saw and decided, as one line of JSON: what a policy can learn from afterwards. Pure.
+
+State and action of DL2 (Peng et al., arXiv 1909.06040, section 4.1) follow from it: features and allowed actions from
+the speeds, bounds and steps of each job, the action from the size that it gets. What was carried out, and the progress
+that followed, is in the lines after it.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from elastic_tfjob.api.fields import Fields
+from elastic_tfjob.api.limits import (
+    MAX_BYTES,
+    MAX_DURATION_S,
+    MAX_ENTRIES,
+    MAX_RATE,
+    MAX_REPLICAS,
+    MAX_STEPS,
+    MAX_TEXT,
+    MAX_WORD,
+)
+from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, ReplicaGroup, counts_of
+from elastic_tfjob.speed.optimus import OnlineSpeed
+from elastic_tfjob.speed.sizes import known_sizes
+
+__all__ = ["MOST_JOBS", "MOST_LINE_BYTES", "Moment", "Seen", "as_line", "of_line"]
+
+VERSION: Final = 1
+MOST_JOBS: Final = 1000
+"""Jobs of one line, in the order in which they came: a line is written beside the round, and is not to slow it."""
+MOST_LINE_BYTES: Final = 8 << 20
+_MOST_NODES: Final = 10_000
+_GROUPS: Final = 8
+_LATEST_S: Final = float(MAX_DURATION_S) * 10
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A job in a round. `has` is what it held, `gets` what was decided. `speeds`: steps per second by (PSs, workers),
+    of the sizes whose speed was known."""
+
+    job: str
+    arrival_s: float
+    model: str
+    groups: tuple[ReplicaGroup, ...]
+    resizable: bool
+    steps: float
+    total_steps: float | None
+    has: Counts
+    gets: Counts
+    speeds: tuple[tuple[int, int, float], ...]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A round at `now`. `nodes`: what each kind of nodes offers, and how many there are. `slot_s`: sizes change so
+    often."""
+
+    now: float
+    slot_s: float
+    nodes: tuple[tuple[Resources, int], ...]
+    jobs: tuple[Seen, ...]
+
+
+def as_line(plan: Plan, slot_s: float) -> str:
+    """One line, without its end. `slot_s`: the profile's interval."""
+    snapshot = plan.snapshot
+    kinds = {job.spec.constraints for job in snapshot.jobs.values()}
+    ours = [node for node in snapshot.nodes.values() if node.loan in ("own", "loaned")]
+    # Nodes where no job may run, as a control plane's, are no part of what jobs share.
+    nodes = Counter(node.free for node in ours if any(kind.admit(node.labels, node.taints) for kind in kinds))
+    said = {
+        "version": VERSION,
+        "at": snapshot.now,
+        "slot": slot_s,
+        "nodes": [{"free": list(free), "number": number} for free, number in nodes.most_common(_MOST_NODES)],
+        "jobs": [_of_job(job, plan) for job in islice(snapshot.jobs.values(), MOST_JOBS)],
+    }
+    return json.dumps(said, separators=(",", ":"), allow_nan=False)
+
+
+def _of_job(job: Job, plan: Plan) -> dict[str, Any]:
+    spec, target = job.spec, plan.changes.get(job.key)
+    return {
+        "job": spec.key,
+        "arrival": spec.arrival_s,
+        "model": spec.model,
+        "groups": [
+            {"type": g.type, "request": list(g.request), "count": g.count, "min": g.minimum, "max": g.maximum}
+            for g in spec.groups
+        ],
+        "resizable": spec.resizable,
+        "steps": job.steps_at(plan.snapshot.now),
+        "total": spec.total_steps,
+        "has": dict(job.counts),
+        "gets": counts_of(target.nodes) if target is not None else dict(job.counts),
+        "speeds": [{"ps": p, "workers": w, "rate": rate} for p, w, rate in _speeds(job)],
+        "why": str(target.reason) if target is not None else "",
+    }
+
+
+def _speeds(job: Job) -> Iterable[tuple[int, int, float]]:
+    """What is known: live what was measured, in a simulation that tells the truth all of it."""
+    speed = job.speed
+    if isinstance(speed, OnlineSpeed):
+        return islice(((p, w, rate) for (p, w), rate in speed.measured.items()), MAX_ENTRIES)
+    if speed is None or job.spec.group(WORKER) is None:
+        return ()
+    found = known_sizes(speed, _bounds(job.spec, PS), _bounds(job.spec, WORKER))
+    rows = zip(found.ps.tolist(), found.workers.tolist(), found.steps_per_s.tolist(), strict=True)
+    return islice(rows, MAX_ENTRIES)
+
+
+def _bounds(spec: JobSpec, type_: str) -> tuple[int, int]:
+    group = spec.group(type_)
+    return (0, 0) if group is None else (group.minimum, group.maximum)
+
+
+def of_line(line: str) -> Moment:
+    """Raises ValueError for what `as_line` did not write: where, and what is wrong there."""
+    if len(line) > MOST_LINE_BYTES:
+        raise ValueError(f"a line of more than {MOST_LINE_BYTES} bytes")
+    try:
+        fields = Fields(json.loads(line))
+    except RecursionError as error:
+        raise ValueError("not the JSON of a round") from error
+    if fields.whole("version", 2**31) != VERSION:
+        raise fields.wrong("version", f"{VERSION}, of which this reads")
+    return Moment(
+        _measured(fields, "at", _LATEST_S),
+        _measured(fields, "slot", MAX_DURATION_S),
+        tuple((_resources(each, "free"), each.whole("number", 1_000_000)) for each in fields.objects("nodes", 10_000)),
+        tuple(_seen(each) for each in fields.objects("jobs", MOST_JOBS)),
+    )
+
+
+def _seen(fields: Fields) -> Seen:
+    groups = tuple(
+        ReplicaGroup(
+            each.text("type", MAX_WORD),
+            _resources(each, "request"),
+            each.whole("count", MAX_REPLICAS),
+            each.whole("min", MAX_REPLICAS),
+            each.whole("max", MAX_REPLICAS),
+        )
+        for each in fields.objects("groups", _GROUPS)
+    )
+    if any(not group.minimum <= group.maximum for group in groups):
+        raise fields.wrong("groups", "a list of groups whose min is at most their max")
+    speeds = []
+    for each in fields.objects("speeds"):
+        rate = _measured(each, "rate", MAX_RATE)
+        speeds.append((each.whole("ps", MAX_REPLICAS), each.whole("workers", MAX_REPLICAS), rate))
+    return Seen(
+        fields.text("job"),
+        _measured(fields, "arrival", _LATEST_S),
+        fields.text("model"),
+        groups,
+        bool(fields.flag("resizable")),
+        _measured(fields, "steps", MAX_STEPS),
+        fields.number("total", MAX_STEPS),
+        _counts(fields, "has"),
+        _counts(fields, "gets"),
+        tuple(speeds),
+        fields.text("why", MAX_TEXT),
+    )
+
+
+def _measured(fields: Fields, name: str, most: float) -> float:
+    found = fields.number(name, most)
+    if found is None:
+        raise fields.wrong(name, f"a number from 0 to {most:g}")
+    return found
+
+
+def _resources(fields: Fields, name: str) -> Resources:
+    found = fields.items(name, len(Resources._fields))
+    if len(found) != len(Resources._fields) or any(type(n) is not int or not 0 <= n <= MAX_BYTES for n in found):
+        raise fields.wrong(name, f"a list of {len(Resources._fields)} amounts")
+    return Resources(*found)
+
+
+def _counts(fields: Fields, name: str) -> Counts:
+    within = fields.within(name)
+    return {} if within is None else {type_: within.whole(type_, MAX_REPLICAS) for type_ in within.names(_GROUPS)}

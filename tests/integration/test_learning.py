@@ -1,0 +1,48 @@
+"""What an operator with `--experience` writes down on a real control plane."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from elastic_tfjob.scheduling.experience import Moment, of_line
+from harness import kwok, operators
+from harness.api import Api, tfjobs
+from harness.controlplane import ControlPlane
+
+from .running import running
+from .test_loop import HOME, NAME, configure, job, until
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True)
+async def test_rounds_are_written_down_and_weights_that_are_missing_are_said(
+    own_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """First what a job gets, then what it has; and a policy without weights does what `hull` does."""
+    experience, weights = tmp_path / "experience", tmp_path / "w.npz"
+    experience.mkdir()
+    await asyncio.to_thread(operators.install, "ours", own_plane.kubeconfig)
+    identity = await asyncio.to_thread(operators.service_account, "ours", own_plane.kubeconfig)
+    arguments = [f"--config-map={HOME}/{NAME}", f"--experience={experience}"]
+
+    def moments() -> list[Moment]:
+        file = experience / "experience.jsonl"
+        return [of_line(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    async with (
+        Api(own_plane.kubeconfig) as api,
+        kwok.nodes(api, own_plane.kubeconfig, tmp_path, 2, cpu=4),
+        running("ours", own_plane.kubeconfig, tmp_path, arguments=arguments, identity=identity),
+    ):
+        await configure(api, profile="dl2", profiles={"dl2": {"weights": str(weights), "interval_s": 6}})
+        await api.create(tfjobs("default"), job("j", PS=1, Worker=2))
+        target = await until(api, "j", lambda target: target["replicas"])
+        assert "the learned policy cannot be used" in target["reason"]
+        async with asyncio.timeout(60):
+            while not any(seen.has for moment in moments() for seen in moment.jobs):
+                await asyncio.sleep(0.5)
+    found = [seen for moment in moments() for seen in moment.jobs if seen.job == "default/j"]
+    assert found[0].gets == {"PS": 1, "Worker": 2}
+    assert found[-1].has == {"PS": 1, "Worker": 2}
+    assert [number for _, number in moments()[-1].nodes] == [2]
