@@ -98,6 +98,10 @@ bench-deadline: .venv ## deadlines met with deadline, fixed and the Go operator 
 bench-specon: .venv ## jobs from an uneven start with specon and the Go operator on a cluster of real CPU: build/bench/specon.json
 	$(RUN) python tests/benchmarks/bench_specon.py
 
+.PHONY: bench-dl2
+bench-dl2: .venv ## jobs under drf, optimus and a policy that learns from them on a cluster of real CPU: build/bench/dl2.json
+	$(RUN) python tests/benchmarks/bench_dl2.py
+
 .PHONY: bench-deadline-qos
 bench-deadline-qos: .venv ## the deadlines of Xing et al. in simulation, one job alone: build/bench/deadline-qos.json
 	$(RUN) python tests/benchmarks/bench_deadline_qos.py

@@ -72,6 +72,15 @@ def operator_log(cluster: Cluster, tail: int = -1) -> str:
     return cluster.kubectl("-n", NAMESPACE, "logs", DEPLOYMENT, f"--tail={tail}")
 
 
+def mean_s(cluster: Cluster, metric: str) -> float:
+    """The mean of a histogram or summary of the operator that runs, in its unit."""
+    select = "--selector=control-plane=elastic-tfjob-operator"
+    pod = cluster.kubectl("-n", NAMESPACE, "get", "pod", select, "-o", "jsonpath={.items[0].metadata.name}")
+    text = cluster.kubectl("get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:8080/proxy/metrics")
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith(metric))
+    return float(values[f"{metric}_sum"]) / max(float(values[f"{metric}_count"]), 1.0)
+
+
 @contextmanager
 def go_operator(cluster: Cluster) -> Iterator[None]:
     """The Go training-operator v1.8.1 on the cluster, installed by its own manifests with webhook and CRD.

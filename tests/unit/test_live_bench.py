@@ -17,6 +17,7 @@ from harness.progress import Problem
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import bench_deadline
+import bench_dl2
 import bench_kips
 import bench_specon
 from live import measure
@@ -48,7 +49,7 @@ def words(made: Runs, operators: tuple[str, ...]) -> str:
     return console.export_text()
 
 
-@pytest.mark.parametrize("folder", ["kips", "deadline", "specon"])
+@pytest.mark.parametrize("folder", ["kips", "deadline", "specon", "dl2"])
 def test_the_scenarios_of_the_benchmarks_are_read(folder: str) -> None:
     found = read_all(BENCHMARKS / "live" / folder)
     assert found
@@ -257,6 +258,30 @@ def test_goals_of_specon_name_what_was_missed() -> None:
     for mode, jcts in (("go", (100.0, 100.0)), ("specon", (60.0, 116.0))):
         made.add(Run("uneven", mode, 1, {f"j{k}": Job(s, True) for k, s in enumerate(jcts)}, 90.0, 0.9))
     assert [met for _, _, met in bench_specon.goals(made, "uneven")] == [True, True, False, False]
+
+
+def test_goals_of_dl2_need_all_operators_and_what_was_learned() -> None:
+    noted = {"updates": [{"outcome": "refused"}, {"outcome": "accepted"}], "decision_s": 0.004}
+    made = runs(run("drf", scenario="mixed", a=100, b=300), run("dl2", scenario="mixed", a=90, b=200))
+    assert bench_dl2.goals(made, "mixed", noted) == ()
+    made.add(run("optimus", scenario="mixed", a=95, b=180))
+    found = {what: met for what, _, met in bench_dl2.goals(made, "mixed", noted)}
+    assert found["mean JCT <= drf's"]
+    assert not found["mean JCT <= optimus's"]
+    assert found["an update from live experience is accepted"]
+    assert found["decision < 50 ms"]
+    assert not {what: met for what, _, met in bench_dl2.goals(made, "mixed", {**noted, "updates": []})}[
+        "an update from live experience is accepted"
+    ]
+
+
+def test_what_dl2_noted_stays_beside_later_runs(tmp_path: Path) -> None:
+    output = tmp_path / "dl2.json"
+    assert bench_dl2.noted(output) == {"updates": [], "decision_s": float("inf")}
+    output.write_text(json.dumps({"runs": [], "updates": [{"outcome": "accepted"}], "decision_s": 0.01}))
+    bench_dl2.save(output, runs(run("drf", a=1.0)))
+    assert bench_dl2.noted(output) == {"updates": [{"outcome": "accepted"}], "decision_s": 0.01}
+    assert read(output).of("s", "drf")
 
 
 def test_goals_of_kips_need_all_scenarios() -> None:

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,7 @@ from kubernetes.utils.quantity import parse_quantity
 from rich.console import Console
 
 from harness import cluster as kind
-from harness import deploy, images
+from harness import deploy, images, learning
 from harness.api import Api, ApiError, Object, pods, tfjobs
 from harness.cluster import Cluster
 from harness.progress import Problem, step
@@ -47,9 +47,10 @@ def bench(
     runs: Runs,
     output: Path,
     save: Callable[[Path, Runs], None] = write,
+    beside: Callable[[Cluster, str], AbstractContextManager[None]] = lambda *_: nullcontext(),
 ) -> None:
     """Measure all runs that `runs` does not have yet, `save` to `output` after each, print the table,
-    and draw the plot beside it. An operator is installed once for all its runs."""
+    and draw the plot beside it. An operator is installed once for all its runs, and `beside` is there meanwhile."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that it cleans up
     missing = [
         (name, mode, k)
@@ -65,7 +66,7 @@ def bench(
         warm(cluster, trainer)
         for mode in operators:
             if due := [(name, k) for name, each, k in missing if each == mode]:
-                with operator(cluster, mode, _config(scenarios.values(), mode)):
+                with operator(cluster, mode, _config(scenarios.values(), mode)), beside(cluster, mode):
                     for name, k in due:
                         _one(cluster, (name, mode, k), scenarios[name], runs)
                         save(output, runs)
@@ -278,7 +279,11 @@ def operator(cluster: Cluster, mode: str, config: Mapping[str, object] | None = 
             deploy.move_to_control_plane(cluster, deploy.GO_DEPLOYMENT)
             yield
         return
-    deploy.install(cluster, images.operator(), ["loans"] if config and "pools" in config else [])
+    components = ["loans"] if config and "pools" in config else []
+    if mode == "dl2":
+        learning.volume(cluster)
+        components.append("learning")
+    deploy.install(cluster, images.operator(), components)
     deploy.move_to_control_plane(cluster, deploy.DEPLOYMENT)
     content = json.dumps({"profile": mode, **(config or {})})
     patch = json.dumps({"data": {"config.yaml": content}})

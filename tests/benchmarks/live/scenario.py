@@ -31,7 +31,7 @@ from harness.training import training
 __all__ = ["OPERATORS", "Arrival", "Scenario", "ScenarioError", "read", "read_all"]
 
 OPERATORS: Final = (
-    *("go", "fixed", "kips", "deadline", "edf", "fifo", "optimus", "drf", "specon", "rebalance"),
+    *("go", "fixed", "kips", "deadline", "edf", "fifo", "optimus", "drf", "dl2", "specon", "rebalance"),
     *("aryl", "aryl-alone", "elastic", "elastic-killed"),
 )
 """`go` is the Go training-operator under the default scheduler; the others are profiles of this operator.

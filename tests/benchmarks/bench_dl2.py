@@ -1,0 +1,118 @@
+"""Benchmark: sizes by a learned policy that learns from the jobs that it decides for, live (make bench-dl2).
+
+The kind cluster of bench_kips.py, and one scenario (tests/benchmarks/live/dl2/): twelve elastic jobs, the same for each
+of
+
+- drf, optimus: this operator under these profiles;
+- dl2: this operator under its profile `dl2`, which writes down what it saw and decided, and the TFJob of the overlay
+  `policy-trainer`, which trains the policy from that beside the control plane and hands over weights that are no worse.
+  It begins without weights, and so decides as `hull` until the first are handed over.
+
+Each runs three times; nothing is tried again. What the operator learned in one run is there in the next.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from live import choose
+from live.results import Goals, Runs, change_by_job, changes, compared, judged, read, write
+from live.scenario import read_all
+from rich.console import Console
+
+SCENARIOS = read_all(Path(__file__).parent / "live/dl2")
+OPERATORS = ("drf", "optimus", "dl2")
+MOST_DECISION_S: Final = 0.05
+ITERATIONS: Final = 10
+"""Of an update: the trainer has what CPU the jobs leave."""
+
+
+def goals(runs: Runs, scenario: str, learned: dict[str, Any]) -> Goals:
+    """What `dl2` should reach, and what it did; none until all have run."""
+    ours = runs.of(scenario, "dl2")
+    beside = {name: changes(ours, runs.of(scenario, name)) for name in ("drf", "optimus")}
+    if any(change is None for change in beside.values()):
+        return ()
+    found = [
+        (f"mean JCT <= {name}'s", f"{change:+.0%}", change <= 0)
+        for name, change in beside.items()
+        if change is not None
+    ]
+    worst = max(change_by_job(ours, runs.of(scenario, "optimus")).items(), key=lambda each: each[1])
+    accepted = sum(update["outcome"] == "accepted" for update in learned["updates"])
+    decision_s = learned["decision_s"]
+    return [
+        *found,
+        ("an update from live experience is accepted", f"{accepted} of {len(learned['updates'])}", accepted > 0),
+        (f"decision < {MOST_DECISION_S * 1000:.0f} ms", f"{decision_s * 1000:.1f} ms", decision_s < MOST_DECISION_S),
+        ("(worst job beside optimus)", f"{worst[0]} {worst[1]:+.0%}", True),
+    ]
+
+
+def noted(output: Path) -> dict[str, Any]:
+    """What measurements of dl2 noted beside their runs."""
+    raw = json.loads(output.read_text()) if output.exists() else {}
+    return {"updates": raw.get("updates", []), "decision_s": raw.get("decision_s", float("inf"))}
+
+
+def save(path: Path, runs: Runs) -> None:
+    """The runs; what was noted beside them stays."""
+    kept = noted(path)
+    write(path, runs)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **kept}, indent=1) + "\n")
+
+
+@click.command()
+@click.option("--operators", type=choose.some_of(OPERATORS), default=",".join(OPERATORS), show_default=True)
+@click.option("--runs", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option("--output", type=click.Path(path_type=Path), default=Path("build/bench/dl2.json"), show_default=True)
+def main(*, operators: list[str], runs: int, output: Path) -> None:
+    """Compare job completion times under `drf`, `optimus` and `dl2` that learns.
+
+    Run it on an idle machine. Runs that --output has are not measured again; without anything missing the table and
+    the plot are made anew, without a cluster.
+    """
+    from live.measure import bench  # noqa: PLC0415
+
+    from harness import deploy, images, learning  # noqa: PLC0415  what talks to the cluster takes a second to import
+    from harness.cluster import CHECKPOINTS, Cluster  # noqa: PLC0415
+
+    found, beside_runs = read(output), noted(output)
+
+    @contextmanager
+    def learns(cluster: Cluster, mode: str) -> Iterator[None]:
+        if mode != "dl2":
+            yield
+            return
+        arguments = [f"--follow={Path(learning.WEIGHTS).parent}", f"--iterations={ITERATIONS}", "--select-seeds=4"]
+        with learning.trainer(cluster, images.operator(), arguments):
+            yield
+        beside_runs["updates"] += learning.updates(CHECKPOINTS / learning.CLAIM)
+        beside_runs["decision_s"] = deploy.mean_s(cluster, "elastic_tfjob_scheduling_seconds")
+
+    bench(
+        "Twelve jobs that share three nodes",
+        SCENARIOS,
+        operators,
+        runs,
+        runs=found,
+        output=output,
+        save=save,
+        beside=learns,
+    )
+    output.write_text(json.dumps({**json.loads(output.read_text()), **beside_runs}, indent=1) + "\n")
+    for name in SCENARIOS:
+        for rival in ("drf", "optimus"):
+            if (ours := found.of(name, "dl2")) and (theirs := found.of(name, rival)):
+                click.echo(f"{name}: dl2 beside {rival}: {compared(ours, theirs)}")
+        if reached := goals(found, name, beside_runs):
+            Console().print(judged(name, reached))
+
+
+if __name__ == "__main__":
+    main()

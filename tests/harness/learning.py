@@ -1,0 +1,70 @@
+"""Learning from live jobs on the kind cluster: the volume that operator and trainer share, and the trainer."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness import cluster as kind
+from harness import deploy, names
+from harness.cluster import Cluster
+from harness.progress import step
+
+__all__ = ["CLAIM", "WEIGHTS", "trainer", "updates", "volume"]
+
+CLAIM = "elastic-tfjob-learning"
+WEIGHTS = "/var/lib/elastic-tfjob/weights.npz"
+TRAINER = "elastic-tfjob-policy-trainer"
+
+
+def volume(cluster: Cluster) -> Path:
+    """An empty volume for the claim of the component `learning`, on each node; gives this machine's side of it."""
+    folder = kind.shared_folder(CLAIM)
+    for file in folder.iterdir():
+        file.unlink()
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": CLAIM},
+        "spec": {
+            "capacity": {"storage": "256Mi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "standard",  # kind's
+            "persistentVolumeReclaimPolicy": "Retain",
+            "claimRef": {"namespace": deploy.NAMESPACE, "name": CLAIM},
+            "hostPath": {"path": f"/checkpoints/{CLAIM}"},
+        },
+    }
+    cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(manifest))
+    return folder
+
+
+@contextmanager
+def trainer(cluster: Cluster, operator: str, arguments: Sequence[str]) -> Iterator[None]:
+    """The overlay `policy-trainer`, beside the operator on the control plane, with these arguments."""
+    name, _, tag = operator.rpartition(":")
+    folder = kind.BUILD / "deploy-trainer"
+    folder.mkdir(parents=True, exist_ok=True)
+    pod = "/spec/tfReplicaSpecs/Worker/template/spec"
+    there = [{"op": "add", "path": f"{pod}/{key}", "value": value} for key, value in deploy.ON_CONTROL_PLANE.items()]
+    there.append({"op": "replace", "path": f"{pod}/containers/0/args", "value": list(arguments)})
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["../../manifests/overlays/policy-trainer"],
+        "images": [{"name": f"{names.registry()}/elastic-tfjob/operator", "newName": name, "newTag": tag}],
+        "patches": [{"target": {"kind": "TFJob"}, "patch": json.dumps(there)}],
+    }
+    (folder / "kustomization.yaml").write_text(json.dumps(kustomization, indent=1))
+    try:
+        with step("starting the trainer of the policy"):
+            cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", folder)
+        yield
+    finally:
+        cluster.kubectl("-n", deploy.NAMESPACE, "delete", "tfjob", TRAINER, "--ignore-not-found")
+
+
+def updates(folder: Path) -> list[dict[str, object]]:
+    """What became of the attempts that the trainer has noted in this folder."""
+    file = folder / f"{Path(WEIGHTS).name}.updates.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
