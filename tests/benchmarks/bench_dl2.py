@@ -8,7 +8,7 @@ of
   `policy-trainer`, which trains the policy from that beside the control plane and hands over weights that are no worse.
   It begins without weights, and so decides as `hull` until the first are handed over.
 
-Each runs three times; nothing is tried again. What the operator learned in one run is there in the next.
+Each runs three times; nothing is tried again. What was learned in one run is there in the next of the same call.
 """
 
 from __future__ import annotations
@@ -90,10 +90,14 @@ def main(*, operators: list[str], runs: int, output: Path) -> None:
             yield
             return
         arguments = [f"--follow={Path(learning.WEIGHTS).parent}", f"--iterations={ITERATIONS}", "--select-seeds=4"]
-        with learning.trainer(cluster, images.operator(), arguments):
-            yield
-        beside_runs["updates"] += learning.updates(CHECKPOINTS / learning.CLAIM)
-        beside_runs["decision_s"] = deploy.mean_s(cluster, "elastic_tfjob_scheduling_seconds")
+        try:
+            with learning.trainer(cluster, images.operator(), arguments):
+                yield
+        finally:
+            beside_runs["updates"] += learning.updates(CHECKPOINTS / learning.CLAIM)
+            beside_runs["decision_s"] = deploy.mean_s(cluster, "elastic_tfjob_scheduling_seconds")
+            if output.exists():
+                output.write_text(json.dumps({**json.loads(output.read_text()), **beside_runs}, indent=1) + "\n")
 
     bench(
         "Twelve jobs that share three nodes",
@@ -105,7 +109,6 @@ def main(*, operators: list[str], runs: int, output: Path) -> None:
         save=save,
         beside=learns,
     )
-    output.write_text(json.dumps({**json.loads(output.read_text()), **beside_runs}, indent=1) + "\n")
     for name in SCENARIOS:
         for rival in ("drf", "optimus"):
             if (ours := found.of(name, "dl2")) and (theirs := found.of(name, rival)):

@@ -21,7 +21,7 @@ from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.schedule import annotation_writer, left_out, loop, plan_search, targets
+from elastic_tfjob.controller.schedule import annotation_writer, left_out, live_profile, loop, plan_search, targets
 from elastic_tfjob.controller.schedule import round as round_
 from elastic_tfjob.controller.schedule.annotation_writer import AnnotationWriter
 from elastic_tfjob.controller.schedule.isolate import Budget, Isolated, without_offenders
@@ -603,7 +603,7 @@ async def test_a_round_that_one_job_keeps_from_ending_is_given_up(monkeypatch: p
         profile = build(*args)
         return replace(profile, steps=(never_ends, *profile.steps))
 
-    monkeypatch.setattr(loop, "build", built)
+    monkeypatch.setattr(live_profile, "build", built)
     world = World(crowd())
     async with world.running():
         await world.until(lambda: set(world.server.targets) >= GOOD and bool(world.left_out))

@@ -7,9 +7,11 @@ anew for each, with short jobs only among them, and both kinds of speeds that a 
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 from random import Random
 from typing import Any, Final, Literal
 
+from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import Profile, Step
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.profiles.dl2.allocate import LearnedSizes
@@ -43,6 +45,8 @@ TEACHERS: Final = ("drf", "optimus", "hull", "tetris")
 """Profiles that decide how many replicas jobs have, for each slot anew."""
 
 
+MOST_ROUNDS: Final = 20_000
+"""Of one run, which has some hundred."""
 NO_COSTS: Final = Costs()
 """As in DL2's simulator: changes of size cost nothing."""
 
@@ -99,10 +103,16 @@ def of_network(network: Network, episode: Episode) -> Profile:
 
 def mean_jct_s(profile: Profile, episode: Episode, *more: Step) -> float:
     """The mean completion time of one run; `more` are steps that follow the profile's own in every round. Raises
-    ValueError where a job never finishes."""
+    ValueError where a job never finishes, or not within MOST_ROUNDS."""
     profile = replace(profile, steps=(*profile.steps, *more))
+    rounds = count()
+
+    def check(_: Plan) -> None:
+        if next(rounds) > MOST_ROUNDS:
+            raise ValueError(f"not all jobs finish within {MOST_ROUNDS} rounds under {profile.name}")
+
     simulation = Simulation(
-        episode.jobs, episode.nodes, episode.speed_model, profile, costs=episode.costs, seed=episode.seed
+        episode.jobs, episode.nodes, episode.speed_model, profile, costs=episode.costs, seed=episode.seed, check=check
     )
     outcome = simulation.run()
     times = [record.jct_s for record in outcome.records if record.jct_s is not None]

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from elastic_tfjob.api.fields import Fields
+from elastic_tfjob.api.fields import Fields, cut
 from elastic_tfjob.api.limits import MAX_DURATION_S
 from elastic_tfjob.learning.episodes import Episode, draw
 from elastic_tfjob.learning.evolution import cost
@@ -34,7 +34,7 @@ WORSE: Final = 0.01
 """So much worse than the weights before them on the newest jobs, and those come back."""
 ONE_LINE: Final = 1 << 16
 
-Outcome = Literal["accepted", "refused", "rolled back"]
+Outcome = Literal["accepted", "refused", "rolled back", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ class Course:
 @dataclass(frozen=True, slots=True)
 class Update:
     """What became of an attempt. `held` and `drawn`: change of the mean completion time beside the weights in use, as a
-    part (-0.02: 2 % shorter); of a roll-back, that of going back. `until_s`: the arrival of the newest job in it."""
+    part (-0.02: 2 % shorter); of a roll-back, that of going back. `until_s`: the arrival of the newest job in it. `why`
+    it failed, if it did."""
 
     number: int
     outcome: Outcome
@@ -64,13 +65,20 @@ class Update:
     drawn: float
     until_s: float
     unreadable: int = 0
+    why: str = ""
 
     def __str__(self) -> str:
-        passed = f"; {self.unreadable} unreadable lines were passed over" if self.unreadable else ""
+        passed = f"; {self.unreadable} lines or jobs could not be read" if self.unreadable else ""
+        if self.outcome == "failed":
+            return f"update {self.number}, {self.jobs} live jobs: failed, {self.why}{passed}"
         return (
             f"update {self.number}, {self.jobs} live jobs: {self.outcome}, completion times {self.held:+.1%} on live "
             f"jobs that were held back, {self.drawn:+.1%} on drawn workloads{passed}"
         )
+
+
+def drawn_of(plan: Plan) -> list[Episode]:
+    return [draw("select", k, plan.models) for k in range(plan.select)]
 
 
 class Mixed:
@@ -79,7 +87,7 @@ class Mixed:
     def __init__(self, recorded: Recorded, plan: Plan) -> None:
         self._recorded, self._models = recorded, plan.models
         self.held = [recorded.episode("held", k) for k in range(HELD_WORKLOADS)]
-        self.drawn = [draw("select", k, plan.models) for k in range(plan.select)]
+        self.drawn = drawn_of(plan)
 
     @property
     def select(self) -> Sequence[Episode]:
@@ -95,18 +103,38 @@ def follow(course: Course) -> Iterator[Update | None]:
     Raises OSError where experience cannot be read, or weights not be written."""
     last = _last(course.beside("updates.jsonl"))
     number, until_s = (last.number, last.until_s) if last is not None else (0, float("-inf"))
+    looked: object = None
     while True:
-        recorded = read_experience(course.experience)
-        if len(recorded.jobs) < LEAST_JOBS or recorded.since(until_s) < course.jobs:
+        if (stamps := _stamps(course.experience)) == looked:
+            yield None
+            continue
+        looked, recorded = stamps, read_experience(course.experience)
+        newer = recorded.after(until_s)
+        if len(recorded.jobs) < LEAST_JOBS or len(newer.jobs) < course.jobs:
             yield None
             continue
         number, until_s = number + 1, recorded.until_s
-        yield _noted(course, rolled_back(course, recorded, number) or updated(course, recorded, number))
+        try:
+            update = rolled_back(course, newer, number) or updated(course, recorded, number)
+        except ValueError as error:  # noted, so that nobody tries the same for ever
+            update = Update(
+                number, "failed", len(recorded.jobs), 0.0, 0.0, until_s, recorded.unreadable, cut(f"{error}")
+            )
+        yield _noted(course, update)
+
+
+def _stamps(experience: Path) -> object:
+    """What tells that something was written."""
+    file = experience / "experience.jsonl"
+    if not file.exists():
+        return "nothing"
+    stat = file.stat()
+    return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
 def updated(course: Course, recorded: Recorded, number: int) -> Update:
     """Learn from these jobs, and hand over what comes out if it is not worse."""
-    plan = replace(course.plan, seed=course.plan.seed + number)
+    plan = replace(course.plan, seed=course.plan.seed + number, workloads=recorded.fingerprint)
     workloads = Mixed(recorded, plan)
     current = in_use(course)
     candidate = _trained(course, plan, current, workloads)
@@ -121,18 +149,19 @@ def updated(course: Course, recorded: Recorded, number: int) -> Update:
     return update
 
 
-def rolled_back(course: Course, recorded: Recorded, number: int) -> Update | None:
-    """Where the weights in use are worse on the newest jobs than those before them, these come back."""
+def rolled_back(course: Course, newer: Recorded, number: int) -> Update | None:
+    """Where the weights in use are worse than those before them, on jobs that came after all that either learned from,
+    these come back."""
     before = read(str(course.beside("before"))) if course.beside("before").exists() else None
     if not isinstance(before, Network):
         return None
-    workloads, current = Mixed(recorded, course.plan), in_use(course)
-    held = _change(before, current, workloads.held)
+    current = in_use(course)
+    held = _change(before, current, [newer.episode("all", k) for k in range(HELD_WORKLOADS)])
     if held >= -WORSE:
         return None
-    drawn = _change(before, current, workloads.drawn)
+    drawn = _change(before, current, drawn_of(course.plan))
     os.replace(course.beside("before"), course.output)
-    return _update(number, "rolled back", recorded, held, drawn)
+    return _update(number, "rolled back", newer, held, drawn)
 
 
 def in_use(course: Course) -> Network:

@@ -7,6 +7,8 @@ told of it is that, too: of a size that nobody measured nothing is known, as in 
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Final, Literal
@@ -36,8 +38,15 @@ than the one that was there."""
 COSTS: Final = Costs(rescale_s=1.0)
 SLOT_S: Final = 60.0
 """Of a profile that has no interval."""
+LEAST_SLOT_S: Final = 5.0
+LONGEST_SLOTS: Final = 100
+"""What a job has to do at its best speed counts as no more than this many slots: a tenant may write any number of
+steps, and how sizes are best handed out hangs on weeks no more than on hours."""
+SLOWEST: Final = 0.05
+"""No size counts as slower than this part of the best."""
+MOST_NODES: Final = 2000
 
-Part = Literal["train", "held"]
+Part = Literal["train", "held", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +95,19 @@ class Recorded:
         """When the newest job came."""
         return self.jobs[-1].submit_s if self.jobs else 0.0
 
-    def since(self, moment_s: float) -> int:
-        """How many jobs came after that."""
-        return sum(job.submit_s > moment_s for job in self.jobs)
+    def after(self, moment_s: float) -> "Recorded":
+        """With the jobs alone that came after that."""
+        return replace(self, jobs=tuple(job for job in self.jobs if job.submit_s > moment_s))
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells it from another: weights that were half trained on one are not trained on with another."""
+        told = repr((self.jobs, self.nodes, self.slot_s, sorted(self.speeds.beliefs.items(), key=lambda each: each[0])))
+        return sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
 
     def part(self, part: Part) -> tuple[WorkloadJob, ...]:
+        if part == "all":
+            return self.jobs
         held = max(2, round(HELD * len(self.jobs)))
         return self.jobs[-held:] if part == "held" else self.jobs[:-held]
 
@@ -139,37 +156,48 @@ def recorded_of(lines: Iterable[str]) -> Recorded:
             unreadable += 1
             continue
         last = moment
+        unreadable += moment.unreadable
         for seen in moment.jobs:
             known = seen.job, seen.arrival_s
             newest[known] = seen
             speeds.setdefault(known, {}).update({(p, w): rate for p, w, rate in seen.speeds})
     nodes = _cluster(last)
     total = _sum(nodes)
+    slot_s = max((last.slot_s if last is not None else 0.0) or SLOT_S, LEAST_SLOT_S)
     jobs: list[WorkloadJob] = []
     beliefs: dict[str, OnlineSpeed] = {}
     for k, (known, seen) in enumerate(sorted(newest.items(), key=lambda each: (each[1].arrival_s, each[0]))):
-        belief = believe(speeds[known])
+        belief = _believed(speeds[known])
         if not (belief.measured and seen.total_steps and any(g.type == WORKER and g.count for g in seen.groups)):
             continue
-        job = WorkloadJob(
-            f"{k}/{seen.job}", seen.arrival_s, _groups(seen), total_steps=seen.total_steps, model=seen.model
-        )
+        steps = min(seen.total_steps, LONGEST_SLOTS * slot_s * max(belief.measured.values()))
+        job = WorkloadJob(f"{k}/{seen.job}", seen.arrival_s, _groups(seen), total_steps=steps, model=seen.model)
         if _least(job.groups).within(total):
             jobs.append(job)
             beliefs[job.key] = belief
     return Recorded(
         tuple(jobs[-MOST_JOBS:]),
         nodes,
-        (last.slot_s if last is not None else 0.0) or SLOT_S,
+        slot_s,
         RecordedSpeedModel(beliefs),
         unreadable,
     )
 
 
+def _believed(rates: Mapping[tuple[int, int], float]) -> OnlineSpeed:
+    best = max((rate for (_, workers), rate in rates.items() if workers > 0), default=0.0)
+    return believe({size: max(rate, SLOWEST * best) for size, rate in rates.items() if rate > 0})
+
+
 def _groups(seen: Seen) -> tuple[ReplicaGroup, ...]:
-    if seen.resizable:
-        return seen.groups
-    return tuple(replace(group, minimum=group.count, maximum=group.count) for group in seen.groups)
+    """Within its bounds, with a worker at least: one that may have none would wait for ever under a policy that adds
+    nothing."""
+    if not seen.resizable:
+        return tuple(replace(group, minimum=group.count, maximum=group.count) for group in seen.groups)
+    return tuple(
+        replace(group, minimum=max(1, group.minimum), maximum=max(1, group.maximum)) if group.type == WORKER else group
+        for group in seen.groups
+    )
 
 
 def _least(groups: Iterable[ReplicaGroup]) -> Resources:
@@ -181,7 +209,7 @@ def _least(groups: Iterable[ReplicaGroup]) -> Resources:
 
 def _cluster(moment: Moment | None) -> tuple[Node, ...]:
     kinds = moment.nodes if moment is not None else ()
-    frees = [free for free, number in kinds for _ in range(number)]
+    frees = list(islice((free for free, number in kinds for _ in range(number)), MOST_NODES))
     return tuple(Node(f"node-{k:05}", free, free) for k, free in enumerate(frees))
 
 

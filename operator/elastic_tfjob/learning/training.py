@@ -43,6 +43,8 @@ class Plan:
     every: int = 10
     """Iterations between two looks at the select seeds."""
     models: tuple[str, ...] = ()
+    workloads: str = ""
+    """What tells given workloads from others; empty: they are drawn."""
     strategy: Strategy = field(default_factory=Strategy)
 
 

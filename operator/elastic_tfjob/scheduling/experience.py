@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from elastic_tfjob.api.fields import Fields
+from elastic_tfjob.api.fields import Fields, Lenient
 from elastic_tfjob.api.limits import (
     MAX_BYTES,
     MAX_DURATION_S,
@@ -35,6 +35,8 @@ VERSION: Final = 1
 MOST_JOBS: Final = 1000
 """Jobs of one line, in the order in which they came: a line is written beside the round, and is not to slow it."""
 MOST_LINE_BYTES: Final = 8 << 20
+_ROOM_BYTES: Final = 4 << 20
+"""Of that, for what is no job."""
 _MOST_NODES: Final = 10_000
 _GROUPS: Final = 8
 _LATEST_S: Final = float(MAX_DURATION_S) * 10
@@ -61,12 +63,13 @@ class Seen:
 @dataclass(frozen=True, slots=True)
 class Moment:
     """A round at `now`. `nodes`: what each kind of nodes offers, and how many there are. `slot_s`: sizes change so
-    often."""
+    often. `unreadable`: jobs that were passed over."""
 
     now: float
     slot_s: float
     nodes: tuple[tuple[Resources, int], ...]
     jobs: tuple[Seen, ...]
+    unreadable: int = 0
 
 
 def as_line(plan: Plan, slot_s: float) -> str:
@@ -81,9 +84,22 @@ def as_line(plan: Plan, slot_s: float) -> str:
         "at": snapshot.now,
         "slot": slot_s,
         "nodes": [{"free": list(free), "number": number} for free, number in nodes.most_common(_MOST_NODES)],
-        "jobs": [_of_job(job, plan) for job in islice(snapshot.jobs.values(), MOST_JOBS)],
     }
-    return json.dumps(said, separators=(",", ":"), allow_nan=False)
+    jobs, left = list[str](), MOST_LINE_BYTES - _ROOM_BYTES
+    for job in islice(snapshot.jobs.values(), MOST_JOBS):
+        try:
+            text = _dumped(_of_job(job, plan))
+        except (ValueError, OverflowError):  # a number that is none: the other jobs are written all the same
+            continue
+        left -= len(text) + 1
+        if left < 0:
+            break
+        jobs.append(text)
+    return f'{_dumped(said)[:-1]},"jobs":[{",".join(jobs)}]}}'
+
+
+def _dumped(content: object) -> str:
+    return json.dumps(content, separators=(",", ":"), allow_nan=False)
 
 
 def _of_job(job: Job, plan: Plan) -> dict[str, Any]:
@@ -97,7 +113,7 @@ def _of_job(job: Job, plan: Plan) -> dict[str, Any]:
             for g in spec.groups
         ],
         "resizable": spec.resizable,
-        "steps": job.steps_at(plan.snapshot.now),
+        "steps": min(job.steps_at(plan.snapshot.now), MAX_STEPS),
         "total": spec.total_steps,
         "has": dict(job.counts),
         "gets": counts_of(target.nodes) if target is not None else dict(job.counts),
@@ -124,7 +140,8 @@ def _bounds(spec: JobSpec, type_: str) -> tuple[int, int]:
 
 
 def of_line(line: str) -> Moment:
-    """Raises ValueError for what `as_line` did not write: where, and what is wrong there."""
+    """Raises ValueError for what `as_line` did not write: where, and what is wrong there. A job that is wrong takes
+    nothing from the others of its line."""
     if len(line) > MOST_LINE_BYTES:
         raise ValueError(f"a line of more than {MOST_LINE_BYTES} bytes")
     try:
@@ -133,12 +150,15 @@ def of_line(line: str) -> Moment:
         raise ValueError("not the JSON of a round") from error
     if fields.whole("version", 2**31) != VERSION:
         raise fields.wrong("version", f"{VERSION}, of which this reads")
-    return Moment(
-        _measured(fields, "at", _LATEST_S),
-        _measured(fields, "slot", MAX_DURATION_S),
-        tuple((_resources(each, "free"), each.whole("number", 1_000_000)) for each in fields.objects("nodes", 10_000)),
-        tuple(_seen(each) for each in fields.objects("jobs", MOST_JOBS)),
-    )
+    now, slot_s = _measured(fields, "at", _LATEST_S), _measured(fields, "slot", MAX_DURATION_S)
+    nodes = [(_resources(each, "free"), each.whole("number", _MOST_NODES)) for each in fields.objects("nodes", 10_000)]
+    reading = Lenient()
+    jobs = [reading(_job, fields, raw) for raw in fields.items("jobs", MOST_JOBS)]
+    return Moment(now, slot_s, tuple(nodes), tuple(job for job in jobs if job is not None), len(reading.problems))
+
+
+def _job(fields: Fields, raw: object) -> Seen:
+    return _seen(Fields(raw, fields.place("jobs")))
 
 
 def _seen(fields: Fields) -> Seen:

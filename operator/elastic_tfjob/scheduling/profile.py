@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
 from elastic_tfjob.scheduling.free_capacity import FreeCapacity, Rank
 from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Placement
@@ -48,6 +48,16 @@ To be done: `stop` running jobs; `move` replicas that run to other nodes; `resiz
 whose size changes anew; `cpu` change what replicas hold in place; `loans` of nodes of another pool. `totals`: no node
 is chosen, which only a simulation can carry out.
 """
+
+
+@runtime_checkable
+class Reads(Protocol):
+    """A step that goes by a file, as its first round reads it."""
+
+    def later(self) -> None:
+        """No round reads it: it is for `read`, which may be called at any time and from any thread."""
+
+    def read(self) -> None: ...
 
 
 class Lend(Protocol):

@@ -22,6 +22,7 @@ from elastic_tfjob.learning.evolution import Strategy
 from elastic_tfjob.learning.follow import Course, Update, follow, in_use
 from elastic_tfjob.learning.recorded import LEAST_JOBS, Recorded, read_experience, recorded_of
 from elastic_tfjob.learning.training import Plan
+from elastic_tfjob.scheduling import experience
 from elastic_tfjob.scheduling.experience import as_line, of_line
 from elastic_tfjob.scheduling.plan import Plan as Decided
 from elastic_tfjob.scheduling.profiles.dl2.network import Network, flat, greedy, of_flat
@@ -72,21 +73,65 @@ def test_jobs_come_back_from_the_lines_of_a_simulated_cluster(lines: list[str]) 
     assert recorded.episode("train", 5) == recorded.episode("train", 5)
 
 
+def changed(line: str, **job: Any) -> str:
+    """With these words in its first job."""
+    content = json.loads(line)
+    content["jobs"][0] |= job
+    return json.dumps(content)
+
+
 def test_a_size_that_nobody_measured_is_told_to_nobody(lines: list[str]) -> None:
-    recorded = recorded_of(lines)
-    work = recorded.jobs[0]
-    speed = recorded.speeds.true_speed(work)
-    measured = recorded.speeds.beliefs[work.key].measured
-    (p, w), rate = next(iter(measured.items()))
-    assert speed.steps_per_s({"PS": p, "Worker": w}) == rate
-    assert speed.rate({"PS": ("n",) * p, "Worker": ("n",) * w}) == rate
+    """It is simulated as fast as the nearest that was."""
+    few = [{"ps": 1, "workers": 1, "rate": 2.0}, {"ps": 1, "workers": 3, "rate": 5.0}]
+    (work, *_) = recorded_of([changed(lines[0], speeds=few)]).jobs
+    speed = recorded_of([changed(lines[0], speeds=few)]).speeds.true_speed(work)
+    assert [speed.steps_per_s({"PS": 1, "Worker": w}) for w in (1, 2, 3, 9)] == [2.0, None, 5.0, None]
+    assert [speed.rate({"PS": ("n",), "Worker": ("n",) * w}) for w in (1, 3, 9)] == [2.0, 5.0, 5.0]
+
+
+def test_what_a_tenant_writes_makes_no_run_endless(lines: list[str]) -> None:
+    """Steps for ages, speeds of nearly nothing, no worker at all, slots of no length: each ends, and soon."""
+    bad: list[dict[str, Any]] = [
+        {"total": 2**53},
+        {"speeds": [{"ps": 1, "workers": 1, "rate": 1e-9}, {"ps": 1, "workers": 2, "rate": 1e9}]},
+        {"total": 2**53, "speeds": [{"ps": 1, "workers": 1, "rate": 1e-9}]},
+        {"groups": [{"type": "Worker", "request": [1000, 1, 1, 0, 0], "count": 1, "min": 0, "max": 2}]},
+    ]
+    for words in bad:
+        said = json.loads(changed(lines[-1], **words)) | {"slot": 1e-6}
+        recorded = recorded_of([*lines, json.dumps(said)])
+        assert recorded.slot_s >= 5
+        for k in range(3):
+            episode = recorded.episode("all", k)
+            assert mean_jct_s(of_network(WORST, episode), episode) > 0
+
+
+def test_a_job_that_cannot_be_read_takes_nothing_from_the_others(lines: list[str]) -> None:
+    whole = of_line(lines[3])
+    found = of_line(changed(lines[3], steps=2**53 + 2, total="many"))
+    assert (found.jobs, found.unreadable) == (whole.jobs[1:], 1)
+
+
+def test_a_number_that_is_none_takes_no_other_job_from_a_line() -> None:
+    jobs = [job("bad", steps=float("nan")), job("good", steps=10), job("far", steps=1e15, steps_per_s=1e9)]
+    found = of_line(as_line(plan("fifo", [node("n", gpus=8)], jobs, now=1e9), 5.0))
+    assert [seen.job for seen in found.jobs] == ["good", "far"]
+    assert found.jobs[1].steps <= 2**53
+
+
+def test_a_line_is_never_longer_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experience, "MOST_LINE_BYTES", 4000)
+    monkeypatch.setattr(experience, "_ROOM_BYTES", 1000)
+    text = as_line(plan("fifo", [node("n", gpus=8)], [job(f"j-{k}", steps=10) for k in range(40)]), 5.0)
+    assert len(text) <= 4000
+    assert 2 <= len(of_line(text).jobs) < 40
 
 
 def test_what_is_no_line_is_passed_over_and_counted(lines: list[str]) -> None:
     recorded = recorded_of(
         [*lines[:40], "{", "[]", '{"version": 9}', "\0", *lines[40:], lines[0][: len(lines[0]) // 2]]
     )
-    assert recorded.unreadable == 5
+    assert recorded.unreadable >= 5
     assert recorded.jobs == recorded_of(lines).jobs
 
 
@@ -166,6 +211,32 @@ def test_weights_that_turn_out_worse_are_taken_back(tmp_path: Path, lines: list[
     assert first is not None
     assert first.outcome == "rolled back"
     assert flat(in_use(course)) == pytest.approx(flat(greedy(UNITS)))
+
+
+def test_an_update_that_fails_is_noted_and_not_tried_again(
+    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = course_of(tmp_path, lines)
+
+    def fails(*_: Any) -> Network:
+        raise ValueError("3 jobs never finish")
+
+    monkeypatch.setattr(following, "_trained", fails)
+    first, second = firsts(course, 2)
+    assert first is not None
+    assert "failed, 3 jobs never finish" in str(first)
+    assert second is None
+    assert firsts(course, 1) == [None]
+
+
+def test_what_was_half_trained_on_other_jobs_is_begun_anew(tmp_path: Path, lines: list[str]) -> None:
+    course, one = course_of(tmp_path, lines), recorded_of(lines)
+    other = one.after(one.jobs[0].submit_s)
+    assert one.fingerprint == recorded_of(lines).fingerprint != other.fingerprint
+    kept = course.beside("state")
+    training.save(training.begin(replace(TINY, workloads=other.fingerprint)), kept)
+    assert following._resumed(kept, replace(TINY, workloads=one.fingerprint)) is None
+    assert following._resumed(kept, replace(TINY, workloads=other.fingerprint)) is not None
 
 
 def test_a_broken_file_is_as_none(tmp_path: Path, lines: list[str]) -> None:

@@ -6,6 +6,7 @@ Learning is beside the point of a round: whatever goes wrong here is told, and c
 import asyncio
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ import structlog
 
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.supervise import excerpt
+from elastic_tfjob.controller.kube.volumes import on_volume
 from elastic_tfjob.scheduling.experience import as_line
 from elastic_tfjob.scheduling.plan import Plan
 
@@ -38,25 +40,27 @@ class ExperienceLog:
         self._path = Path(directory) / "experience.jsonl" if directory else None
         self._written_at = self._told_at = float("-inf")
         self._known: frozenset[str] = frozenset()
+        self._writing = False
 
-    async def note(self, plan: Plan | None, interval_s: float) -> None:
-        """Write what this plan saw and decided, if a line is due: each slot, and soon after a job has come."""
-        if self._path is None or plan is None:
+    def note(self, plan: Plan | None, interval_s: float) -> None:
+        """Write what this plan saw and decided, if a line is due: each slot, and soon after a job has come. Nobody
+        waits for it, and while one is being written there is no other."""
+        if self._path is None or plan is None or self._writing:
             return
         now, jobs = time.monotonic(), frozenset(plan.snapshot.jobs)
         due_s = SPACING_S if jobs - self._known else max(SPACING_S, interval_s or SLOT_S)
         if not jobs or now - self._written_at < due_s:
             return
-        self._written_at, self._known = now, jobs
-        try:
-            await asyncio.to_thread(_append, self._path, plan, interval_s)
-        except Exception as error:
-            metrics.EXPERIENCE.labels("failed").inc()
-            if now - self._told_at >= TOLD_S:
-                self._told_at = now
-                log.warning("experience not written", file=str(self._path), error=excerpt(error))
-        else:
-            metrics.EXPERIENCE.labels("written").inc()
+        self._written_at, self._known, self._writing = now, jobs, True
+        on_volume(partial(_append, self._path, plan, interval_s)).add_done_callback(self._written)
+
+    def _written(self, future: asyncio.Future[None]) -> None:
+        self._writing = False
+        error = None if future.cancelled() else future.exception()
+        metrics.EXPERIENCE.labels("written" if error is None else "failed").inc()
+        if error is not None and time.monotonic() - self._told_at >= TOLD_S:
+            self._told_at = time.monotonic()
+            log.warning("experience not written", file=str(self._path), error=excerpt(error))
 
 
 def _append(path: Path, plan: Plan, interval_s: float) -> None:
@@ -66,5 +70,9 @@ def _append(path: Path, plan: Plan, interval_s: float) -> None:
             older = path.with_name(f"experience.{k - 1}.jsonl") if k > 1 else path
             if older.exists():
                 os.replace(older, path.with_name(f"experience.{k}.jsonl"))
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
+    with path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":  # the line before is half written
+                line = "\n" + line
+        file.write(f"{line}\n".encode())

@@ -3,13 +3,16 @@
 import asyncio
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import structlog
 
+from elastic_tfjob.controller.kube.supervise import excerpt
+from elastic_tfjob.controller.kube.volumes import on_volume
 from elastic_tfjob.controller.objects.settings import Configuration
-from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.profile import Profile, Reads
 from elastic_tfjob.scheduling.profiles import build
 
 __all__ = ["LiveProfile"]
@@ -18,8 +21,12 @@ log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 5.0
 """Files are looked at so often."""
+WAIT_S: Final = 1.0
+"""So long a round waits for them, when they are looked at for the first time."""
 
 Stamps = tuple[tuple[int, int, int] | None, ...]
+Look = tuple[Stamps, Profile] | None
+"""What came of a look: None where nothing has changed."""
 
 
 class LiveProfile:
@@ -27,28 +34,46 @@ class LiveProfile:
 
     def __init__(self) -> None:
         self._made: tuple[Configuration, Profile] | None = None
-        self._stamps: Stamps = ()
+        self._stamps: Stamps | None = None
+        self._looking: tuple[Configuration, asyncio.Future[Look]] | None = None
         self._looked_at = float("-inf")
 
     def of(self, configuration: Configuration) -> Profile:
-        """The profile of this configuration."""
+        """The profile of this configuration. It reads no file: what is in them it has from `follow`."""
         if self._made is None or self._made[0] is not configuration:
-            self._made = configuration, _made(configuration)
+            self._made, self._stamps = (configuration, _made(configuration)), None
+            for step in self._made[1].steps:
+                if isinstance(step, Reads):
+                    step.later()
         return self._made[1]
 
     async def follow(self, configuration: Configuration) -> bool:
         """Look at the files that the profile reads; whether one of them is another than before, so that what was kept
-        of earlier rounds is of no use. Files may be on a slow disk, so nothing waits for them but this."""
+        of earlier rounds is of no use. A volume that hangs holds up nothing: what was read last holds."""
         files = configuration.parameters.files
-        if not files or time.monotonic() - self._looked_at < LOOK_S:
+        if not files:
             return False
-        self._looked_at = time.monotonic()
-        stamps = await asyncio.to_thread(_stamps, files)
-        if stamps == self._stamps:
+        self.of(configuration)
+        first = self._stamps is None
+        if self._looking is None:
+            if not first and time.monotonic() - self._looked_at < LOOK_S:
+                return False
+            self._looked_at = time.monotonic()
+            self._looking = configuration, on_volume(partial(_look, configuration, files, self._stamps))
+            await asyncio.wait([self._looking[1]], timeout=WAIT_S)
+        asked, future = self._looking
+        if not future.done():
             return False
-        first, self._stamps = not self._stamps, stamps
-        self._made = configuration, await asyncio.to_thread(_made, configuration)
-        log.info("read what the profile goes by", profile=configuration.profile, files=files)
+        self._looking = None
+        if (error := future.exception()) is not None:
+            log.warning("files of the profile not read", files=files, error=excerpt(error))
+            return False
+        found = future.result()
+        if found is None or asked is not configuration:
+            return False
+        self._stamps, profile = found
+        self._made = configuration, profile
+        log.info("read the files of the profile", profile=configuration.profile, files=files)
         return not first
 
 
@@ -57,14 +82,21 @@ def _made(configuration: Configuration) -> Profile:
     return replace(build(configuration.profile, configuration.parameters), repack=False)
 
 
-def _stamps(files: tuple[str, ...]) -> Stamps:
+def _look(configuration: Configuration, files: tuple[str, ...], before: Stamps | None) -> Look:
+    stamps = tuple(map(_stamp, files))
+    if stamps == before:
+        return None
+    profile = _made(configuration)
+    for step in profile.steps:
+        if isinstance(step, Reads):
+            step.read()
+    return stamps, profile
+
+
+def _stamp(file: str) -> tuple[int, int, int] | None:
     """What tells a file's content from another; None for one that is not there."""
-    found: list[tuple[int, int, int] | None] = []
-    for each in files:
-        try:
-            stat = Path(each).stat()
-        except (OSError, ValueError):
-            found.append(None)
-        else:
-            found.append((stat.st_mtime_ns, stat.st_ino, stat.st_size))
-    return tuple(found)
+    try:
+        stat = Path(file).stat()
+    except (OSError, ValueError):
+        return None
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size

@@ -54,8 +54,7 @@ _WRITES_S: Final = 1.0
 
 
 class Scheduler:
-    """The loop. `touched` and `configured` wake it; `run` acts while `holds()`, the leader's lease, says so.
-    `experience` is a directory for what rounds saw and decided; empty: nowhere."""
+    """The loop: `touched` and `configured` wake it, `run` acts while this replica leads. `experience`: a directory."""
 
     def __init__(
         self,
@@ -217,15 +216,16 @@ class Scheduler:
             begun += self._loans.write(group)
             plan, self._made = self._made, None
             await self._notices.look(plan, group)
-            await self._experience.note(plan, configuration.parameters.interval_s)
+            self._experience.note(plan, configuration.parameters.interval_s)
             if tasks := [task for task in begun if task is not None]:
                 await asyncio.wait(tasks, timeout=_WRITES_S)
 
     async def _decide(self, configuration: Configuration) -> dict[Key, Target]:
-        fixed = configuration.profile == FIXED
-        epoch = self._epoch
+        fixed, epoch = configuration.profile == FIXED, self._epoch
         if not fixed and await self._profile.follow(configuration):
             self._snapshot = None
+        if epoch != self._epoch:
+            return {}
         changed, self._dirty = self._dirty, set()
         changed |= self._left_out.due
         await self._describe(changed if fixed else self._looked_at(changed, configuration), configuration)

@@ -3,12 +3,9 @@
 from pydantic import Field
 
 from elastic_tfjob.scheduling.parameters import ElasticParameters, Seconds, Stages, needs
-from elastic_tfjob.scheduling.profile import Step
-from elastic_tfjob.scheduling.profiles.dl2.allocate import LearnedSizes
-from elastic_tfjob.scheduling.profiles.dl2.weights import read
+from elastic_tfjob.scheduling.profiles.dl2.from_file import FromFile
 from elastic_tfjob.scheduling.stages.order.fifo import Fifo
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
-from elastic_tfjob.scheduling.toolkit.hull_rule import HullRule
 
 __all__ = ["Dl2Parameters"]
 
@@ -31,6 +28,4 @@ class Dl2Parameters(ElasticParameters):
         return (self.weights,) if self.weights else ()
 
     def stages(self) -> Stages:
-        network = read(self.weights)
-        step: Step = HullRule(instead_of=network) if isinstance(network, str) else LearnedSizes(network)
-        return Stages(Fifo(), (step,), needs("speed", "stop"), drifts=True)
+        return Stages(Fifo(), (FromFile(self.weights),), needs("speed", "stop"), drifts=True)

@@ -25,13 +25,12 @@ FURTHEST: Final = 3.0
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
     """The sizes of jobs of equal groups, PS by PS and in each worker by worker: the first is the minimum. `demand`:
-    what each holds; `within`: by size (row) the sizes that hold no more of anything."""
+    what each holds."""
 
     ps: tuple[int, ...]
     workers: tuple[int, ...]
     sizes: tuple[Counts, ...]
     demand: tuple[Resources, ...]
-    within: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +49,7 @@ def grid_of(spec: JobSpec) -> Grid:
     return _grid(spec.groups)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def _grid(groups: tuple[ReplicaGroup, ...]) -> Grid:
     spec = JobSpec("", 0.0, groups)
     ps, workers = (counts_between(*bounds(spec, type_)) for type_ in (PS, WORKER))
@@ -60,12 +59,16 @@ def _grid(groups: tuple[ReplicaGroup, ...]) -> Grid:
             size = dict(spec.minimum)
             size.update({type_: n for type_, n in ((PS, p), (WORKER, w)) if spec.group(type_) is not None})
             sizes.append(size)
-    demand = [spec.demand(size) for size in sizes]
-    held = np.array(demand, dtype=np.int64)
-    within = np.ones((len(sizes), len(sizes)), dtype=np.bool_)
+    return Grid(tuple(ps), tuple(workers), tuple(sizes), tuple(map(spec.demand, sizes)))
+
+
+def _within(grid: Grid) -> NDArray[np.bool_]:
+    """By size (row) the sizes that hold no more of anything. Not kept: of a job of 2,000 replicas it has 5 MB."""
+    held = np.array(grid.demand, dtype=np.int64)
+    within = np.ones((len(held), len(held)), dtype=np.bool_)
     for of_all in held.T:
         within &= of_all[None, :] <= of_all[:, None]
-    return Grid(tuple(ps), tuple(workers), tuple(sizes), tuple(demand), within)
+    return within
 
 
 def known_of(job: Job, total: Resources) -> Known:
@@ -89,7 +92,7 @@ def known_of(job: Job, total: Resources) -> Known:
     return Known(grid, one, *_of_sizes(spec.groups, rates.tobytes(), shares))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _of_sizes(
     groups: tuple[ReplicaGroup, ...], told: bytes, shares: tuple[float, ...]
 ) -> tuple[Floats, NDArray[np.bool_], tuple[int, ...]]:
@@ -98,7 +101,7 @@ def _of_sizes(
     grid = _grid(groups)
     p, w = np.array(grid.ps, dtype=np.float64), np.array(grid.workers, dtype=np.float64)
     known = np.frombuffer(told)
-    for_it = np.where(grid.within, known[None, :], 0.0).argmax(axis=1)
+    for_it = np.where(_within(grid), known[None, :], 0.0).argmax(axis=1)
     replicas = (p[:, None] + w[None, :]).ravel()[for_it].reshape(len(p), len(w))
     root = np.sqrt(known[for_it]).reshape(len(p), len(w))
     best = best_gains(root, replicas, p, w)
