@@ -47,6 +47,7 @@ def install(cluster: Cluster, operator: str, components: Sequence[str] = ()) -> 
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
+        "namespace": NAMESPACE,
         "resources": ["../../manifests/overlays/standalone"],
         "components": [f"../../manifests/components/{name}" for name in components],
         "images": [{"name": f"{names.registry()}/elastic-tfjob/operator", "newName": name, "newTag": tag}],
