@@ -125,3 +125,15 @@ class ElasticParameters(ProfileParameters):
             sample_points=self.sample_points,
             learns=True,
         )
+
+
+class TryingParameters(ElasticParameters):
+    """What profiles that go by speeds alone have in common."""
+
+    try_sizes: int = Field(
+        5,
+        ge=0,
+        le=MAX_ENTRIES,
+        description="while no job waits, sizes of a running job that are tried until its speed is known at so many; "
+        "needs a cooldown_s of 20 or more",
+    )

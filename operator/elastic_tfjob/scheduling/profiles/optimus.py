@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from elastic_tfjob.scheduling.parameters import ElasticParameters, Stages, needs
+from elastic_tfjob.scheduling.parameters import Stages, TryingParameters, needs
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
@@ -15,6 +15,7 @@ from elastic_tfjob.scheduling.stages.order.fifo import Fifo
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
 from elastic_tfjob.scheduling.toolkit.apply_sizes import apply_rows, candidates
 from elastic_tfjob.scheduling.toolkit.progressive_filling import Increments, OnFull, OpenIncrements, fill
+from elastic_tfjob.scheduling.toolkit.try_sizes import TrySizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class MarginalGain:
         return best
 
 
-class OptimusParameters(ElasticParameters):
+class OptimusParameters(TryingParameters):
     """Optimus: one PS or worker at a time to the job whose finish it brings nearest."""
 
     place: PlaceName = Field("even", description="which nodes replicas go to; count looks at totals only")
@@ -89,5 +90,5 @@ class OptimusParameters(ElasticParameters):
     repack: bool = Field(True, description="a resized job is placed anew as a whole")
 
     def stages(self) -> Stages:
-        steps = (MarginalGain(self.per_resource, self.on_full),)
+        steps = (MarginalGain(self.per_resource, self.on_full), TrySizes(self.try_sizes))
         return Stages(Fifo(), steps, needs("speed", "stop"), drifts=True)

@@ -2,10 +2,11 @@
 
 from pydantic import Field
 
-from elastic_tfjob.scheduling.parameters import ElasticParameters, Seconds, Stages, needs
+from elastic_tfjob.scheduling.parameters import Seconds, Stages, TryingParameters, needs
 from elastic_tfjob.scheduling.profiles.dl2.from_file import FromFile
 from elastic_tfjob.scheduling.stages.order.fifo import Fifo
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
+from elastic_tfjob.scheduling.toolkit.try_sizes import TrySizes
 
 __all__ = ["Dl2Parameters"]
 
@@ -13,7 +14,7 @@ SLOT_S = 300.0
 """DL2's testbed had slots of this length."""
 
 
-class Dl2Parameters(ElasticParameters):
+class Dl2Parameters(TryingParameters):
     """DL2: sizes by a learned policy; as `hull` where its weights cannot be used."""
 
     place: PlaceName = Field("even", description="which nodes replicas go to; count looks at totals only")
@@ -28,4 +29,4 @@ class Dl2Parameters(ElasticParameters):
         return (self.weights,) if self.weights else ()
 
     def stages(self) -> Stages:
-        return Stages(Fifo(), (FromFile(self.weights),), needs("speed", "stop"), drifts=True)
+        return Stages(Fifo(), (FromFile(self.weights), TrySizes(self.try_sizes)), needs("speed", "stop"), drifts=True)
