@@ -1,4 +1,4 @@
-"""Sizes that nobody measured are tried by profiles that go by speed: while nobody waits, one at a time, not for ever."""
+"""Sizes that nobody measured are tried by profiles that go by speed: while nobody waits, one at a time."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -84,3 +84,13 @@ def test_tries_are_counted() -> None:
     """So that a job which reports nothing is not resized for ever."""
     found = decided(running((1, 1), {(1, 1): 1.0}, memory={"tries": 2.0}))
     assert found.memory["j"] == {"tries": 3.0}
+
+
+def test_a_few_jobs_try_at_once_and_only_where_there_is_room() -> None:
+    known = {(1, 1): 1.0}
+    jobs = [replace(j, spec=replace(j.spec, key=f"j{k}")) for k in range(20) for j in [running((1, 1), known)]]
+    assert not decided(*jobs[:8]).changes, "8 workers hold all accelerators"
+    cluster = [node("n", gpus=64, cpus=64)]
+    found = plan("hull", cluster, jobs, now=NOW, **COOLDOWN)
+    assert len(found.changes) == 8
+    assert {as_reason(target.reason).code for target in found.changes.values()} == {"tries-size"}

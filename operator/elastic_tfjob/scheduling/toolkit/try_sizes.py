@@ -15,6 +15,8 @@ LEAST_COOLDOWN_S: Final = 20.0
 """So long a job has to keep a size for its speed to be measured; a profile that takes it away sooner tries nothing."""
 PAYS: Final = 3.0
 """A job tries a size if, as fast as it is now, it takes so many cooldowns more: what it finds out has to be of use."""
+AT_ONCE: Final = 8
+"""Sizes that are looked for room for in one round: of many jobs, the others are for the rounds that follow."""
 TRIES: Final = "tries"
 
 
@@ -31,10 +33,16 @@ class TrySizes:
     def __call__(self, round_: Round) -> None:
         if not self.sizes or round_.profile.cooldown_s < LEAST_COOLDOWN_S or next(iter(round_.waiting()), None):
             return
+        looked = 0
         for job in round_.running_in_order():
             size = self._next(job, round_)
-            if size is not None and round_.resize(job, size, Reason("tries-size")):
+            if size is None or not round_.room.fits_total(job.spec.demand(size).minus(job.spec.demand(job.counts))):
+                continue
+            if round_.resize(job, size, Reason("tries-size")):
                 round_.remember(job, TRIES, job.memory.get(TRIES, 0.0) + 1)
+            looked += 1
+            if looked == AT_ONCE:
+                return
 
     def _next(self, job: Job, round_: Round) -> Counts | None:
         """The size that it tries; None where it tries none."""
