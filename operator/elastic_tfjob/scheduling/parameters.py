@@ -135,5 +135,5 @@ class TryingParameters(ElasticParameters):
         ge=0,
         le=MAX_ENTRIES,
         description="while no job waits, sizes of a running job that are tried until its speed is known at so many; "
-        "needs a cooldown_s of 20 or more",
+        "needs a cooldown_s of 60 or more",
     )

@@ -15,7 +15,7 @@ from .build import job, node, plan, rates, servers, workers
 
 Seen = Mapping[tuple[int, int], float]
 NOW = 1000.0
-COOLDOWN = {"cooldown_s": 30.0}
+COOLDOWN = {"cooldown_s": 60.0}
 
 
 def running(size: tuple[int, int], seen: Seen, *, steps: float = 1e6, **more: Any) -> Job:
@@ -50,13 +50,13 @@ def test_a_worker_is_tried_then_a_ps_and_then_it_is_decided(profile: str) -> Non
 @pytest.mark.parametrize(
     ("changed", "settings"),
     [
-        ({"steps": 60.0}, {}),
+        ({"steps": 299.0}, {}),
         ({"rescaled_s": NOW - 10}, {}),
         ({"since_s": NOW - 10}, {}),
         ({"speed": rates(1.0)}, {}),
         ({"speed": None}, {}),
         ({"memory": {"tries": 5.0}}, {}),
-        ({}, {"cooldown_s": 10.0}),
+        ({}, {"cooldown_s": 50.0}),
         ({}, {"try_sizes": 0}),
         ({}, {"try_sizes": 1}),
     ],

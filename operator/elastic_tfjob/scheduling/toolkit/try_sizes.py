@@ -11,9 +11,11 @@ from elastic_tfjob.speed.optimus import OnlineSpeed
 
 __all__ = ["LEAST_COOLDOWN_S", "TrySizes"]
 
-LEAST_COOLDOWN_S: Final = 20.0
-"""So long a job has to keep a size for its speed to be measured; a profile that takes it away sooner tries nothing."""
-PAYS: Final = 3.0
+LEAST_COOLDOWN_S: Final = 60.0
+"""So long a job has to keep a size for its speed to be measured, and for what the start of a replica costs to be of no
+weight; a profile that takes it away sooner tries nothing. With 20 s, twelve jobs of some 120 s took half as long again
+(docs/benchmarks.md)."""
+PAYS: Final = 5.0
 """A job tries a size if, as fast as it is now, it takes so many cooldowns more: what it finds out has to be of use."""
 AT_ONCE: Final = 8
 """Sizes that are looked for room for in one round: of many jobs, the others are for the rounds that follow."""
