@@ -41,20 +41,26 @@ def deploy(config: str = "standard") -> Cluster:
 def install(cluster: Cluster, operator: str, components: Sequence[str] = ()) -> None:
     """Apply the overlay and `components`, with the operator's image by its hash, so that new sources mean a new pod."""
     cluster.load(operator, everywhere=True)
+    with step("installing the CRD and the operator (kustomize)"):
+        parts = [f"../../manifests/components/{name}" for name in components]
+        apply_overlay(cluster, "standalone", operator, components=parts)
+
+
+def apply_overlay(cluster: Cluster, overlay: str, operator: str, **more: object) -> None:
+    """Apply one of the overlays with this image of the operator, and what else a kustomization may say."""
     name, _, tag = operator.rpartition(":")
-    folder = kind.BUILD / "deploy"
+    folder = kind.BUILD / f"deploy-{overlay}"
     folder.mkdir(parents=True, exist_ok=True)
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "namespace": NAMESPACE,
-        "resources": ["../../manifests/overlays/standalone"],
-        "components": [f"../../manifests/components/{name}" for name in components],
+        "resources": [f"../../manifests/overlays/{overlay}"],
         "images": [{"name": f"{names.registry()}/elastic-tfjob/operator", "newName": name, "newTag": tag}],
+        **more,
     }
     (folder / "kustomization.yaml").write_text(json.dumps(kustomization, indent=1))  # JSON is YAML
-    with step("installing the CRD and the operator (kustomize)"):
-        cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", folder)
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", folder)
 
 
 def wait_ready(cluster: Cluster) -> None:

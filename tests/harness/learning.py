@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from harness import cluster as kind
-from harness import deploy, names
+from harness import deploy
 from harness.cluster import Cluster
 from harness.progress import step
 
@@ -42,23 +42,13 @@ def volume(cluster: Cluster) -> Path:
 @contextmanager
 def trainer(cluster: Cluster, operator: str, arguments: Sequence[str]) -> Iterator[None]:
     """The overlay `policy-trainer`, beside the operator on the control plane, with these arguments."""
-    name, _, tag = operator.rpartition(":")
-    folder = kind.BUILD / "deploy-trainer"
-    folder.mkdir(parents=True, exist_ok=True)
     pod = "/spec/tfReplicaSpecs/Worker/template/spec"
     there = [{"op": "add", "path": f"{pod}/{key}", "value": value} for key, value in deploy.ON_CONTROL_PLANE.items()]
     there.append({"op": "replace", "path": f"{pod}/containers/0/args", "value": list(arguments)})
-    kustomization = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": ["../../manifests/overlays/policy-trainer"],
-        "images": [{"name": f"{names.registry()}/elastic-tfjob/operator", "newName": name, "newTag": tag}],
-        "patches": [{"target": {"kind": "TFJob"}, "patch": json.dumps(there)}],
-    }
-    (folder / "kustomization.yaml").write_text(json.dumps(kustomization, indent=1))
+    patches = [{"target": {"kind": "TFJob"}, "patch": json.dumps(there)}]
     try:
         with step("starting the trainer of the policy"):
-            cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", folder)
+            deploy.apply_overlay(cluster, "policy-trainer", operator, patches=patches)
         yield
     finally:
         cluster.kubectl("-n", deploy.NAMESPACE, "delete", "tfjob", TRAINER, "--ignore-not-found")

@@ -64,13 +64,7 @@ def test_a_sample_is_admitted(installed: Path, sample: str) -> None:
 
 def test_the_component_for_the_proxy_adds_its_right(installed: Path, tmp_path: Path) -> None:
     """Only with it may the operator ask pods through the API server."""
-    overlay, component = (ROOT / "manifests" / part for part in ("overlays/standalone", "components/status-via-proxy"))
-    parts = {
-        "resources": [_relative(overlay, tmp_path)],
-        "components": [_relative(component, tmp_path)],
-        "namespace": "kubeflow",
-    }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(parts))
+    overlay = _with_component("status-via-proxy", tmp_path)
     dry_run(installed, "-k", str(tmp_path))
     for folder, has in ((overlay, False), (tmp_path, True)):
         built = yaml.safe_load_all(operators.kubectl(installed, "kustomize", str(folder)))
@@ -80,13 +74,7 @@ def test_the_component_for_the_proxy_adds_its_right(installed: Path, tmp_path: P
 
 def test_the_component_of_the_query_api_adds_its_rights_flags_and_service(installed: Path, tmp_path: Path) -> None:
     """It may ask who a token is of and what that user may, and nothing more."""
-    overlay, component = (ROOT / "manifests" / part for part in ("overlays/standalone", "components/query-api"))
-    parts = {
-        "resources": [_relative(overlay, tmp_path)],
-        "components": [_relative(component, tmp_path)],
-        "namespace": "kubeflow",
-    }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(parts))
+    overlay = _with_component("query-api", tmp_path)
     dry_run(installed, "--warnings-as-errors", "-k", str(tmp_path))
     builds = [
         [item for item in yaml.safe_load_all(operators.kubectl(installed, "kustomize", str(folder))) if item]
@@ -114,13 +102,7 @@ def test_the_component_of_the_query_api_adds_its_rights_flags_and_service(instal
 
 def test_the_component_of_learning_and_the_trainer_share_a_volume(installed: Path, tmp_path: Path) -> None:
     """Both are admitted where `restricted` is enforced, and write as one group."""
-    overlay, component = (ROOT / "manifests" / part for part in ("overlays/standalone", "components/learning"))
-    parts = {
-        "resources": [_relative(overlay, tmp_path)],
-        "components": [_relative(component, tmp_path)],
-        "namespace": "kubeflow",
-    }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(parts))
+    _with_component("learning", tmp_path)
     trainer = ROOT / "manifests" / "overlays" / TRAINER
     pods = []
     for folder in (tmp_path, trainer):
@@ -165,6 +147,18 @@ def test_another_lease_with_the_patch_of_the_docs(installed: Path, tmp_path: Pat
         args = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
         flag = "--leader-election-id="
         assert [each.removeprefix(flag) for each in args if each.startswith(flag)] == said
+
+
+def _with_component(name: str, folder: Path) -> Path:
+    """A kustomization in this folder, of the overlay `standalone`, which is given, and this component."""
+    overlay, component = (ROOT / "manifests" / part for part in ("overlays/standalone", f"components/{name}"))
+    parts = {
+        "resources": [_relative(overlay, folder)],
+        "components": [_relative(component, folder)],
+        "namespace": "kubeflow",
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(parts))
+    return overlay
 
 
 def _relative(target: Path, start: Path) -> str:

@@ -17,10 +17,10 @@ import numpy as np
 
 from elastic_tfjob.api.fields import Fields, cut
 from elastic_tfjob.api.limits import MAX_DURATION_S
-from elastic_tfjob.learning.episodes import Episode, draw
+from elastic_tfjob.learning.episodes import Episode
 from elastic_tfjob.learning.evolution import cost
 from elastic_tfjob.learning.recorded import LEAST_JOBS, Recorded, read_experience
-from elastic_tfjob.learning.training import Plan, State, begin, load, save, train
+from elastic_tfjob.learning.training import Drawn, Plan, State, begin, load, replace_file, save, train
 from elastic_tfjob.scheduling.profiles.dl2.network import Network
 from elastic_tfjob.scheduling.profiles.dl2.weights import as_bytes, read
 
@@ -77,25 +77,17 @@ class Update:
         )
 
 
-def drawn_of(plan: Plan) -> list[Episode]:
-    return [draw("select", k, plan.models) for k in range(plan.select)]
-
-
 class Mixed:
     """Recorded and drawn workloads in turn."""
 
     def __init__(self, recorded: Recorded, plan: Plan) -> None:
-        self._recorded, self._models = recorded, plan.models
+        self._recorded, self.drawn = recorded, Drawn(plan)
         self.held = [recorded.episode("held", k) for k in range(HELD_WORKLOADS)]
-        self.drawn = drawn_of(plan)
-
-    @property
-    def select(self) -> Sequence[Episode]:
         # What is handed over is judged on the held jobs: were it chosen on them, too, that would say little.
-        return [*(self._recorded.episode("train", -1 - k) for k in range(HELD_WORKLOADS)), *self.drawn]
+        self.select = [*(recorded.episode("train", -1 - k) for k in range(HELD_WORKLOADS)), *self.drawn.select]
 
     def train(self, number: int) -> Episode:
-        return draw("train", number, self._models) if number % 2 else self._recorded.episode("train", number)
+        return self.drawn.train(number) if number % 2 else self._recorded.episode("train", number)
 
 
 def follow(course: Course) -> Iterator[Update | None]:
@@ -138,13 +130,13 @@ def updated(course: Course, recorded: Recorded, number: int) -> Update:
     workloads = Mixed(recorded, plan)
     current = in_use(course)
     candidate = _trained(course, plan, current, workloads)
-    held, drawn = (_change(candidate, current, each) for each in (workloads.held, workloads.drawn))
+    held, drawn = (_change(candidate, current, each) for each in (workloads.held, workloads.drawn.select))
     better = held <= 0 and drawn <= TOLERATED and min(held, drawn) < 0
     update = _update(number, "accepted" if better else "refused", recorded, held, drawn)
     if better:
         said = {"plan": asdict(plan), "update": number, "jobs": len(recorded.jobs), "held": held, "drawn": drawn}
-        _hand_over(course.beside("before"), as_bytes(current, {"replaced_by_update": number}))
-        _hand_over(course.output, as_bytes(candidate, said))
+        replace_file(course.beside("before"), as_bytes(current, {"replaced_by_update": number}))
+        replace_file(course.output, as_bytes(candidate, said))
     course.beside("state").unlink(missing_ok=True)
     return update
 
@@ -159,7 +151,7 @@ def rolled_back(course: Course, newer: Recorded, number: int) -> Update | None:
     held = _change(before, current, [newer.episode("all", k) for k in range(HELD_WORKLOADS)])
     if held >= -WORSE:
         return None
-    drawn = _change(before, current, drawn_of(course.plan))
+    drawn = _change(before, current, Drawn(course.plan).select)
     os.replace(course.beside("before"), course.output)
     return _update(number, "rolled back", newer, held, drawn)
 
@@ -197,13 +189,6 @@ def _change(ours: Network, theirs: Network, episodes: Sequence[Episode]) -> floa
 
 def _update(number: int, outcome: Outcome, recorded: Recorded, held: float, drawn: float) -> Update:
     return Update(number, outcome, len(recorded.jobs), held, drawn, recorded.until_s, recorded.unreadable)
-
-
-def _hand_over(path: Path, content: bytes) -> None:
-    """The file is whole or the one from before: an operator may read it at any moment."""
-    beside = path.with_name(path.name + ".new")
-    beside.write_bytes(content)
-    os.replace(beside, path)
 
 
 def _noted(course: Course, update: Update) -> Update:

@@ -15,12 +15,13 @@ from typing import Final, Literal
 
 from elastic_tfjob.learning.episodes import Episode
 from elastic_tfjob.scheduling.experience import MOST_LINE_BYTES, Moment, Seen, of_line
-from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, Node, Placement, ReplicaGroup
+from elastic_tfjob.scheduling.resources import total_of
+from elastic_tfjob.scheduling.snapshot import WORKER, JobSpec, Node, Placement, ReplicaGroup, counts_of
 from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.speed_models.base import TrueSpeed
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.optimus import OnlineSpeed, believe
+from elastic_tfjob.speed.prediction import size_of
 
 __all__ = ["LEAST_JOBS", "Recorded", "read_experience", "recorded_of"]
 
@@ -57,12 +58,11 @@ class RecordedTrueSpeed:
     belief: OnlineSpeed
 
     def rate(self, placement: Placement) -> float:
-        return self.belief.steps_per_s({type_: len(names) for type_, names in placement.items()}) or 0.0
+        return self.belief.steps_per_s(counts_of(placement)) or 0.0
 
     def steps_per_s(self, counts: Mapping[str, int]) -> float | None:
-        size = counts.get(PS, 0), counts.get(WORKER, 0)
         fitted = self.belief.fit is not None and self.belief.fit.confident
-        return self.belief.steps_per_s(counts) if fitted or size in self.belief.measured else None
+        return self.belief.steps_per_s(counts) if fitted or size_of(counts) in self.belief.measured else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def recorded_of(lines: Iterable[str]) -> Recorded:
             newest[known] = seen
             speeds.setdefault(known, {}).update({(p, w): rate for p, w, rate in seen.speeds})
     nodes = _cluster(last)
-    total = _sum(nodes)
+    total = total_of(node.free for node in nodes)
     slot_s = max((last.slot_s if last is not None else 0.0) or SLOT_S, LEAST_SLOT_S)
     jobs: list[WorkloadJob] = []
     beliefs: dict[str, OnlineSpeed] = {}
@@ -172,7 +172,7 @@ def recorded_of(lines: Iterable[str]) -> Recorded:
             continue
         steps = min(seen.total_steps, LONGEST_SLOTS * slot_s * max(belief.measured.values()))
         job = WorkloadJob(f"{k}/{seen.job}", seen.arrival_s, _groups(seen), total_steps=steps, model=seen.model)
-        if _least(job.groups).within(total):
+        if JobSpec(job.key, job.submit_s, job.groups).minimum_demand.within(total):
             jobs.append(job)
             beliefs[job.key] = belief
     return Recorded(
@@ -200,21 +200,7 @@ def _groups(seen: Seen) -> tuple[ReplicaGroup, ...]:
     )
 
 
-def _least(groups: Iterable[ReplicaGroup]) -> Resources:
-    found = Resources()
-    for group in groups:
-        found = found.plus(group.request.times(group.minimum))
-    return found
-
-
 def _cluster(moment: Moment | None) -> tuple[Node, ...]:
     kinds = moment.nodes if moment is not None else ()
     frees = list(islice((free for free, number in kinds for _ in range(number)), MOST_NODES))
     return tuple(Node(f"node-{k:05}", free, free) for k, free in enumerate(frees))
-
-
-def _sum(nodes: Iterable[Node]) -> Resources:
-    found = Resources()
-    for node in nodes:
-        found = found.plus(node.free)
-    return found

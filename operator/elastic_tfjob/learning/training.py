@@ -20,7 +20,7 @@ from elastic_tfjob.learning.evolution import Strategy, cost, step
 from elastic_tfjob.learning.supervision import examples_of, fit
 from elastic_tfjob.scheduling.profiles.dl2.network import Floats, Network, flat, greedy, of_flat
 
-__all__ = ["Drawn", "Plan", "State", "Workloads", "begin", "compare", "load", "save", "train", "units_of"]
+__all__ = ["Drawn", "Plan", "State", "Workloads", "begin", "compare", "load", "replace_file", "save", "train"]
 
 UNITS: Final = 16
 SPREAD: Final = 0.3
@@ -87,18 +87,14 @@ class Drawn:
         return draw("train", number, self._models)
 
 
-def units_of(network: Network) -> int:
-    return len(network.hidden_bias)
-
-
 def begin(plan: Plan, network: Network | None = None, workloads: Workloads | None = None) -> State:
     """With this network; without, with the greedy one, or one that learned from the teacher. Raises ValueError for a
     network of another number of hidden units than are trained here."""
     losses = list[float]()
     if network is None:
         network = greedy(UNITS, SPREAD, plan.seed)
-    elif units_of(network) != UNITS:
-        raise ValueError(f"weights of {units_of(network)} hidden units; only those of {UNITS} can be trained")
+    elif (units := len(network.hidden_bias)) != UNITS:
+        raise ValueError(f"weights of {units} hidden units; only those of {UNITS} can be trained")
     if plan.teacher:
         untaught = replace(network, size_skip=0 * network.size_skip, output_bias=0 * network.output_bias)
         episodes = [draw("train", plan.train + k, plan.models) for k in range(plan.lessons)]
@@ -158,8 +154,13 @@ def save(state: State, path: Path) -> None:
         "losses": state.losses,
     }
     np.savez(file, said=np.array(json.dumps(said)), weights=state.weights, drift=state.drift, best=state.best)
+    replace_file(path, file.getvalue())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """The file is whole or the one from before: others may read it at any moment."""
     beside = path.with_name(path.name + ".new")
-    beside.write_bytes(file.getvalue())
+    beside.write_bytes(content)
     os.replace(beside, path)
 
 

@@ -6,7 +6,7 @@ from math import inf, isfinite
 from typing import Final
 
 from elastic_tfjob.scheduling.forecasts import prediction_of, work_left
-from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.resources import Resources, total_of
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, Node, Snapshot
 from elastic_tfjob.speed.prediction import Prediction, Source
 
@@ -85,10 +85,7 @@ def sizes(spec: JobSpec) -> list[Counts]:
 
 def capacity(nodes: Mapping[str, Node]) -> Resources:
     """What all nodes have, together."""
-    total = Resources()
-    for node in nodes.values():
-        total = total.plus(node.capacity)
-    return total
+    return total_of(node.capacity for node in nodes.values())
 
 
 def _beyond(spec: JobSpec, known: Prediction, left: float, time_left: float) -> tuple[Counts, Source] | None:

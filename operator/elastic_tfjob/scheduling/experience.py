@@ -25,7 +25,8 @@ from elastic_tfjob.api.limits import (
 )
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, ReplicaGroup, counts_of
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, ReplicaGroup, counts_of
+from elastic_tfjob.scheduling.toolkit.hull_rule import bounds
 from elastic_tfjob.speed.optimus import OnlineSpeed
 from elastic_tfjob.speed.sizes import known_sizes
 
@@ -129,14 +130,9 @@ def _speeds(job: Job) -> Iterable[tuple[int, int, float]]:
         return islice(((p, w, rate) for (p, w), rate in speed.measured.items()), MAX_ENTRIES)
     if speed is None or job.spec.group(WORKER) is None:
         return ()
-    found = known_sizes(speed, _bounds(job.spec, PS), _bounds(job.spec, WORKER))
+    found = known_sizes(speed, bounds(job.spec, PS), bounds(job.spec, WORKER))
     rows = zip(found.ps.tolist(), found.workers.tolist(), found.steps_per_s.tolist(), strict=True)
     return islice(rows, MAX_ENTRIES)
-
-
-def _bounds(spec: JobSpec, type_: str) -> tuple[int, int]:
-    group = spec.group(type_)
-    return (0, 0) if group is None else (group.minimum, group.maximum)
 
 
 def of_line(line: str) -> Moment:

@@ -13,7 +13,7 @@ from elastic_tfjob.scheduling.admission import Admission
 from elastic_tfjob.scheduling.by_resource import ByResource
 from elastic_tfjob.scheduling.nodes import mean_allocated, merged, usable_nodes
 from elastic_tfjob.scheduling.placements import replicas_per_node
-from elastic_tfjob.scheduling.resources import NOTHING, Resources, maximal
+from elastic_tfjob.scheduling.resources import NOTHING, Resources, maximal, total_of
 from elastic_tfjob.scheduling.snapshot import (
     AS_REQUESTED,
     PS,
@@ -55,10 +55,7 @@ class FreeCapacity:
         self.accelerators = [node.free.accelerators for node in nodes]
         self.pods = [node.free.pods for node in nodes]
         self.storage = [node.free.storage for node in nodes]
-        total = NOTHING
-        for node in nodes:
-            total = total.plus(node.free)
-        self.total = total
+        total = self.total = total_of(self.usable)
         self.ps = [0] * len(nodes)
         """Parameter servers of our jobs per node, for placements that keep them apart."""
         for name in held.keys() & self.index.keys():

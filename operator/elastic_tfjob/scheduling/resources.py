@@ -1,6 +1,6 @@
 """Resource vectors: what a node has and what a replica asks for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -60,6 +60,14 @@ class Resources(NamedTuple):
 
 
 NOTHING = Resources()
+
+
+def total_of(amounts: Iterable[Resources]) -> Resources:
+    """Their sum."""
+    total = NOTHING
+    for amount in amounts:
+        total = total.plus(amount)
+    return total
 
 
 def maximal(vectors: Sequence[Resources]) -> list[Resources]:

@@ -45,13 +45,14 @@ class ExperienceLog:
     def note(self, plan: Plan | None, interval_s: float) -> None:
         """Write what this plan saw and decided, if a line is due: each slot, and soon after a job has come. Nobody
         waits for it, and while one is being written there is no other."""
-        if self._path is None or plan is None or self._writing:
+        now = time.monotonic()
+        passed_s = now - self._written_at
+        if self._path is None or plan is None or self._writing or passed_s < SPACING_S:
             return
-        now, jobs = time.monotonic(), frozenset(plan.snapshot.jobs)
-        due_s = SPACING_S if jobs - self._known else max(SPACING_S, interval_s or SLOT_S)
-        if not jobs or now - self._written_at < due_s:
+        jobs = plan.snapshot.jobs
+        if not jobs or (passed_s < (interval_s or SLOT_S) and jobs.keys() <= self._known):
             return
-        self._written_at, self._known, self._writing = now, jobs, True
+        self._written_at, self._known, self._writing = now, frozenset(jobs), True
         on_volume(partial(_append, self._path, plan, interval_s)).add_done_callback(self._written)
 
     def _written(self, future: asyncio.Future[None]) -> None:

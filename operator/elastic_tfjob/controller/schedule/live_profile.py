@@ -1,4 +1,4 @@
-"""The profile that decides now: that of the configuration, made anew where a file that it reads has changed."""
+"""The profile that decides now: that of the configuration, whose steps read a file anew where it has changed."""
 
 import asyncio
 import time
@@ -25,8 +25,6 @@ WAIT_S: Final = 1.0
 """So long a round waits for them, when they are looked at for the first time."""
 
 Stamps = tuple[tuple[int, int, int] | None, ...]
-Look = tuple[Stamps, Profile] | None
-"""What came of a look: None where nothing has changed."""
 
 
 class LiveProfile:
@@ -35,7 +33,7 @@ class LiveProfile:
     def __init__(self) -> None:
         self._made: tuple[Configuration, Profile] | None = None
         self._stamps: Stamps | None = None
-        self._looking: tuple[Configuration, asyncio.Future[Look]] | None = None
+        self._looking: tuple[Profile, asyncio.Future[Stamps]] | None = None
         self._looked_at = float("-inf")
 
     def of(self, configuration: Configuration) -> Profile:
@@ -53,28 +51,25 @@ class LiveProfile:
         files = configuration.parameters.files
         if not files:
             return False
-        self.of(configuration)
-        first = self._stamps is None
+        profile, before = self.of(configuration), self._stamps
         if self._looking is None:
-            if not first and time.monotonic() - self._looked_at < LOOK_S:
+            if before is not None and time.monotonic() - self._looked_at < LOOK_S:
                 return False
             self._looked_at = time.monotonic()
-            self._looking = configuration, on_volume(partial(_look, configuration, files, self._stamps))
+            self._looking = profile, on_volume(partial(_read, profile, files, before))
             await asyncio.wait([self._looking[1]], timeout=WAIT_S)
-        asked, future = self._looking
+        read, future = self._looking
         if not future.done():
             return False
         self._looking = None
         if (error := future.exception()) is not None:
             log.warning("files of the profile not read", files=files, error=excerpt(error))
             return False
-        found = future.result()
-        if found is None or asked is not configuration:
+        if read is not profile or future.result() == before:
             return False
-        self._stamps, profile = found
-        self._made = configuration, profile
+        self._stamps = future.result()
         log.info("read the files of the profile", profile=configuration.profile, files=files)
-        return not first
+        return before is not None
 
 
 def _made(configuration: Configuration) -> Profile:
@@ -82,15 +77,14 @@ def _made(configuration: Configuration) -> Profile:
     return replace(build(configuration.profile, configuration.parameters), repack=False)
 
 
-def _look(configuration: Configuration, files: tuple[str, ...], before: Stamps | None) -> Look:
+def _read(profile: Profile, files: tuple[str, ...], before: Stamps | None) -> Stamps:
+    """Have the steps read what is another than before; what tells it from others."""
     stamps = tuple(map(_stamp, files))
-    if stamps == before:
-        return None
-    profile = _made(configuration)
-    for step in profile.steps:
-        if isinstance(step, Reads):
-            step.read()
-    return stamps, profile
+    if stamps != before:
+        for step in profile.steps:
+            if isinstance(step, Reads):
+                step.read()
+    return stamps
 
 
 def _stamp(file: str) -> tuple[int, int, int] | None:

@@ -4,7 +4,7 @@ what jobs share."""
 from collections.abc import Iterable, Mapping, Set
 
 from elastic_tfjob.scheduling.free_capacity import FreeCapacity
-from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.scheduling.resources import NOTHING, Resources, total_of
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node
 
@@ -50,9 +50,8 @@ class Constrained:
         """The nodes where none of the Snapshot's jobs may run, and what these have for jobs. Looked for anew where the
         nodes are others, or the kinds of constraints."""
         if self._nodes is not room.nodes:
-            self._nodes, self._outside, self._has = room.nodes, self._find_outside(room), NOTHING
-            for i in self._outside:
-                self._has = self._has.plus(room.usable[i])
+            self._nodes, self._outside = room.nodes, self._find_outside(room)
+            self._has = total_of(room.usable[i] for i in self._outside)
         return self._outside, self._has
 
     def _find_outside(self, room: FreeCapacity) -> Set[int]:

@@ -1,6 +1,5 @@
 """Sizes whose speed nobody knows are tried, so that a policy which goes by speed has something to go by."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,6 +7,7 @@ from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
 from elastic_tfjob.speed.optimus import OnlineSpeed
+from elastic_tfjob.speed.prediction import size_of
 
 __all__ = ["LEAST_COOLDOWN_S", "TrySizes"]
 
@@ -52,7 +52,7 @@ class TrySizes:
         if job.spec.key in round_.changes or not job.spec.elastic or not isinstance(speed, OnlineSpeed):
             return None
         fitted = speed.fit is not None and speed.fit.confident
-        at = _size(job.counts)
+        at = size_of(job.counts)
         if fitted or at not in speed.measured or len(speed.measured) >= self.sizes:
             return None
         left_s = job.remaining_s(now)
@@ -62,11 +62,7 @@ class TrySizes:
         if left_s is None or left_s < PAYS * profile.cooldown_s:
             return None
         more = (_one_more(job, type_) for type_ in (WORKER, PS))
-        return next((size for size in more if size is not None and _size(size) not in speed.measured), None)
-
-
-def _size(counts: Mapping[str, int]) -> tuple[int, int]:
-    return counts.get(PS, 0), counts.get(WORKER, 0)
+        return next((size for size in more if size is not None and size_of(size) not in speed.measured), None)
 
 
 def _one_more(job: Job, type_: str) -> Counts | None:

@@ -8,7 +8,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -54,9 +54,12 @@ def as_bytes(network: Network, trained: Mapping[str, Any]) -> bytes:
 def read(path: str) -> Network | str:
     """The network of this file (empty: the one that is shipped), or why there is none."""
     try:
-        stat = Path(path).stat() if path else None
-        stamp = None if stat is None else (stat.st_mtime_ns, stat.st_ino, stat.st_size)
-        return _read(path, stamp)
+        if not path:
+            return _shipped()
+        if Path(path).exists() and not Path(path).is_file():
+            raise WeightsError("is no file")
+        with Path(path).open("rb") as file:
+            return parse(file.read(MOST_BYTES + 1))
     except WeightsError as error:
         return cut(f"{path or SHIPPED}: {error}")
     except OSError as error:
@@ -65,16 +68,9 @@ def read(path: str) -> Network | str:
         return cut(f"no file has the path {path!r} ({error})")
 
 
-@lru_cache(maxsize=16)
-def _read(path: str, stamp: tuple[int, int, int] | None) -> Network:
-    """`stamp` tells a file's content from that of another time."""
-    del stamp
-    if not path:
-        return parse(resources.files(__package__).joinpath(SHIPPED).read_bytes())
-    if not Path(path).is_file():
-        raise WeightsError("is no file")
-    with Path(path).open("rb") as file:
-        return parse(file.read(MOST_BYTES + 1))
+@cache
+def _shipped() -> Network:
+    return parse(resources.files(__package__).joinpath(SHIPPED).read_bytes())
 
 
 def parse(content: bytes) -> Network:

@@ -7,7 +7,7 @@ from elastic_tfjob.scheduling.placements import lacking
 from elastic_tfjob.scheduling.plan import BEHIND
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
 from elastic_tfjob.scheduling.reasons import Reason
-from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.scheduling.resources import NOTHING, Resources, total_of
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import WORKER, Counts, Job, JobSpec, Placement, counts_of
 from elastic_tfjob.scheduling.toolkit.refusal import lacks
@@ -143,7 +143,5 @@ def ever_fits(round_: Round, spec: JobSpec) -> bool:
     """Whether the totals of the nodes where it may run hold the job's minimum."""
     room = round_.room
     allowed = room.allowed(spec)
-    total = NOTHING
-    for i in range(len(room.nodes)) if allowed is None else sorted(allowed):
-        total = total.plus(room.usable[i])
+    total = total_of(room.usable if allowed is None else (room.usable[i] for i in allowed))
     return spec.demand(spec.minimum).within(total)
