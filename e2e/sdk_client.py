@@ -25,7 +25,8 @@ NAME = "from-sdk"
 
 
 def replicas(count: int, image: str) -> KubeflowOrgV1ReplicaSpec:
-    container = V1Container(name="tensorflow", image=image, command=["sh", "-c", "echo hello from $HOSTNAME; sleep 5"])
+    # Long enough that a busy operator sees them run.
+    container = V1Container(name="tensorflow", image=image, command=["sh", "-c", "echo hello from $HOSTNAME; sleep 30"])
     template = V1PodTemplateSpec(spec=V1PodSpec(containers=[container]))
     return KubeflowOrgV1ReplicaSpec(replicas=count, restart_policy="Never", template=template)
 
@@ -43,7 +44,7 @@ def main() -> None:
         ),
     )
     client.create_job(job)
-    finished = client.wait_for_job_conditions(NAME, timeout=240, polling_interval=2)
+    finished = client.wait_for_job_conditions(NAME, timeout=400, polling_interval=2)
     assert client.is_job_succeeded(NAME), finished.status
     assert [c.type for c in finished.status.conditions] == ["Created", "Running", "Succeeded"], finished.status
     assert {job.metadata.name for job in client.list_jobs()} == {NAME}

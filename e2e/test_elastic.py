@@ -86,7 +86,7 @@ def finished(jobs: Jobs, name: str, lines: Lines, seconds: float = 600) -> Line:
     """The last line of the job, once it has succeeded."""
     jobs.wait_for(name, "Succeeded", seconds)
     last = lines.seen[-1].content["steps"]
-    until(lambda: lines.last_step() == last, 20, lambda: f"the last line is of step {lines.last_step()}")
+    until(lambda: lines.last_step() == last, 120, lambda: f"the last line is of step {lines.last_step()}")
     return lines.seen[-1]
 
 
@@ -101,15 +101,13 @@ def test_grows_and_shrinks_without_losing_a_step(jobs: Jobs) -> None:
         settled(jobs, "digits", Worker=1, PS=2)
         assert jobs.pods("digits")["digits-chief-0"]["metadata"]["uid"] == chief  # the same pod all the time
         left = ["digits-chief-0", "digits-ps-0", "digits-ps-1", "digits-worker-0"]
-        until(lambda: sorted(jobs.pods("digits")) == left, 60, lambda: f"there are {sorted(jobs.pods('digits'))}")
+        until(lambda: sorted(jobs.pods("digits")) == left, 120, lambda: f"there are {sorted(jobs.pods('digits'))}")
         last = finished(jobs, "digits", lines)
     assert last.content["accuracy"] >= 0.95
     assert lost_steps(lines) == 0
     history = state(jobs, "digits")["history"]
     assert [(each["mode"], each["lost_steps"]) for each in history[-2:]] == [("overlap", 0)] * 2
-    told = jobs.kubectl("describe", "tfjob", "digits")
-    assert "Rescaled" in told
-    assert "lost" in told
+    jobs.wait_for_words("digits", "Rescaled", "lost")
 
 
 def test_without_a_launcher_the_pods_are_made_anew(jobs: Jobs) -> None:
@@ -143,16 +141,17 @@ def test_a_program_without_our_hooks_is_made_anew_at_once(jobs: Jobs) -> None:
     with Lines(jobs.cluster, jobs.namespace, "monitored-worker-0") as lines:
         wait_for_step(lines, 500, 400)
         ask(jobs, "monitored", workers=2)
-        now = settled(jobs, "monitored", seconds=120, Worker=2)
+        now = settled(jobs, "monitored", Worker=2)
         assert now["history"][-1]["mode"] == "recreate"
         until(
             lambda: jobs.conditions("monitored")[-1] == "Running",
-            30,
+            120,
             lambda: f"the job runs, but is {jobs.conditions('monitored')}",
         )
-        wait_for_step(lines, lines.last_step() + 100, 120)
-        assert programs(lines)[-1][0].resumed_at > 0  # from its own checkpoint
-    assert "ElasticCheckpoint" in jobs.describe("monitored")  # why it was stopped
+        # From its own checkpoint; what the program before has said last may come late.
+        until(lambda: programs(lines)[-1][0].resumed_at > 0, 300, lambda: f"not resumed: {lines.seen[-1]}")
+        wait_for_step(lines, lines.last_step() + 100, 300)
+    jobs.wait_for_words("monitored", "ElasticCheckpoint")  # why it was stopped
 
 
 def test_an_edit_of_the_replicas_rescales_an_elastic_job(jobs: Jobs) -> None:
@@ -179,8 +178,15 @@ def test_cpu_is_adjusted_in_place(jobs: Jobs) -> None:
         found = [pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] for pod in pods]
         return [int(1000 * parse_quantity(each)) for each in found]
 
-    lent = limits()
-    assert 200 not in lent
+    lent: list[int] = []
+
+    def rests() -> bool:
+        """All are lent some, and it was as much at the look before: CPU may come to a pod after it runs."""
+        before = lent.copy()
+        lent[:] = limits()
+        return 200 not in lent and lent == before
+
+    until(rests, 120, lambda: f"limits are {lent}")
     other = sleepers("other", Worker=1)
     other["metadata"]["annotations"] = {f"{PREFIX}placement": "auto"}
     pod = other["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
@@ -188,8 +194,8 @@ def test_cpu_is_adjusted_in_place(jobs: Jobs) -> None:
     pod["containers"][0]["resources"] = {"requests": {"cpu": "300m"}}
     jobs.apply(other)
     jobs.wait_for("other", "Running")
-    assert sum(limits()) <= sum(lent) - 200
-    assert "CPUAdjusted" in jobs.describe("held")
+    until(lambda: sum(limits()) <= sum(lent) - 200, 120, lambda: f"of {lent} there are still {limits()}")
+    jobs.wait_for_words("held", "CPUAdjusted")
     statuses = [pod["status"]["containerStatuses"] for pod in jobs.pods("held").values()]
     assert all(each["restartCount"] == 0 for containers in statuses for each in containers)
 
@@ -203,5 +209,5 @@ def test_a_size_that_is_not_allowed_is_told_and_changes_nothing(jobs: Jobs, wron
     def told() -> str:
         return jobs.kubectl("describe", "tfjob", "asked")
 
-    until(lambda: "InvalidAnnotation" in told(), 30, lambda: "no event:\n" + told())
+    until(lambda: "InvalidAnnotation" in told(), 120, lambda: "no event:\n" + told())
     assert f"'{wrong}'" in told() or f": {wrong} is ignored" in told()

@@ -3,7 +3,7 @@
 import re
 
 from harness.deploy import kill_operator, operator_log, wait_ready
-from harness.jobs import Jobs, sleepers, until
+from harness.jobs import UNTIL_TOLD, Jobs, end, sleepers, until
 
 
 def test_a_job_that_cannot_be_scheduled_waits_and_says_why(jobs: Jobs) -> None:
@@ -16,7 +16,7 @@ def test_a_job_that_cannot_be_scheduled_waits_and_says_why(jobs: Jobs) -> None:
         """Of the job and of its pod: where a person looks."""
         return jobs.kubectl("describe", "tfjob", "huge") + jobs.kubectl("events", "--for=pod/huge-worker-0")
 
-    until(lambda: "Insufficient cpu" in events(), 60, lambda: "no event says why:\n" + events())
+    until(lambda: "Insufficient cpu" in events(), 180, lambda: "no event says why:\n" + events())
     assert jobs.conditions("huge") == ["Created"]
     # and it runs as soon as it can
     jobs.kubectl("delete", "tfjob", "huge")
@@ -27,10 +27,11 @@ def test_a_job_that_cannot_be_scheduled_waits_and_says_why(jobs: Jobs) -> None:
 
 def test_a_job_outlives_the_operators_pod(jobs: Jobs) -> None:
     """The operator's pod is deleted while a job runs; the job's end, which comes later, is still seen."""
-    jobs.apply(sleepers("calm", command="sleep 20", PS=1, Worker=2))
+    jobs.apply(sleepers("calm", command=UNTIL_TOLD, PS=1, Worker=2))
     jobs.wait_for("calm", "Running")
     before = {name: pod["metadata"]["uid"] for name, pod in jobs.pods("calm").items()}
     kill_operator(jobs.cluster)
+    end(jobs, "calm-worker-0")
     jobs.wait_for("calm", "Succeeded")
     after = {name: pod["metadata"]["uid"] for name, pod in jobs.pods("calm").items()}
     assert after.items() <= before.items()  # no pod was made anew
@@ -42,7 +43,7 @@ def test_a_failing_replica_fails_the_job_and_its_exit_code_is_told(jobs: Jobs) -
     job["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "Never"
     jobs.apply(job)
     jobs.wait_for("broken", "Failed")
-    assert "ExitedWithCode" in jobs.kubectl("describe", "tfjob", "broken")
+    jobs.wait_for_words("broken", "ExitedWithCode")
 
 
 def test_the_operators_role_is_enough(jobs: Jobs) -> None:

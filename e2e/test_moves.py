@@ -51,6 +51,6 @@ def test_a_worker_and_a_ps_move_and_leave_a_drained_node(jobs: Jobs) -> None:
     assert lost_steps(lines) == 0
     until(
         lambda: not jobs.get("poddisruptionbudgets")["items"],
-        60,
+        180,
         lambda: "the job has ended, and its budget is still there",
     )

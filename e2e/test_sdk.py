@@ -18,4 +18,4 @@ def test_the_training_client_creates_waits_reads_logs_and_deletes(jobs: Jobs) ->
         env={"KUBECONFIG": str(jobs.cluster.kubeconfig)},
     )
     assert "deleted" in said
-    until(lambda: not jobs.get("tfjobs")["items"], 30, lambda: "the job is still there")
+    until(lambda: not jobs.get("tfjobs")["items"], 120, lambda: "the job is still there")

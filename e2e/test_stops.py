@@ -7,7 +7,7 @@ import pytest
 
 from harness.cluster import Cluster
 from harness.deploy import NAMESPACE
-from harness.jobs import Jobs, sleepers, until
+from harness.jobs import UNTIL_TOLD, Jobs, end, sleepers, until
 from harness.training import PREFIX, Lines, wait_for_step
 
 from .test_elastic import elastic, finished, lost_steps, state
@@ -53,7 +53,7 @@ def test_preempted_and_resumed_without_losing_a_step(jobs: Jobs) -> None:
     jobs.apply(elastic(jobs, "digits", steps=8000, cpu_m=500, annotations=one_size))
     with Lines(jobs.cluster, jobs.namespace, "digits-chief-0") as lines:
         wait_for_step(lines, 200, 400)
-        urgent = sleepers("urgent", command="sleep 30", Worker=1)
+        urgent = sleepers("urgent", command=UNTIL_TOLD, Worker=1)
         urgent["metadata"]["annotations"] = {f"{PREFIX}placement": "auto"}
         pod = urgent["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
         pod["priorityClassName"] = "e2e-urgent"
@@ -61,19 +61,20 @@ def test_preempted_and_resumed_without_losing_a_step(jobs: Jobs) -> None:
         jobs.apply(urgent)
         until(
             lambda: state(jobs, "digits").get("phase") == "Waiting",
-            200,
+            400,
             lambda: f"digits was not stopped: {state(jobs, 'digits')}\n{jobs.describe('digits')}",
         )
-        assert reason(jobs, "digits") == "TFJobStopped"
+        until(lambda: reason(jobs, "digits") == "TFJobStopped", 60, lambda: jobs.describe("digits"))
+        jobs.wait_for("urgent", "Running", 400)
         stop = state(jobs, "digits")["stop"]
         assert (stop["lost"], stop["cause"]) == (0, "preempt")
         assert stop["saved"] >= 200
-        jobs.wait_for("urgent", "Succeeded", 200)
-        jobs.wait_for("digits", "Running", 300)
+        end(jobs, "urgent-worker-0")
+        jobs.wait_for("urgent", "Succeeded", 400)
+        jobs.wait_for("digits", "Running", 400)
         last = finished(jobs, "digits", lines)
     assert last.content["accuracy"] >= 0.95
     assert lost_steps(lines) == 0
-    told = jobs.describe("digits")
-    for event in ("Stopping", f"Stopped at step {stop['saved']}, no step is lost", f"Goes on at step {stop['saved']}"):
-        assert event in told, told
+    stopped, goes_on = f"Stopped at step {stop['saved']}, no step is lost", f"Goes on at step {stop['saved']}"
+    told = jobs.wait_for_words("digits", "Stopping", stopped, goes_on)
     assert "CheckpointMissed" not in told

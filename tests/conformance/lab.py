@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from conformance.manifest import NAME, Object, labels, owner
+from conformance.manifest import NAME, Object, labels, owner, tfjob
 from harness import operators
 from harness.api import Api, ApiError, events, pods, services, tfjobs
 
@@ -156,18 +156,26 @@ class Lab:
         found = await self.event_list()
         return {"event": wanted["event"] if wanted["event"] in found else found}
 
-    def counter(self, name: str) -> float:
-        """training_operator_jobs_<name>_total of this namespace; 0 where there is no such sample."""
+    async def expect_counts(self, **wanted: float) -> None:
+        """training_operator_jobs_<name>_total of this namespace come to be so, and stay so: what is counted is so a
+        moment after the status that it follows from."""
+        await self.until(self._counts, wanted)
+        await asyncio.sleep(1)
+        await self.until(self._counts, wanted)
+
+    async def _counts(self, wanted: Mapping[str, Any]) -> dict[str, float] | str:
+        """By name; 0 where there is no such sample."""
         assert self.metrics_url
-        text = operators.page(self.metrics_url)
-        assert text is not None, f"no metrics at {self.metrics_url}"
-        full = f"training_operator_jobs_{name}_total"
-        wanted = {"job_namespace": self.namespace, "framework": "tensorflow"}
+        text = await asyncio.to_thread(operators.page, self.metrics_url)
+        if text is None:
+            return f"no metrics at {self.metrics_url}"
+        found = {f"training_operator_jobs_{name}_total": 0.0 for name in wanted}
+        ours = {"job_namespace": self.namespace, "framework": "tensorflow"}
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                if sample.name == full and sample.labels == wanted:
-                    return sample.value
-        return 0.0
+                if sample.name in found and sample.labels == ours:
+                    found[sample.name] = sample.value
+        return dict(zip(wanted, found.values(), strict=True))
 
     # -- expectations
 
@@ -179,6 +187,7 @@ class Lab:
         last             (type, reason, message) of the last condition
         replicas         status.replicaStatuses
         started, completed   whether startTime, completionTime are set
+        deleting         whether it is being deleted, and waits for a finalizer
         gone             whether the job no longer exists
         """
         found: dict[str, Any] = {}
@@ -214,6 +223,21 @@ class Lab:
 
         await self.until(look, {"replaced": True})
 
+    async def expect_terminating(self, pod: str) -> None:
+        """The pod is being deleted, and waits for a finalizer."""
+
+        async def look(_: Mapping[str, Any]) -> dict[str, Any]:
+            return {"terminating": "deletionTimestamp" in (await self.pod(pod))["metadata"]}
+
+        await self.until(look, {"terminating": True})
+
+    async def noticed(self) -> None:
+        """The operator has seen all changes of jobs until now, which reach it in their order: it has made the pod of a
+        job that came after them. What becomes of pods reaches it on another way, and may be there before."""
+        later = self.named(f"later-{len(self.created)}")
+        await later.submit(tfjob(later.name, Worker=1))
+        await later.expect(pods="worker-0")
+
     async def until(self, look: Look, wanted: Mapping[str, Any]) -> None:
         """Wait until `look(wanted)` is `wanted`."""
         end = time.monotonic() + self.patience_s
@@ -223,22 +247,25 @@ class Lab:
 
     async def _job_view(self) -> dict[str, Any]:
         try:
-            status = (await self.job()).get("status") or {}
+            job = await self.job()
         except ApiError as error:
             if error.status != 404:
                 raise
             return {
                 "gone": True,
+                "deleting": None,
                 "conditions": None,
                 "last": None,
                 "replicas": None,
                 "started": None,
                 "completed": None,
             }
+        status = job.get("status") or {}
         conditions = status.get("conditions") or []
         last = conditions[-1] if conditions else None
         return {
             "gone": False,
+            "deleting": "deletionTimestamp" in job["metadata"],
             "conditions": " ".join(
                 c["type"] + ("" if c["status"] == "True" else f"={c['status']}") for c in conditions
             ),

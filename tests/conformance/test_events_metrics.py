@@ -116,11 +116,7 @@ async def test_counters(lab: Lab) -> None:
     await other.fail("worker-0")
     await lab.expect(completed=True)
     await other.stays(completed=True)
-    assert lab.counter("created") == 2
-    assert lab.counter("successful") == 1
-    assert lab.counter("failed") == 1
-    assert lab.counter("restarted") == 0
-    assert lab.counter("deleted") == 0
+    await lab.expect_counts(created=2, successful=1, failed=1, restarted=0, deleted=0)
 
 
 @case("H17b")
@@ -133,7 +129,7 @@ async def test_restarts_are_counted_once(lab: Lab) -> None:
     await lab.expect_replaced("worker-0", uid)
     await lab.run("worker-0")
     await lab.stays(conditions=RUNNING)
-    assert lab.counter("restarted") == 1
+    await lab.expect_counts(restarted=1)
 
 
 @case("H17c")
@@ -145,7 +141,7 @@ async def test_a_failure_is_counted_once(offline: Lab) -> None:
     await offline.fail("ps-0 worker-0")
     with offline.operated():
         await offline.stays(conditions="Created Failed", completed=True)
-        assert offline.counter("failed") == 1
+        await offline.expect_counts(failed=1)
 
 
 @case("H17d")
@@ -156,7 +152,7 @@ async def test_deletions_are_counted(lab: Lab) -> None:
     await lab.succeed("worker-0")
     await lab.expect(gone=True)
     await lab.expect_event("Normal", "SuccessfulDeleteJob", "Deleted job: job")
-    assert lab.counter("deleted") == 1
+    await lab.expect_counts(deleted=1)
 
 
 @case("H17e")
@@ -165,11 +161,11 @@ async def test_known_jobs_are_not_created_again(offline: Lab) -> None:
     await offline.submit(tfjob(Worker=1))
     with offline.operated():
         await offline.expect(pods="worker-0", conditions="Created")
-        assert offline.counter("created") == 1
+        await offline.expect_counts(created=1)
     with offline.operated():
         await offline.run("worker-0")
         await offline.expect(conditions=RUNNING)
-        assert offline.counter("created") == 0
+        await offline.expect_counts(created=0)
 
 
 @case("H25")
@@ -177,6 +173,7 @@ async def test_events_are_few(lab: Lab) -> None:
     """What is said once is not said again at every look: suspended, and each exit of a pod."""
     await lab.submit(tfjob(Worker=2, PS=1, policy={"suspend": True}))
     await lab.expect(conditions="Created Suspended")
+    await lab.expect_event("Normal", "TFJobSuspended", "TFJob job is suspended.")
     for i in range(3):
         await lab.api.merge(lab.path, {"metadata": {"annotations": {"look": str(i)}}})
         await lab.stays(0.5, conditions="Created Suspended")

@@ -1,6 +1,8 @@
 """C. Pods and services: how many, their names, labels, owners, and what of the template they carry."""
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 from conformance.lab import Lab, case
 from conformance.manifest import Object, container, labels, names, owner, replica, tfjob
@@ -48,6 +50,8 @@ async def test_the_rest_is_made(offline: Lab) -> None:
             last=("Running", "TFJobRunning", f"TFJob {offline.namespace}/job is running."),
             replicas={"PS": {}, "Worker": {"active": 1}},
         )
+        for made in ("ps-1", "worker-3"):
+            await offline.expect_event("Normal", "SuccessfulCreatePod", f"Created pod: job-{made}")
     created = sorted(message for _, reason, message in await offline.event_list() if reason == "SuccessfulCreatePod")
     assert created == ["Created pod: job-ps-1", "Created pod: job-worker-3"]
 
@@ -178,9 +182,12 @@ async def test_service_is_adopted(lab: Lab) -> None:
     await lab.expect(pods="worker-0 worker-1", services="worker-0 worker-1")
     await lab.run("worker-0 worker-1")
     await lab.expect(conditions="Created Running")
-    adopted = (await lab.service("worker-0"))["metadata"]
-    assert adopted["uid"] == uid
-    assert adopted["ownerReferences"] == [owner(job)]
+
+    async def look(_: Mapping[str, Any]) -> dict[str, Any]:
+        adopted = (await lab.service("worker-0"))["metadata"]
+        return {"uid": adopted["uid"], "owners": adopted.get("ownerReferences")}
+
+    await lab.until(look, {"uid": uid, "owners": [owner(job)]})
 
 
 @case("C18")
@@ -287,6 +294,7 @@ async def test_refused_pod(lab: Lab) -> None:
         if found := [event for event in await lab.event_list() if event[1] == "FailedCreatePod"]:
             break
         await asyncio.sleep(0.2)
+    assert found
     assert found[0][0] == "Warning"
     assert 'Unsupported value: "Sometimes"' in found[0][2]
     await lab.stays(pods="")

@@ -52,6 +52,7 @@ async def test_scaled_down_pods_end(lab: Lab, dynamic: bool, phase: str) -> None
     await lab.expect(conditions=RUNNING)
     await lab.scale("Worker", 1)
     await lab.expect(services="ps-0 worker-0")
+    await lab.expect_terminating("worker-1")
     if phase == "Failed":  # as the kubelet reports a container that ended by the signal
         await lab.fail("worker-1", code=143)
     await lab.stays(conditions=RUNNING, completed=False)
@@ -96,7 +97,7 @@ async def test_gap_is_not_filled(offline: Lab) -> None:
     """... and 3 is not made in passing."""
     await offline.given(tfjob(Worker=3), "worker-0 worker-1 worker-2 worker-4")
     with offline.operated():
-        await offline.expect(pods=names(worker=3), services=names(worker=3))
+        await offline.stays(pods=names(worker=3), services=names(worker=3))
         await offline.expect_event("Normal", "SuccessfulDeletePod", "Deleted pod: job-worker-4")
     assert ("Normal", "SuccessfulCreatePod", "Created pod: job-worker-3") not in await offline.event_list()
 
@@ -109,6 +110,7 @@ async def test_type_is_removed(lab: Lab) -> None:
     await lab.run("evaluator-0 worker-0")
     await lab.expect(conditions=RUNNING, replicas={"Evaluator": {"active": 1}, "Worker": {"active": 1}})
     await lab.change({"tfReplicaSpecs": {"Evaluator": None}})
+    await lab.noticed()
     await lab.stays(pods="evaluator-0 worker-0", services="evaluator-0 worker-0", conditions=RUNNING)
     await lab.fail("evaluator-0")
     await lab.stays(conditions=RUNNING, replicas={"Evaluator": {"active": 1}, "Worker": {"active": 1}})
@@ -138,6 +140,7 @@ async def test_deleted_job(lab: Lab) -> None:
     await lab.run("worker-0 worker-1")
     await lab.expect(conditions=RUNNING)
     await lab.api.delete(lab.path)
+    await lab.noticed()
     await lab.delete_pod("worker-1")
     await lab.stays(gone=True, pods="worker-0")
 
@@ -150,6 +153,7 @@ async def test_deleting_job(lab: Lab) -> None:
     await lab.run("worker-0 worker-1")
     await lab.expect(conditions=RUNNING)
     await lab.api.delete(lab.path)
+    await lab.noticed()
     await lab.delete_pod("worker-1")
     await lab.stays(pods="worker-0", conditions=RUNNING)
     await lab.api.merge(lab.path, {"metadata": {"finalizers": None}})
@@ -183,7 +187,13 @@ async def test_take_over(offline: Lab) -> None:
         await restarted.submit(tfjob("restarted", Worker=replica(1, "ExitCode")))
         everyone = names(chief=1, ps=1, worker=2)
         await training.expect(pods=everyone, services=everyone)
-        await waiting.expect(pods="ps-0 worker-0", services="ps-0 worker-0", conditions="Created")
+        await waiting.expect(
+            pods="ps-0 worker-0",
+            services="ps-0 worker-0",
+            conditions="Created",
+            replicas={"PS": {}, "Worker": {}},
+            started=True,
+        )
         await restarted.expect(pods="worker-0")
         await training.run(everyone)
         await training.expect(
@@ -235,6 +245,7 @@ async def test_long_name(lab: Lab) -> None:
         if events:
             break
         await asyncio.sleep(0.2)
+    assert events
     kind, _, message = events[0]
     assert kind == "Warning"
     assert "no more than 63 characters" in message or "must be no more than 63" in message

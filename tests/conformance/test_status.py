@@ -176,7 +176,7 @@ async def test_times(lab: Lab) -> None:
     await lab.expect(conditions=RUNNING)
     running = (await lab.job())["status"]["conditions"][-1]
     await lab.succeed("worker-0")
-    await lab.expect(conditions=SUCCEEDED)
+    await lab.expect(conditions=SUCCEEDED, started=True, completed=True)
     status = (await lab.job())["status"]
     assert status["conditions"][1] == running | {"status": "False"}
     times = [c[key] for c in status["conditions"] for key in ("lastUpdateTime", "lastTransitionTime")]

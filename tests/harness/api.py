@@ -26,6 +26,7 @@ Object = dict[str, Any]
 
 CORE = "/api/v1"
 NODES = f"{CORE}/nodes"
+_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 MERGE_PATCH = "application/merge-patch+json"
 
 
@@ -180,6 +181,16 @@ class Api:
         """Make a namespace that nobody else has, and return its name."""
         made = await self.create(f"{CORE}/namespaces", {"metadata": {"generateName": "test-"}})
         return str(made["metadata"]["name"])
+
+    async def allowed(
+        self, user: str, namespace: str, *, verb: str = "*", group: str = "*", resource: str = "*"
+    ) -> None:
+        """Wait until a user may do this in a namespace: the API server heeds a new RoleBinding only a moment later."""
+        asked = {"namespace": namespace, "verb": verb, "group": group, "resource": resource}
+        body = {"spec": {"user": user, "resourceAttributes": asked}}
+        async with asyncio.timeout(60):
+            while not (await self.create(_REVIEWS, body))["status"]["allowed"]:
+                await asyncio.sleep(0.1)
 
     async def items(self, collection: str, **params: str) -> tuple[list[Object], str]:
         """All objects of a collection, and the resourceVersion that a watch may start from."""

@@ -127,7 +127,7 @@ def _changes(cluster: Cluster, namespace: str, name: str, seen: Followed) -> Ite
             follower.start()
         seen.state = conditions[-1] if conditions else seen.state
         if seen.state in ("Succeeded", "Failed") and follower:
-            follower.join(timeout=15)  # to the last line of the log
+            follower.join(timeout=90)  # to the last line of the log
         yield job
         time.sleep(1)
 

@@ -53,6 +53,19 @@ class Jobs:
 
         until(reached, seconds, lambda: f"{name} is not {condition}:\n{self.describe(name)}")
 
+    def wait_for_words(self, name: str, *words: str, seconds: float = 120) -> str:
+        """Wait until `describe` has all these words, as of events, which are written a moment after what they tell of;
+        returns all that it says."""
+        told = ""
+
+        def reached() -> bool:
+            nonlocal told
+            told = self.describe(name)
+            return all(word in told for word in words)
+
+        until(reached, seconds, lambda: f"{name} does not tell {words}:\n{told}")
+        return told
+
     def describe(self, name: str) -> str:
         return self.kubectl("describe", "tfjob", name) + self.kubectl("get", "pods", "-o", "wide")
 
@@ -64,6 +77,15 @@ def until(reached: Callable[[], bool], seconds: float, problem: Callable[[], str
         if time.monotonic() > deadline:
             raise AssertionError(f"after {seconds:.0f} s {problem()}")
         time.sleep(1)
+
+
+UNTIL_TOLD = "until [ -e /tmp/over ]; do sleep 1; done"
+"""For `sleepers`: ends when the test says so (`end`), however long a busy machine takes to get there."""
+
+
+def end(jobs: Jobs, pod: str) -> None:
+    """Let the container of a pod that runs UNTIL_TOLD end well."""
+    jobs.kubectl("exec", pod, "--container=tensorflow", "--", "touch", "/tmp/over")
 
 
 def sleepers(name: str, command: str = "sleep 600", **replicas: int) -> Object:

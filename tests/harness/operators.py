@@ -310,7 +310,7 @@ def kubectl(kubeconfig: Path, *arguments: str, stdin: str | None = None) -> str:
 def page(url: str) -> str | None:
     """The page at `url`; None while nobody answers 200."""
     try:
-        with urllib.request.urlopen(url, timeout=5) as response:
+        with urllib.request.urlopen(url, timeout=30) as response:
             return str(response.read().decode())
     except urllib.error.HTTPError as error:
         error.close()

@@ -102,6 +102,30 @@ class Ledger:
                 lambda: all(conditions(self.jobs.get(name, {})).get("Running") == "True" for name in names)
             )
 
+    async def started(self, cases: Iterable[Case], within_s: float) -> None:
+        """Wait until a pod of each replica of these cases has been seen."""
+        expected = {(case.name, replica) for case in cases for replica in case.pods}
+        async with asyncio.timeout(within_s), self._changed:
+            await self._changed.wait_for(lambda: expected <= {key for key, uids in self.uids.items() if uids})
+
+
+async def cleaned(api: Api, ledger: Ledger, cases: Iterable[Case], within_s: float = 120) -> None:
+    """Wait until what the clean-up of finished jobs has to leave is all that is there, by the API server and by the
+    ledger; when that is not so in time, `check` says what is wrong."""
+    left = {(case.name, replica) for case in cases for replica in case.left}
+
+    async def there(collection: str) -> set[tuple[str, str]]:
+        return {replica_of(item) for item in (await api.items(collection))[0]}
+
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            while not (
+                {replica for replica, alive in ledger.alive.items() if alive} == left
+                and await there(pods(ledger.namespace)) == left
+                and await there(services(ledger.namespace)) == left
+            ):
+                await asyncio.sleep(0.2)
+
 
 async def check(api: Api, ledger: Ledger, cases: Iterable[Case]) -> None:
     """Every case ended as it must: none lost, none doubled, none wrongly failed, nothing left behind or missing."""

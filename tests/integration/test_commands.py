@@ -37,6 +37,8 @@ async def test_a_user_lists_explains_scales_and_suspends_with_their_own_rights(o
         )
         binding = ("rolebinding", "own", *in_mine, "--role=own", f"--serviceaccount={mine}:ann")
         await asyncio.to_thread(plane.kubectl, "create", *binding)
+        ann = f"system:serviceaccount:{mine}:ann"
+        await api.allowed(ann, mine, verb="patch", group="kubeflow.org", resource="tfjobs")
         config = await asyncio.to_thread(plane.service_account_kubeconfig, mine, "ann")
 
         async def ask(*words: str, code: int = 0, program: str = "elastic-tfjob") -> subprocess.CompletedProcess[str]:

@@ -30,7 +30,7 @@ async def client(plane: ControlPlane, folder: Path) -> AsyncIterator[Api]:
 
 
 async def until(api: Api, name: str, verdict: str) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         async for _, found in api.watch(tfjobs("default"), fieldSelector=f"metadata.name={name}"):
             if (found["metadata"].get("annotations") or {}).get(VERDICT) == verdict:
                 return
@@ -52,7 +52,7 @@ async def test_verdicts_are_written_and_told_once(own_plane: ControlPlane, tmp_p
             await api.create(tfjobs("default"), job("far", annotations=far, Worker=1))
             await until(api, "past", "missed")
             await until(api, "far", "unattainable")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while not (await told(api, "past") and await told(api, "far")):
                     await asyncio.sleep(0.5)
         async with operator_with_its_rights(own_plane, tmp_path):

@@ -25,9 +25,13 @@ async def test_a_closed_client_has_no_socket_left(own_plane: ControlPlane) -> No
     before = open_sockets()
     try:
         async with Api(own_plane.kubeconfig) as api:
-            await api.items(pods())
-            watching = asyncio.ensure_future(anext(api.watch(pods())))
-            await asyncio.sleep(1)
+            changes = api.watch(pods())
+            first = asyncio.ensure_future(anext(changes))
+            spec = {"containers": [{"name": "c", "image": "i"}]}
+            await api.create(pods("default"), {"metadata": {"name": "p"}, "spec": spec})
+            await first  # so the watch is there
+            watching = asyncio.ensure_future(anext(changes))
+            await asyncio.sleep(0.1)
             assert open_sockets() > before
             os.kill(apiserver, signal.SIGSTOP)
             watching.cancel()
@@ -91,7 +95,7 @@ class User:
 
     def end(self) -> list[str]:
         """What was unmade, in that order."""
-        said, _ = self._process.communicate(timeout=30)
+        said, _ = self._process.communicate(timeout=120)
         assert self._process.returncode == 0
         return [line.removeprefix("unmade ") for line in said.splitlines()]
 

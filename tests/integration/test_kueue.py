@@ -77,6 +77,13 @@ class Held:
             raise AssertionError(f"{name} has {found}, not {count} that are {phase}") from None
         return self.of(name)
 
+    async def stopping(self, name: str, count: int) -> None:
+        """Wait until so many pods of the job are being deleted."""
+        async with asyncio.timeout(_WITHIN_S), self.changed:
+            await self.changed.wait_for(
+                lambda: sum("deletionTimestamp" in pod["metadata"] for pod in self.of(name)) == count
+            )
+
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
@@ -139,12 +146,14 @@ def suspended(found: Object) -> bool:
     return bool(found["spec"].get("runPolicy", {}).get("suspend"))
 
 
-async def job_is(api: Api, name: str, what: Callable[[Object], Any], within_s: float = _WITHIN_S) -> Object:
-    """The job once `what` holds for it."""
+async def job_is(
+    api: Api, name: str, what: Callable[[Object], Any], within_s: float = _WITHIN_S, since: str = "0"
+) -> Object:
+    """The job once `what` holds for it, or has held since a version of all jobs."""
     seen: Object = {}
     try:
         async with asyncio.timeout(within_s):
-            async for _, seen in api.watch(tfjobs("default"), fieldSelector=f"metadata.name={name}"):
+            async for _, seen in api.watch(tfjobs("default"), since, fieldSelector=f"metadata.name={name}"):
                 if what(seen):
                     return seen
     except TimeoutError:
@@ -173,10 +182,15 @@ async def test_what_the_docs_show_is_admitted(plane: ControlPlane, tmp_path: Pat
     shown = re.findall(r"^    ```yaml\n(.*?)^    ```", (ROOT / "docs/kueue.md").read_text(), re.DOTALL | re.MULTILINE)
     queues, (mnist,) = (list(yaml.safe_load_all(textwrap.dedent(text))) for text in shown)
     async with cluster(plane, tmp_path, 1, queues) as api:
+        _, before = await api.items(tfjobs("default"))
         await apply(plane, mnist)
-        await job_is(api, "mnist", suspended)
+        await job_is(api, "mnist", suspended, since=before)  # which it may be no more by now
         await job_is(api, "mnist", lambda found: not suspended(found))
-        (workload,) = (await api.items(f"{kueue.API}/namespaces/default/workloads"))[0]
+        uid = (await api.get(f"{tfjobs('default')}/mnist"))["metadata"]["uid"]
+        found = (await api.items(f"{kueue.API}/namespaces/default/workloads"))[0]  # of others, too, that just went
+        (workload,) = [
+            each for each in found if uid in [owner["uid"] for owner in each["metadata"].get("ownerReferences", ())]
+        ]
         admitted = {each["name"]: each["count"] for each in workload["status"]["admission"]["podSetAssignments"]}
         assert admitted == {"ps": 1, "worker": 8}
 
@@ -204,7 +218,7 @@ async def test_a_job_starts_when_it_is_admitted_and_never_has_more(plane: Contro
             free = queued("free", "team-a", PS=1, Worker=2)
             del free["metadata"]["labels"]
             await api.create(tfjobs("default"), free)
-            assert (await until(api, "free", lambda target: target["replicas"], _WITHIN_S))["replicas"]["Worker"] == 6
+            await until(api, "free", lambda target: target["replicas"].get("Worker") == 6, _WITHIN_S)
             await api.delete(f"{tfjobs('default')}/first")
             await held.until("second", 2)
             assert not suspended(await api.get(f"{tfjobs('default')}/second"))
@@ -226,15 +240,17 @@ async def test_an_evicted_job_saves_before_its_room_is_given_away_and_resumes(
             await api.create(tfjobs("default"), queued("low", "team-b", PS=1, Worker=2))
             for pod in await held.until("low", 3):
                 await api.merge(f"{pods('default')}/{pod['metadata']['name']}", {"metadata": {"finalizers": [SAVING]}})
+            active = {"PS": {"active": 1}, "Worker": {"active": 2}}
+            await job_is(api, "low", lambda found: found.get("status", {}).get("replicaStatuses") == active)
             high = queued("high", "team-b", Worker=2)
             high["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "urgent"
             await api.create(tfjobs("default"), high)
             evicted = await job_is(api, "low", lambda found: conditions(found).get("Suspended") == "True")
             assert suspended(evicted)
-            assert evicted["status"]["replicaStatuses"] == {"PS": {"active": 1}, "Worker": {"active": 2}}
+            assert evicted["status"]["replicaStatuses"] == active
+            await held.stopping("low", 3)
             await stays_without_pods(api, held, "high")
             assert len(held.of("low")) == 3
-            assert all(pod["metadata"].get("deletionTimestamp") for pod in held.of("low"))
             for pod in held.of("low"):
                 await api.merge(f"{pods('default')}/{pod['metadata']['name']}", {"metadata": {"finalizers": None}})
             await held.until("high", 2)

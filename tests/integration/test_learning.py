@@ -28,20 +28,26 @@ async def test_rounds_are_written_down_and_weights_that_are_missing_are_said(
 
     def moments() -> list[Moment]:
         file = experience / "experience.jsonl"
-        return [of_line(line) for line in file.read_text().splitlines()] if file.exists() else []
+        if not file.exists():
+            return []
+        whole, _, _ = file.read_text().rpartition("\n")  # the last line may be half written
+        return [of_line(line) for line in whole.splitlines()]
+
+    def has() -> list[object]:
+        return [seen.has for moment in moments()[-1:] for seen in moment.jobs if seen.job == "default/j"]
 
     async with (
         Api(own_plane.kubeconfig) as api,
         kwok.nodes(api, own_plane.kubeconfig, tmp_path, 2, cpu=4),
-        running("ours", own_plane.kubeconfig, tmp_path, arguments=arguments, identity=identity),
     ):
         await configure(api, profile="dl2", profiles={"dl2": {"weights": str(weights), "interval_s": 6}})
-        await api.create(tfjobs("default"), job("j", PS=1, Worker=2))
-        target = await until(api, "j", lambda target: target["replicas"])
-        assert "the learned policy cannot be used" in target["reason"]
-        async with asyncio.timeout(60):
-            while not any(seen.has for moment in moments() for seen in moment.jobs):
-                await asyncio.sleep(0.5)
+        async with running("ours", own_plane.kubeconfig, tmp_path, arguments=arguments, identity=identity):
+            await api.create(tfjobs("default"), job("j", PS=1, Worker=2))
+            target = await until(api, "j", lambda target: target["replicas"])
+            assert "the learned policy cannot be used" in target["reason"]
+            async with asyncio.timeout(120):
+                while has() != [{"PS": 1, "Worker": 2}]:
+                    await asyncio.sleep(0.5)
     found = [seen for moment in moments() for seen in moment.jobs if seen.job == "default/j"]
     assert found[0].gets == {"PS": 1, "Worker": 2}
     assert found[-1].has == {"PS": 1, "Worker": 2}

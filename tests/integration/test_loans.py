@@ -23,7 +23,7 @@ PROFILE = "fifo-backfill"
 OTHER_TAINT = {"key": "example.com/mine", "value": "x", "effect": "PreferNoSchedule"}
 
 pytestmark = [
-    pytest.mark.timeout(420),
+    pytest.mark.timeout(600),
     pytest.mark.parametrize(
         "own_plane", [{"scheduler": True, "controller_manager": True, "audit": True}], indirect=True
     ),
@@ -72,7 +72,7 @@ def loan_of(node: Object) -> tuple[str, bool]:
     return json.loads(text)["stage"] if text else "", any(taint["key"] == LOANED for taint in taints)
 
 
-async def node_is(api: Api, name: str, *stages: tuple[str, bool], within_s: float = 60) -> Object:
+async def node_is(api: Api, name: str, *stages: tuple[str, bool], within_s: float = 120) -> Object:
     """The node once its loan is one of these."""
     seen: Any = "nothing"
     try:
@@ -88,7 +88,7 @@ async def node_is(api: Api, name: str, *stages: tuple[str, bool], within_s: floa
 
 async def pod_is(api: Api, namespace: str, name: str, what: Callable[[Object], bool]) -> Object:
     """The pod once `what` holds for it."""
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(150):
         async for _, pod in api.watch(pods(namespace), fieldSelector=f"metadata.name={name}"):
             if what(pod):
                 return pod
@@ -145,7 +145,7 @@ async def test_a_node_is_lent_and_comes_back_whenever_the_operator_is_killed(
             assert target_of(await api.get(f"{tfjobs('default')}/stays"))["replicas"] == {}
             await api.create(pods("serving"), server("huge", "64"))
             counted = 'elastic_tfjob_pool_pending_pods{fit="nowhere",pool="inference"} 1.0'
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 while counted not in await asyncio.to_thread(operator.metrics):
                     await asyncio.sleep(0.2)
             # It was looked at, fits nowhere, and so recalls nothing.
@@ -174,7 +174,7 @@ async def test_what_others_do_to_a_lent_node_and_what_is_forbidden(own_plane: Co
         # It fits nowhere, so it waits and borrows all there is.
         await api.create(tfjobs("default"), loanable("large", cpu="9", Worker=1))
         async with operator_with_its_rights(own_plane, tmp_path):
-            async with asyncio.timeout(60):  # without the right nothing is lent, and all else goes on
+            async with asyncio.timeout(120):  # without the right nothing is lent, and all else goes on
                 async for _, event in api.watch(events("default"), fieldSelector="involvedObject.kind=Node"):
                     if event["reason"] == "LoansForbidden":
                         assert "apply the component loans" in event["message"]

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,9 +36,26 @@ def installed(share: Callable[..., Facts]) -> Path:
             plane.kubectl("create", "namespace", "kubeflow")
             plane.kubectl("create", "namespace", "restricted")
             plane.kubectl("label", "namespace", "restricted", f"{ENFORCE}=restricted")
+            _wait_enforced(plane)
             yield {"kubeconfig": str(plane.kubeconfig)}
 
     return Path(share("installed", make)["kubeconfig"])
+
+
+def _wait_enforced(plane: ControlPlane) -> None:
+    """Wait until the API server heeds the label, which takes it a moment."""
+    spec = {"containers": [{"name": "c", "image": "i"}]}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trial", "namespace": "restricted"}, "spec": spec}
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            dry_run(plane.kubeconfig, "-f", "-", stdin=json.dumps(body))
+        except CommandFailed as error:
+            if "violates PodSecurity" not in str(error):
+                raise
+            return
+        assert time.monotonic() < deadline, "the namespace does not enforce the standard"
+        time.sleep(0.2)
 
 
 def dry_run(kubeconfig: Path, *arguments: str, stdin: str | None = None) -> str:

@@ -23,10 +23,10 @@ from elastic_tfjob.runtime import protocol
 from harness import debian, monitoring, operators
 from harness.controlplane import Process, free_port
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("prometheus")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("prometheus")]
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 VARIABLES = {"namespace": "team", "tfjob": "digits", "datasource": "d", "__rate_interval": "1m"}
 
 
@@ -50,7 +50,7 @@ def configuration(operator: str, exporter: str) -> dict[str, Any]:
     ]
     pod = {"namespace": "team", "pod": "digits-chief-0", "tfjob": "digits", "replica_type": "chief"}
     return {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "global": {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "3s"},
         "rule_files": ["rules.yaml"],
         "scrape_configs": [
             {

@@ -22,7 +22,7 @@ from harness.kubelet import kubelet
 
 from .running import running
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 COMMAND = Path(sys.executable).parent / "elastic-tfjob"
 RUN = "6f1c0c3e-run"

@@ -57,6 +57,8 @@ async def test_a_token_shows_the_jobs_of_its_namespaces_from_leader_and_standby(
         for namespace in (mine, theirs):
             await api.create(tfjobs(namespace), tfjob("train", Worker=1))
         await asyncio.to_thread(_allow, own_plane, mine, "ann")
+        ann = f"system:serviceaccount:{mine}:ann"
+        await api.allowed(ann, mine, verb="list", group="kubeflow.org", resource="tfjobs")
         token = own_plane.kubectl("create", "token", "ann", f"--namespace={mine}").strip()
         ports = [free_port(), free_port()]
         elect = ["--leader-elect", "--leader-election-namespace=kubeflow", "--query-auth=token"]
@@ -70,7 +72,7 @@ async def test_a_token_shows_the_jobs_of_its_namespaces_from_leader_and_standby(
         ):
             for port in ports:
                 jobs = f"http://127.0.0.1:{port}/api/v1/jobs"
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(120):
                     while (await _ask(jobs, token))[0] == 503:  # nodes are read after it is ready
                         await asyncio.sleep(0.2)
                 status, answer = await _ask(jobs, token)

@@ -35,7 +35,7 @@ async def api(own_plane: ControlPlane) -> AsyncIterator[Api]:
         yield client
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("own_plane", [{"audit": True}], indirect=True)
 async def test_what_is_granted_is_used_and_nothing_else_is_asked_for(
     own_plane: ControlPlane, api: Api, tmp_path: Path
@@ -72,7 +72,7 @@ class _Work:
     async def until(self, verb: str, resource: str) -> None:
         """Wait until the operator has asked for something."""
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while f"{verb} {resource}" not in map(str, self.requests().asked):
                     await asyncio.sleep(0.3)
         except TimeoutError:
@@ -146,7 +146,7 @@ class _Work:
         await self.until("delete", f"podgroups.{group}")
 
     async def _running(self, namespace: str, name: str, count: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 found, _ = await self._api.items(
                     pods(namespace), labelSelector=f"training.kubeflow.org/job-name={name}"

@@ -27,7 +27,7 @@ async def test_waits_for_room_and_says_why(own_plane: ControlPlane, tmp_path: Pa
     ):
         await api.create(tfjobs("default"), tfjob("big", PS=replica, Worker=replica))
         told = ""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             async for _, event in api.watch(events("default"), fieldSelector="involvedObject.name=big"):
                 if event["reason"] == "Unschedulable":
                     told = event["message"]
@@ -35,8 +35,11 @@ async def test_waits_for_room_and_says_why(own_plane: ControlPlane, tmp_path: Pa
         assert "nodes available" in told
         assert event["type"] == "Warning"
         assert event["involvedObject"]["kind"] == "TFJob"
-        assert conditions(ledger.jobs["big"]) == {"Created": "True"}
+        assert conditions(await api.get(f"{tfjobs('default')}/big")) == {"Created": "True"}
+        async with asyncio.timeout(60):  # the ledger hears of pods on another way than of events
+            while set(ledger.uids) != {("big", "ps-0"), ("big", "worker-0")}:
+                await asyncio.sleep(0.1)
         made = {replica: list(uids) for replica, uids in ledger.uids.items()}
         async with kwok.nodes(api, own_plane.kubeconfig, tmp_path, 1):
-            await ledger.running(["big"], within_s=90)
+            await ledger.running(["big"], within_s=120)
         assert ledger.uids == made, "pods were made anew though the first ones only had to wait"

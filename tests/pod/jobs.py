@@ -88,7 +88,7 @@ class Job:
         self.while_prepared()
         until("all are ready still", self._ready, SLOW)
         prepared = time.monotonic()
-        meanwhile = self.chief.status["steps_per_s"]
+        meanwhile = self.chief.status["steps_per_s"] or 0.0  # not known at the first step
         self._command("switch", generation, mode)
         switch = until("it is decided", lambda: self._decided(generation), SLOW)
         assert switch["state"] == "committed", self.chief.status
@@ -107,8 +107,9 @@ class Job:
         return status
 
     def lines(self) -> list[dict[str, Any]]:
-        """What the chief has printed as JSON."""
-        return [json.loads(line) for line in self.chief.output.splitlines() if line.startswith("{")]
+        """What the chief has printed as JSON; of a line that it is writing not yet."""
+        lines = self.chief.output.splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
 
     def _ready(self) -> bool:
         """Whether all that the new size needs is prepared; fails with the output of a program that has died."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from elastic_tfjob.exporter.files import status
+from elastic_tfjob.runtime import protocol
 from elastic_tfjob.runtime.install import install
 
 T = TypeVar("T")
@@ -76,6 +77,19 @@ class Pod:
         return (self.directory / "output").read_text()
 
     @property
+    def log(self) -> str:
+        """What the launcher has noted so far."""
+        path = self.shared / "launcher.log"
+        return path.read_text() if path.exists() else ""
+
+    def heard(self, command: str) -> None:
+        """Wait until the launcher has read a command ("run 1"), and has looked again since: what it would have begun is
+        begun. It says something every few seconds, also where nothing changes."""
+        until(f"it has read {command!r}", lambda: f" command: {command} " in self.log)
+        since = time.time()
+        until("it looks again", lambda: (protocol.read(self.shared / protocol.LAUNCHER) or {}).get("at", 0.0) > since)
+
+    @property
     def started(self) -> subprocess.Popen[bytes]:
         """The launcher's process."""
         assert self.process is not None
@@ -88,12 +102,13 @@ class Pod:
         self.started.send_signal(number)
 
     def stop(self) -> None:
-        """Kill what is left: launcher, and the programs that its log names."""
+        """Kill what is left: launcher, and the programs that its log names. When this ends they have ended, and with
+        them the ports that they had."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait(60)
-        log = self.shared / "launcher.log"
-        for line in log.read_text().splitlines() if log.exists() else ():
+        killed = []
+        for line in self.log.splitlines():
             if " started as " in line:
                 pid = int(line.split(" started as ")[1].split(":")[0])
                 try:
@@ -103,3 +118,14 @@ class Pod:
                 if str(self.shared).encode() in environment:
                     with contextlib.suppress(ProcessLookupError):  # it may end meanwhile
                         os.killpg(pid, signal.SIGKILL)
+                        killed.append(pid)
+        until("all that was killed has ended", lambda: not any(map(lives, killed)))
+
+
+def lives(pid: int) -> bool:
+    """Whether a thread of this process is left; a zombie has none, and no files."""
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            if stat.read_text().rpartition(") ")[2][0] not in "ZX":
+                return True
+    return False

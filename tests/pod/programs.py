@@ -12,7 +12,7 @@ shared = Path(os.environ["ELASTIC_TFJOB_DIR"])
 folder = protocol.generation_directory(shared, generation)
 told = os.environ.get(f"TOLD_{generation}", "")
 if told == "no hello":
-    time.sleep(60)
+    time.sleep(600)
 protocol.write(folder / protocol.HELLO, {})
 if told == "crash":
     sys.exit(7)

@@ -109,8 +109,10 @@ def start(pod: Pod) -> dict[str, Any]:
     return (protocol.read(pod.shared / protocol.LAUNCHER) or {}).get("start") or {"way": None, "why": None}
 
 
-def log(pod: Pod) -> str:
-    return (pod.shared / "launcher.log").read_text()
+def interpreters(pod: Pod, package: str = "slow") -> list[int]:
+    """The interpreters to fork from that there have been so far. The launcher notes one when it has it; its status is
+    for a moment that of the one before."""
+    return [int(pid) for pid in re.findall(rf"interpreter with {package} started as (\d+)", pod.log)]
 
 
 def alone(command: list[str], pod: Pod, environment: Mapping[str, str]) -> tuple[int, str]:
@@ -204,7 +206,7 @@ def compare(folder: Path, pods: list[Pod], command: list[str], generation: int) 
     assert pod.wait() == code
     assert same(pod.output) == same(output)
     if generation:
-        assert "generation 1 was forked" in log(pod)
+        assert "generation 1 was forked" in pod.log
 
 
 # -- programs that a fork may not agree with -----------------------------------------------------------------------
@@ -235,47 +237,51 @@ PRINTS = (
     + """
 import sys, time
 print(os.environ["ELASTIC_TFJOB_GENERATION"], "forked" if slow.imported_in != os.getpid() else "own", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 )
 
 
 def runs(pod: Pod, generation: int, how: str) -> None:
-    pod.command("run", generation, tf_config=tf_config("ps"))
+    if generation:
+        pod.command("run", generation, tf_config=tf_config("ps"))
     until(f"generation {generation} runs", lambda: f"{generation} {how}\n" in pod.output)
 
 
 def test_generations_are_forked_from_what_the_first_one_imported(forked: MakeForked) -> None:
     pod = forked(PRINTS)
+    runs(pod, 0, "own")  # the interpreter is there before
     for generation in (1, 2, 3):
         runs(pod, generation, "forked")
     assert pod.output.splitlines() == ["0 own", "1 forked", "2 forked", "3 forked"]
     assert start(pod) == {"way": "fork", "why": "", "packages": ["slow"]}
     pod.signal(signal.SIGTERM)
     assert pod.wait() == 143
-    (stays,) = re.findall(r"interpreter with slow started as (\d+)", log(pod))
+    (stays,) = interpreters(pod)
     until("the interpreter ends with the launcher", lambda: not Path(f"/proc/{stays}").exists())
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_without_the_interpreter_a_program_is_started_anew(forked: MakeForked, how: str) -> None:
     pod = forked(PRINTS)
-    (stays,) = re.findall(r"interpreter with slow started as (\d+)", log(pod))
-    os.kill(int(stays), signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+    runs(pod, 0, "own")
+    (stays,) = interpreters(pod)
+    os.kill(stays, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
     runs(pod, 1, "own")
     if how == "stopped":
-        os.kill(int(stays), signal.SIGCONT)  # what it forks now must not run
-    until("there is another", lambda: start(pod)["way"] == "fork")
+        os.kill(stays, signal.SIGCONT)  # what it forks now must not run
+    until("there is another", lambda: len(interpreters(pod)) == 2 and start(pod)["way"] == "fork")
     runs(pod, 2, "forked")
     assert sorted(pod.output.splitlines()) == ["0 own", "1 own", "2 forked"]
 
 
 def test_a_program_that_was_changed_is_started_anew(forked: MakeForked, folder: Path) -> None:
     pod = forked(PRINTS)
+    runs(pod, 0, "own")  # it has read its file
     changed = PRINTS.replace("import slow", "import json\nos.environ['TF_NEW'] = '1'\nimport slow")
     (folder / "program.py").write_text(changed)
     runs(pod, 1, "own")
-    until("there is another", lambda: start(pod)["way"] == "fork")
+    until("there is another", lambda: len(interpreters(pod)) == 2 and start(pod)["way"] == "fork")
     runs(pod, 2, "forked")
 
 
@@ -291,7 +297,7 @@ def test_what_cannot_be_forked_is_started_as_before(
     forked: MakeForked, folder: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], why: str
 ) -> None:
     monkeypatch.chdir(folder)
-    source = "import os, time; print(os.environ['ELASTIC_TFJOB_GENERATION'], flush=True); time.sleep(60)"
+    source = "import os, time; print(os.environ['ELASTIC_TFJOB_GENERATION'], flush=True); time.sleep(600)"
     pod = forked(source, command=command, ready=False)
     until("it says why", lambda: why in (start(pod)["why"] or ""))
     assert start(pod)["way"] == "exec"
@@ -304,7 +310,7 @@ def test_what_cannot_be_forked_is_started_as_before(
 @pytest.mark.parametrize(
     ("package", "why"),
     [
-        ("import threading\nthreading.Thread(target=time.sleep, args=(30,), daemon=True).start()", "leaves threads"),
+        ("import threading\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()", "leaves threads"),
         ("os.chdir('/')", "changed the working directory"),
         ("raise SystemExit(0) if os.environ.get('ELASTIC_TFJOB_GENERATION') == '9' else ValueError", "ValueError"),
         ("import helper", "has a module helper"),
@@ -316,7 +322,7 @@ def test_packages_that_cannot_be_shared(forked: MakeForked, folder: Path, packag
     (folder / "site-packages" / "helper.py").write_text("where = 'site-packages'")
     (folder / "helper.py").write_text("where = 'own'")
     source = "import slow\nprint(slow.helper.where if hasattr(slow, 'helper') else 1, slow.imported_in, os.getcwd())"
-    source = "import os\n" + source + "\nimport time; time.sleep(60)"
+    source = "import os\n" + source + "\nimport time; time.sleep(600)"
     pod = forked(source, ready=False)
     until("it says why", lambda: why in (start(pod)["why"] or ""))
     if why == "ValueError":
@@ -366,17 +372,26 @@ def test_a_program_that_dies_in_any_way_is_the_programs_fault(forked: MakeForked
     pod.command("prepare", 1, mode="overlap", tf_config=tf_config("chief"))
     until("it has failed", lambda: (pod.status["prepared"] or {}).get("state") == "failed")
     assert pod.status["prepared"]["why"] == "the program ended with exit code 1: I am a fork"
-    assert log(pod).count("generation 1 was forked") == 1
+    assert pod.log.count("generation 1 was forked") == 1
     assert pod.status["generation"] == 0
 
 
 def test_a_first_program_that_fails_is_started_alone_in_the_next_container(forked: MakeForked) -> None:
-    source = "import os\nimport slow\nimport sys, time\ntime.sleep(3)\nprint(os.getpid())\nsys.exit(4)"
+    source = (
+        "import os\nimport slow\nimport sys, time\n"
+        "while not os.path.exists(os.environ['ELASTIC_TFJOB_DIR'] + '/end'): time.sleep(0.01)\n"
+        "print(os.getpid())\nsys.exit(4)"
+    )
     pod = forked(source)
+    end = pod.shared / "end"
+    end.touch()
     assert pod.wait() == 4
+    end.unlink()
     pod.start()
     until("it says why", lambda: "ended with exit code 4" in (start(pod)["why"] or ""))
+    end.touch()
     assert pod.wait() == 4
+    end.unlink()
     pod.start()
     until("once", lambda: start(pod)["way"] == "fork")
 
@@ -390,13 +405,18 @@ def main():
     from elastic_tfjob.runtime import preload
     preload.tell()
     print(os.environ["ELASTIC_TFJOB_GENERATION"], large.imported_with, large.imported_in == os.getpid(), flush=True)
-    time.sleep(60)
+    time.sleep(600)
 main()
 """
 
 
 def said(pod: Pod, line: str) -> bool:
     return f"{line}\n" in pod.output
+
+
+def left(pod: Pod, count: int) -> bool:
+    """Whether there have been so many interpreters, and the last one is there."""
+    return len(interpreters(pod, "large")) == count and start(pod)["way"] == "fork"
 
 
 def test_what_is_imported_late_is_known_from_the_generation_before(forked: MakeForked, folder: Path) -> None:
@@ -413,7 +433,7 @@ def test_what_is_imported_late_is_known_from_the_generation_before(forked: MakeF
             pod.command("run", generation, tf_config=tf_config("ps"))
         until("it runs", partial(said, pod, what))
         if generation in (1, 3):
-            until("there is an interpreter", lambda: start(pod)["way"] == "fork")
+            until("there is an interpreter", partial(left, pod, (generation + 1) // 2))
 
 
 def test_where_no_interpreter_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ writes them. What is measured is printed (pytest -rP), not judged: machines diff
 import os
 import re
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,13 @@ def _private_bytes(pid: int) -> int:
     return sum(int(size) for size in re.findall(r"^Private_(?:Clean|Dirty): +(\d+) kB", text, re.MULTILINE)) << 10
 
 
+def _saved(job: Job, step: int) -> bool:
+    """Whether the newest of the checkpoints that TensorFlow names by their steps is as new as this."""
+    state = job.checkpoints / "checkpoint"
+    found = re.search(r'model_checkpoint_path: "[^"]*-(\d+)"', state.read_text()) if state.exists() else None
+    return found is not None and int(found[1]) >= step
+
+
 @pytest.mark.xdist_group("tensorflow-2")
 @pytest.mark.timeout(1800)
 def test_parameter_servers_and_workers_change(directory: Path) -> None:
@@ -34,19 +42,19 @@ def test_parameter_servers_and_workers_change(directory: Path) -> None:
 
     try:
         job.start(chief=1, ps=1, worker=1)
-        status = job.chief.status
-        assert all(status[name] for name in ("loss", "steps_per_s", "examples_per_s", "total_steps")), status
+        told = ("loss", "steps_per_s", "examples_per_s", "total_steps")
+        until("all is told", lambda: all(map(job.chief.status.get, told)), SLOW)
         grown = job.rescale(1, chief=1, ps=2, worker=2)
         assert grown["lost_steps"] == 0
         until("it trains on", lambda: job.chief.status["step"] > grown["step"] + 50, SLOW)
         shrunk = job.rescale(2, chief=1, ps=1, worker=1)
         assert shrunk["lost_steps"] == 0
         for kind in ("chief", "ps", "worker"):
-            log = (job.pods[kind, 0].shared / "launcher.log").read_text()
+            log = job.pods[kind, 0].log
             assert log.count("was forked") == 2, "TensorFlow was imported once in each pod that was kept"
             assert _private_bytes(int(re.findall(r"interpreter with .* started as (\d+)", log)[-1])) <= MOST_OWN
         assert shrunk["checkpoint"]["bytes"] < 1.1 * grown["checkpoint"]["bytes"], "however many PS hold it"
-        resumed_at = shrunk["checkpoint"]["step"]
+        resumed_at = shrunk["resumed_step"]
         until(
             "the last size has a good model",
             lambda: any(line["resumed_at"] == resumed_at and line["accuracy"] >= 0.95 for line in job.lines()),
@@ -90,16 +98,15 @@ def test_keras_on_parameter_servers_changes(directory: Path) -> None:
     job = Job(directory, PROGRAMS / "keras_digits.py", "--steps=1000000", "--steps-per-epoch=1000000")
     try:
         job.start(chief=1, ps=1, worker=1)
-        assert job.chief.status["loss"]
-        assert job.chief.status["hook"] is True
+        until("its loss is told", lambda: job.chief.status["loss"], SLOW)
+        until("it has a hook", lambda: job.chief.status["hook"] is True, SLOW)
 
         def crash() -> None:
             """The prepared chief, as TensorFlow's native code does by chance."""
-            log = job.chief.shared / "launcher.log"
-            os.kill(int(re.findall(r"generation 1 .*started as (\d+)", log.read_text())[-1]), signal.SIGSEGV)
-            until("that is noticed", lambda: "prepared generation 1 ended with 139" in log.read_text(), SLOW)
-            # What the launcher says of it is a moment older than its log.
-            until("it is told", lambda: (job.chief.status["prepared"] or {}).get("state") != "ready", SLOW)
+            os.kill(int(re.findall(r"generation 1 .*started as (\d+)", job.chief.log)[-1]), signal.SIGSEGV)
+            until("that is noticed", lambda: "prepared generation 1 ended with 139" in job.chief.log, SLOW)
+            # What the launcher says of it is a moment older than its log: by then it is not the first one's any more.
+            until("another is ready", lambda: job.chief.log.count("generation 1 is ready") == 2, SLOW)
 
         job.while_prepared = crash
         grown = job.rescale(1, chief=1, ps=1, worker=2)
@@ -127,7 +134,7 @@ def test_workers_without_parameter_servers_change(directory: Path, program: list
         until("it trains on", lambda: job.chief.status["step"] > grown["step"] + 20, SLOW)
         alone = job.rescale(2, operator=False, worker=2)
         assert alone["lost_steps"] == 0
-        until("the other worker runs it, too", lambda: job.pods["worker", 1].status["generation"] == 2)
+        until("the other worker runs it, too", lambda: job.pods["worker", 1].status["generation"] == 2, SLOW)
         until("it trains on", lambda: job.chief.status["step"] > alone["step"] + 20, SLOW)
         assert job.rescale(3, worker=1)["lost_steps"] == 0
     finally:
@@ -157,6 +164,8 @@ def test_programs_with_checkpoints_of_their_own_change(directory: Path, program:
         assert job.chief.status["hook"] is not True
         until("it is known that it has no hook", lambda: job.chief.status["hook"] is False, SLOW)
         assert job.chief.status["modes"] == [], "only recreate is left"
+        if ps:  # the other program saves before it tells of a step
+            until("it has saved such a step", partial(_saved, job, 100), SLOW)
         job.recreate(**servers, worker=2)
         until("it trains on", lambda: len(job.lines()) > 3, SLOW)
         assert job.lines()[0]["resumed_at"] >= 100

@@ -3,10 +3,9 @@
 import json
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ pytestmark = pytest.mark.xdist_group("tensorflow-2")  # one server for all; two 
 PROGRAM = Path(__file__).parents[2] / "trainer_images" / "digits" / "serve_digits.py"
 PREDICT = "/v1/models/digits:predict"
 IMAGE = [0.5] * 64
+DRAIN_S = 15
+"""In this time a busy machine must have seen that it drains."""
 
 
 class Server:
@@ -30,7 +31,7 @@ class Server:
         """Start it, and wait until it answers."""
         with open(self.folder / "output", "wb") as output:
             self.process = subprocess.Popen(
-                [PYTHON, PROGRAM, "--port=0", "--drain=5", f"--model-dir={self.folder / 'models'}"],
+                [PYTHON, PROGRAM, "--port=0", f"--drain={DRAIN_S}", f"--model-dir={self.folder / 'models'}"],
                 stdout=output,
                 stderr=output,
             )
@@ -116,19 +117,28 @@ def test_other_paths_are_told(server: Server) -> None:
 
 
 def test_it_finishes_what_it_has_before_it_ends(server: Server) -> None:
-    """A request whose body comes in two parts, the second long after SIGTERM, is answered; new ones are, too, while it
+    """A request whose body comes in parts, the last long after SIGTERM, is answered; new ones are, too, while it
     drains, and /healthz says that it is not ready."""
     assert server.process is not None
-    body = json.dumps({"instances": [IMAGE]}).encode()
+    body = json.dumps({"instances": [IMAGE] * 500}).encode()
+    sent = 20
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-        connection.sendall(head.encode() + body[:20])
-        time.sleep(0.5)  # it has begun to read
+        connection.sendall(head.encode() + body[:sent])
+
+        def meanwhile(true: Callable[[], bool]) -> bool:
+            """With one byte more of the body at each look: a connection that is silent for long is closed."""
+            nonlocal sent
+            connection.sendall(body[sent : sent + 1])
+            sent += 1
+            return true()
+
+        assert server.ask("/healthz")[0] == 200  # it takes connections in their order: this one, too
         server.process.terminate()
-        until("it is not ready", lambda: server.ask("/healthz")[0] == 503)
-        until("nobody else is let in", server.refuses)
+        until("it is not ready", lambda: meanwhile(lambda: server.ask("/healthz")[0] == 503))
+        until("nobody else is let in", lambda: meanwhile(server.refuses))
         assert server.process.poll() is None
-        connection.sendall(body[20:])
+        connection.sendall(body[sent:])
         answer = b""
         while data := connection.recv(65536):
             answer += data

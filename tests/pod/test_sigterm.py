@@ -34,7 +34,7 @@ while True:
 def process() -> Iterator[subprocess.Popen[str]]:
     found = subprocess.Popen([PYTHON, "-c", PROGRAM], stdout=subprocess.PIPE, text=True)
     # What is never told makes `readline` wait for ever: then the process is ended, and there is nothing to read.
-    limit = threading.Timer(120, found.kill)
+    limit = threading.Timer(600, found.kill)
     limit.start()
     try:
         yield found

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import socket
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -47,7 +46,7 @@ async def test_nothing_is_redirected() -> None:
         with pytest.raises(Invalid):
             await api.get("/one")
         with pytest.raises(Invalid):
-            await api.raw("/two", 5.0, 100)
+            await api.raw("/two", 60.0, 100)
         with pytest.raises(Invalid):
             async for _ in api.watch("/three", version="1"):
                 pass
@@ -85,11 +84,11 @@ async def test_what_is_passed_on_is_bounded_and_not_unpacked() -> None:
         return response
 
     async with client_of(answer) as api:
-        assert await api.raw("/small", 5.0, 100) == b"x" * 100
+        assert await api.raw("/small", 60.0, 100) == b"x" * 100
         with pytest.raises(TooLarge, match="larger than 100 bytes"):
-            await api.raw("/large", 5.0, 100)
+            await api.raw("/large", 60.0, 100)
         with pytest.raises(Unavailable, match="deflate"):
-            await api.raw("/packed", 5.0, 100)
+            await api.raw("/packed", 60.0, 100)
 
 
 async def test_a_list_is_read_up_to_a_size() -> None:
@@ -154,7 +153,7 @@ async def test_slow_writes_of_one_namespace_leave_room_for_others() -> None:
     async with client_of(answer) as api, asyncio.TaskGroup() as group:
         for _ in range(50):
             group.create_task(api.post("/api/v1/namespaces/slow/pods", {}))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while held["slow"] < 4:
                 await asyncio.sleep(0.01)
             for _ in range(10):
@@ -179,7 +178,7 @@ async def test_waiting_for_a_slot_may_be_given_up() -> None:
         for task in waiting[::2]:
             task.cancel()
         release.set()
-        done = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 30)
+        done = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
         assert sum(each == {} for each in done) == 10
         assert api._slots._shares.free == 4
 
@@ -192,18 +191,16 @@ async def test_a_silent_watch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
         asked.append(request.query["timeoutSeconds"])
         response = web.StreamResponse()
         await response.prepare(request)
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         return response
 
     assert client_module._WATCH_S + client_module._WATCH_GRACE_S <= 60
-    monkeypatch.setattr(client_module, "_WATCH_GRACE_S", 0.3)
+    monkeypatch.setattr(client_module, "_WATCH_GRACE_S", 2.0)
     monkeypatch.setattr(client_module, "_WATCH_S", 0)
-    begun = time.monotonic()
     async with client_of(answer) as api:
         with pytest.raises(Unavailable, match="Timeout"):
             async for _ in api.watch("/", version="1"):
                 pass
-    assert time.monotonic() - begun < 20
     assert asked == ["0"]
 
 

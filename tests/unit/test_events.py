@@ -71,7 +71,7 @@ async def test_any_words_are_written_and_bounded(recorder: tuple[Server, Recorde
     server, made = recorder
     made.record(job("ns"), event(odd, odd, odd))
     made.record(job("ns"), event("after"))
-    await made.drain(30)
+    await made.drain(60)
     first, second = server.posted
     assert second["message"] == "after"
     assert isinstance(first["message"], str)
@@ -86,7 +86,7 @@ async def test_an_event_that_cannot_be_written_costs_only_itself(recorder: tuple
         made.record(job("odd"), event(str(number)))
         made.record(job("broken"), event(str(number)))
     made.record(job("ns"), event("after"))
-    await made.drain(30)
+    await made.drain(60)
     assert server.said == {"ns": 1}
 
 
@@ -95,9 +95,9 @@ async def test_an_event_whose_writing_is_cancelled_costs_only_itself(recorder: t
     server, made = recorder
     for number in range(2 * events._WRITERS):
         made.record(job("cancelled"), event(f"{number}"))
-    await made.drain(5)
+    await made.drain(60)
     made.record(job("ns"), event("after"))
-    await made.drain(5)
+    await made.drain(60)
     assert server.said == {"ns": 1}
 
 
@@ -117,7 +117,7 @@ async def test_no_writer_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(made._queue, "take", cancelled_once)
     task = asyncio.create_task(supervise.Supervisor().keep("events", made.run))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while taken < 1 + events._WRITERS or len(made._queue._takers) < events._WRITERS:
             await asyncio.sleep(0.01)
     task.cancel()
@@ -130,11 +130,11 @@ async def test_repetitions_are_counted(recorder: tuple[Server, Recorder], monkey
         made.record(job("ns"), event("same"))
     made.record(replace(job("ns"), version=2), event("same"))
     made.record(job("ns", "k"), event("same"))
-    await made.drain(30)
+    await made.drain(60)
     assert server.said == {"ns": 2}
     monkeypatch.setattr(events, "_REPEAT_S", 0.0)
     made.record(job("ns"), event("same"))
-    await made.drain(30)
+    await made.drain(60)
     ((path, body),) = server.patched
     assert body["count"] == 5
     assert path.endswith(server.posted[0]["metadata"]["name"])
@@ -145,13 +145,17 @@ async def test_ten_thousand_events_of_one_namespace_delay_no_other(recorder: tup
     for number in range(10_000):
         made.record(job("many", str(number % 7)), event(f"unknown annotation {number}"))
     await asyncio.sleep(0.1)
+    before = len(server.posted)
     for number in range(5):
         made.record(job("few"), event(str(number)))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while server.said["few"] < 5:
             await asyncio.sleep(0.01)
-    # A second's burst, a turn for each of the others, and what was on its way.
-    assert server.said["many"] < 50 + 5 + 8 + 50
+    order = [body["metadata"]["namespace"] for body in server.posted]
+    last = max(at for at, namespace in enumerate(order) if namespace == "few")
+    # A turn for each of the others, and what was on its way.
+    assert order[before:last].count("many") <= 5 + events._WRITERS
+    assert before <= 50 + 50  # a second's burst
 
 
 async def test_a_slow_webhook_of_one_namespace_leaves_writers_for_others(recorder: tuple[Server, Recorder]) -> None:
@@ -160,7 +164,7 @@ async def test_a_slow_webhook_of_one_namespace_leaves_writers_for_others(recorde
         made.record(job("slow"), event(str(number)))
     await asyncio.sleep(0.2)
     made.record(job("ns"), event("after"))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not server.said["ns"]:
             await asyncio.sleep(0.01)
     assert 0 < server.held <= 4
@@ -190,7 +194,7 @@ async def test_one_namespace_does_not_fill_the_queue(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(made, "_limiter", asyncio.Semaphore(10**6))
     monkeypatch.setattr(made._limiter, "acquire", lambda amount: asyncio.sleep(0))
     task = asyncio.create_task(made.run())
-    await made.drain(30)
+    await made.drain(60)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert server.said["few"] == 1

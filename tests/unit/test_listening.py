@@ -9,17 +9,13 @@ import pytest
 from aiohttp import web
 
 from elastic_tfjob.controller.kube.listening import listening
+from harness.controlplane import free_port
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def application(held: asyncio.Event | None = None) -> web.Application:
+def application(held: asyncio.Event | None = None, came: asyncio.Semaphore | None = None) -> web.Application:
     async def answer(request: web.Request) -> web.Response:
-        if held is not None and request.path == "/held":
+        if held is not None and came is not None and request.path == "/held":
+            came.release()
             await held.wait()
         return web.Response(text="ok")
 
@@ -30,7 +26,7 @@ def application(held: asyncio.Event | None = None) -> web.Application:
 
 async def is_closed(reader: asyncio.StreamReader) -> bool:
     try:
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(60):
             return await reader.read() == b""
     except TimeoutError:
         return False
@@ -65,14 +61,16 @@ async def test_one_that_does_nothing_is_closed_after_a_while() -> None:
 
 
 async def test_one_that_waits_for_its_answer_is_kept() -> None:
-    port, held = free_port(), asyncio.Event()
+    port, held, came = free_port(), asyncio.Event(), asyncio.Semaphore(0)
     async with (
-        listening(f"127.0.0.1:{port}", application(held), most=2, idle_s=0.1),
+        listening(f"127.0.0.1:{port}", application(held, came), most=2, idle_s=2.0),
         aiohttp.ClientSession() as session,
         AsyncExitStack() as stack,
     ):
         asked = [asyncio.create_task(session.get(f"http://127.0.0.1:{port}/held").__aenter__()) for _ in range(2)]
-        await asyncio.sleep(0.4)
+        for _ in asked:
+            await came.acquire()
+        await asyncio.sleep(2.5)
         refused = await stack.enter_async_context(session.get(f"http://127.0.0.1:{port}/more"))
         assert refused.status == 503
         held.set()

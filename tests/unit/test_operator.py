@@ -30,6 +30,7 @@ from elastic_tfjob.controller.objects.pod import EXPORTER, Pod
 from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
 from elastic_tfjob.controller.objects.state import Next, State
 from elastic_tfjob.controller.operator import EXIT_LOST_LEADERSHIP, EXIT_OK, Operator, Options
+from harness.controlplane import free_port
 
 
 class Server:
@@ -72,12 +73,6 @@ class Server:
         return self.lease
 
 
-def free_port() -> int:
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextlib.asynccontextmanager
 async def running(server: Server, **options: Any) -> AsyncIterator[tuple[Operator, "asyncio.Task[int]", asyncio.Event]]:
     operator = Operator(
@@ -90,7 +85,7 @@ async def running(server: Server, **options: Any) -> AsyncIterator[tuple[Operato
         yield operator, task, stop
     finally:
         stop.set()
-        await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 30)
+        await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 60)
 
 
 async def until(what: Callable[[], object]) -> None:
@@ -159,7 +154,7 @@ async def test_a_bug_in_any_background_task_ends_nothing(monkeypatch: pytest.Mon
     await until(lambda: len(failed) == 9 and server.events)
     assert not task.done()
     stop.set()
-    assert await asyncio.wait_for(task, 30) == EXIT_OK
+    assert await asyncio.wait_for(task, 60) == EXIT_OK
     # Once or more: a task that comes back may ask for another look at every job.
     assert set(seen) == {"ns"}
 
@@ -233,7 +228,7 @@ async def test_leadership_that_is_lost_ends_it(monkeypatch: pytest.MonkeyPatch) 
     async with running(server, leader_elect=True) as (operator, task, _):
         await until(operator._holds)
         server.refused = True
-        assert await asyncio.wait_for(task, 30) == EXIT_LOST_LEADERSHIP
+        assert await asyncio.wait_for(task, 60) == EXIT_LOST_LEADERSHIP
 
 
 def passes_seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -5,7 +5,6 @@ import contextlib
 import gzip
 import json
 import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -164,10 +163,16 @@ async def test_a_rescaling_job_is_followed_closely(world: tuple[World, Reports])
     seen.questions.clear()
     # The shortest of some: a busy machine makes a gap longer, never shorter, since it begins when one is answered.
     await until(lambda: len(seen.gaps_s(worker.name)) >= 3 and len(seen.gaps_s(chief.name)) >= 10)
-    assert 0.099 <= min(seen.gaps_s(chief.name)) < 0.15
-    assert 0.499 <= min(seen.gaps_s(worker.name)) < 0.6
+    assert min(seen.gaps_s(chief.name)) >= 0.099
+    assert min(seen.gaps_s(worker.name)) >= 0.499
+    sources = reports._sources[KEY]
+    assert {name: reports._interval_s(KEY, source) for name, source in sources.items()} == {
+        chief.name: 0.1,
+        worker.name: 0.5,
+    }
     reports.follow(KEY, False)
-    await asyncio.sleep(0.6)
+    now = asyncio.get_running_loop().time
+    await until(lambda: all(not each.asked and each.due and each.due > now() + 30 for each in sources.values()))
     seen.questions.clear()
     await asyncio.sleep(0.6)
     assert seen.asked == []
@@ -181,6 +186,7 @@ async def test_many_pods_share_the_rate(world: tuple[World, Reports]) -> None:
     begin = asyncio.get_running_loop().time()
     reports.pods_changed(KEY)
     await asyncio.sleep(2.0)
+    await until(lambda: len(set(seen.asked)) == 30)
     took_s = asyncio.get_running_loop().time() - begin
     assert len(seen.asked) <= 20 * took_s + 20 + 2  # the rate, and one second's burst
     assert len(set(seen.asked)) == 30
@@ -239,6 +245,13 @@ async def asked(handler: Handler, host: str = "127.0.0.1") -> tuple[bytes | Exce
     return found, seen
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer than an operator waits."""
+    monkeypatch.setattr(polling, "_TIMEOUT_S", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 async def test_a_redirect_is_a_failure() -> None:
     async def away(_: web.Request) -> web.StreamResponse:
         return web.Response(status=302, headers={"Location": "/elsewhere", "Set-Cookie": "a=b"}, text="{}")
@@ -261,11 +274,13 @@ def in_parts(*parts: bytes, pause_s: float = 0.05, headers: dict[str, str] | Non
     return handle
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_body_is_read_whole() -> None:
     assert (await asked(in_parts(b'{"step"', b": 7}")))[0] == b'{"step": 7}'
     assert (await asked(in_parts(b"x" * 64 * 1024)))[0] == b"x" * 64 * 1024
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(
     "handler",
     [
@@ -280,11 +295,11 @@ async def test_too_much_is_a_failure(handler: Handler) -> None:
 
 async def test_an_endless_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polling, "_TIMEOUT_S", 0.3)
-    begun = time.monotonic()
+    # Else it would be read to its end, after 100 s.
     assert isinstance((await asked(in_parts(*[b" "] * 1000, pause_s=0.1)))[0], TimeoutError)
-    assert time.monotonic() - begun < 10
 
 
+@pytest.mark.usefixtures("patient")
 async def test_pods_of_ipv6_are_asked() -> None:
     with contextlib.closing(socket.socket(socket.AF_INET6)) as probe:
         try:
@@ -364,17 +379,16 @@ async def test_silent_pods_delay_no_other_namespace_and_no_other_job() -> None:
         in_flight += 1
         most["silent"] = max(most.get("silent", 0), in_flight)
         try:
-            await asyncio.sleep(1.0)
+            await asyncio.Event().wait()
             raise TimeoutError
         finally:
             in_flight -= 1
 
     async with polled(ask, silent + others) as reports:
-        await asyncio.sleep(0.2)
-        begun = time.monotonic()
+        await until(lambda: most.get("silent", 0) >= 16)
         await until(lambda: bool(reports.of_job(("good", "j")) and reports.of_job(("bad", "speaks"))))
-        assert time.monotonic() - begun < 1.0  # all 64 slots were taken for longer
-        assert most["silent"] == 16
+        await asyncio.sleep(0.2)
+        assert most["silent"] == 16  # of 64 slots, and for ever
 
 
 async def test_many_jobs_of_silent_pods_leave_slots_to_other_namespaces() -> None:
@@ -389,7 +403,7 @@ async def test_many_jobs_of_silent_pods_leave_slots_to_other_namespaces() -> Non
         return b"{}"
 
     async with polled(ask, silent + good):
-        await until(lambda: questions.count("good") >= 20)
+        await until(lambda: questions.count("good") >= 20 and questions.count("bad") >= 32)
         assert questions.count("bad") == 32
 
 
@@ -418,7 +432,7 @@ async def test_it_ends_when_it_is_cancelled_in_the_moment_of_news() -> None:
     await asyncio.sleep(0.05)  # the next question is due in a minute
     reports._wake.set()
     task.cancel()
-    _, left = await asyncio.wait([task], timeout=2)
+    _, left = await asyncio.wait([task], timeout=60)
     assert not left
 
 

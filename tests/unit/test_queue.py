@@ -85,7 +85,7 @@ async def test_what_follows_a_failure_does_not_cut_its_time_short() -> None:
         queue.add(A, after_s=0.01)  # by what this attempt does itself
         if failure == 1:
             await asyncio.sleep(0.02)  # and it is due while it is still being handled
-        for _ in range(failure):
+        for _ in range((0, 1, 8)[failure]):  # in the end so often that a busy machine is not too late for it
             queue.retry(A)
         after_s = queue.retry(A)
         queue.done(A)
@@ -212,7 +212,7 @@ async def test_all_that_one_end_admits_is_taken() -> None:
     await asyncio.sleep(0)
     assert not any(each.done() for each in waiting)
     queue.done(next(key for key in first if key[0] == "b"))
-    _, left = await asyncio.wait(waiting, timeout=0.5)
+    _, left = await asyncio.wait(waiting, timeout=60)
     assert not left
 
 

@@ -265,6 +265,7 @@ async def test_one_that_waits_for_a_size_that_does_not_fit_is_told_so(monkeypatc
     world = loop.World([big, tfjob("good-0")], "kips")
     async with world.running():
         await world.until(lambda: VERDICT_ANNOTATION in world.server.jobs["big"]["metadata"]["annotations"])
+        await world.until(lambda: any(event.reason == "DeadlineUnattainable" for _, event in world.events))
     assert world.server.jobs["big"]["metadata"]["annotations"][VERDICT_ANNOTATION] == "unattainable"
     words = [event.message for _, event in world.events if event.reason == "DeadlineUnattainable"]
     assert len(words) == 1

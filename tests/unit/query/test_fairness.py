@@ -21,7 +21,7 @@ from .build import World, running, world
 
 JOBS = "/api/v1/jobs"
 SOON_S = 2.0
-"""Others are answered within this, on a busy machine too."""
+"""Others wait for no more questions than the API server is asked in this time."""
 
 
 class ApiServer:
@@ -112,7 +112,7 @@ async def test_invented_namespaces_ask_the_api_server_no_more_than_is_said() -> 
         statuses = set[int]()
         async with meanwhile(*map(invent, range(50))):
             async with asyncio.timeout(60):
-                while asked.api.reviews < 3 * 10:
+                while asked.api.reviews < 3 * 10 or len(statuses) < 2:
                     await asyncio.sleep(0.05)
             assert asked.api.reviews <= 2 * 10 + 10 * (time.monotonic() - begun) + 1
         assert statuses == {403, 429}
@@ -181,6 +181,14 @@ async def test_what_may_be_a_name_is_looked_for(namespace: str, name: str) -> No
         assert await status(await asked.at(), "of-ann", f"{JOBS}?namespace=") == 200
 
 
+async def questions_before(asked: Asked, client: aiohttp.ClientSession, token: str) -> int:
+    """How many questions of others go before that about a token: counted, not timed, for a machine may be busy."""
+    before, question = len(asked.api.questions), ("token", token.removeprefix("of-"))
+    assert await status(client, token) == 200
+    found = asked.api.questions[before:]
+    return found.index(question) if question in found else 0
+
+
 async def test_junk_tokens_from_two_addresses_starve_no_third_and_no_known_token() -> None:
     async with serving(max_reviews_per_s=20, allow_cache_s=0.5) as asked:
         junk, third = [await asked.at("127.0.0.2"), await asked.at("127.0.0.3")], await asked.at("127.0.0.4")
@@ -193,15 +201,11 @@ async def test_junk_tokens_from_two_addresses_starve_no_third_and_no_known_token
 
         async with meanwhile(*(guess(client, part) for client in junk for part in range(80))):
             for i in range(3):
-                begun = time.monotonic()
-                assert await status(third, f"of-new{i}") == 200
-                assert time.monotonic() - begun < SOON_S
+                assert await questions_before(asked, third, f"of-new{i}") < 20 * SOON_S
             # Also from an address that sends junk, and when it has to be reviewed again.
             for client in (third, junk[0]):
                 await asyncio.sleep(0.6)
-                begun = time.monotonic()
-                assert await status(client, "of-known") == 200
-                assert time.monotonic() - begun < SOON_S
+                assert await questions_before(asked, client, "of-known") < 20 * SOON_S
 
 
 async def test_more_junk_than_is_remembered_makes_no_known_token_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +243,7 @@ async def test_one_user_holds_some_of_the_streams_whatever_their_tokens() -> Non
         assert found[-1].headers["Retry-After"] == "10"
         assert (await stream("of-bob")).status == 200
         found[0].close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await stream("of-ann")).status != 200:
                 await asyncio.sleep(0.1)
 
@@ -255,13 +259,19 @@ async def test_a_user_about_whom_the_api_server_does_not_answer_keeps_no_other_w
 
         held = [asyncio.create_task(wait(f"{JOBS}?namespace=n{i}")) for i in range(12)]
         held += [asyncio.create_task(wait("/api/v1/stream/jobs?namespace=mine"))]
+
+        def ended() -> list[int]:
+            return [task.result() for task in held if task.done()]
+
+        async with asyncio.timeout(60):
+            while len(ended()) < 8:
+                await asyncio.sleep(0.01)
         await asyncio.sleep(0.3)
-        assert [task.result() for task in held if task.done()] == [429] * 8  # half of the requests that may be open
-        begun = time.monotonic()
+        assert ended() == [429] * 8  # half of the requests that may be open
         assert await status(client, "of-ann") == 200
         async with client.get("/api/v1/stream/jobs", headers=bearer("of-ann")) as response:
             assert response.status == 200
-        assert time.monotonic() - begun < SOON_S
+        assert len(ended()) == 8, "and the others wait still"
         go_on.set()
         asyncio.get_running_loop().call_later(0.5, held[-1].cancel)
         await asyncio.gather(*held, return_exceptions=True)
@@ -294,7 +304,7 @@ async def test_sources_have_their_turns_one_after_the_other() -> None:
             served.append(source)
             await asyncio.sleep(0)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.gather(*(ask(each) for each in "aaaaabbc"))
     assert "".join(served) == "aabcabaa"
 
@@ -308,17 +318,22 @@ async def test_turns_come_as_fast_as_is_said_and_one_that_is_given_up_takes_none
         async with turns.turn("a"):
             given += 1
 
+    async def reach(count: int) -> None:
+        async with asyncio.timeout(60):
+            while given < count:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        assert given == count
+
     tasks = [asyncio.create_task(ask()) for _ in range(40)]
-    await asyncio.sleep(0.3)
-    assert given == 20
+    await reach(20)
     for task in tasks[20:25]:
         task.cancel()
     now = 1.0
-    await asyncio.sleep(0.3)
-    assert given == 30
+    await reach(30)
     assert [task.done() for task in tasks] == [True] * 35 + [False] * 5
     now = 100.0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.gather(*tasks, return_exceptions=True)
     assert given == 35
 
@@ -340,7 +355,7 @@ async def test_a_turn_that_fails_or_is_cancelled_is_free_again() -> None:
     second.cancel()
     await asyncio.sleep(0)
     held.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await third
 
 
