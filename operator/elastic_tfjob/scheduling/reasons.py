@@ -266,8 +266,11 @@ def _cpu(facts: _Facts) -> str:
 
 
 def _cpu_rank(facts: _Facts) -> str:
-    """`rank` among `of` jobs on `node`; `critical`: the one that would need longest alone."""
+    """`rank` among `of` jobs on `node`; `critical`: the one that would need longest alone; `elsewhere`: that has only
+    its chief or PS there."""
     why = "needs longest alone" if facts.has("critical") else "by what is left"
+    if facts.has("elsewhere"):
+        why = "works on other nodes and needs little here"
     return f"CPU in place: {facts.number('rank'):.0f} of {facts.number('of'):.0f} on {facts.text('node')} ({why})"
 
 

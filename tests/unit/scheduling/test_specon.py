@@ -101,6 +101,18 @@ class TestWeights:
         held = {key: sum(sum(each) for each in target.cpu.values()) for key, target in decide(jobs, 1).changes.items()}
         assert held == cpu(decide(crowd(100, 900), 1))
 
+    def test_a_job_that_has_only_a_ps_there_goes_first(self) -> None:
+        """While that waits its worker's node is idle. It gets an equal share; the others get the rest in order."""
+        apart = replace(
+            guest := on_servers("a", "n0", 9000, Worker=1.0, PS=0.3), placement={PS: ("n0",), WORKER: ("n1",)}
+        )
+        others = [job(f"n0-{k}", "n0", left, 3.6 / 2) for k, left in enumerate((900, 100))]
+        changes = decide([apart, *others], moves=0).changes
+        assert changes["a"].cpu == {PS: (1330,)}
+        assert str(changes["a"].reason).endswith("1 of 3 on n0 (works on other nodes and needs little here)")
+        assert changes["n0-1"].cpu[WORKER][0] > 2 * changes["n0-0"].cpu[WORKER][0]
+        assert decide([guest, *others], moves=0).changes["a"].cpu != changes["a"].cpu
+
     def test_a_job_that_alone_takes_as_long_as_all_goes_first(self) -> None:
         """2,800 CPU seconds on 1 CPU that it can use, where the two nodes need 425 s for all."""
         held = cpu(decide(crowd(2800, 100, 200, 300), 2, moves=0))
@@ -109,6 +121,13 @@ class TestWeights:
 
     def test_where_nobody_is_slowed_down_nothing_changes(self) -> None:
         assert decide([job("a", "n0"), job("b", "n0")]).changes == {}
+
+    def test_a_node_is_full_though_its_jobs_do_not_use_all_of_it(self) -> None:
+        """Kubelet, exporters and the kernel's throttling keep a tenth: three jobs that fought for half a core on a kind
+        node used 0.44 of it together."""
+        jobs = [job(f"n0-{k}", "n0", left, 0.88 * 4 / 3) for k, left in enumerate((900, 100, 500))]
+        held = cpu(decide(jobs, 1))
+        assert held["n0-1"] > held["n0-2"] > held["n0-0"]
 
     def test_cpu_goes_back_where_the_crowd_is_gone(self) -> None:
         plan = decide([job("a", "n0", cpu={WORKER: (2000,)}), job("b", "n0")])

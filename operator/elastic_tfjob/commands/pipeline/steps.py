@@ -79,9 +79,11 @@ def run_step(executor_input: str, timeline_file: str, **cluster: Any) -> None:
 
     async def do(at: Cluster) -> None:
         at = replace(at, namespace=request.namespace or at.namespace)
+        terminated = asyncio.Event()  # from now on: a job that is made while this process is told to end is stopped
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
         watched = _Watched(await _attach(at, request))
         log: deque[str] = deque(maxlen=_LAST)
-        outcome = await _until_ended(at, request, watched, log)
+        outcome = await _until_ended(at, request, watched, log, terminated)
         seen = watched.see()
         write(executor, seen, outcome, request.model_dir, timeline_file)
         message = await _told(at, request, outcome, seen, log)
@@ -135,12 +137,12 @@ async def _attach(at: Cluster, request: Request) -> dict[str, Any]:
     return found
 
 
-async def _until_ended(at: Cluster, request: Request, watched: _Watched, log: deque[str]) -> Outcome:
+async def _until_ended(
+    at: Cluster, request: Request, watched: _Watched, log: deque[str], terminated: asyncio.Event
+) -> Outcome:
     """Follow the job and its chief's log until it has ended, is gone, is too late, or this process shall end."""
     if (ended := _outcome(watched)) is not None:  # an earlier try did not live to see it
         return ended
-    terminated = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
     left = None
     if request.timeout_s is not None:
         created = moment_of(watched.raw["metadata"].get("creationTimestamp")) or datetime.now(UTC)

@@ -11,9 +11,10 @@ from elastic_tfjob.scheduling.snapshot import Job, Node, Snapshot
 
 __all__ = ["CROWDED", "CpuLoad", "JobLoad", "cpu_load_view"]
 
-CROWDED: Final = 0.95
-"""The part of a node's CPU from which on its jobs slow each other down."""
-CALM: Final = 0.8
+CROWDED: Final = 0.85
+"""The part of a node's CPU from which on its jobs slow each other down. It is not 1, since they never get all: kubelet,
+exporters and what throttling leaves unused take a tenth."""
+CALM: Final = 0.75
 """The same for a node where CPU is lent already: it stays crowded until no more than that is used."""
 FULL: Final = 0.9
 """A replica that uses less than this part of what it holds could not use more."""

@@ -32,7 +32,8 @@ class Weights:
 
     The order is that of the ends under equal shares: who came first, and has least left. A job that moved here counts
     from then on, as if the node were as full as nodes are in the mean, so that those that were here lose little. Jobs
-    that need as long alone as the cluster does for all are critical and go before the others.
+    that need as long alone as the cluster does for all are critical and go before the others. Before all go jobs that
+    have only a chief or PS here: it needs little, and while it waits, the CPU of their workers' nodes is idle.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -60,12 +61,16 @@ class Weights:
             }
             ends = {key: job.since_s + needs_s[key] for key, job in jobs.items()}
             lent_m = {key: load.jobs[key].lent_m for key in jobs}
-            keys = _in_order([key for key in jobs if key in critical], ends, needs_s, lent_m)
-            keys += _in_order([key for key in jobs if key not in critical], ends, needs_s, lent_m)
-            self._share(round_, name, [load.jobs[key] for key in keys], held)
+            guests = {key for key, job in jobs.items() if _works_elsewhere(load.jobs[key], name)}
+            keys: list[str] = []
+            for chosen in (guests, critical - guests, jobs.keys() - critical - guests):
+                keys += _in_order([key for key in jobs if key in chosen], ends, needs_s, lent_m)
+            self._share(round_, name, [load.jobs[key] for key in keys], len(guests), held)
             for rank, key in enumerate(keys, 1):
                 facts: dict[str, Fact] = {"rank": rank, "of": len(keys), "node": name}
-                if key in critical:
+                if key in guests:
+                    facts["elsewhere"] = 1
+                elif key in critical:
                     facts["critical"] = 1
                 places.setdefault(key, Reason("cpu-rank", facts))
         for key, types in held.items():
@@ -74,9 +79,12 @@ class Weights:
             if cpu:
                 round_.grant(job, cpu, places[key])
 
-    def _share(self, round_: Round, name: str, loads: list[JobLoad], held: dict[str, dict[str, list[int]]]) -> None:
-        """Share what is free of the node among the jobs there, in order; within a job by what its replicas use, so that
-        what the first gets is not the weight of a chief or PS that has little to do."""
+    def _share(
+        self, round_: Round, name: str, loads: list[JobLoad], guests: int, held: dict[str, dict[str, list[int]]]
+    ) -> None:
+        """Share what is free of the node among the jobs there, in order; the first `guests` of them get an equal share.
+        Within a job by what its replicas use, so that what the first gets is not the weight of a chief or PS that has
+        little to do."""
         room, settings = round_.room, self.settings
         i = room.index.get(name)
         if i is None:
@@ -85,16 +93,20 @@ class Weights:
         free = room.cpu[i]
         if len(there) < 2 or free <= 0:
             return
-        least = settings.floor * room.usable[i].cpu / len(there)
+        equal = room.usable[i].cpu / len(there)
+        least = settings.floor * equal
         requests = [sum(request for _, _, request in replicas) for _, replicas in there]
         floors = [max(0, _rounded(least - request)) for request in requests]
         rest = free - sum(floors)
         if rest <= 0:
             return
         taken = 0
-        for (load, replicas), request, floor in zip(there, requests, floors, strict=True):
+        for rank, ((load, replicas), request, floor) in enumerate(zip(there, requests, floors, strict=True)):
             job = load.job
-            more = _split(floor + _rounded(rest * settings.ahead), [load.replica_m.get(t, 0) for t, _, _ in replicas])
+            part = rest * settings.ahead
+            if rank < guests:
+                part = min(part, max(0.0, equal - request - floor))
+            more = _split(floor + _rounded(part), [load.replica_m.get(t, 0) for t, _, _ in replicas])
             before = [_holds(job, type_, k, own) - own for type_, k, own in replicas]
             near = all(
                 abs(a - b) <= KEEP * (sum(before) + request)
@@ -160,6 +172,11 @@ def _in_order(
 def _slack_s(key: str, other: str, needs_s: Mapping[str, float], lent_m: Mapping[str, int]) -> float:
     """Seconds by which a job has to end earlier to go before the other, who holds more."""
     return KEEP * max(needs_s[key], needs_s[other]) if lent_m[other] > lent_m[key] else 0.0
+
+
+def _works_elsewhere(load: JobLoad, name: str) -> bool:
+    """Whether none of the replicas that use most is on this node."""
+    return bool(load.heaviest) and name not in load.job.placement[load.heaviest]
 
 
 def _stays(round_: Round, job: Job) -> bool:
