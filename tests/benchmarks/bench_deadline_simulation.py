@@ -59,9 +59,15 @@ class Case:
     others: tuple[str, ...] = ("edf", "fixed")
 
     @property
+    def pause_s(self) -> float:
+        """For how long at least a job stands still before its first step, however often it is changed before that."""
+        return min(self.costs.start_s, self.costs.rescale_s, *(seconds for _, seconds in self.costs.restart_s))
+
+    @property
     def key(self) -> str:
-        """Of its bound: pauses and what is known do not change that."""
-        return f"{self.file} {self.nodes}x{self.gpus} {self.accelerator}"
+        """Of its bound: what is known does not change that."""
+        pause = f", pause {self.pause_s:g} s" if self.pause_s else ""
+        return f"{self.file} {self.nodes}x{self.gpus} {self.accelerator}{pause}"
 
 
 CASES = (

@@ -6,7 +6,11 @@ A linear program over jobs, intervals of time and sizes, solved by HiGHS (SciPy)
 a job a part of an accelerator and change its size at no cost at any moment, and may accept a part of a job; the sum of
 the accepted parts, rounded down, is the bound: no schedule meets more, and perhaps none meets as many. Intervals end
 where jobs come and where deadlines are; of more than MOST_INTERVALS, neighbours are joined, which can only raise the
-bound. What pauses cost is left out. tests/unit/test_bounds.py compares it with all schedules of tiny inputs.
+bound. tests/unit/test_bounds.py compares it with all schedules of tiny inputs.
+
+Where a case has pauses, one of them is charged to each job: a job makes no step before it has once stood still for the
+whole pause, and meanwhile it holds at least its least size. So this is a bound still. The pauses of later changes are
+left out, and the one that is charged may lie anywhere between its arrival and its deadline.
 """
 
 import argparse
@@ -34,12 +38,14 @@ _TOLERANCE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A job: from when to when (seconds), its steps, and steps per second by accelerators."""
+    """A job: from when to when (seconds), its steps, and steps per second by accelerators. It stands still for
+    `pause_s` before its first step."""
 
     from_s: float
     by_s: float
     steps: float
     rates: Mapping[int, float]
+    pause_s: float = 0.0
 
 
 def hull(rates: Mapping[int, float]) -> list[tuple[int, float]]:
@@ -67,7 +73,7 @@ def most_met(jobs: Sequence[Work], accelerators: int, most_intervals: int = MOST
         corners = hull({n: rate for n, rate in job.rates.items() if n <= accelerators})
         if job.steps <= 0:
             easy.append(job)
-        elif corners and job.steps <= corners[-1][1] * (job.by_s - job.from_s) * (1 + 1e-9):
+        elif corners and job.steps <= corners[-1][1] * (job.by_s - job.from_s - job.pause_s) * (1 + 1e-9):
             hard.append((job, corners))
     if not hard:
         return len(easy)
@@ -87,8 +93,9 @@ def _edges(jobs: Sequence[Work], most: int) -> list[float]:
 def _solve(
     jobs: Sequence[tuple[Work, Sequence[tuple[int, float]]]], edges: Sequence[float], accelerators: int
 ) -> float:
-    """Columns: the accepted part of each job, then seconds of each job, interval and corner of its speed. Rows: what a
-    job does covers its accepted part; it is not in two sizes at once; an interval's accelerators are enough."""
+    """Columns: the accepted part of each job, then seconds of each job, interval and corner of its speed; where it has
+    a pause, also seconds of that. Rows: what a job does covers its accepted part, and so does its pause; it is not in
+    two sizes at once, or in one and its pause; an interval's accelerators are enough."""
     rows: list[int] = []
     columns: list[int] = []
     values: list[float] = []
@@ -105,6 +112,8 @@ def _solve(
     used: list[list[tuple[int, float]]] = [[] for _ in edges]
     for k, (job, corners) in enumerate(jobs):
         done: list[tuple[int, float]] = []
+        paused: list[tuple[int, float]] = []
+        least = min(job.rates)
         first = max(0, bisect_right(edges, job.from_s) - 1)
         for t, (begin, end) in enumerate(pairwise(edges[first:]), first):
             lasts = min(end, job.by_s) - max(begin, job.from_s)
@@ -112,14 +121,19 @@ def _solve(
                 break
             if lasts <= 0:
                 continue
-            own = range(column, column + len(corners))
-            column += len(corners)
+            own = range(column, column + len(corners) + (job.pause_s > 0))
+            column += len(own)
             # Of a job that is accepted in part, the same part of the time: else it would be slower than it is.
             row(iter([*((c, 1.0) for c in own), (k, -lasts)]), 0.0)
-            for c, (n, rate) in zip(own, corners, strict=True):
+            for c, (n, rate) in zip(own, corners, strict=False):
                 done.append((c, -rate / job.steps))
                 used[t].append((c, float(n)))
+            if job.pause_s > 0:
+                paused.append((own[-1], -1.0 / job.pause_s))
+                used[t].append((own[-1], float(least)))
         row(iter([(k, 1.0), *done]), 0.0)
+        if job.pause_s > 0:
+            row(iter([(k, 1.0), *paused]), 0.0)
     for t, (begin, end) in enumerate(pairwise(edges)):
         if used[t]:
             row(iter(used[t]), accelerators * (end - begin))
@@ -161,6 +175,7 @@ def main() -> int:
                 job.deadline_s,
                 job.total_steps or 0.0,
                 {n: rate for n, rate in rates[case.accelerator, job.model, job.batch_size].items() if rate > 0},
+                case.pause_s,
             )
             for job in jobs
             if job.deadline_s is not None

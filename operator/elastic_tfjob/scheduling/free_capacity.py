@@ -30,6 +30,11 @@ Rank = Literal["least-free", "least-allocated", "fewest-ps"]
 """How the index orders nodes: by free accelerators, CPU, memory; by mean allocated share, which is kube-scheduler's
 LeastAllocated score; or by parameter servers on them, the freest first among equals. All ascending."""
 
+UNREQUESTED_CPU = 100
+"""Millicores that kube-scheduler counts for a replica which requests no CPU when it scores nodes, not when it looks
+whether something fits (DefaultMilliCPURequest in pkg/scheduler/util/pod_resources.go). Else all of them would go to one
+node, since that stays the least allocated. Its like for memory is not counted here."""
+
 MANY = 1 << 30
 Key = tuple[float, float, float, int]
 
@@ -39,9 +44,9 @@ class FreeCapacity:
         self.totals_only = totals_only
         self.rank = rank
         self._log: list[tuple[int | str, Resources, int] | list[Node]] = []
-        """To undo: what was taken of which node, and the nodes there were before others came."""
+        """To undo: what was taken of which node with how many `counted`, and the nodes before others came."""
         self._elsewhere: dict[str, tuple[Resources, int]] = {}
-        """What jobs hold on nodes that are not here, by name, with how many PSs: such a node may come (back)."""
+        """What jobs hold on nodes that are not here, by name, with how many `counted`: such a node may come (back)."""
         self._set_up(nodes, {})
 
     def _set_up(self, nodes: list[Node], held: dict[str, tuple[Resources, int]]) -> None:
@@ -56,16 +61,17 @@ class FreeCapacity:
         self.pods = [node.free.pods for node in nodes]
         self.storage = [node.free.storage for node in nodes]
         total = self.total = total_of(self.usable)
-        self.ps = [0] * len(nodes)
-        """Parameter servers of our jobs per node, for placements that keep them apart."""
+        self.counted = [0] * len(nodes)
+        """Replicas of our jobs per node that the rank counts: under least-allocated those that request no CPU, else
+        parameter servers, for placements that keep them apart."""
         for name in held.keys() & self.index.keys():
-            i, (taken, ps) = self.index[name], held.pop(name)
+            i, (taken, counted) = self.index[name], held.pop(name)
             self.cpu[i] -= taken.cpu
             self.memory[i] -= taken.memory
             self.accelerators[i] -= taken.accelerators
             self.pods[i] -= taken.pods
             self.storage[i] -= taken.storage
-            self.ps[i] += ps
+            self.counted[i] += counted
             total = total.minus(taken)
         self.free_cpu, self.free_memory, self.free_accelerators, self.free_pods, self.free_storage = total
         self._elsewhere = held
@@ -110,7 +116,7 @@ class FreeCapacity:
     def _move_to(self, nodes: list[Node]) -> None:
         held = self._elsewhere
         for i, node in enumerate(self.nodes):
-            taken = self.usable[i].minus(self.free(i)), self.ps[i]
+            taken = self.usable[i].minus(self.free(i)), self.counted[i]
             if taken != (NOTHING, 0):
                 held[node.name] = taken
         self._set_up(nodes, held)
@@ -146,22 +152,23 @@ class FreeCapacity:
     def take_replicas(self, i: int | str, group: ReplicaGroup, n: int) -> None:
         """Take what `n` replicas ask for from node `i` (or that of this name, which is not here); a negative `n` gives
         back."""
-        self.take_from(i, group.request if n == 1 else group.request.times(n), n if group.type == PS else 0)
+        counts = not group.request.cpu if self.rank == "least-allocated" else group.type == PS
+        self.take_from(i, group.request if n == 1 else group.request.times(n), n if counts else 0)
 
-    def take_from(self, i: int | str, taken: Resources, ps: int) -> None:
-        """Take this much of node `i`, for replicas of which so many are parameter servers."""
-        self._shift(i, taken, ps)
-        self._log.append((i, taken, ps))
+    def take_from(self, i: int | str, taken: Resources, counted: int) -> None:
+        """Take this much of node `i`, for replicas of which so many are `counted`."""
+        self._shift(i, taken, counted)
+        self._log.append((i, taken, counted))
 
     def take_cpu(self, i: int | str, millicores: int) -> None:
         """Take CPU alone from node `i`, for replicas that are there; a negative amount gives back."""
         if millicores:
             self.take_from(i, Resources(millicores), 0)
 
-    def _shift(self, i: int | str, taken: Resources, ps: int) -> None:
+    def _shift(self, i: int | str, taken: Resources, counted: int) -> None:
         if isinstance(i, str):
-            before, ps_before = self._elsewhere.get(i, (NOTHING, 0))
-            self._elsewhere[i] = held = before.plus(taken), ps_before + ps
+            before, counted_before = self._elsewhere.get(i, (NOTHING, 0))
+            self._elsewhere[i] = held = before.plus(taken), counted_before + counted
             if held == (NOTHING, 0):
                 del self._elsewhere[i]
             return
@@ -171,7 +178,7 @@ class FreeCapacity:
         self.cpu[i] -= cpu
         self.memory[i] -= memory
         self.accelerators[i] -= accelerators
-        self.ps[i] += ps
+        self.counted[i] += counted
         self.free_cpu -= cpu
         self.free_memory -= memory
         self.free_accelerators -= accelerators
@@ -199,9 +206,9 @@ class FreeCapacity:
                 back = {}
                 self._move_to(entry)
             else:
-                i, taken, ps = entry
+                i, taken, counted = entry
                 known = back.get(i)
-                back[i] = (taken, ps) if known is None else (known[0].plus(taken), known[1] + ps)
+                back[i] = (taken, counted) if known is None else (known[0].plus(taken), known[1] + counted)
         self._shift_all(back)
 
     def _shift_all(self, taken: Mapping[int | str, tuple[Resources, int]]) -> None:
@@ -216,8 +223,9 @@ class FreeCapacity:
         if self.rank == "least-free":
             return (self.accelerators[i], self.cpu[i], self.memory[i], i)
         if self.rank == "fewest-ps":
-            return (self.ps[i], -self.accelerators[i], -self.cpu[i], i)
-        return (mean_allocated(self.capacity[i], (self.cpu[i], self.memory[i], self.accelerators[i])), 0, 0, i)
+            return (self.counted[i], -self.accelerators[i], -self.cpu[i], i)
+        cpu = self.cpu[i] - UNREQUESTED_CPU * self.counted[i]
+        return (mean_allocated(self.capacity[i], (cpu, self.memory[i], self.accelerators[i])), 0, 0, i)
 
     @property
     def free_total(self) -> Resources:

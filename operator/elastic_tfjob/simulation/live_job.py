@@ -208,12 +208,18 @@ class LiveJob:
 
     def observe(self) -> None:
         """What running at its present size tells about the job's speed."""
-        size = self.size
-        if self.seen.get(size) != self.rate and not self.silent:
+        if self.silent:
+            return
+        size, cpu = self.size, None
+        if self.bound is not None:
+            workers = cores_held(self.spec.groups, self.placement, self.cpu_held).get(WORKER, [0.0])
+            cpu = 1000 * sum(workers) / len(workers)
+        # The same speed with other CPU is news, too: else a size that gains nothing from more CPU would for ever count
+        # as one that was not tried with it.
+        if self.seen.get(size) != self.rate or self.seen_cpu.get(size) != cpu:
             self.seen[size] = self.rate
-            if self.bound is not None:
-                workers = cores_held(self.spec.groups, self.placement, self.cpu_held).get(WORKER, [0.0])
-                self.seen_cpu[size] = 1000 * sum(workers) / len(workers)
+            if cpu is not None:
+                self.seen_cpu[size] = cpu
             self.speed = believe(self.seen, cpu=self.seen_cpu)
 
     def lesson(self) -> Lesson:

@@ -71,6 +71,17 @@ def test_spread_takes_the_least_allocated_node_each_time() -> None:
     assert where("spread", nodes, [*busy, job("j", workers(4))]) == {"j": {"Worker": ("b", "b", "a", "b")}}
 
 
+def test_spread_counts_what_kube_scheduler_counts_for_replicas_that_request_no_cpu() -> None:
+    """100m each, which one that requests as much weighs as well; but they fit where no CPU is left."""
+    nodes, idle = [node(name, cpus=8) for name in "abc"], workers(1, gpus=0, cpus=0)
+    jobs = [job(f"j{k}", idle) for k in range(6)]
+    placed = where("spread", nodes, jobs)
+    assert [placed[f"j{k}"]["Worker"] for k in range(6)] == [("a",), ("b",), ("c",)] * 2
+    busy = job("busy", workers(1, gpus=0, cpus=8), on={"Worker": ("a",)})
+    assert where("spread", nodes, [busy, job("j", workers(3, gpus=0, cpus=0))]) == {"j": {"Worker": ("b", "c", "b")}}
+    assert where("spread", nodes[:1], [busy, job("j", idle)]) == {"j": {"Worker": ("a",)}}
+
+
 def test_even_uses_the_fewest_nodes_that_hold_an_equal_split() -> None:
     """2 PS + 4 workers of 1 CPU: one node of 4 is too small, two take 1 PS + 2 workers each."""
     nodes = [node("a", cpus=4), node("b", cpus=4), node("c", cpus=4)]
@@ -162,7 +173,7 @@ def test_nodes_found_by_what_they_have_free_are_those_that_a_look_at_all_finds(
         room.take_replicas(i % len(nodes), fixed_group(type_, request, 1), 1)
     if kept < len(taken):
         room.rollback(mark)
-    all_ = sorted(range(len(nodes)), key=lambda i: (room.ps[i], -room.accelerators[i], -room.cpu[i], i))
+    all_ = sorted(range(len(nodes)), key=lambda i: (room.counted[i], -room.accelerators[i], -room.cpu[i], i))
     holding = [i for i in all_ if room.holds(i, demand)]
     assert list(room.holding(demand)) == holding
     assert room.first(demand, None) == next(iter(holding), None)

@@ -1,6 +1,9 @@
 """Containers that share their node's CPUs, in proportion to the CPU that they hold."""
 
-from elastic_tfjob.scheduling.snapshot import WORKER, JobSpec
+from dataclasses import replace
+
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import WORKER, JobSpec, fixed_group
 from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.live_job import LiveJob
 from elastic_tfjob.simulation.outcome import JobRecord
@@ -28,6 +31,16 @@ def test_who_requests_nothing_weighs_what_it_can_use() -> None:
     jobs = [work("a", 0, 2, cpu=0, cpu_demand=1.0), work("b", 0, 2, cpu=0, cpu_demand=3.0)]
     outcome = simulate("fixed", jobs, gpus=2, cpus=1, speed_model=CpuShareSpeedModel())
     assert finishes(outcome) == {"a": 8, "b": 8}
+
+
+def test_jobs_that_request_nothing_start_on_all_nodes() -> None:
+    """Four jobs that can use a node each, on four nodes: nobody is slowed down."""
+    jobs = [
+        replace(work(f"j{k}", 0, 10, cpu_demand=4.0), groups=(fixed_group(WORKER, Resources(), 1),)) for k in range(4)
+    ]
+    for profile in ("fixed", "specon", "rebalance"):
+        outcome = simulate(profile, jobs, nodes=4, gpus=0, cpus=4, speed_model=CpuShareSpeedModel())
+        assert finishes(outcome) == {f"j{k}": 10 for k in range(4)}
 
 
 def test_a_move_loses_what_was_trained_last() -> None:

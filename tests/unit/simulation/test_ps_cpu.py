@@ -7,14 +7,17 @@ import pytest
 
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, JobSpec, ReplicaGroup
 from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.live_job import LiveJob
+from elastic_tfjob.simulation.outcome import JobRecord
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.ps import MODELS
 from elastic_tfjob.simulation.speed_models.ps_cpu import PsCpuSpeedModel, PsCpuTrueSpeed
 from elastic_tfjob.simulation.summary import summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
+from elastic_tfjob.speed.optimus import OnlineSpeed
 
 from ..scheduling.invariants import violations
 from .build import finishes, simulate
@@ -210,3 +213,15 @@ def test_of_a_silent_job_nothing_is_known_while_it_trains(silent: float, *, grow
     assert outcome.records[0].finish_s is not None
     assert (outcome.changes["grow"] > 0) is grows
     assert any(any(each) for each in heard) is grows
+
+
+def test_the_same_speed_with_other_cpu_is_learned() -> None:
+    """That more CPU makes a size no faster is news: else it would for ever count as one that was not tried with it."""
+    made = job()
+    live = LiveJob(made, JobSpec("j", 0.0, made.groups), true_speed(), JobRecord("j", 0, None), 1.0, None)
+    live.bound, live.placement, live.rate = true_speed(), {PS: ("x",), WORKER: ("x",)}, 1.0
+    for held in (1000, 2000):
+        live.cpu_held = {WORKER: (held,)}
+        live.observe()
+        assert isinstance(live.speed, OnlineSpeed)
+        assert live.speed.cpu == {(1, 1): held}
