@@ -14,7 +14,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  \033[1m%-26s\033[0m %s\n", "make " $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: .venv ## from nothing to a trained model: cluster, operator, a real TensorFlow job, a table
+demo: .venv ## from nothing to a trained model: cluster, operator, a real TensorFlow job, a table; PAGE=1: the live page, until Ctrl-C
 	@$(RUN) python -m harness.demo
 
 .PHONY: test

@@ -51,7 +51,7 @@ def test_jobs_go_on_when_our_operator_takes_over(our_image: str, jobs: Jobs) -> 
     # Both in one look: its container begins again and again, and has said nothing at first.
     until(lambda: refused(last_words(cluster)), 180, lambda: "no refusal:\n" + last_words(cluster))
 
-    # The migration, as docs/compatibility.md has it.
+    # The migration, as docs/migration.md has it.
     cluster.kubectl("-n", deploy.NAMESPACE, "scale", "deployment/training-operator", "--replicas=0")
     cluster.kubectl("delete", WEBHOOK)
     scale(cluster, 0)

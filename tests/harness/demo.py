@@ -2,16 +2,19 @@
 
 It starts with one worker, grows into the idle cluster, gives room back to a second job, and is followed to its end.
 
-PYTHONPATH=tests python3 -m harness.demo
+PYTHONPATH=tests python3 -m harness.demo           # at the end it says how to open the live page
+PYTHONPATH=tests PAGE=1 python3 -m harness.demo    # the page is open from the start, until Ctrl-C
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +24,8 @@ from rich.table import Table
 
 from harness import binaries, images, names
 from harness.cluster import BUILD, Cluster, shared_folder
-from harness.deploy import deploy
+from harness.controlplane import free_port
+from harness.deploy import NAMESPACE, deploy
 from harness.progress import Problem, main
 
 SAMPLES = images.ROOT / "manifests" / "samples"
@@ -29,6 +33,9 @@ SAMPLE, CLAIM, SECOND = (SAMPLES / name for name in ("digits.yaml", "checkpoints
 STATE = "elastic.kubeflow.org/state"
 ACCURACY_AT_LEAST = 0.95
 PATIENCE_S = 900.0
+PAGE_SERVICE = "elastic-tfjob-query"
+PAGE_READER = "elastic-tfjob-operator"
+"""A service account that may list TFJobs everywhere: the cluster is for the demo alone."""
 SECOND_AFTER_STEPS = 0.4
 """The second job comes when the first has grown; or after this part of its steps, should it not grow."""
 
@@ -134,21 +141,43 @@ def _changes(cluster: Cluster, namespace: str, name: str, seen: Followed) -> Ite
 
 def _follow_reports(cluster: Cluster, namespace: str, pod: str, reports: list[dict[str, float]]) -> None:
     """Append what the training program prints (a JSON object a line) until its container ends."""
-    command = [
-        str(binaries.path("kube")),
-        "kubectl",
-        f"--kubeconfig={cluster.kubeconfig}",
-        "-n",
-        namespace,
-        "logs",
-        "-f",
-        "--container=tensorflow",
-        pod,
-    ]
+    command = _kubectl(cluster, namespace, "logs", "-f", "--container=tensorflow", pod)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         for line in process.stdout or ():
             if line.startswith("{"):
                 reports.append(json.loads(line))
+
+
+def _kubectl(cluster: Cluster, namespace: str, *words: str) -> list[str]:
+    """The command of a kubectl that goes on until it is ended."""
+    return [str(binaries.path("kube")), "kubectl", f"--kubeconfig={cluster.kubeconfig}", "-n", namespace, *words]
+
+
+def how_to_open() -> str:
+    """How the live page is opened, and how the token is made that it asks for."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/services/{PAGE_SERVICE}:http/proxy/"
+    return f"kubectl proxy, then http://127.0.0.1:8001{path}\n{how_to_enter()}"
+
+
+def how_to_enter() -> str:
+    return f"  It asks for a token: kubectl -n {NAMESPACE} create token {PAGE_READER}"
+
+
+@contextmanager
+def open_page(cluster: Cluster, console: Console) -> Iterator[None]:
+    """The live page at a port of this machine, until the body ends and then until Ctrl-C."""
+    port = free_port()
+    command = _kubectl(cluster, NAMESPACE, "port-forward", f"service/{PAGE_SERVICE}", f"{port}:80")
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        address = f"Live page: http://127.0.0.1:{port}/"
+        try:
+            console.print(f"{address}\n{how_to_enter()}")
+            yield
+            console.print(f"{address} stays open until Ctrl-C")
+            if process.wait():
+                raise Problem(f"the page is gone: {' '.join(command)} ended with {process.returncode}")
+        finally:
+            process.terminate()
 
 
 def table(job: dict[str, Any], seen: Followed, seconds: float) -> Table:
@@ -194,12 +223,18 @@ def rescales(seen: Followed) -> Table:
 @main
 def _main() -> None:
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 140)
-    cluster = deploy()
+    cluster = deploy(components=["query-api"])
+    with open_page(cluster, console) if os.environ.get("PAGE") else nullcontext():
+        _show(cluster, console)
+
+
+def _show(cluster: Cluster, console: Console) -> None:
     begin = time.monotonic()
     job, seen = run_job(cluster, console)
     console.print(table(job, seen, time.monotonic() - begin))
     console.print(rescales(seen))
     console.print(f"Look around: export KUBECONFIG={cluster.kubeconfig} PATH={BUILD / 'bin'}:$PATH; kubectl get tfjobs")
+    console.print(f"Live page: {how_to_open()}")
     if seen.state != "Succeeded":
         reasons = [f"{c['reason']}: {c['message']}" for c in job["status"]["conditions"] if c["type"] == "Failed"]
         sys.exit("✗ the job failed: " + "; ".join(reasons))

@@ -28,12 +28,13 @@ ON_CONTROL_PLANE = {
 """For an operator that must not take room from the jobs that a benchmark measures."""
 
 
-def deploy(config: str = "standard") -> Cluster:
-    """Build what is outdated, bring it to the cluster, and return when the operator of today's sources is ready."""
+def deploy(config: str = "standard", components: Sequence[str] = ()) -> Cluster:
+    """Build what is outdated, bring it to the cluster, and return when the operator of today's sources is ready, with
+    these components."""
     cluster = kind.ensure(config)
     operator, trainer = images.operator(), images.trainer()
     cluster.load(trainer)
-    install(cluster, operator)
+    install(cluster, operator, components)
     wait_ready(cluster)
     return cluster
 

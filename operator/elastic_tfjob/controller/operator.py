@@ -33,7 +33,7 @@ from elastic_tfjob.controller.kube.probes import serve_probes
 from elastic_tfjob.controller.kube.queue import KeyQueue
 from elastic_tfjob.controller.kube.reconciler import Reconciler
 from elastic_tfjob.controller.kube.rivals import find_rivals
-from elastic_tfjob.controller.kube.supervise import Supervisor, watch_loop
+from elastic_tfjob.controller.kube.supervise import Supervisor, collect_less, watch_loop
 from elastic_tfjob.controller.kube.surroundings import PriorityClasses, own_image, own_namespace
 from elastic_tfjob.controller.objects.cluster import ConfigMap, ForeignPod, Node
 from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
@@ -289,7 +289,13 @@ class Operator:
         """Serve until `stop` is set (0) or leadership is lost (1)."""
         options = self._options
         gc.set_threshold(*_THRESHOLDS)
-        serving = serve_probes(options.metrics_address, options.health_address, alive=self._alive, ready=self._ready)
+        serving = serve_probes(
+            options.metrics_address,
+            options.health_address,
+            alive=self._alive,
+            ready=self._ready,
+            failed=lambda: self._caches.failed_pods() if self._leads else [],
+        )
         asked = self._query.serve(options.query_address) if self._query is not None else contextlib.nullcontext()
         async with serving, asked, open_session() as self._session:
             background = [self._keep(informer.resource, informer.run) for informer in self._informers]
@@ -331,7 +337,7 @@ class Operator:
         await self._asked_image.wait()
         if election is not None:
             await election.acquire()
-        _collect_less()
+        collect_less()
         self._leads, self._leads_since = True, time.monotonic()
         self._look_at_all()
         workers = [self._keep(f"worker-{i}", self._reconciler.work) for i in range(2 * self._options.threads)]
@@ -391,10 +397,3 @@ class Operator:
             self._look_at_all()
         self._asked_image.set()
         await asyncio.Event().wait()
-
-
-def _collect_less() -> None:
-    """Spare the garbage collector what is there by now, which stays (modules, and caches that refer to nothing but what
-    is in them): with 10,000 jobs a look at everything holds the loop for a second."""
-    gc.collect()
-    gc.freeze()

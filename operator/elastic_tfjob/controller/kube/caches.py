@@ -38,6 +38,11 @@ class Caches:
     pod_groups: Informer[PodGroup] | None = None
     budgets: Informer[Budget] | None = None
 
+    def failed_pods(self) -> list[tuple[Job, Pod]]:
+        """The pods that failed, each with the job that it is of. May be called in a thread."""
+        failed = [pod for pod in self.pods if pod.failure is not None]
+        return [(job, pod) for pod in failed for job in self.jobs.of_job(pod.key) if job.uid == pod.owner]
+
     @classmethod
     def of(
         cls,

@@ -101,7 +101,8 @@ class Informer(Generic[T]):
         return tuple(self._by_job.get(key, {}).values())
 
     def __iter__(self) -> Iterator[T]:
-        yield from self._by_uid.values()
+        # Of a copy, made in one step: a thread may go through it while the loop takes in others.
+        return iter(tuple(self._by_uid.values()))
 
     @property
     def keys(self) -> Iterable[Key]:

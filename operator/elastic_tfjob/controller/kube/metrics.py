@@ -1,8 +1,14 @@
 """The operator's Prometheus metrics. The `training_operator_jobs_*` family has upstream's names and labels."""
 
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
+
+from elastic_tfjob.controller.job.failed_pods import named_failures
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.pod import Pod
 
 __all__ = [
     "API_REQUESTS",
@@ -11,6 +17,8 @@ __all__ = [
     "DEADLINE_SLACK",
     "EVENTS",
     "EXPERIENCE",
+    "FAILED_PODS",
+    "FAILED_PODS_LEFT_OUT",
     "JOBS",
     "LEADER",
     "LOOP_LAG",
@@ -34,6 +42,7 @@ __all__ = [
     "WATCH_RESTARTS",
     "count",
     "count_job",
+    "name_failed_pods",
 ]
 
 _LABELS: Final = ("job_namespace", "framework")
@@ -152,6 +161,15 @@ SPEED_RATIO: Final = Histogram(
     ("cause",),
     buckets=(0.25, 0.5, 0.7, 0.85, 0.95, 1.05, 1.15, 1.3, 1.5, 2, 4),
 )
+FAILED_PODS: Final = Gauge(
+    "elastic_tfjob_failed_pods",
+    "1 for each failed pod of a job that goes on, or that failed within the last hour; 100 of a namespace and 1,000 in "
+    "all are named",
+    ("job_namespace", "tfjob", "tfjob_pod", "reason", "exit_code"),
+)
+FAILED_PODS_LEFT_OUT: Final = Gauge(
+    "elastic_tfjob_failed_pods_left_out", "Failed pods that elastic_tfjob_failed_pods does not name, for these limits"
+)
 LEADER: Final = Gauge("elastic_tfjob_leader", "1 while this replica is the leader")
 
 
@@ -163,6 +181,15 @@ def count(what: str, namespace: str, amount: float = 1.0, cause: str = "") -> No
         SPEED_RATIO.labels(cause).observe(amount)
     else:
         count_job(what, namespace)
+
+
+def name_failed_pods(failed: Iterable[tuple[Job, Pod]]) -> None:
+    """Set the series of failed pods to what is there now; those of others end."""
+    named, left_out = named_failures(failed, datetime.now(UTC))
+    FAILED_PODS.clear()
+    for labels in named:
+        FAILED_PODS.labels(*labels).set(1)
+    FAILED_PODS_LEFT_OUT.set(left_out)
 
 
 def count_job(what: str, namespace: str) -> None:

@@ -1,23 +1,32 @@
 """What the operator tells Prometheus and the kubelet: `/metrics`, `/healthz` and `/readyz`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from elastic_tfjob.controller.kube.listening import listening
+from elastic_tfjob.controller.kube.metrics import name_failed_pods
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.pod import Pod
 
 __all__ = ["serve_probes"]
 
 
 @asynccontextmanager
 async def serve_probes(
-    metrics_address: str, health_address: str, *, alive: Callable[[], str], ready: Callable[[], str]
+    metrics_address: str,
+    health_address: str,
+    *,
+    alive: Callable[[], str],
+    ready: Callable[[], str],
+    failed: Callable[[], Sequence[tuple[Job, Pod]]],
 ) -> AsyncIterator[None]:
     """Serve while the context is open. Addresses are those of Options. `alive` and `ready` say what is wrong, or
-    nothing: the answer is then 503 with these words. Raises OSError where an address is taken."""
+    nothing: the answer is then 503 with these words. `failed` gives the failed pods, of which some are named at
+    `/metrics`; it is called in a thread. Raises OSError where an address is taken."""
 
     one = asyncio.Lock()
 
@@ -25,7 +34,7 @@ async def serve_probes(
         # In a thread: with many namespaces it takes longer than others should wait for. One at a time: the scheduling
         # loop computes in threads of the same pool.
         async with one:
-            text = await asyncio.to_thread(generate_latest)
+            text = await asyncio.to_thread(_metrics, failed)
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def show_alive(_: web.Request) -> web.Response:
@@ -39,6 +48,11 @@ async def serve_probes(
         listening(health_address, _routes(web.get("/healthz", show_alive), web.get("/readyz", show_ready))),
     ):
         yield
+
+
+def _metrics(failed: Callable[[], Sequence[tuple[Job, Pod]]]) -> bytes:
+    name_failed_pods(failed())
+    return generate_latest()
 
 
 def _answer(problem: str) -> web.Response:

@@ -12,6 +12,7 @@ from elastic_tfjob.api.limits import MAX_TROUBLES_TEXT
 from elastic_tfjob.api.tfjob import CONTAINER
 from elastic_tfjob.controller.objects.affinity import pinned_to
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND, abridged
+from elastic_tfjob.controller.objects.failure import Failure, failure_of
 from elastic_tfjob.controller.objects.parsing import Key, Raw, of_replica, readable, short_word
 from elastic_tfjob.controller.objects.quantities import cpu_of, requests_of
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
@@ -41,7 +42,8 @@ class Pod:
     operator told its launcher; `exporter` tells that it can be asked for its status; `pinned` is the one node that it
     may be bound to; `running_since` is when the container that trains was started (RFC 3339), while it runs.
     `unschedulable_at` is since when kube-scheduler finds no node for it, `unschedulable` are its words. `not_installed`
-    is when it failed because the launcher could not be installed in it (RFC 3339, or "unknown")."""
+    is when it failed because the launcher could not be installed in it (RFC 3339, or "unknown"). `failure` is why it
+    failed, where it has."""
 
     namespace: str
     name: str
@@ -67,6 +69,7 @@ class Pod:
     unschedulable_at: str = ""
     unschedulable: str = ""
     not_installed: str = ""
+    failure: Failure | None = None
 
     @classmethod
     @readable
@@ -109,6 +112,7 @@ class Pod:
             ),
             exporter=any(container.get("name") == EXPORTER for container in spec.get("initContainers") or ()),
             not_installed=_not_installed(inits) if status.get("phase") == "Failed" else "",
+            failure=failure_of(status),
         )
 
     @property
