@@ -719,7 +719,7 @@ def test_the_speed_is_that_since_the_first_step(tmp_path: Path) -> None:
     progress.count(1, None, 1)
     begin = time.monotonic()
     until("that is noticed", lambda: progress._window and progress._window[0][1] == 1)
-    assert (protocol.read(tmp_path / protocol.PROGRESS) or {}).get("first_step_at")
+    until("and written", lambda: (protocol.read(tmp_path / protocol.PROGRESS) or {}).get("first_step_at"))
     for step in range(2, 52):
         time.sleep(0.02)
         progress.count(step, None, 1)

@@ -10,9 +10,10 @@ from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_CO
 from elastic_tfjob.controller.objects.failure import Failure, failure_of
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import Pod
+from harness.controlplane import free_port
 from unit.build import NOW, condition, job, pod
 
-from .test_operator import Server, answer, free_port, running, until
+from .test_operator import Server, answer, running, until
 
 
 def ended(name: str, code: int, reason: str = "Error") -> dict[str, Any]:
