@@ -273,7 +273,10 @@ NOT_READ = {
         "variables that began with initial values, since the checkpoint that training went on from lacks them and "
         "they were made after `resume()`; `null` if there are none; the operator does not read it",
     ),
-    "start": ("object", "how the next generation's program will be started; the operator reads `way` alone"),
+    "start": (
+        "object",
+        "how the next generation's program starts; the chief's is told by `elastic-tfjob explain`",
+    ),
     "start.way": ("`fork`, `exec`", "forked from an interpreter that has imported, or as a process of its own"),
     "start.why": ("text", "why it will not be forked"),
     "preparation": ("object", "what it took until the newest generation's program was ready; not read by the operator"),

@@ -69,6 +69,7 @@ FULL_STATE = State(
     speeds={"1/2": 10.5},
     speed_cpu={"1/2": 250},
     numbers_at="2026-01-02T03:04:05Z",
+    starts="exec: no Python program",
 )
 
 GROWTH = Growth("finite", ((100.0, 0.5),), 0.01, 0.02, 3, 1_767_323_045.0)
@@ -270,6 +271,7 @@ def test_a_wrong_state_names_the_key(change: dict[str, Any], key: str) -> None:
         ({"speeds": {"9" * 5000 + "/1": 1.0, "1/2": 10.5}}, "speeds: '9", {"1/2": 10.5}),
         ({"speed_cpu": {"1/2": 250, "1/4": 1.5}}, "speed_cpu.1/4", {"1/2": 250}),
         ({"numbers_at": "x"}, "numbers_at", None),
+        ({"starts": 5}, "starts", None),
         ({"stop": "x"}, "stop", None),
         ({"stop": {"request": "x"}}, "stop.request", None),
         ({"stop": {"request": 1, "asked": "x", "saved": 5}}, "stop.asked", Stop(1, "", saved=5)),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.api.limits import MAX_STATUS_BYTES
+from elastic_tfjob.api.limits import MAX_STARTS, MAX_STATUS_BYTES
 from elastic_tfjob.controller.objects.reports import Report
 
 FULL: dict[str, Any] = {
@@ -37,6 +37,27 @@ def test_reads_all_of_the_contract() -> None:
     assert found.checkpoint is not None
     assert (found.checkpoint.bytes, found.cpu.use_cores, found.memory.limit_bytes) == (4096, 0.31, None)
     assert (found.step, found.modes, found.received_at) == (1200, ("overlap", "spare"), 7.0)
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        ({"way": "fork", "why": ""}, "fork"),
+        ({"way": "exec", "why": "no Python program"}, "exec: no Python program"),
+        ({"way": "exec"}, "exec"),
+        ({"way": "exec", "why": "x" * 1000}, None),
+        ({}, "exec"),
+        (None, None),
+    ],
+)
+def test_how_the_next_program_starts_and_why(start: Any, said: str | None) -> None:
+    found = Report.parse(json.dumps({**FULL, "start": start})).starts
+    if start and len(start.get("why", "")) > 500:
+        assert found is not None
+        assert found.startswith("exec: xxx")
+        assert len(found) <= MAX_STARTS
+    else:
+        assert found == said
 
 
 def test_whether_the_next_program_is_forked() -> None:

@@ -44,6 +44,7 @@ STATES = st.fixed_dictionaries(
         "step": LARGE,
         "total_steps": LARGE,
         "numbers_at": TIMES,
+        "starts": st.sampled_from(["fork", "exec: why", "", 5]),
         "uid": st.sampled_from(["", UID, "another"]),
     },
 )

@@ -25,6 +25,7 @@ __all__ = [
     "MAX_PROBLEM_LENGTH",
     "MAX_RATE",
     "MAX_REPLICAS",
+    "MAX_STARTS",
     "MAX_STATUS_BYTES",
     "MAX_STEPS",
     "MAX_TEXT",
@@ -103,6 +104,9 @@ MAX_PROBLEMS: Final = 10
 
 MAX_PROBLEM_LENGTH: Final = 512
 """Characters of one such problem."""
+
+MAX_STARTS: Final = 256
+"""Characters of how a program will be started, and why so."""
 
 EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST: Final = datetime(9998, 12, 31, tzinfo=UTC)

@@ -81,6 +81,7 @@ def told(seen: Seen, row: JobRow, forecast: ForecastRow, events: Sequence[Happen
         ("ends", _ends(forecast, now)),
         ("deadline", _deadline(row, forecast, now)),
         ("rescales", _rescales(row)),
+        ("next start", _starts(row)),
         ("Kueue queue", row.queue),
     ]
     for name, text in facts:
@@ -135,6 +136,13 @@ def hints(seen: Seen, row: JobRow) -> Iterator[str]:
         yield f"a person asked for its size ({', '.join(asked)}): elastic-tfjob auto {name} leaves it to the profile"
     if row.slack_s is not None and row.slack_s < 0:
         yield "it is expected to miss its deadline: more replicas (max-workers), a later deadline, or a higher priority"
+
+
+def _starts(row: JobRow) -> str:
+    """How the program of the next size will start."""
+    if row.starts == "fork":
+        return "forked from an interpreter that has imported what the program needs"
+    return (row.starts or "").replace("exec", "as a process of its own", 1)
 
 
 def _steps(row: JobRow) -> str:

@@ -137,6 +137,18 @@ def test_explain_tells_what_happened_and_why(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize(
+    ("starts", "said"),
+    [
+        ("fork", "next start:  forked from an interpreter that has imported what the program needs"),
+        ("exec: no Python program", "next start:  as a process of its own: no Python program"),
+    ],
+)
+def test_explain_tells_how_the_next_program_starts(ask: Ask, starts: str, said: str) -> None:
+    assert said in ask(Server(running(starts=starts)), "explain", "j").output
+    assert "next start" not in ask(Server(running()), "explain", "j").output
+
+
+@pytest.mark.parametrize(
     ("raw", "hint"),
     [
         (waiting("j"), "room for 1 Chief + 1 PS + 2 Worker"),

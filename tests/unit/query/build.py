@@ -75,7 +75,7 @@ SIZE = {"Chief": 1, "PS": 1, "Worker": 2}
 GROWN = {"Chief": 1, "PS": 1, "Worker": 4}
 
 
-def running(name: str = "j", namespace: str = "ns", **more: Any) -> dict[str, Any]:
+def running(name: str = "j", namespace: str = "ns", starts: str | None = None, **more: Any) -> dict[str, Any]:
     """One that grew from two to four workers, and is at step 500 of 1,000 with 5 steps a second."""
     done = {
         "generation": 1,
@@ -103,6 +103,7 @@ def running(name: str = "j", namespace: str = "ns", **more: Any) -> dict[str, An
         "eta_latest": "2026-01-02T03:31:00Z",
         "eta_source": "measured",
         "numbers_at": "2026-01-02T03:18:20Z",
+        "starts": starts,
         "since": "2026-01-02T03:10:00Z",
     }
     target = {"generation": 1, "replicas": GROWN, "reason": "idle CPU"}

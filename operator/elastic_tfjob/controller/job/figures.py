@@ -45,7 +45,12 @@ def with_numbers(
     state = with_speed(before, state, report)
     state = with_end(state, ends(state, report, total, now, planned()))
     return replace(
-        state, step=report.step, total_steps=total, steps_per_s=report.steps_per_s, numbers_at=format_time(now)
+        state,
+        step=report.step,
+        total_steps=total,
+        steps_per_s=report.steps_per_s,
+        starts=report.starts,
+        numbers_at=format_time(now),
     )
 
 

@@ -17,6 +17,7 @@ from elastic_tfjob.api.limits import (
     MAX_GENERATION,
     MAX_MILLICORES,
     MAX_RATE,
+    MAX_STARTS,
     MAX_STATUS_BYTES,
     MAX_STEPS,
     MAX_VALUE,
@@ -130,7 +131,8 @@ class Report:
     Times are on the pod's clock, which may be wrong; `received_at` is on ours. In what Reports keep, the use of CPU is
     a mean over up to half a minute in which the pod ran the same with the same limit, and None before. `saves`: whether
     the launcher knows how to save before its pod ends. `forks`: whether the pod's next program will be forked from an
-    interpreter that has imported what it needs.
+    interpreter that has imported what it needs. `starts` says so in words: `fork`, or `exec: ` with the reason; None
+    from a launcher that does not tell.
     """
 
     at: float
@@ -178,6 +180,7 @@ class Report:
     """step at which the program of the generation that runs began"""
     saves: bool = False
     forks: bool = False
+    starts: str | None = None
     saved: Saved | None = None
     """the checkpoint that was asked for before the pod ends; a launcher that knows nothing of that has no such key"""
 
@@ -193,6 +196,7 @@ class Report:
             raw = Fields(json.loads(text))
         except RecursionError:
             raise ValueError("the answer is nested too deeply") from None
+        start = raw.within("start")
         return cls(
             at=raw.number("at", _MAX_TIME) or 0.0,
             generation=raw.integer("generation", MAX_GENERATION),
@@ -217,7 +221,8 @@ class Report:
             hook=raw.flag("hook"),
             resumed_step=raw.integer("resumed_step", MAX_STEPS),
             saves=raw.has("saved"),
-            forks=(start := raw.within("start")) is not None and start.any("way") == "fork",
+            forks=start is not None and start.any("way") == "fork",
+            starts=_starts(start),
             saved=_saved(raw.within("saved")),
         )
 
@@ -320,6 +325,13 @@ def _memory(raw: Fields | None) -> MemoryUse:
     if raw is None:
         return MemoryUse()
     return MemoryUse(raw.integer("used_bytes", MAX_BYTES), raw.integer("limit_bytes", MAX_BYTES))
+
+
+def _starts(raw: Fields | None) -> str | None:
+    if raw is None:
+        return None
+    why = cut(raw.text("why"), MAX_STARTS - len("exec: "))
+    return "fork" if raw.any("way") == "fork" else f"exec: {why}" if why else "exec"
 
 
 def _modes(raw: Fields) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from elastic_tfjob.api.limits import (
     MAX_MILLICORES,
     MAX_PROBLEM_LENGTH,
     MAX_RATE,
+    MAX_STARTS,
     MAX_STEPS,
     MAX_WORD,
 )
@@ -49,7 +50,7 @@ _SIZE: Final = re.compile(r"[0-9]{1,9}/[0-9]{1,9}")
 # What is not in this annotation: it has one of its own, or was wrong here.
 _ELSEWHERE: Final = ("indexes", "causes", "outcomes", "problems")
 # What is left out where there is none.
-_SPARED: Final = ("stop", "eta_earliest", "eta_latest", "eta_source")
+_SPARED: Final = ("stop", "eta_earliest", "eta_latest", "eta_source", "starts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,9 @@ class State:
 
     `speeds` are the steps per second seen at each size, "PS/workers", and `speed_cpu` the millicores that a worker had
     then in the mean, where that is not what it requests; `numbers_at` is when the figures were refreshed. `eta` is the
-    expected end, `eta_earliest` and `eta_latest` its 90 % interval, by a speed known from `eta_source`. `indexes` are
-    those of the pods (objects/indexes.py); they are in an annotation of their own, `indexes_json`.
+    expected end, `eta_earliest` and `eta_latest` its 90 % interval, by a speed known from `eta_source`. `starts`: how
+    the chief's next program will be started, and why so (Report.starts). `indexes` are those of the pods
+    (objects/indexes.py); they are in an annotation of their own, `indexes_json`.
     `stop` is the stop that a plan asked for, until the job makes steps again. `causes` are those that targets gave for
     sizes of the history and the one to come (objects/causes.py), in an annotation of their own, too, `causes_json`.
     `outcomes` are the speeds that sizes were expected to have and had (objects/outcomes.py), in `outcomes_json`.
@@ -140,6 +142,7 @@ class State:
     speeds: Mapping[str, float] = field(default_factory=dict)
     speed_cpu: Mapping[str, int] = field(default_factory=dict)
     numbers_at: str | None = None
+    starts: str | None = None
     indexes: Indexes = field(default_factory=dict)
     stop: Stop | None = None
     causes: Causes = field(default_factory=dict)
@@ -309,6 +312,7 @@ def _state(raw: Fields) -> State:
         speeds=_by_size(raw, "speeds", lenient, lambda sizes, size: sizes.number(size, MAX_RATE)),
         speed_cpu=_by_size(raw, "speed_cpu", lenient, lambda sizes, size: sizes.integer(size, MAX_MILLICORES)),
         numbers_at=lenient(raw.time, "numbers_at"),
+        starts=lenient(raw.text, "starts", MAX_STARTS) or None,
         stop=lenient(read_stop, stop, lenient) if stop is not None else None,
     )
     if unknown:

@@ -58,6 +58,9 @@ class JobRow:
     step: Annotated[int | None, "training steps done, when that was stored last"]
     total_steps: Annotated[int | None, "training steps in all"]
     steps_per_s: Annotated[float | None, "training steps a second, when that was stored last"]
+    starts: Annotated[
+        str | None, "how its next program will start: fork, of an interpreter that is there, or exec, with the reason"
+    ]
     figures_at: Annotated[str | None, "when steps and speed were stored"]
     eta: Annotated[str | None, "expected end of training"]
     deadline: Annotated[str | None, "when it shall have ended"]
@@ -145,6 +148,7 @@ def job_row(job: Job | Seen) -> JobRow:
         step=state.step if state is not None else None,
         total_steps=total_steps(seen),
         steps_per_s=state.steps_per_s if state is not None and shown in ("Running", "Rescaling") else None,
+        starts=state.starts if state is not None and shown in ("Running", "Rescaling") else None,
         figures_at=state.numbers_at if state is not None else None,
         eta=format_time(eta) if eta is not None else None,
         deadline=deadline,
