@@ -7,7 +7,7 @@ from math import fsum
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import CHIEF, Job
-from elastic_tfjob.scheduling.toolkit.cpu_load import CpuLoad, cpu_load_view
+from elastic_tfjob.scheduling.toolkit.cpu_load import CpuLoad, JobLoad, cpu_load_view
 
 __all__ = ["Balance"]
 
@@ -18,7 +18,9 @@ WORTHWHILE = 1.25
 @dataclass(frozen=True, slots=True)
 class Balance:
     """One replica at a time goes from a crowded node to the node with the most idle CPU, the job with the most left
-    first, if what it has left there is `times` what a move costs (`move_s`), and the move saves as much.
+    first, if what it has left there is `times` what a move costs (`move_s`), and the move saves as much; and only if it
+    would end earlier there also when those that are there share that node evenly with it: what is idle may be so for a
+    moment, as while a job changes.
 
     A job is moved at most `moves` times. A node gets one replica a round, and the next only when it is known what that
     uses. How much CPU a replica could use is not known: as much as the one that uses most does.
@@ -46,43 +48,80 @@ class Balance:
         targets.sort(key=lambda name: (-load.idle_m(name), name))
         left = load.left_cpu_s(now)
         moved: set[str] = set()
-        queues = {name: fsum(left[key] for key in load.there[name]) for name in crowded}
+        work = {name: _work_cpu_s(load, left, name) for name in {*crowded, *targets}}
         most_m = load.can_use_m()
         for target in targets:
             can_m = min(load.idle_m(target), most_m)
             choices = [
-                (-left[key], key, name)
+                (-left[key], key, name, part)
                 for name in crowded
                 for key in load.there[name]
                 if key not in moved
-                and self._pays(
-                    load.jobs[key].job, left[key], queues[name] / max(1, load.usable_m(name)) * 1000, can_m, round_
-                )
+                and self._may_move(load.jobs[key].job, round_)
                 and max(load.jobs[key].replica_m.values(), default=0) * WORTHWHILE <= can_m
+                and self._pays(
+                    part := _part_cpu_s(load.jobs[key], left[key], name),
+                    can_m,
+                    _takes_s(load, fsum(work[name].values()), name),
+                )
+                and _shared_s(load, work[target], key, part, target) + self.move_s
+                <= _shared_s(load, work[name], key, part, name)
             ]
-            for _, key, name in sorted(choices):
-                job = round_.job(key)
-                if self._move(round_, job, name, target, load.jobs[key].replica_m):
+            for _, key, name, part in sorted(choices):
+                if self._move(round_, round_.job(key), name, target, load.jobs[key]):
                     moved.add(key)
-                    queues[name] -= left[key]
+                    work[name][key] -= part
+                    work[target][key] = work[target].get(key, 0.0) + part
                     break
 
-    def _pays(self, job: Job, left_cpu_s: float, queue_s: float, can_m: int, round_: Round) -> bool:
-        """Whether the job may be moved, and ends earlier by that, with a good margin."""
+    def _may_move(self, job: Job, round_: Round) -> bool:
         if job.migrations >= self.moves or not job.spec.movable or job.phase != "running":
             return False
-        if job.observed_s > round_.now or round_.placement(job) != job.placement or not can_m:
+        return job.observed_s <= round_.now and round_.placement(job) == job.placement
+
+    def _pays(self, part_cpu_s: float, can_m: int, queue_s: float) -> bool:
+        """Whether the replica ends earlier by the move, with a good margin."""
+        if not can_m:
             return False
-        there_s = 1000 * left_cpu_s / can_m
+        there_s = 1000 * part_cpu_s / can_m
         return there_s >= self.times * self.move_s and queue_s - there_s >= (1 + self.times) * self.move_s
 
-    def _move(self, round_: Round, job: Job, source: str, target: str, uses: Mapping[str, int]) -> bool:
-        """The replica there that uses most; a chief last, since all of a job stand still while it moves."""
-        there = [
-            (type_ == CHIEF, -uses.get(type_, 0), type_, -k)
-            for type_, names in job.placement.items()
-            for k, name in enumerate(names)
-            if name == source
-        ]
+    def _move(self, round_: Round, job: Job, source: str, target: str, load: JobLoad) -> bool:
         reason = Reason("crowded", {"source": source, "target": target})
-        return any(round_.move(job, (type_, -k), target, reason) for _, _, type_, k in sorted(there))
+        return any(round_.move(job, replica, target, reason) for replica in _there(load, source))
+
+
+def _there(load: JobLoad, name: str) -> list[tuple[str, int]]:
+    """A job's replicas on a node: the one that uses most first; a chief last, since all of a job stand still while it
+    moves."""
+    found = [
+        (type_ == CHIEF, -load.replica_m.get(type_, 0), type_, -k)
+        for type_, names in load.job.placement.items()
+        for k, there in enumerate(names)
+        if there == name
+    ]
+    return [(type_, -k) for _, _, type_, k in sorted(found)]
+
+
+def _work_cpu_s(load: CpuLoad, left: Mapping[str, float], name: str) -> dict[str, float]:
+    """CPU seconds that jobs have left to do on a node."""
+    jobs = {key: load.jobs[key] for key in load.there.get(name, ())}
+    return {
+        key: left[key] * job.nodes.get(name, 0) / job.used_m if job.used_m else left[key] for key, job in jobs.items()
+    }
+
+
+def _shared_s(load: CpuLoad, work: Mapping[str, float], key: str, part_cpu_s: float, name: str) -> float:
+    """Seconds until a job's replica is done with its part on a node that it shares evenly with the jobs there."""
+    others = fsum(min(cpu_s, part_cpu_s) for other, cpu_s in work.items() if other != key)
+    return _takes_s(load, part_cpu_s + others, name)
+
+
+def _part_cpu_s(load: JobLoad, left_cpu_s: float, name: str) -> float:
+    """What a job has left to do in the replica that would move away from a node."""
+    type_, _ = _there(load, name)[0]
+    return left_cpu_s * load.replica_m.get(type_, 0) / load.used_m if load.used_m else left_cpu_s
+
+
+def _takes_s(load: CpuLoad, cpu_s: float, name: str) -> float:
+    return 1000 * cpu_s / max(1, load.usable_m(name))
