@@ -189,8 +189,8 @@ class TestMoves:
         assert moved(schedule(Snapshot(NOW, full, jobs), build(profile, parse_profile(profile, {})))) == {"n0-1": "n1"}
 
     def test_not_to_cpu_that_is_idle_for_a_moment(self, profile: str) -> None:
-        """The node is as full as the other one would be without it: one of its jobs hardly uses its part now, as while it
-        changes its size."""
+        """The node is as full as the other one would be without it: one of its jobs hardly uses its part now, as while
+        it changes its size."""
         there = [job("n1-0", "n1", 8000, 2.0), job("n1-1", "n1", 40000, 0.2)]
         assert moved(decide([*crowd(2000, 2000, 2000), *there], profile=profile)) == {}
         assert len(moved(decide([*crowd(2000, 2000, 2000), there[0]], profile=profile))) == 1
