@@ -102,13 +102,13 @@ class TestWeights:
         assert held == cpu(decide(crowd(100, 900), 1))
 
     def test_a_job_that_has_only_a_ps_there_goes_first(self) -> None:
-        """While that waits its worker's node is idle. It gets an equal share; the others get the rest in order."""
+        """While that waits its worker's node is idle. It gets half of an equal share, the others the rest in order."""
         apart = replace(
             guest := on_servers("a", "n0", 9000, Worker=1.0, PS=0.3), placement={PS: ("n0",), WORKER: ("n1",)}
         )
         others = [job(f"n0-{k}", "n0", left, 3.6 / 2) for k, left in enumerate((900, 100))]
         changes = decide([apart, *others], moves=0).changes
-        assert changes["a"].cpu == {PS: (1330,)}
+        assert changes["a"].cpu == {PS: (660,)}
         assert str(changes["a"].reason).endswith("1 of 3 on n0 (works on other nodes and needs little here)")
         assert changes["n0-1"].cpu[WORKER][0] > 2 * changes["n0-0"].cpu[WORKER][0]
         assert decide([guest, *others], moves=0).changes["a"].cpu != changes["a"].cpu

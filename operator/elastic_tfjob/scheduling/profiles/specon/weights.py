@@ -14,6 +14,8 @@ __all__ = ["Weights", "take_back"]
 KEEP = 0.1
 """One job goes before another that holds more CPU only where it ends earlier by this part of what they need; CPU that
 would change by no more than this part stays. So what is measured anew all the time does not change what pods hold."""
+GUEST = 0.5
+"""Part of an equal share for a job that has only its chief or PS on a node: they use less than a worker does."""
 STEP_M = 10
 """CPU is given in multiples of this, in millicores."""
 
@@ -82,9 +84,9 @@ class Weights:
     def _share(
         self, round_: Round, name: str, loads: list[JobLoad], guests: int, held: dict[str, dict[str, list[int]]]
     ) -> None:
-        """Share what is free of the node among the jobs there, in order; the first `guests` of them get an equal share.
-        Within a job by what its replicas use, so that what the first gets is not the weight of a chief or PS that has
-        little to do."""
+        """Share what is free of the node among the jobs there, in order; the first `guests` of them get GUEST of an
+        equal share. Within a job by what its replicas use, so that what the first gets is not the weight of a chief or
+        PS that has little to do."""
         room, settings = round_.room, self.settings
         i = room.index.get(name)
         if i is None:
@@ -105,7 +107,7 @@ class Weights:
             job = load.job
             part = rest * settings.ahead
             if rank < guests:
-                part = min(part, max(0.0, equal - request - floor))
+                part = min(part, max(0.0, GUEST * equal - request - floor))
             more = _split(floor + _rounded(part), [load.replica_m.get(t, 0) for t, _, _ in replicas])
             before = [_holds(job, type_, k, own) - own for type_, k, own in replicas]
             near = all(
