@@ -113,6 +113,14 @@ class TestWeights:
         assert changes["n0-1"].cpu[WORKER][0] > 2 * changes["n0-0"].cpu[WORKER][0]
         assert decide([guest, *others], moves=0).changes["a"].cpu != changes["a"].cpu
 
+    def test_who_cannot_be_given_cpu_takes_no_place_from_others(self) -> None:
+        """A PS of a job that cannot be resized is beside two jobs: the first of those gets most, as without it."""
+        apart = replace(on_servers("a", "n0", 9000, Worker=1.0, PS=0.3), placement={PS: ("n0",), WORKER: ("n1",)})
+        fixed = replace(apart, spec=replace(apart.spec, resizable=False))
+        others = [job(f"n0-{k}", "n0", left, 3.6 / 2) for k, left in enumerate((900, 100))]
+        held = cpu(decide([fixed, *others], moves=0))
+        assert held["n0-1"] > 0.6 * 4000
+
     def test_a_job_that_alone_takes_as_long_as_all_goes_first(self) -> None:
         """2,800 CPU seconds on 1 CPU that it can use, where the two nodes need 425 s for all."""
         held = cpu(decide(crowd(2800, 100, 200, 300), 2, moves=0))

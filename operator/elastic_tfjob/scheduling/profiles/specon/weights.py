@@ -1,6 +1,6 @@
 """CPU of crowded nodes by remaining work: requests are weights, and who is to end first holds most."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from math import fsum
 
 from elastic_tfjob.scheduling.profiles.specon.settings import Settings
@@ -63,11 +63,11 @@ class Weights:
             }
             ends = {key: job.since_s + needs_s[key] for key, job in jobs.items()}
             lent_m = {key: load.jobs[key].lent_m for key in jobs}
-            guests = {key for key, job in jobs.items() if _works_elsewhere(load.jobs[key], name)}
+            guests = {key for key in jobs if _works_elsewhere(load.jobs[key], name)}
             keys: list[str] = []
             for chosen in (guests, critical - guests, jobs.keys() - critical - guests):
                 keys += _in_order([key for key in jobs if key in chosen], ends, needs_s, lent_m)
-            self._share(round_, name, [load.jobs[key] for key in keys], len(guests), held)
+            self._share(round_, name, [load.jobs[key] for key in keys], guests, held)
             for rank, key in enumerate(keys, 1):
                 facts: dict[str, Fact] = {"rank": rank, "of": len(keys), "node": name}
                 if key in guests:
@@ -82,10 +82,10 @@ class Weights:
                 round_.grant(job, cpu, places[key])
 
     def _share(
-        self, round_: Round, name: str, loads: list[JobLoad], guests: int, held: dict[str, dict[str, list[int]]]
+        self, round_: Round, name: str, loads: list[JobLoad], guests: Set[str], held: dict[str, dict[str, list[int]]]
     ) -> None:
-        """Share what is free of the node among the jobs there, in order; the first `guests` of them get GUEST of an
-        equal share. Within a job by what its replicas use, so that what the first gets is not the weight of a chief or
+        """Share what is free of the node among the jobs there, in order; `guests` among them get GUEST of an equal
+        share. Within a job by what its replicas use, so that what the first gets is not the weight of a chief or
         PS that has little to do."""
         room, settings = round_.room, self.settings
         i = room.index.get(name)
@@ -103,10 +103,10 @@ class Weights:
         if rest <= 0:
             return
         taken = 0
-        for rank, ((load, replicas), request, floor) in enumerate(zip(there, requests, floors, strict=True)):
+        for (load, replicas), request, floor in zip(there, requests, floors, strict=True):
             job = load.job
             part = rest * settings.ahead
-            if rank < guests:
+            if job.spec.key in guests:
                 part = min(part, max(0.0, GUEST * equal - request - floor))
             more = _split(floor + _rounded(part), [load.replica_m.get(t, 0) for t, _, _ in replicas])
             before = [_holds(job, type_, k, own) - own for type_, k, own in replicas]
