@@ -106,7 +106,7 @@ def stories() -> Iterator[core.Snapshot]:
         last_step_at=100.0 + AFTER_SPEED_S,
         received_at=NOW.timestamp(),
         cpu=CpuUse(use_cores=0.25),
-        forks=True,
+        starts="fork",
     )
     nodes = {"n1": node("n1"), "n2": node("n2", taints=[{"key": "t", "effect": "NoSchedule"}])}
     lent = loaned()

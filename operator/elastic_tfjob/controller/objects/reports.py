@@ -130,9 +130,8 @@ class Report:
 
     Times are on the pod's clock, which may be wrong; `received_at` is on ours. In what Reports keep, the use of CPU is
     a mean over up to half a minute in which the pod ran the same with the same limit, and None before. `saves`: whether
-    the launcher knows how to save before its pod ends. `forks`: whether the pod's next program will be forked from an
-    interpreter that has imported what it needs. `starts` says so in words: `fork`, or `exec: ` with the reason; None
-    from a launcher that does not tell.
+    the launcher knows how to save before its pod ends. `starts`: how the pod's next program will be started: `fork`,
+    or `exec: ` with the reason; None from a launcher that does not tell.
     """
 
     at: float
@@ -179,7 +178,6 @@ class Report:
     resumed_step: int | None = None
     """step at which the program of the generation that runs began"""
     saves: bool = False
-    forks: bool = False
     starts: str | None = None
     saved: Saved | None = None
     """the checkpoint that was asked for before the pod ends; a launcher that knows nothing of that has no such key"""
@@ -196,7 +194,6 @@ class Report:
             raw = Fields(json.loads(text))
         except RecursionError:
             raise ValueError("the answer is nested too deeply") from None
-        start = raw.within("start")
         return cls(
             at=raw.number("at", _MAX_TIME) or 0.0,
             generation=raw.integer("generation", MAX_GENERATION),
@@ -221,10 +218,14 @@ class Report:
             hook=raw.flag("hook"),
             resumed_step=raw.integer("resumed_step", MAX_STEPS),
             saves=raw.has("saved"),
-            forks=start is not None and start.any("way") == "fork",
-            starts=_starts(start),
+            starts=_starts(raw.within("start")),
             saved=_saved(raw.within("saved")),
         )
+
+    @property
+    def forks(self) -> bool:
+        """Whether the pod's next program will be forked from an interpreter that has imported what it needs."""
+        return self.starts == "fork"
 
     @property
     def news(self) -> tuple[object, ...]:

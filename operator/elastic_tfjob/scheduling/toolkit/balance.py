@@ -49,6 +49,7 @@ class Balance:
         left = load.left_cpu_s(now)
         moved: set[str] = set()
         work = {name: _work_cpu_s(load, left, name) for name in {*crowded, *targets}}
+        queues = {name: _takes_s(load, fsum(work[name].values()), name) for name in crowded}
         most_m = load.can_use_m()
         for target in targets:
             can_m = min(load.idle_m(target), most_m)
@@ -59,17 +60,15 @@ class Balance:
                 if key not in moved
                 and self._may_move(load.jobs[key].job, round_)
                 and max(load.jobs[key].replica_m.values(), default=0) * WORTHWHILE <= can_m
-                and self._pays(
-                    part := _part_cpu_s(load.jobs[key], left[key], name),
-                    can_m,
-                    _takes_s(load, fsum(work[name].values()), name),
-                )
-                and _shared_s(load, work[target], key, part, target) + self.move_s
-                <= _shared_s(load, work[name], key, part, name)
+                and self._pays(part := _part_cpu_s(load.jobs[key], left[key], name), can_m, queues[name])
             ]
             for _, key, name, part in sorted(choices):
+                here_s, there_s = (_shared_s(load, work[each], key, part, each) for each in (name, target))
+                if there_s + self.move_s > here_s:
+                    continue
                 if self._move(round_, round_.job(key), name, target, load.jobs[key]):
                     moved.add(key)
+                    queues[name] -= _takes_s(load, part, name)
                     work[name][key] -= part
                     work[target][key] = work[target].get(key, 0.0) + part
                     break
