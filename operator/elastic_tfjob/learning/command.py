@@ -2,7 +2,8 @@
 
 import sys
 import time
-from dataclasses import asdict, replace
+from collections.abc import Collection
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,25 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from elastic_tfjob.learning.curve import draw_curve
 from elastic_tfjob.learning.episodes import TEACHERS, draw
-from elastic_tfjob.learning.evolution import Strategy
+from elastic_tfjob.learning.evolution import Evolution
 from elastic_tfjob.learning.follow import Course
 from elastic_tfjob.learning.follow import follow as follow_experience
+from elastic_tfjob.learning.method import Method
 from elastic_tfjob.learning.recorded import LEAST_JOBS
-from elastic_tfjob.learning.training import Plan, State, begin, compare, load, save, train
+from elastic_tfjob.learning.training import METHODS, Plan, State, begin, compare, load, save, train
+from elastic_tfjob.scheduling.profiles.dl2.network import JOB_FEATURES, SIZE_FEATURES
 from elastic_tfjob.scheduling.profiles.dl2.weights import as_bytes
 from elastic_tfjob.simulation.options import Amount, OutputFile
 from elastic_tfjob.simulation.speed_models.ps import MODELS
 
 INTERRUPTED = 130
 MAX_SEEDS = 100_000
+
+
+def default_of(name: str) -> str:
+    """What each method that has this setting does without the option, for --help."""
+    values = {kind.name: field.default for kind in METHODS.values() for field in fields(kind) if field.name == name}
+    return "Default: " + ", ".join(f"{value} ({method})" for method, value in values.items()) + "."
 
 
 @click.command()
@@ -35,12 +44,33 @@ MAX_SEEDS = 100_000
     show_default=True,
     help="Of the first weights and of what is tried.",
 )
-@click.option("--iterations", type=click.IntRange(0, 100_000), default=60, show_default=True, help="Of evolution.")
-@click.option("--pairs", type=click.IntRange(1, 1000), default=6, show_default=True, help="Of weights tried in each.")
 @click.option(
-    "--episodes", type=click.IntRange(1, 1000), default=4, show_default=True, help="Workloads that each is tried on."
+    "--method",
+    type=click.Choice(list(METHODS)),
+    default=Evolution.name,
+    show_default=True,
+    help="Of reinforcement; actor-critic: with replay, as in the paper.",
 )
-@click.option("--rate", type=Amount(100), default=0.5, show_default=True, help="Of steps.")
+@click.option("--iterations", type=click.IntRange(0, 100_000), default=60, show_default=True, help="Of the method.")
+@click.option(
+    "--episodes", type=click.IntRange(1, 1000), help=f"New workloads in each iteration. {default_of('episodes')}"
+)
+@click.option("--rate", type=Amount(100), help=f"Of steps. {default_of('rate')}")
+@click.option(
+    "--pairs", type=click.IntRange(1, 1000), help=f"Of weights tried in each iteration. {default_of('pairs')}"
+)
+@click.option(
+    "--replay",
+    type=click.IntRange(1, 100),
+    help=f"Learn from the decisions of so many iterations; 1: of the last one. {default_of('replay')}",
+)
+@click.option(
+    "--explore",
+    type=Amount(1),
+    help=f"Chance to help a job that has ten times more PS than workers, or the reverse. {default_of('explore')}",
+)
+@click.option("--entropy", type=Amount(10), help=f"Weight of keeping chances open. {default_of('entropy')}")
+@click.option("--critic/--no-critic", default=None, help=f"Or the mean reward in its place. {default_of('critic')}")
 @click.option(
     "--teacher",
     type=click.Choice(["none", *TEACHERS]),
@@ -50,13 +80,6 @@ MAX_SEEDS = 100_000
 )
 @click.option("--passes", type=click.IntRange(1, 10_000), default=30, show_default=True, help="Over these decisions.")
 @click.option(
-    "--method",
-    type=click.Choice(["evolution", "actor-critic"]),
-    default="evolution",
-    show_default=True,
-    help="Of reinforcement. actor-critic, as in the paper, is not there.",
-)
-@click.option(
     "--train-seeds", type=click.IntRange(1, MAX_SEEDS), default=200, show_default=True, help="Workloads to learn on."
 )
 @click.option(
@@ -65,6 +88,7 @@ MAX_SEEDS = 100_000
 @click.option(
     "--test-seeds", type=click.IntRange(0, MAX_SEEDS), default=20, show_default=True, help="To report on, at the end."
 )
+@click.option("--without", default="", help="Do not tell the network these features (as named in the weights).")
 @click.option("--models", default="", help=f"Learn on jobs of these models only, of {', '.join(MODELS)}.")
 @click.option(
     "--follow",
@@ -87,22 +111,21 @@ def train_policy(
     *,
     output: Path,
     seed: int,
+    method: str,
     iterations: int,
-    pairs: int,
-    episodes: int,
-    rate: float,
     teacher: str,
     passes: int,
-    method: str,
     train_seeds: int,
     select_seeds: int,
     test_seeds: int,
+    without: str,
     models: str,
     follow: Path | None,
     jobs_per_update: int,
     updates: int,
     resume: bool,
     plot: Path | None,
+    **settings: Any,
 ) -> None:
     """Train the policy of profile dl2 in simulation, and write its weights to OUTPUT (.npz).
 
@@ -114,19 +137,16 @@ def train_policy(
     Examples:
       elastic-tfjob train-policy weights.npz --seed 1 --plot training.svg
       elastic-tfjob simulate scenario.yaml --profile dl2 --set dl2.weights=weights.npz
+      elastic-tfjob train-policy weights.npz --method actor-critic --teacher drf --iterations 300
       elastic-tfjob train-policy weights.npz --follow experience --iterations 20
 
     With --follow it begins with the weights in OUTPUT, or the shipped ones. What it learned replaces OUTPUT only if it
     is not worse on live jobs that were held back and on the select seeds; where it turns out worse on later jobs, the
     weights from before come back. OUTPUT.updates.jsonl has a line for each attempt.
     """
-    if method != "evolution":
-        raise click.BadParameter(
-            "the paper's actor-critic with replay is not there; evolution is what there is", param_hint="--method"
-        )
-    names = tuple(name for name in models.split(",") if name)
-    if unknown := [name for name in names if name not in MODELS]:
-        raise click.BadParameter(f"no model {', '.join(unknown)}; there are {', '.join(MODELS)}", param_hint="--models")
+    chosen = method_of(method, {name: value for name, value in settings.items() if value is not None})
+    names = listed(models, MODELS, "--models", "model")
+    hidden = listed(without, (*SIZE_FEATURES, *JOB_FEATURES), "--without", "feature")
     plan = Plan(
         seed=seed,
         iterations=iterations,
@@ -135,7 +155,8 @@ def train_policy(
         train=train_seeds,
         select=select_seeds,
         models=names,
-        strategy=Strategy(pairs=pairs, episodes=episodes, rate=rate),
+        without=hidden,
+        method=chosen,
     )
     if follow is not None:
         if resume or plot is not None or plan.teacher:
@@ -161,6 +182,22 @@ def train_policy(
         click.echo(f"mean completion times on {test_seeds} test seeds:")
         for rival, ratio in found.items():
             click.echo(f"  {100 * ratio:+.1f} % beside {rival}")
+
+
+def method_of(name: str, settings: dict[str, Any]) -> Method:
+    """This method with these settings, which are those of its fields."""
+    known = {field.name for field in fields(METHODS[name])}
+    if foreign := [f"--{setting}" for setting in settings if setting not in known]:
+        raise click.BadParameter(f"does not go with {', '.join(foreign)}", param_hint=f"--method {name}")
+    return METHODS[name](**settings)
+
+
+def listed(said: str, known: Collection[str], option: str, what: str) -> tuple[str, ...]:
+    """The names in this list. Raises BadParameter for one that is not known."""
+    names = tuple(name.strip() for name in said.split(",") if name.strip())
+    if unknown := [name for name in names if name not in known]:
+        raise click.BadParameter(f"no {what} {', '.join(unknown)}; there are {', '.join(known)}", param_hint=option)
+    return names
 
 
 def _follow(course: Course, updates: int) -> None:
@@ -202,7 +239,9 @@ def _change(state: State) -> float:
 
 def _trained(state: State) -> dict[str, Any]:
     """For people who open the file."""
-    return {"plan": asdict(state.plan), "iterations": state.iteration, "percent_on_select_seeds": _change(state)}
+    said = asdict(state.plan)
+    said["method"]["name"] = state.plan.method.name
+    return {"plan": said, "iterations": state.iteration, "percent_on_select_seeds": _change(state)}
 
 
 def _run(begun: State, kept: Path, console: Console) -> State:
@@ -217,7 +256,7 @@ def _run(begun: State, kept: Path, console: Console) -> State:
     state = begun
     save(state, kept)
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("evolution", total=state.plan.iterations, completed=state.iteration, best="")
+        task = bar.add_task(state.plan.method.name, total=state.plan.iterations, completed=state.iteration, best="")
         try:
             for state in train(begun):
                 save(state, kept)

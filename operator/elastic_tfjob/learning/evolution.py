@@ -4,27 +4,51 @@ each tried with both signs on the same workloads, make to the completion times. 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import ClassVar, Final
 
 import numpy as np
 
 from elastic_tfjob.learning.episodes import Episode, mean_jct_s, of_network
+from elastic_tfjob.learning.method import Draw, Memory, Stepped
 from elastic_tfjob.scheduling.profiles.dl2.network import Floats, Network, of_flat, shapes
 
-__all__ = ["Strategy", "cost", "scales", "step"]
+__all__ = ["Evolution", "cost", "scales", "step"]
 
 SCALES: Final = (0.1, 0.1, 0.1, 0.1, 0.1, 0.15)
 """How far a weight of each array is changed at a time: those that most depends on furthest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
+class Evolution:
     """`pairs` of changes an iteration, on `episodes` workloads each; `rate` and `momentum` of the weights' steps."""
 
+    name: ClassVar[str] = "evolution"
     pairs: int = 6
     episodes: int = 4
     rate: float = 0.5
     momentum: float = 0.8
+
+    def begin(self, weights: Floats, units: int, seed: int) -> Memory:
+        return {"drift": np.zeros_like(weights)}
+
+    def learner(self, seed: int, done: int, memory: Memory, units: int, draw: Draw) -> "Learner":
+        return Learner(self, seed, units, draw)
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    how: Evolution
+    seed: int
+    units: int
+    draw: Draw
+
+    def step(self, k: int, weights: Floats, memory: Memory) -> Stepped:
+        """Iteration number k."""
+        rng = np.random.default_rng([self.seed, k])
+        cost_of = partial(cost, episodes=self.draw(rng, self.how.episodes))
+        weights, drift, tried = step(weights, memory["drift"], self.units, strategy=self.how, rng=rng, cost_of=cost_of)
+        return Stepped(weights, {"drift": drift}, tried)
 
 
 def scales(units: int) -> Floats:
@@ -42,7 +66,7 @@ def step(
     drift: Floats,
     units: int,
     *,
-    strategy: Strategy,
+    strategy: Evolution,
     rng: np.random.Generator,
     cost_of: Callable[[Network], float],
 ) -> tuple[Floats, Floats, float]:

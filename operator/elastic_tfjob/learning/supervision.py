@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_tfjob.learning.episodes import Episode, mean_jct_s, of_profile
+from elastic_tfjob.learning.gradients import Moments, adam, backward, forward
 from elastic_tfjob.scheduling.profiles.dl2.features import Known, job_features, known_of
 from elastic_tfjob.scheduling.profiles.dl2.network import Floats, Network, flat, of_flat
 from elastic_tfjob.scheduling.round import Round
@@ -20,8 +21,6 @@ __all__ = ["STOP", "Examples", "examples_of", "fit", "gradient", "way"]
 STOP: Final = 3
 RATE: Final = 0.01
 BATCH: Final = 256
-DECAY: Final = (0.9, 0.999)
-"""Of Adam (Kingma and Ba, arXiv 1412.6980)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,9 +99,8 @@ def examples_of(teacher: str, episodes: Sequence[Episode], each: int, seed: int)
 
 def gradient(network: Network, given: Examples) -> tuple[float, Floats]:
     """The mean cross-entropy of these examples, and how it changes with each weight (as `flat`)."""
-    inner = np.tanh(given.sizes @ network.hidden + network.hidden_bias)
-    scores = inner @ network.output + network.output_bias + given.sizes @ network.size_skip
-    scores = np.where(given.may, scores + given.jobs @ network.job_skip, -np.inf)
+    scores, inner = forward(network, given.sizes, given.jobs)
+    scores = np.where(given.may, scores, -np.inf)
     scores = np.column_stack([scores, np.zeros(len(scores))])
     top = scores.max(axis=1, keepdims=True)
     odds = np.exp(scores - top)
@@ -111,22 +109,13 @@ def gradient(network: Network, given: Examples) -> tuple[float, Floats]:
     loss = -float(np.mean(np.log(np.maximum(chance[at], 1e-12))))
     chance[at] -= 1.0
     slope = chance[:, :STOP] / len(scores)
-    back = (slope @ network.output.T) * (1.0 - inner**2)
-    parts = (
-        given.sizes.T @ back,
-        back.sum(axis=0),
-        inner.T @ slope,
-        slope.sum(axis=0),
-        given.sizes.T @ slope,
-        given.jobs.T @ slope,
-    )
-    return loss, np.concatenate([part.ravel() for part in parts])
+    return loss, backward(network, given.sizes, given.jobs, inner, slope)
 
 
 def fit(network: Network, given: Examples, passes: int, seed: int) -> tuple[Network, list[float]]:
     """The network after so many passes over the examples, by Adam, and the mean loss of each pass."""
     units, weights = len(network.hidden_bias), flat(network)
-    first, second, t = np.zeros_like(weights), np.zeros_like(weights), 0
+    moments = Moments(np.zeros_like(weights), np.zeros_like(weights))
     rng, losses = np.random.default_rng(seed), []
     for _ in range(passes):
         order, sums = rng.permutation(len(given.taken)), 0.0
@@ -135,10 +124,6 @@ def fit(network: Network, given: Examples, passes: int, seed: int) -> tuple[Netw
             some = Examples(given.sizes[rows], given.jobs[rows], given.may[rows], given.taken[rows])
             loss, slope = gradient(of_flat(weights, units), some)
             sums += loss * len(rows)
-            t += 1
-            first = DECAY[0] * first + (1 - DECAY[0]) * slope
-            second = DECAY[1] * second + (1 - DECAY[1]) * slope**2
-            rate = RATE * (1 - DECAY[1] ** t) ** 0.5 / (1 - DECAY[0] ** t)
-            weights = weights - rate * first / (second**0.5 + 1e-8)
+            weights, moments = adam(weights, slope, moments, RATE)
         losses.append(sums / len(order))
     return of_flat(weights, units), losses

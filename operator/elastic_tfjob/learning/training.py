@@ -1,4 +1,4 @@
-"""One training: a teacher's decisions first if asked for, then evolution; what is best on the select seeds is kept.
+"""One training: a teacher's decisions first if asked for, then reinforcement; what is best on the select seeds is kept.
 
 A run is a function of its Plan: each iteration draws from its own seed, so one that was stopped goes on as if not.
 """
@@ -7,30 +7,55 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
 
+from elastic_tfjob.learning.actor_critic import ActorCritic
 from elastic_tfjob.learning.episodes import Episode, draw, mean_jct_s, of_network, of_profile
-from elastic_tfjob.learning.evolution import Strategy, cost, step
+from elastic_tfjob.learning.evolution import Evolution, cost
+from elastic_tfjob.learning.method import Memory, Method
 from elastic_tfjob.learning.supervision import examples_of, fit
-from elastic_tfjob.scheduling.profiles.dl2.network import Floats, Network, flat, greedy, of_flat
+from elastic_tfjob.scheduling.profiles.dl2.network import (
+    JOB_FEATURES,
+    SIZE_FEATURES,
+    Floats,
+    Network,
+    flat,
+    greedy,
+    of_flat,
+)
 
-__all__ = ["Drawn", "Plan", "State", "Workloads", "begin", "compare", "load", "replace_file", "save", "train"]
+__all__ = [
+    "METHODS",
+    "Drawn",
+    "Plan",
+    "State",
+    "Workloads",
+    "begin",
+    "compare",
+    "load",
+    "replace_file",
+    "save",
+    "train",
+]
 
 UNITS: Final = 16
 SPREAD: Final = 0.3
 RIVALS: Final = ("drf", "optimus", "hull")
+METHODS: Final[Mapping[str, type[Evolution] | type[ActorCritic]]] = {
+    kind.name: kind for kind in (Evolution, ActorCritic)
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is trained, and for how long. `teacher` empty: begin with the greedy network. `train`, `select`: numbers of
-    episodes to choose from, and to choose on. `models`: only these in all of them (empty: all)."""
+    episodes to choose from, and to choose on. `models`: only these in all of them (empty: all). `without`: features
+    that the network is not told."""
 
     seed: int = 0
     iterations: int = 60
@@ -45,7 +70,8 @@ class Plan:
     models: tuple[str, ...] = ()
     workloads: str = ""
     """What tells given workloads from others; empty: they are drawn."""
-    strategy: Strategy = field(default_factory=Strategy)
+    without: tuple[str, ...] = ()
+    method: Method = field(default_factory=Evolution)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +80,7 @@ class State:
 
     plan: Plan
     weights: Floats
-    drift: Floats
+    memory: Memory
     best: Floats
     best_cost: float
     iteration: int = 0
@@ -100,27 +126,35 @@ def begin(plan: Plan, network: Network | None = None, workloads: Workloads | Non
         episodes = [draw("train", plan.train + k, plan.models) for k in range(plan.lessons)]
         given = examples_of(plan.teacher, episodes, 400, plan.seed)
         network, losses = fit(untaught, given, plan.passes, plan.seed)
-    weights = flat(network)
-    found = cost(network, (workloads or Drawn(plan)).select)
-    return State(plan, weights, np.zeros_like(weights), weights, found, 0, ((0, found, found),), tuple(losses))
+    weights = flat(network) * told(plan)
+    found = cost(of_flat(weights, UNITS), (workloads or Drawn(plan)).select)
+    memory = plan.method.begin(weights, UNITS, plan.seed)
+    return State(plan, weights, memory, weights, found, 0, ((0, found, found),), tuple(losses))
+
+
+def told(plan: Plan) -> Floats:
+    """1 for each weight, and 0 for those of features that the network is not told."""
+    ones = of_flat(np.ones_like(flat(greedy(UNITS))), UNITS)
+    for name in plan.without:
+        if name in SIZE_FEATURES:
+            ones.hidden[SIZE_FEATURES.index(name)] = ones.size_skip[SIZE_FEATURES.index(name)] = 0.0
+        else:
+            ones.job_skip[JOB_FEATURES.index(name)] = 0.0
+    return flat(ones)
 
 
 def train(state: State, workloads: Workloads | None = None) -> Iterator[State]:
     """The states after each further iteration, up to the plan's number."""
     plan = state.plan
-    given = workloads or Drawn(plan)
+    given, mask = workloads or Drawn(plan), told(plan)
+
+    def some(rng: np.random.Generator, number: int) -> list[Episode]:
+        return [given.train(int(k)) for k in rng.choice(plan.train, size=min(number, plan.train), replace=False)]
+
+    learner = plan.method.learner(plan.seed, state.iteration, state.memory, UNITS, some)
     while state.iteration < plan.iterations:
-        rng = np.random.default_rng([plan.seed, state.iteration])
-        seeds = rng.choice(plan.train, size=min(plan.strategy.episodes, plan.train), replace=False)
-        episodes = [given.train(int(k)) for k in seeds]
-        weights, drift, tried = step(
-            state.weights,
-            state.drift,
-            UNITS,
-            strategy=plan.strategy,
-            rng=rng,
-            cost_of=partial(cost, episodes=episodes),
-        )
+        weights, memory, tried = learner.step(state.iteration, state.weights, state.memory)
+        weights = weights * mask
         k, found = state.iteration + 1, None
         best, best_cost = state.best, state.best_cost
         if k % plan.every == 0 or k == plan.iterations:
@@ -128,7 +162,7 @@ def train(state: State, workloads: Workloads | None = None) -> Iterator[State]:
             if found < best_cost:
                 best, best_cost = weights, found
         history = (*state.history, (k, tried, found))
-        state = State(plan, weights, drift, best, best_cost, k, history, state.losses)
+        state = State(plan, weights, memory, best, best_cost, k, history, state.losses)
         yield state
 
 
@@ -148,12 +182,14 @@ def save(state: State, path: Path) -> None:
     file = io.BytesIO()
     said = {
         "plan": asdict(state.plan),
+        "method": state.plan.method.name,
         "best_cost": state.best_cost,
         "iteration": state.iteration,
         "history": state.history,
         "losses": state.losses,
     }
-    np.savez(file, said=np.array(json.dumps(said)), weights=state.weights, drift=state.drift, best=state.best)
+    arrays: dict[str, Any] = {f"memory_{name}": values for name, values in state.memory.items()}
+    np.savez(file, said=np.array(json.dumps(said)), weights=state.weights, best=state.best, **arrays)
     replace_file(path, file.getvalue())
 
 
@@ -169,12 +205,16 @@ def load(path: Path) -> State:
     try:
         with np.load(path, allow_pickle=False) as file:
             said: dict[str, Any] = json.loads(str(file["said"]))
-            weights, drift, best = (np.array(file[name], dtype=np.float64) for name in ("weights", "drift", "best"))
-        plan = said["plan"]
-        plan = Plan(**{**plan, "models": tuple(plan["models"]), "strategy": Strategy(**plan["strategy"])})
+            weights, best = (np.array(file[name], dtype=np.float64) for name in ("weights", "best"))
+            method = METHODS[said["method"]](**said["plan"]["method"])
+            memory = {
+                name: np.array(file[f"memory_{name}"], dtype=np.float64) for name in method.begin(weights, UNITS, 0)
+            }
+        names = {name: tuple(said["plan"][name]) for name in ("models", "without")}
+        plan = Plan(**{**said["plan"], **names, "method": method})
         history = tuple((k, tried, found) for k, tried, found in said["history"])
-        for each in (weights, drift, best):
+        for each in (weights, best):
             of_flat(each, UNITS)
-        return State(plan, weights, drift, best, said["best_cost"], said["iteration"], history, tuple(said["losses"]))
+        return State(plan, weights, memory, best, said["best_cost"], said["iteration"], history, tuple(said["losses"]))
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is no training of this version: {error}") from error

@@ -18,7 +18,7 @@ from elastic_tfjob.cli import main
 from elastic_tfjob.learning import follow as following
 from elastic_tfjob.learning import training
 from elastic_tfjob.learning.episodes import draw, mean_jct_s, of_network, of_profile
-from elastic_tfjob.learning.evolution import Strategy
+from elastic_tfjob.learning.evolution import Evolution
 from elastic_tfjob.learning.follow import Course, Update, follow, in_use
 from elastic_tfjob.learning.recorded import LEAST_JOBS, Recorded, read_experience, recorded_of
 from elastic_tfjob.learning.training import Plan
@@ -31,7 +31,7 @@ from elastic_tfjob.simulation.engine import Simulation
 
 from ..scheduling.build import job, node, plan, rates, servers, workers
 
-TINY = Plan(seed=3, iterations=1, train=6, select=1, every=1, strategy=Strategy(1, 1))
+TINY = Plan(seed=3, iterations=1, train=6, select=1, every=1, method=Evolution(1, 1))
 UNITS = 16
 
 

@@ -11,7 +11,7 @@ from elastic_tfjob.cli import main
 from elastic_tfjob.learning import training
 from elastic_tfjob.learning.curve import draw_curve
 from elastic_tfjob.learning.episodes import Episode, draw, mean_jct_s, of_network, of_profile
-from elastic_tfjob.learning.evolution import Strategy, cost, step
+from elastic_tfjob.learning.evolution import Evolution, cost, step
 from elastic_tfjob.learning.supervision import STOP, Examples, examples_of, fit, gradient, way
 from elastic_tfjob.learning.training import Plan, State, begin, compare, load, save, train
 from elastic_tfjob.scheduling.profiles.dl2.features import Known, grid_of
@@ -21,7 +21,7 @@ from elastic_tfjob.scheduling.snapshot import PS, WORKER
 
 from ..scheduling.build import job, servers, workers
 
-TINY = Plan(seed=3, iterations=2, train=6, select=2, every=1, lessons=1, passes=5, strategy=Strategy(2, 1))
+TINY = Plan(seed=3, iterations=2, train=6, select=2, every=1, lessons=1, passes=5, method=Evolution(2, 1))
 
 
 def test_a_seed_always_draws_the_same_workload_and_splits_share_none() -> None:
@@ -84,7 +84,7 @@ def test_evolution_goes_downhill_and_the_same_way_by_seed() -> None:
         weights, drift = flat(greedy(2)), np.zeros_like(aim)
         for k in range(60):
             rng = np.random.default_rng([7, k])
-            strategy = Strategy(pairs=8, rate=1.0)
+            strategy = Evolution(pairs=8, rate=1.0)
             weights, drift, _ = step(weights, drift, 2, strategy=strategy, rng=rng, cost_of=distance)
         ends.append(weights)
     assert np.sum((ends[0] - aim) ** 2) < 0.5 * np.sum((flat(greedy(2)) - aim) ** 2)
@@ -95,12 +95,12 @@ def test_a_training_improves_its_objective(monkeypatch: pytest.MonkeyPatch) -> N
     """From a network that never adds anything; on one workload, so that a few iterations are enough."""
     one = replace(draw("train", 2), jobs=draw("train", 2).jobs[:5])
     monkeypatch.setattr(training, "draw", lambda split, seed, models=(): one)
-    plan = Plan(seed=1, iterations=6, train=1, select=1, every=1, strategy=Strategy(pairs=6, episodes=1, rate=4.0))
+    plan = Plan(seed=1, iterations=6, train=1, select=1, every=1, method=Evolution(pairs=6, episodes=1, rate=4.0))
     idle = flat(replace(greedy(training.UNITS), output_bias=np.full(3, 0.6)))
     first = cost(of_flat(idle, training.UNITS), [one])
-    *_, last = train(State(plan, idle, np.zeros_like(idle), idle, first, history=((0, first, first),)))
+    *_, last = train(State(plan, idle, {"drift": np.zeros_like(idle)}, idle, first, history=((0, first, first),)))
     assert last.best_cost < first - 0.01
-    *_, again = train(State(plan, idle, np.zeros_like(idle), idle, first, history=((0, first, first),)))
+    *_, again = train(State(plan, idle, {"drift": np.zeros_like(idle)}, idle, first, history=((0, first, first),)))
     assert again.best.tolist() == last.best.tolist()
 
 
@@ -142,7 +142,6 @@ def test_the_command_trains_resumes_and_plots(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--method", "actor-critic"], "is not there"),
         (["--models", "vgg-16,gpt"], "no model gpt"),
         (["--resume"], "nothing to resume"),
     ],
@@ -161,6 +160,6 @@ def test_a_file_that_is_no_training_is_refused(tmp_path: Path) -> None:
 
 def test_a_curve_of_a_training_that_has_not_begun(tmp_path: Path) -> None:
     weights = flat(greedy(training.UNITS))
-    state = State(TINY, weights, weights, weights, 1.0, history=((0, 1.0, 1.0),))
+    state = State(TINY, weights, {}, weights, 1.0, history=((0, 1.0, 1.0),))
     draw_curve(state, tmp_path / "w.svg")
     assert "</svg>" in (tmp_path / "w.svg").read_text()

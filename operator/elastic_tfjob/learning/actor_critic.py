@@ -1,0 +1,219 @@
+"""The actor-critic of DL2, with replay (Peng et al., arXiv 1909.06040, section 4.3).
+
+Actions are drawn by their chance. The reward of a slot is the sum over jobs of the part of their steps that it did, and
+each of its actions is held to have earned it. A critic of the actor's form says what to expect from a state; what an
+action earned beyond that is its advantage. Decisions of the latest workloads are learned from again and again, and
+weighed by how likely they are by now, which the paper leaves out.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastic_tfjob.learning.explorer import Decision, Seen, Slot, explore
+from elastic_tfjob.learning.gradients import Moments, adam, backward, forward
+from elastic_tfjob.learning.method import Draw, Memory, Stepped
+from elastic_tfjob.scheduling.profiles.dl2.network import ACTIONS, Floats, Network, flat, greedy, of_flat
+
+__all__ = ["ActorCritic", "Batch", "gradients"]
+
+SPREAD: Final = 0.3
+CRITIC_RATE: Final = 10
+"""The critic's steps are so many times as long as the actor's."""
+MOST_WEIGHT: Final = 2.0
+"""Of a decision that is likelier by now than when it was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActorCritic:
+    """Each iteration runs `episodes` new workloads, and learns from the decisions of the last `replay` iterations: as
+    many steps of `rate` on `batch` decisions as there are new ones for. `explore`: chance to help a job in a poor
+    state; `entropy`: weight of keeping chances open; `discount` of a slot. Without `critic` the mean reward is what to
+    expect. Batch, exploration and discount are the paper's."""
+
+    name: ClassVar[str] = "actor-critic"
+    episodes: int = 2
+    replay: int = 4
+    explore: float = 0.4
+    critic: bool = True
+    rate: float = 0.001
+    entropy: float = 0.01
+    discount: float = 0.9
+    batch: int = 256
+
+    def begin(self, weights: Floats, units: int, seed: int) -> Memory:
+        network = greedy(units, SPREAD, seed + 1)
+        critic = flat(replace(network, output_bias=0 * network.output_bias, size_skip=0 * network.size_skip))
+        moments = dict.fromkeys(("first", "second", "critic_first", "critic_second"), np.zeros_like(weights))
+        return {"critic": critic, **moments, "steps": np.zeros(1), "past": np.zeros((0, len(weights)))}
+
+    def learner(self, seed: int, done: int, memory: Memory, units: int, draw: Draw) -> "Learner":
+        return Learner(self, seed, units, draw).after(done, memory["past"])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """B decisions of at most n jobs. Features of their states and of those that their slots led to are B x n x
+    features, 0 where there is no job; `there` and `then_there` (B x n) say where there is one. `may` (B x 3 n): which
+    actions were possible; `taken`: which was; `chance`: how likely it was. `expected`: what to expect without a
+    critic."""
+
+    sizes: Floats
+    jobs: Floats
+    there: NDArray[np.bool_]
+    then_sizes: Floats
+    then_jobs: Floats
+    then_there: NDArray[np.bool_]
+    may: NDArray[np.bool_]
+    taken: NDArray[np.int64]
+    chance: Floats
+    reward: Floats
+    expected: float
+
+
+Replayed = tuple[Decision, float, Seen | None]
+"""A decision, its slot's reward, and the state at the beginning of the next slot (None: all jobs were done)."""
+
+
+class Learner:
+    """One training. Of one that goes on, decisions of the iterations before are made anew by the weights that made
+    them."""
+
+    def __init__(self, how: ActorCritic, seed: int, units: int, draw: Draw) -> None:
+        self._how, self._seed, self._units, self._draw = how, seed, units, draw
+        self._kept: deque[list[Replayed]] = deque(maxlen=how.replay)
+
+    def after(self, done: int, past: Floats) -> "Learner":
+        """With the decisions that these weights made in the last of the `done` iterations."""
+        for k, weights in enumerate(past, start=done - len(past)):
+            self._kept.append(self._gather(k, weights)[0])
+        return self
+
+    def _gather(self, k: int, weights: Floats) -> tuple[list[Replayed], float]:
+        """New decisions, and the mean logarithm of the completion times."""
+        rng = np.random.default_rng([self._seed, k])
+        network, found, costs = of_flat(weights, self._units), list[Replayed](), []
+        for episode in self._draw(rng, self._how.episodes):
+            slots, mean_s = explore(network, episode, rng, self._how.explore)
+            found += with_next(slots)
+            costs.append(np.log(mean_s))
+        return found, float(np.mean(costs))
+
+    def step(self, k: int, weights: Floats, memory: Memory) -> Stepped:
+        """Iteration number k."""
+        how = self._how
+        new, tried = self._gather(k, weights)
+        self._kept.append(new)
+        past = np.vstack([memory["past"], weights])
+        known = [each for some in self._kept for each in some]
+        expected = float(np.mean([reward for _, reward, _ in known])) if known else 0.0
+        rng = np.random.default_rng([self._seed, k, 1])
+        critic, steps = memory["critic"], int(memory["steps"][0])
+        actors = Moments(memory["first"], memory["second"], steps)
+        critics = Moments(memory["critic_first"], memory["critic_second"], steps)
+        for _ in range(-(-len(new) // how.batch)):
+            chosen = [known[int(i)] for i in rng.integers(len(known), size=how.batch)]
+            slope, critic_slope = gradients(
+                of_flat(weights, self._units), of_flat(critic, self._units), as_batch(chosen, expected), how
+            )
+            weights, actors = adam(weights, slope, actors, how.rate)
+            critic, critics = adam(critic, critic_slope, critics, how.rate * CRITIC_RATE)
+        kept: Mapping[str, Floats] = {
+            "critic": critic,
+            "first": actors.first,
+            "second": actors.second,
+            "critic_first": critics.first,
+            "critic_second": critics.second,
+            "steps": np.array([float(actors.steps)]),
+            "past": past[max(0, len(past) - how.replay + 1) :],
+        }
+        return Stepped(weights, kept, tried)
+
+
+def with_next(slots: Sequence[Slot]) -> list[Replayed]:
+    """The decisions of these slots, each with its slot's reward and the state that followed."""
+    following = [*(slot.opening for slot in slots[1:]), None]
+    return [
+        (decision, slot.reward, then)
+        for slot, then in zip(slots, following, strict=True)
+        for decision in slot.decisions
+    ]
+
+
+def as_batch(chosen: Sequence[Replayed], expected: float) -> Batch:
+    sizes, jobs, there = padded([decision.seen for decision, _, _ in chosen])
+    then_sizes, then_jobs, then_there = padded([then for _, _, then in chosen])
+    actions = len(ACTIONS)
+    may = np.zeros((len(chosen), sizes.shape[1] * actions), dtype=np.bool_)
+    taken = np.zeros(len(chosen), dtype=np.int64)
+    for b, (decision, _, _) in enumerate(chosen):
+        may[b, : decision.may.size] = decision.may.ravel()
+        # Stopping comes after all jobs, also after those that are only there to fill up.
+        taken[b] = decision.taken if decision.taken < decision.may.size else may.shape[1]
+    chance = np.array([decision.chance for decision, _, _ in chosen])
+    reward = np.array([reward for _, reward, _ in chosen])
+    return Batch(sizes, jobs, there, then_sizes, then_jobs, then_there, may, taken, chance, reward, expected)
+
+
+def padded(states: Sequence[Seen | None]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Features of sizes and of jobs (B x n x features) with 0 where there is no job, and where there is one (B x n)."""
+    most = max((len(seen.sizes) for seen in states if seen is not None), default=0)
+    example = next((seen for seen in states if seen is not None), None)
+    widths = (example.sizes.shape[1], example.jobs.shape[1]) if example is not None else (0, 0)
+    sizes, jobs = (np.zeros((len(states), most, width)) for width in widths)
+    there = np.zeros((len(states), most), dtype=np.bool_)
+    for b, seen in enumerate(states):
+        if seen is not None:
+            n = len(seen.sizes)
+            sizes[b, :n], jobs[b, :n], there[b, :n] = seen.sizes, seen.jobs, True
+    return sizes, jobs, there
+
+
+def gradients(actor: Network, critic: Network, given: Batch, how: ActorCritic) -> tuple[Floats, Floats]:
+    """How the losses of actor and critic change with each of their weights (as `flat`): of the actor the mean of
+    -advantage x log(chance) - entropy's weight x entropy, of the critic half the mean squared error."""
+    worth, rows, inner = value(critic, given.sizes, given.jobs, given.there)
+    then, _, _ = value(critic, given.then_sizes, given.then_jobs, given.then_there)
+    target = given.reward + how.discount * then if how.critic else given.reward
+    advantage = target - (worth if how.critic else given.expected)
+    count = len(advantage)
+    error = np.where(given.there, (worth - target)[:, None], 0.0) / count
+    slope = np.repeat(error.reshape(-1, 1), len(ACTIONS), axis=1)
+    critic_slope = backward(critic, *rows, inner, slope)
+
+    rows = flattened(given.sizes), flattened(given.jobs)
+    scores, inner = forward(actor, *rows)
+    scores = np.where(given.may, scores.reshape(count, -1), -np.inf)
+    scores = np.column_stack([scores, np.zeros(count)])
+    odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+    chances = odds / odds.sum(axis=1, keepdims=True)
+    at = np.arange(count), given.taken
+    size = float(np.sqrt(np.mean(advantage**2)))
+    weight = np.minimum(chances[at] / given.chance, MOST_WEIGHT) * advantage / (size if size > 0 else 1.0)
+    logs = np.log(np.maximum(chances, 1e-12))
+    entropy = -(chances * logs).sum(axis=1, keepdims=True)
+    slope = weight[:, None] * chances + how.entropy * chances * (logs + entropy)
+    slope[at] -= weight
+    slope = (slope[:, :-1] / count).reshape(-1, len(ACTIONS))
+    return backward(actor, *rows, inner, slope), critic_slope
+
+
+def value(
+    critic: Network, sizes: Floats, jobs: Floats, there: NDArray[np.bool_]
+) -> tuple[Floats, tuple[Floats, Floats], Floats]:
+    """What to expect from each state: the sum over its jobs of all that the critic says of them. With its inputs, one
+    row a job, and hidden values."""
+    if not there.size:
+        return np.zeros(len(there)), (flattened(sizes), flattened(jobs)), np.zeros((0, 0))
+    rows = flattened(sizes), flattened(jobs)
+    scores, inner = forward(critic, *rows)
+    worth: Floats = np.where(there, scores.sum(axis=1).reshape(there.shape), 0.0).sum(axis=1)
+    return worth, rows, inner
+
+
+def flattened(features: Floats) -> Floats:
+    return features.reshape(-1, features.shape[2])
