@@ -189,6 +189,14 @@ async def test_what_others_do_to_a_lent_node_and_what_is_forbidden(own_plane: Co
         async with operator_with_its_rights(own_plane, tmp_path):
             for name in names:
                 await node_is(api, name, ("loaned", True))
+            # A pod of the pool that no node can hold recalls nothing, and whoever looks at it is told.
+            await api.create(pods("serving"), server("enormous", "9"))
+            async with asyncio.timeout(120):
+                async for _, event in api.watch(events("serving"), fieldSelector="reason=FitsNoPoolNode"):
+                    assert event["involvedObject"]["kind"] == "Pod"
+                    assert event["involvedObject"]["name"] == "enormous"
+                    break
+            assert {loan_of(await api.get(f"{NODES}/{name}")) for name in names} == {("loaned", True)}
             relabelled, untainted, cordoned, deleted = names
             await api.merge(f"{NODES}/{relabelled}", {"metadata": {"labels": {f"{PREFIX}pool": "other"}}})
             await api.merge(f"{NODES}/{untainted}", {"spec": {"taints": [kwok.TAINT]}})

@@ -512,6 +512,7 @@ class World:
     def __init__(self, *nodes: dict[str, Any]) -> None:
         self.server = Server(*nodes)
         self.events: list[Event] = []
+        self.subjects: list[str] = []
         api: Any = self.server
         recorder: Any = self
         self.nodes: Informer[Node] = Informer(api, "/nodes", Node.parse, lambda _: None)
@@ -520,7 +521,8 @@ class World:
         self.pods: tuple[Pod, ...] = ()
         self.loans = Loans(api, self.nodes, recorder, wants=dict, owned=owned, touched=lambda _: None)
 
-    def record(self, _: Node, event: Event) -> None:
+    def record(self, subject: Node | PendingPod, event: Event) -> None:
+        self.subjects.append(subject.name)
         self.events.append(event)
 
     async def round(self, loans: tuple[Loan, ...] = (), configuration: Configuration | None = None) -> Lending:
@@ -556,6 +558,21 @@ class TestWriter:
         assert world.server.nodes["a"]["spec"]["taints"] == [FOREIGN_TAINT]
         assert [event.reason for event in world.events] == ["NodeLent", "NodeReturned"]
         assert (await world.round()).pools["serve"].spare == 0, "it is held back"
+
+    def test_a_pod_that_fits_on_no_node_is_told_once_until_there_is_none(self) -> None:
+        world = World(raw_node("a", "loaned"))
+        large, small = pending("p", "5"), pending("s", "1")
+        for pods in ((small,), (large, pending("q", "6"), small), (large,), (), (large,)):
+            found = look(node("a", "loaned"), pending=pods)
+            assert found.unplaced == tuple(pod for pod in pods if pod is not small)[::-1]
+            world.loans.decided(None, found, ())
+        assert world.subjects == ["q", "p"]
+        assert {event.reason for event in world.events} == {"FitsNoPoolNode"}
+        assert world.events[0].message.endswith("none is recalled for it, nor for 1 more of this namespace")
+        assert world.events[1].message.endswith("none is recalled for it")
+
+    def test_only_pods_of_pools_are_told(self) -> None:
+        assert not look(node("a"), pending=(pending("p", "5", namespace="tenant"),)).unplaced
 
     @pytest.mark.parametrize("owner", [UID, "", "of-a-job-that-is-gone"])
     async def test_a_recalled_node_waits_for_pods_that_a_job_owns_and_for_no_others(self, owner: str) -> None:

@@ -24,7 +24,7 @@ from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound
 from elastic_tfjob.controller.kube.fair import FairQueue, Shares
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, unending
-from elastic_tfjob.controller.objects.cluster import ConfigMap, Node
+from elastic_tfjob.controller.objects.cluster import ConfigMap, Node, PendingPod
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.status import format_time
 
@@ -50,10 +50,11 @@ _REASON: Final = 128
 _SUBJECT_NAME: Final = 200
 
 
-Subject = Job | ConfigMap | Node
+Subject = Job | ConfigMap | Node | PendingPod
 _TFJOB: Final = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND}
 _CONFIG_MAP: Final = {"apiVersion": "v1", "kind": "ConfigMap"}
 _NODE: Final = {"apiVersion": "v1", "kind": "Node"}
+_POD: Final = {"apiVersion": "v1", "kind": "Pod"}
 # Where Kubernetes keeps events about what is in no namespace.
 _NO_NAMESPACE: Final = "default"
 
@@ -206,9 +207,11 @@ class Recorder:
 
 
 def _kind(subject: Subject) -> dict[str, str]:
+    if isinstance(subject, Job):
+        return _TFJOB
     if isinstance(subject, ConfigMap):
         return _CONFIG_MAP
-    return _NODE if isinstance(subject, Node) else _TFJOB
+    return _NODE if isinstance(subject, Node) else _POD
 
 
 def _words(value: object, longest: int) -> str:

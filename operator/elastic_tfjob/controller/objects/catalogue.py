@@ -113,6 +113,9 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "LoansForbidden": Meaning(
         "Warning", "Node", "The operator has no right to write nodes (components/loans). Nothing is lent for a while."
     ),
+    "FitsNoPoolNode": Meaning(
+        "Warning", "Pod", "A pool's pending pod fits on none of its nodes, lent ones included: none is recalled for it."
+    ),
     # The operator itself
     "ReconcileFailed": Meaning("Warning", "TFJob", "A bug keeps the operator from this job. It is tried again."),
     "InvalidConfiguration": Meaning("Warning", "ConfigMap", "config.yaml is refused; the last good one stays."),

@@ -87,7 +87,8 @@ class Write:
 @dataclass(frozen=True, slots=True)
 class Lending:
     """`nodes` and `pools` are for the Snapshot. From `overdue` nodes jobs are stopped. `counts` by pool and state,
-    `pending` by pool and fit, are for the metrics."""
+    `pending` by pool and fit, are for the metrics. `unplaced`: pods of pools for which no
+    recall would help."""
 
     nodes: Mapping[str, Standing] = field(default_factory=dict)
     pools: Mapping[str, Pool] = field(default_factory=dict)
@@ -95,6 +96,7 @@ class Lending:
     writes: tuple[Write, ...] = ()
     counts: Mapping[tuple[str, str], int] = field(default_factory=dict)
     pending: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    unplaced: tuple[PendingPod, ...] = ()
 
 
 NOTHING_LENT: Final = Lending()
@@ -118,7 +120,8 @@ def lending(cluster: Cluster, now_s: float) -> Lending:
     pools: dict[str, Pool] = {}
     counts: Counter[tuple[str, str]] = Counter()
     pending: dict[tuple[str, str], int] = {}
-    waiting = cluster.pending
+    theirs = {name for settings in cluster.pools.values() for name in settings.namespaces}
+    waiting = tuple(pod for pod in cluster.pending if pod.namespace in theirs)
     for pool in sorted(cluster.pools):
         mine, wants, found = _pool(pool, cluster, waiting, writes, now_s)
         waiting = (*found.left, *(pod for pod in waiting if pod.namespace not in cluster.pools[pool].namespaces))
@@ -136,7 +139,7 @@ def lending(cluster: Cluster, now_s: float) -> Lending:
     for pool in cluster.pools:
         for state in ("own", "offered", "loaned", "recalled"):
             counts.setdefault((pool, state), 0)
-    return Lending(nodes, pools, frozenset(overdue), tuple(writes.values()), dict(counts), pending)
+    return Lending(nodes, pools, frozenset(overdue), tuple(writes.values()), dict(counts), pending, waiting)
 
 
 def asked_by_plan(loans: Iterable[Loan], found: Lending, cluster: Cluster) -> tuple[Write, ...]:

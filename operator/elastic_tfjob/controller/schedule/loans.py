@@ -8,6 +8,7 @@ decided anew by a later round.
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -83,6 +84,7 @@ class Loans:
         self._forbidden_until = 0.0
         self._writing: set[str] = set()
         self._writes: tuple[Write, ...] = ()
+        self._unplaced: frozenset[str] = frozenset()
 
     async def follow(self, configuration: Configuration, group: asyncio.TaskGroup) -> None:
         """Read the pods that wait in the namespaces of pools, and in no others. Returns once they are known, since
@@ -169,6 +171,18 @@ class Loans:
             gauge.clear()  # of pools that are gone
             for labels, number in numbers.items():
                 gauge.labels(*labels).set(number)
+        self._tell_unplaced(lent.unplaced)
+
+    def _tell_unplaced(self, pods: Collection[PendingPod]) -> None:
+        """Tell one pod of each namespace that begins to have such pods: whoever waits for a lent node to come back for
+        them would wait for ever."""
+        first = {pod.namespace: pod for pod in reversed(tuple(pods))}
+        count = Counter(pod.namespace for pod in pods)
+        for namespace in first.keys() - self._unplaced:
+            others = f", nor for {count[namespace] - 1} more of this namespace" if count[namespace] > 1 else ""
+            message = f"It fits on no node of its pool, lent ones included: none is recalled for it{others}"
+            self._recorder.record(first[namespace], Event("Warning", "FitsNoPoolNode", message))
+        self._unplaced = frozenset(first)
 
     def without_plan(
         self,
