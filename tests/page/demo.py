@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp import ClientSession, ClientTimeout, web
 
+from elastic_tfjob.controller.objects.loan import NodeLoan
 from elastic_tfjob.controller.objects.reports import Checkpoint, CpuUse, Report
 from elastic_tfjob.controller.query.gate import Gate, NoGate
 from elastic_tfjob.controller.query.server import QueryServer
@@ -105,8 +106,14 @@ def small(i: int) -> dict[str, Any]:
 
 
 def demo(count: int = 40) -> World:
-    """Six nodes, one job in detail and `count` others."""
+    """Nine nodes, one job in detail and `count` others. Two of three nodes of the pool `inference` are lent."""
     nodes = [build.node(f"node-{i}", "16") for i in range(5)] + [build.node("node-5", "16", unschedulable=True)]
+    loans = (
+        NodeLoan("loaned", "inference", ago(14), "1 waiting jobs can use it"),
+        NodeLoan("recalled", "inference", ago(1), "its pool wants nodes back"),
+        None,
+    )
+    nodes += [build.node(f"pool-{i}", "16", pool="inference", loan=loan) for i, loan in enumerate(loans)]
     pods, reports = [], {}
     for i in range(11):
         pod = build.pod(f"{SHOWN}-worker-{i}", f"node-{i % 5}", of=SHOWN, cpu=f"{2 + i % 3}")

@@ -99,6 +99,17 @@ def test_every_view_is_there_for_everybody(
         assert serious(page) == []
 
 
+def test_pools_and_loans_are_shown(browser: Any, shown: Serving) -> None:
+    with opened(browser, shown.address + "#/") as page:
+        page.wait_for_selector("table")
+        assert page.inner_text("tbody tr").split() == ["inference", "1", "1", "1"]
+        lent = page.locator(".nodes li", has_text="pool-0")
+        assert "lent 14 min ago" in lent.inner_text()
+        assert lent.locator(".loaned").get_attribute("title") == "1 waiting jobs can use it"
+        assert "wanted back" in page.locator(".nodes li", has_text="pool-1").inner_text()
+        assert not page.locator(".nodes li", has_text="node-0").locator(".pool").count()
+
+
 def test_words_of_tenants_stay_words(browser: Any) -> None:
     """Names and reasons full of markup are shown as they are, and no script runs."""
     raw = trained("hostile", "ns")

@@ -10,6 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from elastic_tfjob.controller.kube.informer import T
 from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
 from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.loan import LOAN_ANNOTATION, POOL_LABEL, NodeLoan
 from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
@@ -136,10 +137,17 @@ def pod(name: str, node: str, *, of: str = "j", cpu: str = "1500m", kind: str = 
     )
 
 
-def node(name: str, cpu: str = "4", **spec: Any) -> Node:
+def node(name: str, cpu: str = "4", *, pool: str = "", loan: NodeLoan | None = None, **spec: Any) -> Node:
+    """A node, of a pool, and with a loan as the operator writes it."""
     return Node.parse(
         {
-            "metadata": {"name": name, "uid": name, "resourceVersion": "1"},
+            "metadata": {
+                "name": name,
+                "uid": name,
+                "resourceVersion": "1",
+                "labels": {POOL_LABEL: pool} if pool else {},
+                "annotations": {LOAN_ANNOTATION: loan.to_json()} if loan is not None else {},
+            },
             "spec": spec,
             "status": {"allocatable": {"cpu": cpu}, "conditions": [{"type": "Ready", "status": "True"}]},
         }

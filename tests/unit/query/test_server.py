@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from elastic_tfjob.controller.objects.loan import NodeLoan
 from elastic_tfjob.controller.objects.reports import CpuUse, Report
 from elastic_tfjob.controller.objects.settings import parse_configuration
 from elastic_tfjob.controller.query import openapi
@@ -88,6 +89,21 @@ async def test_nodes_say_what_is_used_where_this_replica_asks_pods() -> None:
     async with found.client() as client:
         (row,) = (await ask(client, "/api/v1/nodes"))["items"]
         assert row["used"] == 1250
+
+
+async def test_nodes_say_their_pool_and_their_loan() -> None:
+    since = "2026-01-02T03:04:05Z"
+    lent = build.node("n2", pool="inference", loan=NodeLoan("recalled", "inference", since, "2 nodes wanted back"))
+    async with world(nodes=Held(build.node("n1"), lent)).client() as client:
+        plain, of_pool = (await ask(client, "/api/v1/nodes"))["items"]
+    assert (plain["pool"], plain["loan"]) == ("", None)
+    assert of_pool["pool"] == "inference"
+    assert of_pool["loan"] == {
+        "stage": "recalled",
+        "pool": "inference",
+        "since": since,
+        "why": "2 nodes wanted back",
+    }
 
 
 async def test_hostile_words_are_data() -> None:

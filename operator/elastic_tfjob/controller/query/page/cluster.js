@@ -2,8 +2,34 @@
 import {useRef} from "./vendor/hooks.js";
 import {html} from "./html.js";
 import {Empty, Figure, Status, useLive, useNow} from "./parts.js";
-import {cores, whole} from "./format.js";
+import {cores, when, whole} from "./format.js";
 import {Lines, remember} from "./charts.js";
+
+const LOANS = {loaned: "lent", recalled: "wanted back", returned: "back"};
+
+// A node's pool, and at which stage of a loan it is.
+function Pool({row}) {
+  if (!row.pool && !row.loan) return null;
+  const loan = row.loan && html` <em class=${row.loan.stage} title=${row.loan.why}>${LOANS[row.loan.stage] ?? row.loan.stage} ${when(row.loan.since)}</em>`;
+  return html` <em class="pool">${row.pool || row.loan.pool}</em>${loan}`;
+}
+
+// Of each pool how many nodes it has for itself, and at which stage the others are.
+function Pools({rows}) {
+  const pools = new Map();
+  for (const row of rows) {
+    const name = row.loan && row.loan.stage !== "returned" ? row.loan.pool : row.pool;
+    if (!name) continue;
+    const count = pools.get(name) ?? {own: 0, loaned: 0, recalled: 0};
+    count[row.loan && row.loan.stage in count ? row.loan.stage : "own"]++;
+    pools.set(name, count);
+  }
+  if (!pools.size) return null;
+  return html`<div class="card"><h2>Pools</h2><table><thead><tr><th scope="col">Pool</th><th scope="col">Its own nodes</th>
+    <th scope="col">Lent to TFJobs</th><th scope="col">Wanted back</th></tr></thead>
+    <tbody>${[...pools].sort().map(([name, count]) => html`<tr key=${name}><td>${name}</td><td>${count.own}</td>
+      <td>${count.loaned}</td><td>${count.recalled}</td></tr>`)}</tbody></table></div>`;
+}
 
 const sum = (rows, of) => rows.reduce((all, row) => all + (row[of] ?? 0), 0);
 
@@ -42,10 +68,11 @@ export function Cluster() {
       ${answer && !rows.length ? html`<${Empty}>There are no nodes.<//>` : null}
       <ul class="nodes">${rows.map(row => html`<li key=${row.name}>
         <span class="name">${row.name}${row.ready ? null : html` <em class="bad">not ready</em>`}${
-          row.cordoned ? html` <em>cordoned</em>` : null}</span>
+          row.cordoned ? html` <em>cordoned</em>` : null}<${Pool} row=${row} /></span>
         <${Bar} row=${row} />
         <span class="numbers">${cores(row.held)} / ${cores(row.cpu)} cores · ${row.replicas} ${row.replicas === 1 ? "replica" : "replicas"}</span>
       </li>`)}</ul></div>
+    <${Pools} rows=${rows} />
     <div class="card"><h2>Cores since this page was opened</h2>
       <${Lines} samples=${samples.current} names=${["held", "lent", "used"]} /></div>
   </section>`;

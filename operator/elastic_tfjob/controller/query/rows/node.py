@@ -6,11 +6,24 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
+from elastic_tfjob.controller.objects.loan import NodeLoan, Stage
 from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
 
-__all__ = ["NodeRow", "node_rows"]
+__all__ = ["LoanRow", "NodeRow", "node_rows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoanRow:
+    """A loan of a node to TFJobs, as it stands on the node."""
+
+    stage: Annotated[
+        Stage, "loaned: loanable jobs may run there; recalled: jobs leave it; returned: not lent anew for a while"
+    ]
+    pool: Annotated[str, "pool whose node it is"]
+    since: Annotated[str, "when this stage began, RFC 3339"]
+    why: Annotated[str, "in words"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +45,8 @@ class NodeRow:
     ]
     replicas: Annotated[int, "replicas of TFJobs on it"]
     jobs: Annotated[int, "TFJobs with replicas on it"]
+    pool: Annotated[str, "pool that its label names; empty: none"]
+    loan: Annotated[LoanRow | None, "its loan; null: it was never lent"]
 
 
 def node_rows(
@@ -74,6 +89,12 @@ def node_rows(
             used=used[node.name] if reports is not None else None,
             replicas=replicas[node.name],
             jobs=len(jobs[node.name]),
+            pool=node.pool,
+            loan=_loan_row(node.loan) if node.loan is not None else None,
         )
         for node in sorted(nodes, key=lambda node: node.name)
     ]
+
+
+def _loan_row(loan: NodeLoan) -> LoanRow:
+    return LoanRow(stage=loan.stage, pool=loan.pool, since=loan.since, why=loan.why)
