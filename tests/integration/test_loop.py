@@ -187,6 +187,26 @@ async def test_a_person_asks_for_a_size(own_plane: ControlPlane, api: Api, tmp_p
         assert "target-workers=3" in asked["reason"]
 
 
+async def test_a_job_without_checkpoints_keeps_its_size_and_says_so(
+    own_plane: ControlPlane, api: Api, tmp_path: Path
+) -> None:
+    bounds = {"min-workers": "1", "max-workers": "4", "target-workers": "3"}
+    await configure(api, profile="fifo-backfill")
+    async with operator_with_its_rights(own_plane, tmp_path):
+        await api.create(tfjobs("default"), job("plain", annotations=bounds, PS=1, Worker=1))
+        resumes = {**bounds, "checkpoint-dir": "/ckpt", "rescale": "recreate"}
+        await api.create(tfjobs("default"), job("resumes", annotations=resumes, PS=1, Worker=1))
+        async with asyncio.timeout(120):
+            async for _, event in api.watch(events("default"), fieldSelector="reason=InvalidAnnotation"):
+                assert event["involvedObject"]["name"] == "plain"
+                assert "min-workers" in event["message"]
+                assert "do nothing: the job is never rescaled, as without" in event["message"]
+                break
+        await until(api, "resumes", lambda target: target["replicas"].get("Worker") == 3)
+        kept = await until(api, "plain", lambda target: target["replicas"])
+        assert (kept["generation"], kept["replicas"]) == (0, {"PS": 1, "Worker": 1})
+
+
 async def test_a_job_that_runs_at_an_edited_size(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     """Under a profile that places: an edit of the spec asks once, and the size then is the job's own."""
     elastic = {"max-workers": "4", "checkpoint-dir": "/ckpt", "rescale": "recreate"}

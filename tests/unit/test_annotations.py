@@ -114,6 +114,34 @@ def test_values_that_do_not_fit_together(annotations: dict[str, str], kept: Elas
     assert says in found.problems[0]
 
 
+@pytest.mark.parametrize(
+    ("annotations", "says"),
+    [
+        (
+            {"min-workers": "1", "max-workers": "4"},
+            "elastic.kubeflow.org/min-workers, elastic.kubeflow.org/max-workers do nothing: the job is never rescaled, "
+            "as without elastic.kubeflow.org/checkpoint-dir it would lose what it has learned",
+        ),
+        ({"max-ps": "4"}, "elastic.kubeflow.org/max-ps does nothing"),
+        ({"max-workers": "4", "checkpoint-dir": "/c"}, None),
+        ({"max-workers": "4", "rescale": "never"}, None),
+        ({"deadline": "2h"}, None),
+    ],
+)
+def test_bounds_that_do_nothing_are_told(annotations: dict[str, str], says: str | None) -> None:
+    """They are kept, since a checkpoint-dir may be added; `rescale: never` says by itself that they wait."""
+    found = read(annotations)
+    assert found.max_workers == (4 if "max-workers" in annotations else None)
+    assert [problem.startswith(says or "") for problem in found.problems] == ([True] if says else [])
+
+
+def test_bounds_of_a_job_whose_size_is_left_to_others_are_told() -> None:
+    given = {"elastic.kubeflow.org/max-workers": "4", "elastic.kubeflow.org/checkpoint-dir": "/c"}
+    spec = job({"Worker": 2, "PS": 1}).spec().model_copy(update={"enable_dynamic_worker": True})
+    (problem,) = Elasticity.parse(given, spec).problems
+    assert problem.endswith("does nothing: the job is never rescaled, as enableDynamicWorker leaves its size to others")
+
+
 def test_the_largest_values() -> None:
     found = read({"max-workers": "1999", "total-steps": str(2**53), "deadline": "36500d"})
     assert found == Elasticity(max_workers=1999, total_steps=2**53, deadline=timedelta(days=36_500))

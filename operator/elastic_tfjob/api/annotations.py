@@ -6,7 +6,7 @@ is beyond its limit (api/limits.py).
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -167,7 +167,7 @@ class Elasticity:
             elasticity, wrong = elasticity._within(kind, declared.count if declared else 0)
             problems += wrong
         elasticity, wrong = elasticity._together(spec)
-        return replace(elasticity, problems=tuple(few([*problems, *wrong])))
+        return replace(elasticity, problems=tuple(few([*problems, *wrong, *elasticity._idle(spec)])))
 
     def deadline_s(self, created_s: float) -> float | None:
         """The deadline as Unix time, of a job that was created then; None where there is none."""
@@ -222,6 +222,19 @@ class Elasticity:
             without: dict[str, Any] = {target: None}
             return replace(self, **without), [text]
         return self, []
+
+    def _idle(self, spec: TFJobSpec) -> Iterator[str]:
+        """Bounds that do nothing, as the job is never rescaled though nobody said so."""
+        names = ("min_workers", "max_workers", "target_workers", "min_ps", "max_ps", "target_ps")
+        given = [PREFIX + name.replace("_", "-") for name in names if getattr(self, name) is not None]
+        if not given or self.rescale == "never" or self.stoppable(spec):
+            return
+        why = (
+            f"without {PREFIX}checkpoint-dir it would lose what it has learned"
+            if self.checkpoint_dir is None
+            else "enableDynamicWorker leaves its size to others"
+        )
+        yield f"{', '.join(given)} {'does' if len(given) == 1 else 'do'} nothing: the job is never rescaled, as {why}"
 
     def _together(self, spec: TFJobSpec) -> tuple["Elasticity", list[str]]:
         """Without bounds by which all types together could become more than a job may have."""

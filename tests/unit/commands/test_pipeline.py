@@ -31,7 +31,11 @@ def test_a_retry_asks_for_the_same_job_and_another_run_or_step_for_another() -> 
     assert asked().name == first.name
     assert first.name.startswith("tfjob-")
     assert first.manifest["metadata"]["labels"] == {RUN_LABEL: "run-1"}
-    others = {asked(run_id="run-2").name, asked(name="b").name, asked(elastic={"max-workers": 3}).name}
+    others = {
+        asked(run_id="run-2").name,
+        asked(name="b").name,
+        asked(elastic={"max-workers": 3}, checkpoint_dir="/c").name,
+    }
     assert len(others | {first.name}) == 4
 
 
