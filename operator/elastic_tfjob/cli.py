@@ -181,6 +181,11 @@ def crd() -> None:
     default="",
     help="Directory for what the scheduling loop saw and decided, from which train-policy --follow learns.",
 )
+@click.option(
+    "--jobsets",
+    is_flag=True,
+    help="Run the JobSets of Kubeflow Trainer v2 that are left to this operator (docs/trainjob.md).",
+)
 @click.option("--image", default="", help="Holds launcher and exporter. Default: that of the operator's own pod.")
 @click.option("--take-over", is_flag=True, help="Start although another controller of TFJobs was found.")
 @click.option("--log-format", type=click.Choice(["json", "console"]), default="json", show_default=True)
@@ -240,6 +245,7 @@ def operator(log_format: str, log_level: str, **arguments: Any) -> None:
         query_auth=arguments["query_auth"],
         query_user_header=arguments["query_user_header"],
         experience=arguments["experience"],
+        jobsets=arguments["jobsets"],
     )
     # Not uvloop: with aiohttp it loses sockets whose connecting failed, as when the API server restarts (uvloop#653).
     raise SystemExit(asyncio.run(run(options)))

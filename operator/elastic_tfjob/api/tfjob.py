@@ -15,6 +15,7 @@ from elastic_tfjob.api.fields import describe, few
 from elastic_tfjob.api.limits import MAX_REPLICAS
 
 __all__ = [
+    "COMPLETION_INDEX_LABEL",
     "CONTAINER",
     "CONTROLLER_NAME",
     "GROUP",
@@ -25,6 +26,7 @@ __all__ = [
     "PLURAL",
     "PORT",
     "PORT_NAME",
+    "REPLICATED_JOB_LABEL",
     "REPLICA_INDEX_LABEL",
     "REPLICA_TYPES",
     "REPLICA_TYPE_LABEL",
@@ -34,6 +36,7 @@ __all__ = [
     "RunPolicy",
     "SchedulingPolicy",
     "TFJobSpec",
+    "trains_in",
 ]
 
 GROUP: Final = "kubeflow.org"
@@ -43,6 +46,11 @@ PLURAL: Final = "tfjobs"
 
 # The container that trains, and the port its TensorFlow server listens on.
 CONTAINER: Final = "tensorflow"
+# What Trainer v2 and its SDK call it, and the labels by which they find the pods of a TrainJob.
+NODE_CONTAINER: Final = "node"
+JOBSET_NAME_LABEL: Final = "jobset.sigs.k8s.io/jobset-name"
+REPLICATED_JOB_LABEL: Final = "jobset.sigs.k8s.io/replicatedjob-name"
+COMPLETION_INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
 PORT_NAME: Final = "tfjob-port"
 PORT: Final = 2222
 
@@ -140,6 +148,11 @@ class RunPolicy(_Model):
         description="The controller that runs this job; others ignore it. Immutable.",
         json_schema_extra={"enum": [MANAGED_BY_OPERATOR, MANAGED_BY_MULTIKUEUE]},
     )
+
+
+def trains_in(labels: Mapping[str, str] | None) -> str:
+    """The container that trains in a pod with these labels: `tensorflow`, in pods of a TrainJob `node`."""
+    return NODE_CONTAINER if labels and REPLICATED_JOB_LABEL in labels else CONTAINER
 
 
 class ReplicaSpec(_Model):

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from elastic_tfjob.api.tfjob import CONTAINER, JOB_NAME_LABEL
+from elastic_tfjob.api.tfjob import JOB_NAME_LABEL, trains_in
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_NOT_FOUND, Cluster, Failed, path_of, run
 from elastic_tfjob.commands.options import job_argument, where
@@ -86,7 +86,7 @@ async def follow_log(
             if uid and pod["metadata"]["uid"] != uid:
                 click.echo(f"--- {name} was made anew", err=True)
                 last = ""
-            params = {"follow": "true"} if follow else {}
+            params = {"container": trains_in(pod["metadata"].get("labels"))} | ({"follow": "true"} if follow else {})
             if not uid and tail is not None:
                 params["tailLines"] = str(tail)
             uid = pod["metadata"]["uid"]
@@ -109,7 +109,7 @@ async def follow_log(
 
 async def lines(at: Cluster, path: str, after: str, params: dict[str, str]) -> AsyncIterator[tuple[str, str]]:
     """Lines with their times. The API server begins at a whole second: what was printed already is left out."""
-    query = {"container": CONTAINER, "timestamps": "true", **params}
+    query = {"timestamps": "true", **params}
     if after:
         query["sinceTime"] = after
     async for raw in at.api.lines(f"{path}?{urlencode(query)}"):

@@ -20,6 +20,7 @@ from elastic_tfjob.controller import LEASE_NAME
 from elastic_tfjob.controller.job.decision import Observed, Settings, Timeouts
 from elastic_tfjob.controller.job.figures import NUMBERS_S
 from elastic_tfjob.controller.job.inject import STATUS_PORT
+from elastic_tfjob.controller.jobset.follow import JobSets
 from elastic_tfjob.controller.kube.caches import Caches
 from elastic_tfjob.controller.kube.client import ApiClient, in_cluster, load_configuration
 from elastic_tfjob.controller.kube.configuration import LiveConfiguration
@@ -91,6 +92,7 @@ class Options:
     query_auth: Auth = "none"
     query_user_header: str = "kubeflow-userid"
     experience: str = ""
+    jobsets: bool = False
 
 
 async def run(options: Options) -> int:
@@ -184,6 +186,11 @@ class Operator:
             settings=lambda: self._settings,
             holds=self._holds,
         )
+        self._jobsets: JobSets | None = None
+        if options.jobsets:
+            self._jobsets = JobSets(
+                fenced, self._caches.jobs, self._recorder, namespace=options.namespace, may_write=self._goes_on
+            )
         self._query: QueryServer | None = None
         if options.query_address != "0":
             gate = gate_of(options.query_auth, api, lambda: self._live.current.query, options.query_user_header)
@@ -238,6 +245,8 @@ class Operator:
 
     def _job_touched(self, key: Key) -> None:
         self._scheduler.touched(key)
+        if self._jobsets is not None:
+            self._jobsets.touched(key)
 
     def _pods_touched(self, key: Key) -> None:
         self._reports.pods_changed(key)
@@ -301,6 +310,8 @@ class Operator:
             background = [self._keep(informer.resource, informer.run) for informer in self._informers]
             background.append(self._keep("events", self._recorder.run))
             background.append(self._keep("loop", watch_loop))
+            if self._jobsets is not None:
+                background.append(self._keep("jobsets", self._jobsets.informer.run))
             if self._query is not None:
                 for informer in (self._scheduler.nodes, self._scheduler.foreign):
                     background.append(self._keep(f"query-{informer.resource}", informer.run))
@@ -343,6 +354,8 @@ class Operator:
         workers = [self._keep(f"worker-{i}", self._reconciler.work) for i in range(2 * self._options.threads)]
         workers.append(self._keep("reports", self._reports.run))
         workers.append(self._keep("memory", self._memory.keep))
+        if self._jobsets is not None:
+            workers.append(self._keep("run-jobsets", self._jobsets.run))
         workers.append(self._keep("budgets", self._look_once_budgets_are_known))
         workers.append(self._keep("scheduler", lambda: self._scheduler.run(self._goes_on)))
         forever: Coroutine[Any, Any, object] = election.keep() if election else asyncio.Event().wait()

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -80,14 +81,25 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=9465)
     options = parser.parse_args()
     sigterm = Sigterm()
-    threading.Thread(target=_end_at, args=(sigterm,), daemon=True).start()
+    threading.Thread(target=_end_at, args=(sigterm, _told(options.dir)), daemon=True).start()
     with Server(options.port, options.dir) as server:
         server.serve_forever(poll_interval=3600)  # how often it would look whether it is to end
 
 
-def _end_at(sigterm: Sigterm) -> None:
+def _told(directory: Path) -> Callable[[], None] | None:
+    """What tells Trainer v2 for the last time, where it asks to be told."""
+    if "KUBEFLOW_TRAINER_SERVER_URL" not in os.environ:
+        return None
+    from elastic_tfjob.exporter.trainer import begin  # noqa: PLC0415  TLS takes memory that other pods do not need
+
+    return begin(directory)
+
+
+def _end_at(sigterm: Sigterm, last: Callable[[], None] | None) -> None:
     while not sigterm.wait():
         pass
+    if last is not None:
+        last()
     os._exit(0)
 
 

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import click
 import orjson
 
+from elastic_tfjob.api.tfjob import CONTAINER
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_NOT_IN_TIME, Cluster, Failed, path_of, run
 from elastic_tfjob.commands.logs import follow_log, lines
@@ -229,7 +230,7 @@ async def _told(at: Cluster, request: Request, outcome: Outcome, seen: Seen, log
         with contextlib.suppress(ApiError, TimeoutError):
             path = f"{path_of(at.namespace, 'pods')}/{_chief(seen)}/log"
             async with asyncio.timeout(_LOG_S):
-                async for _, line in lines(at, path, "", {"tailLines": str(_LAST)}):
+                async for _, line in lines(at, path, "", {"container": CONTAINER, "tailLines": str(_LAST)}):
                     log.append(line)
     last = "\n".join(["the chief's last lines:", *log]) if log else "its chief's log cannot be read any more"
     return f"{request.name} failed: {why}\n{last}"

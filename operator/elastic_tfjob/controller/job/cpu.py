@@ -49,7 +49,7 @@ def resize_cpu(p: Pass) -> None:
                 continue
             more = wanted > pod.cpu
             if (pod.uid, more) not in p.refused:
-                p.actions.append(ResizePod(pod.name, pod.uid, *wanted, more=more))
+                p.actions.append(ResizePod(pod.name, pod.uid, *wanted, more=more, container=pod.trains))
 
 
 def cpu_of_replica(p: Pass, size: State | Next, name: str, index: int) -> tuple[int, int] | None:

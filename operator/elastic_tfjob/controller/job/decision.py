@@ -6,6 +6,7 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
+from elastic_tfjob.api.tfjob import CONTAINER
 from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import Pod
@@ -155,6 +156,7 @@ class ResizePod:
     request: int
     limit: int
     more: bool = True
+    container: str = CONTAINER
 
 
 @dataclass(frozen=True, slots=True)

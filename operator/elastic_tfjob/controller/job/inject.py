@@ -30,6 +30,9 @@ _FOLDER: Final = "/elastic-tfjob"
 _COMMAND_FOLDER: Final = "/elastic-tfjob-command"
 _VOLUME: Final = "elastic-tfjob"
 _COMMAND_VOLUME: Final = "elastic-tfjob-command"
+# What Trainer v2 gives the program of a TrainJob so that it may tell of its progress.
+_TRAINER_ENV: Final = "KUBEFLOW_TRAINER_SERVER_"
+_TRAINER_VOLUME: Final = "kubeflow-trainer-token"
 _LAUNCHER: Final = ("python3", f"{_FOLDER}/launcher.pyz", "--")
 
 _SECURITY: Final[Mapping[str, Any]] = {
@@ -92,9 +95,19 @@ def inject(pod: dict[str, Any], what: str, image: str, checkpoint_dir: str | Non
         module = ["exporter", f"--dir={_FOLDER}", f"--port={STATUS_PORT}"]
         exporter = _container("exporter", image, module, [shared], queue)
         exporter["restartPolicy"] = "Always"
+        _tell_trainer(trainer, exporter)
         exporter["ports"] = [{"name": "elastic-tfjob", "containerPort": STATUS_PORT}]
         added.append(exporter)
     spec["initContainers"] = [*added, *(spec.get("initContainers") or ())]
+
+
+def _tell_trainer(trainer: Mapping[str, Any], exporter: dict[str, Any]) -> None:
+    """In pods of a TrainJob the exporter tells Trainer v2 of the progress, as Trainer asks the program to."""
+    told = [each for each in trainer.get("env") or () if str(each.get("name")).startswith(_TRAINER_ENV)]
+    if told:
+        mounts = [each for each in trainer.get("volumeMounts") or () if each.get("name") == _TRAINER_VOLUME]
+        exporter["env"] = told
+        exporter["volumeMounts"] = [*exporter["volumeMounts"], *mounts]
 
 
 def _add_launcher(spec: dict[str, Any], trainer: dict[str, Any]) -> None:

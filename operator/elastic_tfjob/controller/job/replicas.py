@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from elastic_tfjob.api.tfjob import REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
+from elastic_tfjob.api.tfjob import (
+    COMPLETION_INDEX_LABEL,
+    CONTAINER,
+    REPLICA_INDEX_LABEL,
+    REPLICA_TYPE_LABEL,
+    REPLICATED_JOB_LABEL,
+    trains_in,
+)
 from elastic_tfjob.controller.job import gang, inject
 from elastic_tfjob.controller.job.cpu import cpu_of_replica
 from elastic_tfjob.controller.job.decision import AdoptService, Count, Create, DeleteService
@@ -138,7 +145,17 @@ def _render(p: Pass, name: str, index: int) -> dict[str, Any]:
     pod = _render_pod(p, name, index)
     if scheduler := p.settings.gang_scheduler:
         gang.decorate(pod, p.job.name, name, scheduler)
+    _as_trainjob_has_it(pod, index)
     return pod
+
+
+def _as_trainjob_has_it(pod: dict[str, Any], index: int) -> None:
+    """Clients of Trainer v2 find a TrainJob's pods by an index, and what trains in them by the container's name."""
+    labels = pod["metadata"]["labels"]
+    if REPLICATED_JOB_LABEL in labels:
+        labels[COMPLETION_INDEX_LABEL] = str(index)
+        trainer = next(each for each in pod["spec"]["containers"] if each["name"] == CONTAINER)
+        trainer["name"] = trains_in(labels)
 
 
 def _render_pod(p: Pass, name: str, index: int) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from elastic_tfjob.controller.kube.fair import FairQueue, Shares
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, unending
 from elastic_tfjob.controller.objects.cluster import ConfigMap, Node, PendingPod
 from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.jobset import JOBSET_KIND, JOBSET_VERSION, JobSet
 from elastic_tfjob.controller.objects.status import format_time
 
 __all__ = ["Recorder"]
@@ -50,11 +51,12 @@ _REASON: Final = 128
 _SUBJECT_NAME: Final = 200
 
 
-Subject = Job | ConfigMap | Node | PendingPod
+Subject = Job | JobSet | ConfigMap | Node | PendingPod
 _TFJOB: Final = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND}
 _CONFIG_MAP: Final = {"apiVersion": "v1", "kind": "ConfigMap"}
 _NODE: Final = {"apiVersion": "v1", "kind": "Node"}
 _POD: Final = {"apiVersion": "v1", "kind": "Pod"}
+_JOBSET: Final = {"apiVersion": JOBSET_VERSION, "kind": JOBSET_KIND}
 # Where Kubernetes keeps events about what is in no namespace.
 _NO_NAMESPACE: Final = "default"
 
@@ -209,6 +211,8 @@ class Recorder:
 def _kind(subject: Subject) -> dict[str, str]:
     if isinstance(subject, Job):
         return _TFJOB
+    if isinstance(subject, JobSet):
+        return _JOBSET
     if isinstance(subject, ConfigMap):
         return _CONFIG_MAP
     return _NODE if isinstance(subject, Node) else _POD

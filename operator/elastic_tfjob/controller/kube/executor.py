@@ -9,7 +9,6 @@ from typing import Any, Final
 import structlog
 
 from elastic_tfjob.api.tfjob import (
-    CONTAINER,
     GROUP,
     JOB_NAME_LABEL,
     KIND,
@@ -245,7 +244,8 @@ class Executor:
         if action.limit:
             resources["limits"] = {"cpu": f"{action.limit}m"}
         # By strategy and not by merge patch: that would replace the list of containers.
-        body = {"metadata": {"uid": action.uid}, "spec": {"containers": [{"name": CONTAINER, "resources": resources}]}}
+        container = {"name": action.container, "resources": resources}
+        body = {"metadata": {"uid": action.uid}, "spec": {"containers": [container]}}
         path = f"{self._collection(job, 'Pod')}/{action.name}"
         try:
             self._caches.pods.seen(await self._api.patch(f"{path}/resize", body, STRATEGIC_MERGE_PATCH))

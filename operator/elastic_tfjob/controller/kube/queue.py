@@ -3,6 +3,8 @@
 import asyncio
 from typing import Final
 
+from prometheus_client import Gauge
+
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.fair import FairQueue
 from elastic_tfjob.controller.objects.parsing import Key
@@ -18,10 +20,11 @@ class KeyQueue:
 
     Namespaces take turns, and none occupies all workers (see fair.py). Of a namespace's keys, those that had a time to
     wait for come before the others: they are jobs that have begun, whose next step is small. A thousand new jobs must
-    not stand between a running pod and the status that says so.
+    not stand between a running pod and the status that says so. `depth` shows how many keys wait.
     """
 
-    def __init__(self, workers: int = 64) -> None:
+    def __init__(self, workers: int = 64, depth: Gauge | None = metrics.QUEUE_DEPTH) -> None:
+        self._depth = depth
         self._line: FairQueue[Key] = FairQueue(workers)
         self._waiting: set[Key] = set()
         self._handled: set[Key] = set()
@@ -68,15 +71,19 @@ class KeyQueue:
         elif key not in self._waiting:
             self._waiting.add(key)
             self._line.add(key[0], key, urgent=begun)
-            metrics.QUEUE_DEPTH.set(len(self._waiting))
+            self._show()
 
     async def take(self) -> Key:
         """The next key; `done` must follow."""
         _, key = await self._line.take()
         self._waiting.remove(key)
         self._handled.add(key)
-        metrics.QUEUE_DEPTH.set(len(self._waiting))
+        self._show()
         return key
+
+    def _show(self) -> None:
+        if self._depth is not None:
+            self._depth.set(len(self._waiting))
 
     def done(self, key: Key) -> None:
         """The key was handled; it is queued again if it was added meanwhile."""

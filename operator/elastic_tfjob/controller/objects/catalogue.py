@@ -116,6 +116,12 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "FitsNoPoolNode": Meaning(
         "Warning", "Pod", "A pool's pending pod fits on none of its nodes, lent ones included: none is recalled for it."
     ),
+    # JobSets of Trainer v2
+    "UnsupportedByTFJob": Meaning(
+        "Warning", "JobSet", "The JobSet has something that no TFJob can do. It has failed. The message says what."
+    ),
+    "TFJobExists": Meaning("Warning", "JobSet", "A TFJob of this name is not the JobSet's: nothing runs."),
+    "TFJobNotWritten": Meaning("Warning", "JobSet", "The API server refused a write. It is tried again."),
     # The operator itself
     "ReconcileFailed": Meaning("Warning", "TFJob", "A bug keeps the operator from this job. It is tried again."),
     "InvalidConfiguration": Meaning("Warning", "ConfigMap", "config.yaml is refused; the last good one stays."),

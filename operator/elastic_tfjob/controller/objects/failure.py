@@ -45,12 +45,12 @@ class Failure:
     exit_code: str
 
 
-def failure_of(status: Raw) -> Failure | None:
+def failure_of(status: Raw, trains: str = CONTAINER) -> Failure | None:
     """Why a pod with this status failed; None where it has not. What is said of the pod goes before what is said of
     its containers: one that is evicted has containers that were killed."""
     if status.get("phase") != "Failed":
         return None
-    ended = next(_ended_badly(status), {})
+    ended = next(_ended_badly(status, trains), {})
     reason, code = status.get("reason") or ended.get("reason"), ended.get("exitCode")
     return Failure(
         reason if reason in REASONS else OTHER,
@@ -58,11 +58,11 @@ def failure_of(status: Raw) -> Failure | None:
     )
 
 
-def _ended_badly(status: Raw) -> Iterator[dict[str, Any]]:
+def _ended_badly(status: Raw, trains: str) -> Iterator[dict[str, Any]]:
     """How containers ended that did not end with 0: first the one that trains, then the others, then init ones."""
     found: Iterable[Raw] = status.get("containerStatuses") or ()
     for container in (
-        *sorted(found, key=lambda each: each["name"] != CONTAINER),
+        *sorted(found, key=lambda each: each["name"] != trains),
         *(status.get("initContainerStatuses") or ()),
     ):
         ended = (container.get("state") or {}).get("terminated")

@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 
 from elastic_tfjob.api.tfjob import TFJobSpec
-from elastic_tfjob.controller.objects.parsing import Key, Raw, identity, pack, readable, unpack
+from elastic_tfjob.controller.objects.parsing import Key, Raw, controller_uid, identity, pack, readable, unpack
 from elastic_tfjob.controller.objects.status import JobStatus
 
 # kubectl's copy of the whole manifest: of no use here, and as large as the spec.
@@ -18,7 +18,7 @@ class Job:
     """A TFJob. Spec and status stay serialised until a reconcile needs them, a tenth of their size as objects, and
     compressed where they are large. Equal specs are equal bytes.
 
-    `queue` is the Kueue queue that admits it; empty where Kueue has no say."""
+    `queue` is the Kueue queue that admits it; empty where Kueue has no say. `owner`: uid of its controller, if any."""
 
     namespace: str
     name: str
@@ -30,6 +30,7 @@ class Job:
     raw_status: bytes
     created: str = ""
     queue: str = ""
+    owner: str = ""
 
     @classmethod
     @readable
@@ -48,6 +49,7 @@ class Job:
             raw_status=pack(raw.get("status") or {}),
             created=metadata.get("creationTimestamp") or "",
             queue=sys.intern((metadata.get("labels") or {}).get(_QUEUE_LABEL, "")),
+            owner=controller_uid(metadata),
         )
 
     @property

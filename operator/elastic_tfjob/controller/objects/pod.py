@@ -9,7 +9,7 @@ from typing import Final
 
 from elastic_tfjob.api.fields import cut
 from elastic_tfjob.api.limits import MAX_TROUBLES_TEXT
-from elastic_tfjob.api.tfjob import CONTAINER
+from elastic_tfjob.api.tfjob import CONTAINER, trains_in
 from elastic_tfjob.controller.objects.affinity import pinned_to
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND, abridged
 from elastic_tfjob.controller.objects.failure import Failure, failure_of
@@ -70,6 +70,7 @@ class Pod:
     unschedulable: str = ""
     not_installed: str = ""
     failure: Failure | None = None
+    trains: str = CONTAINER
 
     @classmethod
     @readable
@@ -81,6 +82,7 @@ class Pod:
         containers = status.get("containerStatuses") or ()
         inits = status.get("initContainerStatuses") or ()
         unschedulable_at, unschedulable = _verdict(status)
+        trains = trains_in(metadata.get("labels"))
         return cls(
             **of_replica(metadata),
             phase=short_word(status.get("phase")),
@@ -88,7 +90,7 @@ class Pod:
                 (
                     container["state"]["terminated"]["exitCode"]
                     for container in containers
-                    if container["name"] == CONTAINER and (container.get("state") or {}).get("terminated")
+                    if container["name"] == trains and (container.get("state") or {}).get("terminated")
                 ),
                 None,
             ),
@@ -100,19 +102,20 @@ class Pod:
             unschedulable=unschedulable,
             ip=_ip(status.get("podIP") or ""),
             requests=requests_of(spec),
-            cpu=cpu_of(spec),
+            cpu=cpu_of(spec, trains),
             command=abridged((metadata.get("annotations") or {}).get(COMMAND_ANNOTATION, "")),
             running_since=next(
                 (
                     (container["state"].get("running") or {}).get("startedAt") or ""
                     for container in containers
-                    if container["name"] == CONTAINER and container.get("state")
+                    if container["name"] == trains and container.get("state")
                 ),
                 "",
             ),
             exporter=any(container.get("name") == EXPORTER for container in spec.get("initContainers") or ()),
             not_installed=_not_installed(inits) if status.get("phase") == "Failed" else "",
-            failure=failure_of(status),
+            failure=failure_of(status, trains),
+            trains=trains,
         )
 
     @property

@@ -107,10 +107,10 @@ def requests_of(pod_spec: Raw) -> Resources:
     return total._replace(pods=1)
 
 
-def cpu_of(pod_spec: Raw) -> tuple[int, int]:
-    """CPU request and limit, in millicores, of the container that trains; 0 for none."""
+def cpu_of(pod_spec: Raw, trains: str = CONTAINER) -> tuple[int, int]:
+    """CPU request and limit, in millicores, of the container that `trains`; 0 for none."""
     for container in pod_spec.get("containers") or ():
-        if container.get("name") == CONTAINER:
+        if container.get("name") == trains:
             resources = container.get("resources") or {}
             limit = (resources.get("limits") or {}).get("cpu", 0)
             return millicores((resources.get("requests") or {}).get("cpu", limit)), millicores(limit)

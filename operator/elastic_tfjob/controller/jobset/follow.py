@@ -1,0 +1,157 @@
+"""Runs the JobSets that are left to this operator: writes a TFJob for each, and the JobSet's status from the TFJob's.
+
+Level-based: what is there is compared with what should be, whatever was done before. The owner reference deletes a
+TFJob with its JobSet.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+import structlog
+
+from elastic_tfjob.controller.job.decision import Event
+from elastic_tfjob.controller.jobset.report import refused_status, status_of, terminal
+from elastic_tfjob.controller.jobset.translate import DIGEST_ANNOTATION, Unsupported, tfjob_of
+from elastic_tfjob.controller.kube.caches import jobs_path
+from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.errors import ApiError, Fenced
+from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.kube.queue import KeyQueue
+from elastic_tfjob.controller.kube.supervise import cancels, excerpt, trace, unending
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.jobset import JOBSET_VERSION, JobSet
+from elastic_tfjob.controller.objects.parsing import Key
+
+__all__ = ["JobSets"]
+
+log = structlog.get_logger(__name__)
+
+_WORKERS: Final = 8
+_NOT_SURE_S: Final = 1.0
+
+
+class JobSets:
+    """`jobs` are the TFJobs that are known; `api` writes only while this replica leads."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        jobs: Informer[Job],
+        recorder: Recorder,
+        *,
+        namespace: str = "",
+        may_write: Callable[[], bool],
+    ) -> None:
+        self._api, self._jobs, self._recorder, self._may_write = api, jobs, recorder, may_write
+        place = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+        self.informer = Informer(api, f"/apis/{JOBSET_VERSION}{place}/jobsets", JobSet.parse, self._add)
+        self._queue = KeyQueue(_WORKERS, depth=None)
+        self._running = False
+
+    def touched(self, key: Key) -> None:
+        """A TFJob has changed."""
+        if self.informer.of_job(key):
+            self._add(key)
+
+    def _add(self, key: Key) -> None:
+        """Whoever does not lead looks at all when it does."""
+        if self._running:
+            self._queue.add(key)
+
+    async def run(self) -> None:
+        """Run them for ever, from when all are known."""
+        await self.informer.synced.wait()
+        self._running = True
+        try:
+            for key in self.informer.keys:
+                self._queue.add(key)
+            async with asyncio.TaskGroup() as group:
+                for number in range(_WORKERS):
+                    group.create_task(unending(self._work), name=f"jobsets-{number}")
+        finally:
+            self._running = False
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.take()
+            try:
+                if self._may_write():
+                    await self._handle(key)
+                else:
+                    self._queue.add(key, _NOT_SURE_S)
+            finally:
+                self._queue.done(key)
+            await asyncio.sleep(0)
+
+    async def _handle(self, key: Key) -> None:
+        """One JobSet. Whatever goes wrong with it touches no other."""
+        jobset = next(iter(self.informer.of_job(key)), None)
+        if jobset is None or jobset.deleting or not jobset.managed:
+            self._queue.forget(key)
+            return
+        where = {"namespace": jobset.namespace, "jobset": jobset.name}
+        try:
+            await self._advance(jobset)
+            self._queue.succeeded(key)
+        except Fenced:
+            self._queue.add(key, _NOT_SURE_S)
+        except ApiError as error:
+            again_s = self._queue.retry(key)
+            log.warning("jobset not run", **where, error=excerpt(error), again_in_s=again_s)
+            self._recorder.record(jobset, Event("Warning", "TFJobNotWritten", f"Tried again: {excerpt(error)}"))
+        except (Exception, asyncio.CancelledError) as error:
+            if cancels(error):
+                raise
+            again_s = self._queue.retry(key)
+            log.error("bug: jobset not run", **where, error=excerpt(error), trace=trace(error), again_in_s=again_s)
+
+    async def _advance(self, jobset: JobSet) -> None:
+        before: dict[str, Any] = jobset.parts()["status"]
+        if terminal(before):
+            return
+        now = datetime.now(UTC)
+        try:
+            wanted = tfjob_of(jobset)
+        except Unsupported as error:
+            self._recorder.record(jobset, Event("Warning", "UnsupportedByTFJob", f"{error}"))
+            await self._report(jobset, before, refused_status(before, f"{error}", now))
+            return
+        job = next(iter(self._jobs.of_job(jobset.key)), None)
+        if job is None:
+            self._jobs.written(await self._api.post(jobs_path(jobset.namespace), wanted))
+            return  # the informer says more
+        if job.owner != jobset.uid:
+            why = "There is a TFJob of this name that is not this JobSet's: nothing runs until it is deleted"
+            self._recorder.record(jobset, Event("Warning", "TFJobExists", why))
+            return
+        if job.deleting:
+            return
+        spec = job.spec()
+        if (
+            job.annotations.get(DIGEST_ANNOTATION) != wanted["metadata"]["annotations"][DIGEST_ANNOTATION]
+            or spec.run_policy.suspend != wanted["spec"]["runPolicy"]["suspend"]
+        ):
+            job = await self._rewrite(job, wanted)
+            spec = job.spec()
+        await self._report(jobset, before, status_of(before, spec, job.status(), now))
+
+    async def _rewrite(self, job: Job, wanted: dict[str, Any]) -> Job:
+        """Give a TFJob the JobSet's spec, as it is by now. What others wrote beside it stays."""
+        path = f"{jobs_path(job.namespace)}/{quote(job.name, safe='')}"
+        raw = await self._api.get(path)
+        raw["spec"] = wanted["spec"]
+        raw["metadata"]["annotations"] = (raw["metadata"].get("annotations") or {}) | wanted["metadata"]["annotations"]
+        stored = await self._api.put(path, raw)
+        self._jobs.written(stored)
+        return Job.parse(stored)
+
+    async def _report(self, jobset: JobSet, before: dict[str, Any], status: dict[str, Any]) -> None:
+        if status == before:
+            return
+        path = f"/apis/{JOBSET_VERSION}/namespaces/{quote(jobset.namespace, safe='')}/jobsets"
+        body = {"metadata": {"uid": jobset.uid}, "status": status}
+        self.informer.seen(await self._api.patch(f"{path}/{quote(jobset.name, safe='')}/status", body))

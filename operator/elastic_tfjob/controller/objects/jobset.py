@@ -1,0 +1,52 @@
+"""A JobSet (jobset.x-k8s.io/v1alpha2), as far as it is run here. Pure."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from elastic_tfjob.api.tfjob import CONTROLLER_NAME
+from elastic_tfjob.controller.objects.parsing import Key, Raw, identity, pack, readable, unpack
+
+__all__ = ["JOBSET_KIND", "JOBSET_VERSION", "MANAGER", "JobSet"]
+
+JOBSET_VERSION: Final = "jobset.x-k8s.io/v1alpha2"
+JOBSET_KIND: Final = "JobSet"
+MANAGER: Final = f"elastic.kubeflow.org/{CONTROLLER_NAME}"
+"""The value of `spec.managedBy` by which JobSet's own controller leaves a JobSet to this operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSet:
+    """A JobSet. Of one that others run nothing is kept: `managed` is false then."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    deleting: bool
+    managed: bool
+    raw: bytes = b"{}"
+
+    @classmethod
+    @readable
+    def parse(cls, raw: Raw) -> "JobSet":
+        """Keep what decisions read of a JobSet as the API sends it."""
+        metadata, spec = raw["metadata"], raw.get("spec") or {}
+        deleting, managed = "deletionTimestamp" in metadata, spec.get("managedBy") == MANAGER
+        if not managed:
+            return cls(**identity(metadata), deleting=deleting, managed=False)
+        kept = {
+            "labels": metadata.get("labels") or {},
+            "annotations": metadata.get("annotations") or {},
+            "spec": spec,
+            "status": raw.get("status") or {},
+        }
+        return cls(**identity(metadata), deleting=deleting, managed=True, raw=pack(kept))
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name, which are its TFJob's, too."""
+        return self.namespace, self.name
+
+    def parts(self) -> dict[str, Any]:
+        """`labels`, `annotations`, `spec` and `status` as the API sends them."""
+        return unpack(self.raw)

@@ -1,0 +1,390 @@
+"""JobSets of Trainer v2 that are run as TFJobs: what becomes of each, what is refused, and what is said of them."""
+
+import copy
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.api.tfjob import COMPLETION_INDEX_LABEL, REPLICATED_JOB_LABEL, TFJobSpec
+from elastic_tfjob.controller.job.decision import Create, Event, ResizePod
+from elastic_tfjob.controller.job.inject import inject
+from elastic_tfjob.controller.jobset.follow import JobSets
+from elastic_tfjob.controller.jobset.report import refused_status, status_of, terminal
+from elastic_tfjob.controller.jobset.translate import DIGEST_ANNOTATION, Unsupported, tfjob_of
+from elastic_tfjob.controller.kube.errors import Invalid
+from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.jobset import MANAGER, JobSet
+from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.status import JobStatus
+from elastic_tfjob.exporter.trainer import CA_CERT, TOKEN, URL, Teller, trainer_status
+
+from .build import NOW, decide, job, template
+
+ANCESTOR = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+NODE: dict[str, Any] = {
+    "name": "node",
+    "image": "digits",
+    "command": ["python", "-c", "train()"],
+    "env": [{"name": "A", "value": "b"}],
+    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+}
+
+
+def replicated(name: str, count: int = 1, container: dict[str, Any] | None = None, **job: Any) -> dict[str, Any]:
+    pod = {"restartPolicy": "OnFailure", "containers": [container or {"name": "node"}]}
+    if name == "node":
+        pod["volumes"] = [{"name": "data", "emptyDir": {}}]
+    spec = {"parallelism": count, "completions": count, "completionMode": "Indexed", "template": {"spec": pod}, **job}
+    return {"name": name, "replicas": 1, "groupName": "default", "template": {"metadata": {"labels": {}}, "spec": spec}}
+
+
+def raw_jobset(*jobs: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """As JobSet's webhook leaves it."""
+    given = jobs or (replicated("chief"), replicated("ps", 2), replicated("node", 3, NODE))
+    return {
+        "metadata": {
+            "namespace": "ns",
+            "name": "mine",
+            "uid": "js",
+            "resourceVersion": "5",
+            "labels": {"team": "a", "kueue.x-k8s.io/queue-name": "q"},
+            "annotations": {f"{PREFIX}max-workers": "4", f"{PREFIX}target": "forged", "other": "x"},
+        },
+        "spec": {
+            "managedBy": MANAGER,
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "successPolicy": {"operator": "All"},
+            "startupPolicy": {"startupPolicyOrder": "AnyOrder"},
+            "replicatedJobs": list(given),
+            **spec,
+        },
+    }
+
+
+def jobset(*jobs: dict[str, Any], **spec: Any) -> JobSet:
+    return JobSet.parse(raw_jobset(*jobs, **spec))
+
+
+def test_a_jobset_becomes_a_tfjob() -> None:
+    """Other replicas run the program of the one that trains, with all it needs."""
+    found = tfjob_of(jobset())
+    types = found["spec"]["tfReplicaSpecs"]
+    assert {name: spec["replicas"] for name, spec in types.items()} == {"Chief": 1, "PS": 2, "Worker": 3}
+    for name, of_type in (("Chief", "chief"), ("PS", "ps"), ("Worker", "node")):
+        pod = types[name]["template"]
+        assert pod["metadata"]["labels"] == {
+            "jobset.sigs.k8s.io/jobset-name": "mine",
+            "jobset.sigs.k8s.io/replicatedjob-name": of_type,
+        }
+        assert pod["spec"]["containers"] == [{**NODE, "name": "tensorflow"}]
+        assert pod["spec"]["volumes"] == [{"name": "data", "emptyDir": {}}]
+        assert types[name]["restartPolicy"] == "OnFailure"
+    assert found["spec"]["runPolicy"] == {"cleanPodPolicy": "Running", "backoffLimit": 6, "suspend": False}
+    metadata = found["metadata"]
+    assert metadata["labels"] == {"team": "a"}, "Kueue admits the TrainJob, so that its TFJob waits in no queue"
+    assert metadata["annotations"].keys() == {f"{PREFIX}max-workers", DIGEST_ANNOTATION}
+    assert metadata["ownerReferences"][0]["uid"] == "js"
+    TFJobSpec.parse(found["spec"])
+
+
+def test_what_a_replicated_job_says_itself_it_keeps() -> None:
+    own = {"name": "node", "image": "server", "env": [], "volumeMounts": [{"name": "scratch", "mountPath": "/s"}]}
+    ps = replicated("ps", 1, own)
+    ps["template"]["spec"]["template"]["spec"]["volumes"] = [{"name": "scratch", "emptyDir": {}}]
+    pod = tfjob_of(jobset(ps, replicated("node", 1, NODE)))["spec"]["tfReplicaSpecs"]["PS"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert (container["image"], container["command"], container["env"]) == ("server", NODE["command"], [])
+    assert container["volumeMounts"] == own["volumeMounts"]
+    assert [volume["name"] for volume in pod["volumes"]] == ["scratch", "data"]
+
+
+def test_suspension_and_the_number_of_restarts_are_passed_on() -> None:
+    policy = tfjob_of(jobset(replicated("node", 1, NODE, backoffLimit=2), suspend=True))["spec"]["runPolicy"]
+    assert (policy["suspend"], policy["backoffLimit"]) == (True, 2)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "spec", "says"),
+    [
+        ((replicated("ps"),), {}, "there is none with the name node"),
+        (
+            (replicated("node", 1, NODE), replicated("dataset-initializer")),
+            {},
+            "allowed names are chief, evaluator, node",
+        ),
+        ((), {"failurePolicy": {"maxRestarts": 3}}, "spec.failurePolicy is not supported"),
+        ((), {"ttlSecondsAfterFinished": 0}, "spec.ttlSecondsAfterFinished is not supported"),
+        ((), {"successPolicy": {"operator": "Any"}}, "spec.successPolicy is not supported"),
+        ((), {"network": {"subdomain": "x"}}, "spec.network.subdomain is not supported"),
+        (({**replicated("node", 1, NODE), "replicas": 2},), {}, "spec.replicatedJobs[node].replicas: 2 is not"),
+        (({**replicated("node", 1, NODE), "dependsOn": [{"name": "ps"}]},), {}, "dependsOn is not supported"),
+        ((replicated("node", 2, NODE, completions=4),), {}, "completions and parallelism differ"),
+        ((replicated("node", 2, NODE, activeDeadlineSeconds=4),), {}, "activeDeadlineSeconds is not supported"),
+        ((replicated("node", 1, {"name": "main"}),), {}, "no container with the name node"),
+        ((replicated("node", 3000, NODE),), {}, "allowed are 2000"),
+        (({"name": "node", "template": {"spec": {"template": {"spec": {"containers": 7}}}}},), {}, "makes no sense"),
+        (({"name": "node"},), {}, "makes no sense: KeyError"),
+    ],
+)
+def test_what_no_tfjob_can_do_is_refused(jobs: tuple[dict[str, Any], ...], spec: dict[str, Any], says: str) -> None:
+    with pytest.raises(Unsupported) as refused:
+        tfjob_of(jobset(*jobs, **spec))
+    assert says in str(refused.value)
+
+
+def test_a_jobset_that_others_run_is_left_to_them() -> None:
+    raw = raw_jobset()
+    for manager in (None, "jobset.sigs.k8s.io/jobset-controller", ["x"]):
+        raw["spec"]["managedBy"] = manager
+        assert not JobSet.parse(raw).managed
+
+
+def said(*conditions: str, **replicas: dict[str, int]) -> JobStatus:
+    made = [{"type": each, "status": "True", "reason": f"TFJob{each}", "message": each.lower()} for each in conditions]
+    return JobStatus.parse({"conditions": made, "replicaStatuses": replicas})
+
+
+def test_the_status_of_a_jobset_is_that_of_its_tfjob() -> None:
+    spec = TFJobSpec.parse(tfjob_of(jobset())["spec"])
+    begins = status_of({}, spec, said("Created", Chief={"active": 1}, Worker={"active": 2}), NOW)
+    ready = {each["name"]: (each["ready"], each["active"]) for each in begins["replicatedJobsStatus"]}
+    assert ready == {"chief": (1, 1), "ps": (0, 0), "node": (0, 1)}
+    assert not terminal(begins)
+    assert "conditions" not in begins
+    ended = status_of(begins, spec, said("Running", "Succeeded", Chief={"succeeded": 1}), NOW)
+    assert terminal(ended)
+    assert ended["terminalState"] == "Completed"
+    (condition,) = ended["conditions"]
+    assert (condition["type"], condition["reason"], condition["status"]) == ("Completed", "TFJobSucceeded", "True")
+    failed = status_of(begins, spec, said("Failed", Worker={"failed": 1}), NOW)
+    assert (failed["terminalState"], failed["replicatedJobsStatus"][2]["failed"]) == ("Failed", 1)
+
+
+def test_suspension_is_told_and_its_end_too() -> None:
+    spec = TFJobSpec.parse(tfjob_of(jobset(suspend=True))["spec"])
+    suspended = status_of({}, spec, said("Suspended"), NOW)
+    assert [each["suspended"] for each in suspended["replicatedJobsStatus"]] == [1, 1, 1]
+    later = status_of(suspended, spec, said("Suspended"), NOW + timedelta(hours=1))
+    assert later == suspended, "nothing is written where nothing is new"
+    resumed = status_of(suspended, spec, said("Created"), NOW + timedelta(hours=1))
+    (condition,) = resumed["conditions"]
+    assert (condition["status"], condition["lastTransitionTime"]) == ("False", "2026-01-02T04:04:05Z")
+
+
+class Server:
+    """TFJobs and the status of one JobSet, as the API server has them."""
+
+    def __init__(self, raw: dict[str, Any]) -> None:
+        self.jobset = raw
+        self.tfjobs: dict[str, dict[str, Any]] = {}
+        self.writes: list[str] = []
+        self.refuses = False
+        self.events: list[Event] = []
+        api: Any = self
+        recorder: Any = self
+        self.jobs: Informer[Job] = Informer(api, "/tfjobs", Job.parse, lambda _: None)
+        self.jobsets = JobSets(api, self.jobs, recorder, may_write=lambda: True)
+        self.seen()
+
+    def seen(self) -> None:
+        """The watch has come as far as the server is."""
+        self.jobset["metadata"]["resourceVersion"] = str(int(self.jobset["metadata"]["resourceVersion"]) + 1)
+        self.jobsets.informer.seen(copy.deepcopy(self.jobset))
+
+    def record(self, _: object, event: Event) -> None:
+        self.events.append(event)
+
+    async def get(self, path: str) -> dict[str, Any]:
+        return copy.deepcopy(self.tfjobs[path.rpartition("/")[2]])
+
+    async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if self.refuses:
+            raise Invalid("POST", 403, "Forbidden", "exceeded quota")
+        self.writes.append("create")
+        return self.stored(json.loads(json.dumps(body)))
+
+    async def put(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.writes.append("replace")
+        return self.stored(json.loads(json.dumps(body)))
+
+    async def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        assert path.endswith("/jobsets/mine/status")
+        self.writes.append("status")
+        self.jobset["status"] = body["status"]
+        self.jobset["metadata"]["resourceVersion"] = str(int(self.jobset["metadata"]["resourceVersion"]) + 1)
+        return copy.deepcopy(self.jobset)
+
+    def stored(self, raw: dict[str, Any], **status: Any) -> dict[str, Any]:
+        before = self.tfjobs.get(raw["metadata"]["name"])
+        version = int(before["metadata"]["resourceVersion"]) + 1 if before else 1
+        raw["metadata"] |= {"uid": "tf", "resourceVersion": str(version)}
+        raw["status"] = status or (before or {}).get("status", {})
+        self.tfjobs[raw["metadata"]["name"]] = raw
+        return copy.deepcopy(raw)
+
+    async def step(self) -> list[str]:
+        """What is written the next time that somebody looks."""
+        self.writes = []
+        await self.jobsets._handle(("ns", "mine"))
+        return self.writes
+
+    def ended(self, condition: str) -> None:
+        made = {"type": condition, "status": "True", "reason": "r", "message": "m"}
+        self.jobs.seen(self.stored(self.tfjobs["mine"], conditions=[made]))
+
+
+async def test_a_jobset_from_beginning_to_end() -> None:
+    server = Server(raw_jobset())
+    assert await server.step() == ["create"]
+    assert await server.step() == ["status"]
+    assert await server.step() == []
+    server.ended("Succeeded")
+    assert await server.step() == ["status"]
+    assert server.jobset["status"]["terminalState"] == "Completed"
+    del server.tfjobs["mine"]
+    assert await server.step() == [], "of one that has ended nothing changes"
+
+
+async def test_a_jobset_is_suspended_changed_and_resumed() -> None:
+    """As Kueue does it: it patches the TrainJob while that is suspended."""
+    server = Server(raw_jobset(suspend=True))
+    await server.step()
+    assert server.tfjobs["mine"]["spec"]["runPolicy"]["suspend"] is True
+    server.tfjobs["mine"]["metadata"]["annotations"]["theirs"] = "kept"
+    server.jobset["spec"]["suspend"] = False
+    pod = server.jobset["spec"]["replicatedJobs"][2]["template"]["spec"]["template"]["spec"]
+    pod["nodeSelector"] = {"zone": "b"}
+    server.seen()
+    assert await server.step() == ["replace", "status"]
+    made = server.tfjobs["mine"]
+    assert made["spec"]["runPolicy"]["suspend"] is False
+    assert made["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["nodeSelector"] == {"zone": "b"}
+    assert made["metadata"]["annotations"]["theirs"] == "kept"
+    assert await server.step() == []
+
+
+async def test_what_cannot_be_run_has_failed_and_says_why() -> None:
+    server = Server(raw_jobset(coordinator={"replicatedJob": "node"}))
+    assert await server.step() == ["status"]
+    assert server.jobset["status"]["terminalState"] == "Failed"
+    (condition,) = server.jobset["status"]["conditions"]
+    assert condition["message"] == "spec.coordinator is not supported for TFJobs"
+    assert [event.reason for event in server.events] == ["UnsupportedByTFJob"]
+    assert await server.step() == []
+    assert not server.tfjobs
+
+
+async def test_a_tfjob_of_somebody_else_is_left_alone() -> None:
+    server = Server(raw_jobset())
+    server.jobs.seen(server.stored({"metadata": {"namespace": "ns", "name": "mine"}, "spec": {}}))
+    assert await server.step() == []
+    assert [event.reason for event in server.events] == ["TFJobExists"]
+
+
+async def test_what_the_server_refuses_is_told_and_tried_again() -> None:
+    server = Server(raw_jobset())
+    server.refuses = True
+    assert await server.step() == []
+    assert [event.reason for event in server.events] == ["TFJobNotWritten"]
+    server.refuses = False
+    assert await server.step() == ["create"]
+
+
+def test_a_refusal_is_cut() -> None:
+    (condition,) = refused_status({}, "x" * 5000, NOW)["conditions"]
+    assert len(condition["message"]) <= 1100
+
+
+def test_pods_are_what_clients_of_trainer_look_for() -> None:
+    """An index among their labels, and a container `node`; of other TFJobs' pods nothing changes."""
+    labels = {REPLICATED_JOB_LABEL: "node"}
+    types = {"Worker": {"replicas": 2, "template": template(metadata={"labels": labels})}}
+    decision = decide(job(types))
+    pods = [action.render() for action in decision.actions if isinstance(action, Create) and action.kind == "Pod"]
+    assert [each["metadata"]["labels"][COMPLETION_INDEX_LABEL] for each in pods] == ["0", "1"]
+    for each in pods:
+        (container,) = each["spec"]["containers"]
+        assert container["name"] == "node"
+        assert "TF_CONFIG" in [variable["name"] for variable in container["env"]]
+
+
+def test_the_exporter_is_told_what_trainer_tells_the_program() -> None:
+    told = {"name": URL, "value": "https://t"}
+    token = {"name": "kubeflow-trainer-token", "mountPath": "/t"}
+    mine = {"name": "A", "value": "b"}
+    trains: dict[str, Any] = {"name": "tensorflow", "command": ["python"], "env": [mine, told], "volumeMounts": [token]}
+    pod: dict[str, Any] = {"metadata": {}, "spec": {"containers": [trains]}}
+    inject(pod, "both", "operator", None)
+    exporter = pod["spec"]["initContainers"][1]
+    assert exporter["env"] == [told]
+    assert token in exporter["volumeMounts"]
+    plain: dict[str, Any] = {"metadata": {}, "spec": {"containers": [{"name": "tensorflow", "env": [mine]}]}}
+    inject(plain, "sidecar", "operator", None)
+    assert "env" not in plain["spec"]["initContainers"][0]
+
+
+def test_how_the_container_node_ended_is_how_the_pod_did() -> None:
+    raw: dict[str, Any] = {
+        "metadata": {
+            "namespace": "ns",
+            "name": "p",
+            "uid": "p",
+            "resourceVersion": "1",
+            "labels": {REPLICATED_JOB_LABEL: "node"},
+        },
+        "spec": {"containers": [{"name": "node", "resources": {"requests": {"cpu": "300m"}}}]},
+        "status": {
+            "phase": "Failed",
+            "containerStatuses": [
+                {"name": "tensorflow", "state": {"terminated": {"exitCode": 9}}},
+                {"name": "node", "state": {"terminated": {"exitCode": 3}}},
+            ],
+        },
+    }
+    pod = Pod.parse(raw)
+    assert (pod.exit_code, pod.trains, pod.cpu, pod.failure and pod.failure.exit_code) == (3, "node", (300, 0), "3")
+    assert ResizePod("p", "p", 1, 0, container=pod.trains).container == "node"
+
+
+STATUS: dict[str, Any] = {"step": 250, "total_steps": 1000, "steps_per_s": 5.0, "loss": 0.12345678}
+
+
+@pytest.mark.parametrize(
+    ("changed", "percent", "left"),
+    [
+        ({}, 25, 150),
+        ({"step": 1000, "steps_per_s": None}, 100, 0),
+        ({"step": 1200}, 100, 0),
+        ({"total_steps": None}, None, None),
+        ({"steps_per_s": 0.0}, 25, None),
+        ({"steps_per_s": 1e-30}, 25, 2**31 - 1),
+    ],
+)
+def test_progress_for_trainer(changed: dict[str, Any], percent: int | None, left: int | None) -> None:
+    found = trainer_status({**STATUS, **changed}, 0.0)
+    assert found is not None
+    assert (found.get("progressPercentage"), found.get("estimatedRemainingSeconds")) == (percent, left)
+    assert found["lastUpdatedTime"] == "1970-01-01T00:00:00Z"
+    assert {"name": "loss", "value": "0.123457"} in found["metrics"]
+
+
+def test_a_pod_without_steps_has_nothing_to_tell() -> None:
+    assert trainer_status({**STATUS, "step": None}, 0.0) is None
+
+
+def test_a_server_that_is_not_there_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "progress.json").write_text('{"step": 3, "total_steps": 9}')
+    (tmp_path / "token").write_text("t")
+    given = {URL: "https://127.0.0.1:1/x", CA_CERT: str(tmp_path / "none"), TOKEN: str(tmp_path / "token")}
+    teller = Teller(tmp_path, given)
+    assert teller.asked
+    for _ in range(3):
+        teller.tell()
+    assert capsys.readouterr().err.count("progress not told to https://127.0.0.1:1/x: FileNotFoundError") == 1
+    assert not Teller(tmp_path, {**given, URL: "http://plain"}).asked
+    assert not Teller(tmp_path, {}).asked
