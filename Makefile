@@ -33,6 +33,11 @@ test-kueue: .venv ## jobs that a real Kueue admits, evicts and resumes, on a rea
 	@$(RUN) python -m harness.binaries kube kwok kueue >/dev/null
 	$(RUN) pytest tests/integration/test_kueue.py -m kueue $(PYTEST)
 
+.PHONY: test-trainer
+test-trainer: .venv ## TrainJobs of a real Kubeflow Trainer v2 that run as TFJobs, on a real control plane
+	@$(RUN) python -m harness.binaries kube kwok jobset trainer-controller-manager >/dev/null
+	$(RUN) pytest tests/integration/test_trainer.py -m trainer $(PYTEST)
+
 .PHONY: page-vendor
 page-vendor: .venv ## the foreign files of the live page anew, from npm by tests/page/package-lock.json; CHECK=1: compare
 	$(RUN) python -m page.vendor $(if $(CHECK),--check)

@@ -67,6 +67,10 @@ PROGRAMS = {
     ),
     "training-operator": Program("github.com/kubeflow/training-operator/cmd/training-operator.v1", "110 s"),
     "kueue": Program("sigs.k8s.io/kueue/cmd/kueue", "5-20 min"),
+    "jobset": Program("sigs.k8s.io/jobset", "2-6 min", folder="trainer"),
+    "trainer-controller-manager": Program(
+        "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager", "2-6 min", folder="trainer"
+    ),
     "training-operator-unlimited": Program("./unlimited", "60 s", folder="training-operator"),
 }
 

@@ -92,6 +92,8 @@ class ControlPlane:
     environment: variables for all of its processes.
     controllers: those that kube-controller-manager runs, as its flag of that name has them.
     audit: log the operator's requests (harness.audit) in the file `audit_log`.
+    reachable_issuer: tokens name the API server's own address, where their issuer's keys can be read, and not that of
+        the Service `kubernetes`, which leads nowhere here.
     scheduler_qps: requests a second that the scheduler may make (50 by default, which also bounds pods bound a second).
     """
 
@@ -105,10 +107,12 @@ class ControlPlane:
         controllers: str = "*",
         environment: Mapping[str, str] | None = None,
         audit: bool = False,
+        reachable_issuer: bool = False,
     ) -> None:
         self.dir = Path(dir).resolve()
         self.audit_log = self.dir / "audit.log"
         self._audit = audit
+        self._reachable_issuer = reachable_issuer
         self.kubeconfig = self.dir / "admin.kubeconfig"
         self.certificate = self.dir / "certificates" / "apiserver.crt"
         self._scheduler = scheduler
@@ -202,7 +206,7 @@ class ControlPlane:
             # Its own TLS key signs the tokens of ServiceAccounts too: one key less to make without openssl.
             f"--service-account-signing-key-file={self._key}",
             f"--service-account-key-file={self._key}",
-            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-issuer={self.url if self._reachable_issuer else 'https://kubernetes.default.svc'}",
             "--allow-privileged",
             "--profiling=false",
             *optional,

@@ -52,7 +52,7 @@ def running(plane: ControlPlane, folder: Path) -> Iterator[Process]:
         while page(f"http://127.0.0.1:{probes}/readyz") is None:
             if not process.alive or time.monotonic() > deadline:
                 raise CommandFailed(f"Kueue is not ready ({process.log}):\n{process.tail()}")
-            _mount(plane.kubeconfig, certificates)
+            mount(plane.kubeconfig, SYSTEM, _SECRET, certificates)
             time.sleep(0.2)
         yield process
     finally:
@@ -86,9 +86,9 @@ def _install(plane: ControlPlane, port: int) -> None:
     # The certificate is for the Service's name, which must lead to this machine.
     leads_here = {"type": "ExternalName", "externalName": "localhost"}
     service: Object = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": _SERVICE, "namespace": SYSTEM}}
-    _apply(plane, [item for item in wanted if item["kind"] in _FIRST])
+    apply(plane, [item for item in wanted if item["kind"] in _FIRST])
     operators.wait_served(plane.kubeconfig, f"{API}/workloads")
-    _apply(plane, [service | {"spec": leads_here}, *(item for item in wanted if item["kind"] not in _FIRST)])
+    apply(plane, [service | {"spec": leads_here}, *(item for item in wanted if item["kind"] not in _FIRST)])
 
 
 def _adapted(item: Object, port: int) -> Object:
@@ -120,16 +120,17 @@ def _configuration(port: int, probes: int, certificates: Path) -> Object:
     }
 
 
-def _mount(kubeconfig: Path, folder: Path) -> None:
-    """Do the kubelet's part: copy the Secret that Kueue fills to where it looks for its certificate."""
-    secret = json.loads(kubectl(kubeconfig, "get", "secret", _SECRET, f"--namespace={SYSTEM}", "-o", "json"))
-    folder.mkdir(exist_ok=True)
+def mount(kubeconfig: Path, namespace: str, name: str, folder: Path) -> None:
+    """Do the kubelet's part: copy the Secret that a controller fills to where it looks for its certificate."""
+    secret = json.loads(kubectl(kubeconfig, "get", "secret", name, f"--namespace={namespace}", "-o", "json"))
+    folder.mkdir(parents=True, exist_ok=True)
     for file, content in (secret.get("data") or {}).items():
         there = folder / file
         if not there.exists():
             there.write_bytes(base64.b64decode(content))
 
 
-def _apply(plane: ControlPlane, items: list[Object]) -> None:
+def apply(plane: ControlPlane, items: list[Object]) -> None:
+    """Have these objects on the server, as they are here."""
     body = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
     plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=body)

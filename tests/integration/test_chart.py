@@ -24,6 +24,7 @@ FLAGS = {
     "prometheus": "prometheus.enabled",
     "query-api": "queryApi.enabled",
     "status-via-proxy": "statusViaProxy.enabled",
+    "trainer": "trainer.enabled",
 }
 # kustomize takes them for objects of a namespace; kubectl passes over that, as the API server knows better.
 POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")

@@ -57,7 +57,7 @@ def schema() -> Schema:
         "topologySpreadConstraints": _OBJECTS,
         "crd": _exactly(install={"type": "boolean"}),
         **dict.fromkeys(
-            ("kubeflowRoles", "learning", "loans", "queryApi", "prometheus", "statusViaProxy"),
+            ("kubeflowRoles", "learning", "loans", "queryApi", "prometheus", "statusViaProxy", "trainer"),
             _exactly(enabled={"type": "boolean"}),
         ),
         "global": {"type": "object"},  # what a chart that has this one as a part passes on

@@ -8,15 +8,14 @@ import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import aiohttp
 import structlog
 
-from elastic_tfjob.controller import LEASE_NAME
 from elastic_tfjob.controller.job.decision import Observed, Settings, Timeouts
 from elastic_tfjob.controller.job.figures import NUMBERS_S
 from elastic_tfjob.controller.job.inject import STATUS_PORT
@@ -42,7 +41,8 @@ from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.settings import FIXED, Configuration
-from elastic_tfjob.controller.query.reviews import Auth, gate_of
+from elastic_tfjob.controller.options import Options
+from elastic_tfjob.controller.query.reviews import gate_of
 from elastic_tfjob.controller.query.server import QueryServer, Source
 from elastic_tfjob.controller.schedule.loop import Scheduler
 
@@ -64,35 +64,6 @@ _THRESHOLDS: Final = (10_000, 10, 10)
 EXIT_OK: Final = 0
 EXIT_LOST_LEADERSHIP: Final = 1
 EXIT_RIVAL: Final = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What the command line says. Addresses are `host:port` (`[host]:port` for IPv6), `:port` for all interfaces of
-    IPv4 and IPv6, or `0` for no server. `threads`: jobs and API requests in flight of one namespace; of all together
-    twice as many, so that what one namespace makes slow is not waited for in the others."""
-
-    kubeconfig: str | None = None
-    namespace: str = ""
-    metrics_address: str = ":8080"
-    health_address: str = ":8081"
-    leader_elect: bool = False
-    leader_election_id: str = LEASE_NAME
-    leader_election_namespace: str = ""
-    gang_scheduler: str = ""
-    cluster_domain: str = ""
-    threads: int = 32
-    qps: float = 0
-    burst: int = 0
-    take_over: bool = False
-    config_map: str = ""
-    status_via: Literal["auto", "direct", "proxy"] = "auto"
-    image: str = ""
-    query_address: str = "0"
-    query_auth: Auth = "none"
-    query_user_header: str = "kubeflow-userid"
-    experience: str = ""
-    jobsets: bool = False
 
 
 async def run(options: Options) -> int:
