@@ -43,7 +43,7 @@ class World:
 
     async def until(self, path: str, what: Callable[[Object], bool]) -> Object:
         """The object once `what` holds for it."""
-        found: Any = None
+        found: Object = {}
         try:
             async with asyncio.timeout(WITHIN_S):
                 while True:
@@ -53,7 +53,7 @@ class World:
                             return found
                     await asyncio.sleep(0.2)
         except TimeoutError:
-            raise AssertionError(f"{path}: {json.dumps(found.get('status') if found else None)}") from None
+            raise AssertionError(f"{path}: {json.dumps(found.get('status'))}") from None
 
     async def end(self, name: str, phase: str = "Succeeded") -> None:
         """Play the kubelet of the chief's pod: its program ends."""
