@@ -186,6 +186,7 @@ def ensure(config: str = "standard") -> Cluster:
     exists = NAME in _kind("get", "clusters").split()
     if not exists:  # before much is built
         engine().need_builds()
+        engine().need_room()
         engine().need_privileged(images.base())
     node_image = images.node()
     text = _config(config, stock=node_image == images.STOCK_NODE_IMAGE)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.binaries import CACHE
-from harness.machine import need
+from harness.machine import need, need_room
 from harness.progress import Problem, run
 
 REGISTRY = "https://registry-1.docker.io/v2/"
@@ -42,6 +42,11 @@ class Engine:
                 "Docker's own package repository, or docker-buildx from Debian's or Ubuntu's; or use podman instead: "
                 "ELASTIC_TFJOB_ENGINE=podman"
             )
+
+    def need_room(self) -> None:
+        """Make sure that this machine has memory, disk and control groups for a cluster (harness.machine.need_room)."""
+        template = "{{.DockerRootDir}}" if self.name == "docker" else "{{.Store.GraphRoot}}"
+        need_room(Path(self._try("info", "--format", template).stdout.strip() or "/nowhere"))
 
     def need_privileged(self, image: str) -> None:
         """Make sure that privileged containers may run, as every node of a kind cluster is one. Tried with `image`,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import cluster, engine, images
+from harness import cluster, engine, images, machine
 from harness.progress import Problem
 
 RUNC = "docker: Error response from daemon: OCI runtime create failed: runc create failed: operation not permitted"
@@ -64,6 +64,55 @@ def test_an_engine_that_refuses_privileged_containers_is_told(docker: Docker) ->
     (tried,) = [call for call in calls.read_text().splitlines() if call.startswith("run ")]
     assert "--privileged" in tried
     assert images.PYTHON_IMAGE in tried
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        (
+            {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    2097152 kB\n"},
+            "memory: 2.0 GiB are free, a cluster needs 3",
+        ),
+        (
+            {
+                "cg/memory.max": f"{4 << 30}\n",
+                "cg/memory.current": f"{3 << 30}\n",
+                "cg/memory.stat": "inactive_file 0\n",
+            },
+            "memory: 1.0 GiB are free",
+        ),
+        ({"cg/cgroup.controllers": "cpu io\n"}, "control groups: no memory, pids below"),
+    ],
+)
+def test_what_a_machine_lacks_is_told(tmp_path: Path, files: dict[str, str], says: str) -> None:
+    usual = {
+        "proc/meminfo": "MemAvailable: 99999999 kB\n",
+        "cg/cgroup.controllers": "cpuset cpu io memory pids\n",
+        "cg/memory.max": "max\n",
+        "cg/memory.current": "1\n",
+        "cg/memory.stat": "",
+    }
+    for name, text in (usual | files).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    with pytest.raises(Problem) as told:
+        machine.need_room(tmp_path / "no such folder", proc=tmp_path / "proc", cgroups=tmp_path / "cg")
+    assert says in str(told.value)
+
+
+def test_a_full_disk_is_told_and_may_be_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "LEAST_DISK", 1 << 60)
+    with pytest.raises(Problem, match="GiB are free at"):
+        machine.need_room(tmp_path)
+    monkeypatch.setenv("ELASTIC_TFJOB_ROOM", "any")
+    machine.need_room(tmp_path)
+
+
+def test_the_older_control_groups_are_as_good_and_no_proc_is_no_reason(tmp_path: Path) -> None:
+    for name in ("cpu", "memory", "pids"):
+        (tmp_path / name).mkdir()
+    machine.need_room(tmp_path / "none", proc=tmp_path / "none", cgroups=tmp_path)
+    machine.need_room(tmp_path / "none", proc=tmp_path / "none", cgroups=tmp_path / "none")
 
 
 def test_an_engine_that_has_both_goes_on(docker: Docker, monkeypatch: pytest.MonkeyPatch) -> None:
