@@ -29,6 +29,7 @@ NEVER_ASKED = {
     "write operatorannotations.elastic.kubeflow.org": "no request, but what the ValidatingAdmissionPolicies ask for",
     "write nodeloans.elastic.kubeflow.org": "no request, but what the policy of the component loans asks for",
     "update tfjobs/finalizers.kubeflow.org": "asked for by the admission plugin OwnerReferencesPermissionEnforcement",
+    "update jobsets/finalizers.jobset.x-k8s.io": "the same",
 }
 """Rights that no request shows, and why they are there."""
 _GANG_VERBS = ("list", "watch", "create", "patch", "delete")

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from elastic_tfjob.exporter.trainer import CA_CERT, TOKEN, URL, Teller
-from harness import kwok, trainer
+from harness import audit, kwok, trainer
 from harness.api import Api, Object, events, pods, tfjobs
 from harness.controlplane import ControlPlane
 from harness.operators import install, kubectl, service_account
@@ -67,7 +67,9 @@ class World:
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane with Trainer and JobSet for all of these tests: they take long to start."""
     folder = tmp_path_factory.mktemp("trainer")
-    with ControlPlane(folder / "plane", scheduler=True, controller_manager=True, reachable_issuer=True) as started:
+    with ControlPlane(
+        folder / "plane", scheduler=True, controller_manager=True, reachable_issuer=True, audit=True
+    ) as started:
         install("ours", started.kubeconfig)
         service_account("ours", started.kubeconfig)
         with trainer.running(started, folder / "trainer"):
@@ -195,6 +197,7 @@ async def test_a_trainjob_is_suspended_patched_and_resumed(world: World) -> None
     async with asyncio.timeout(WITHIN_S):
         while (await world.api.items(pods("default")))[0]:
             await asyncio.sleep(0.2)
+    assert audit.differs_from("trainer", world.plane.audit_log.read_text().splitlines()) == []
 
 
 async def test_what_no_tfjob_can_do_fails_the_trainjob_in_words(world: World) -> None:
