@@ -70,6 +70,9 @@ def default_of(name: str) -> str:
     help=f"Chance to help a job that has ten times more PS than workers, or the reverse. {default_of('explore')}",
 )
 @click.option("--entropy", type=Amount(10), help=f"Weight of keeping chances open. {default_of('entropy')}")
+@click.option(
+    "--discount", type=Amount(1), help=f"Of what follows a slot, beside its own reward. {default_of('discount')}"
+)
 @click.option("--critic/--no-critic", default=None, help=f"Or the mean reward in its place. {default_of('critic')}")
 @click.option(
     "--teacher",

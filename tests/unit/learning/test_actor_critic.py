@@ -87,7 +87,12 @@ def actor_loss(actor: Network, given: Batch, weight: Floats, entropy: float) -> 
 
 @pytest.mark.parametrize("critic", [True, False])
 def test_gradients_are_those_of_the_losses(*, critic: bool) -> None:
-    how, given, actor, judge = ActorCritic(critic=critic, entropy=0.05), a_batch(5), network(6), network(7)
+    how, given, actor, judge = (
+        ActorCritic(critic=critic, entropy=0.05, discount=0.9),
+        a_batch(5),
+        network(6),
+        network(7),
+    )
     slope, critic_slope = gradients(actor, judge, given, how)
     then, _, _ = value(judge, given.then_sizes, given.then_jobs, given.then_there)
     worth, _, _ = value(judge, given.sizes, given.jobs, given.there)
@@ -133,7 +138,7 @@ def test_it_learns_to_add_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     one = short(2, 5)
     monkeypatch.setattr(training, "draw", lambda split, seed, models=(): one)
     method = ActorCritic(episodes=1, rate=0.02)
-    plan = Plan(seed=1, iterations=15, train=1, select=1, every=1, method=method)
+    plan = Plan(seed=1, iterations=50, train=1, select=1, every=1, method=method)
     idle = flat(replace(greedy(training.UNITS), output_bias=np.full(3, -1.0)))
     first = cost(of_flat(idle, training.UNITS), [one])
     memory = method.begin(idle, training.UNITS, 1)

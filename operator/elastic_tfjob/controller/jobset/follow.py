@@ -17,7 +17,7 @@ from elastic_tfjob.controller.jobset.report import refused_status, status_of, te
 from elastic_tfjob.controller.jobset.translate import DIGEST_ANNOTATION, Unsupported, tfjob_of
 from elastic_tfjob.controller.kube.caches import jobs_path
 from elastic_tfjob.controller.kube.client import ApiClient
-from elastic_tfjob.controller.kube.errors import ApiError, Fenced
+from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Fenced
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.queue import KeyQueue
@@ -99,6 +99,9 @@ class JobSets:
             self._queue.succeeded(key)
         except Fenced:
             self._queue.add(key, _NOT_SURE_S)
+        except Conflict as error:  # the watch is behind: it brings what is there by now
+            again_s = self._queue.retry(key)
+            log.info("conflict", **where, error=excerpt(error), again_in_s=again_s)
         except ApiError as error:
             again_s = self._queue.retry(key)
             log.warning("jobset not run", **where, error=excerpt(error), again_in_s=again_s)
