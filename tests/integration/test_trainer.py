@@ -19,7 +19,7 @@ import yaml
 
 from elastic_tfjob.exporter.trainer import CA_CERT, TOKEN, URL, Teller
 from harness import audit, kwok, trainer
-from harness.api import Api, Object, events, pods, tfjobs
+from harness.api import NODES, Api, Object, events, pods, tfjobs
 from harness.controlplane import ControlPlane
 from harness.operators import install, kubectl, service_account
 from harness.progress import run
@@ -90,12 +90,15 @@ async def world(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
         with contextlib.suppress(Exception):
             await api.delete(f"{RUNTIMES}/tensorflow-ps")
         await api.create(RUNTIMES, runtime())
-        async with running("ours", plane.kubeconfig, tmp_path, arguments=["--jobsets"], identity=identity):
-            yield World(api, plane)
-            await api.delete(f"{trainer.API}/namespaces/default/trainjobs")
-            async with asyncio.timeout(WITHIN_S):
-                while (await api.items(pods("default")))[0]:
-                    await asyncio.sleep(0.2)
+        try:
+            async with running("ours", plane.kubeconfig, tmp_path, arguments=["--jobsets"], identity=identity):
+                yield World(api, plane)
+                await api.delete(f"{trainer.API}/namespaces/default/trainjobs")
+                async with asyncio.timeout(WITHIN_S):
+                    while (await api.items(pods("default")))[0]:
+                        await asyncio.sleep(0.2)
+        finally:
+            await api.delete(NODES)
 
 
 def runtime() -> Object:

@@ -19,6 +19,7 @@ from elastic_tfjob.controller.kube.errors import Invalid
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.jobset import MANAGER, JobSet
+from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.status import JobStatus
 from elastic_tfjob.exporter.trainer import CA_CERT, TOKEN, URL, Teller, trainer_status
@@ -185,6 +186,8 @@ class Server:
         self.writes: list[str] = []
         self.refuses = False
         self.events: list[Event] = []
+        self.late: list[dict[str, Any]] = []
+        """What the watch has not brought yet."""
         api: Any = self
         recorder: Any = self
         self.jobs: Informer[Job] = Informer(api, "/tfjobs", Job.parse, lambda _: None)
@@ -225,23 +228,29 @@ class Server:
         raw["metadata"] |= {"uid": "tf", "resourceVersion": str(version)}
         raw["status"] = status or (before or {}).get("status", {})
         self.tfjobs[raw["metadata"]["name"]] = raw
+        self.late.append(copy.deepcopy(raw))
         return copy.deepcopy(raw)
 
     async def step(self) -> list[str]:
         """What is written the next time that somebody looks."""
         self.writes = []
+        while self.late:
+            self.jobs.seen(self.late.pop(0))
         await self.jobsets._handle(("ns", "mine"))
         return self.writes
 
     def ended(self, condition: str) -> None:
         made = {"type": condition, "status": "True", "reason": "r", "message": "m"}
-        self.jobs.seen(self.stored(self.tfjobs["mine"], conditions=[made]))
+        self.stored(self.tfjobs["mine"], conditions=[made])
 
 
 async def test_a_jobset_from_beginning_to_end() -> None:
     server = Server(raw_jobset())
+    changed: list[Key] = []
+    server.jobs._changed = changed.append
     assert await server.step() == ["create"]
     assert await server.step() == ["status"]
+    assert changed == [("ns", "mine")], "the job is news to those who run it"
     assert await server.step() == []
     server.ended("Succeeded")
     assert await server.step() == ["status"]
@@ -281,7 +290,7 @@ async def test_what_cannot_be_run_has_failed_and_says_why() -> None:
 
 async def test_a_tfjob_of_somebody_else_is_left_alone() -> None:
     server = Server(raw_jobset())
-    server.jobs.seen(server.stored({"metadata": {"namespace": "ns", "name": "mine"}, "spec": {}}))
+    server.stored({"metadata": {"namespace": "ns", "name": "mine"}, "spec": {}})
     assert await server.step() == []
     assert [event.reason for event in server.events] == ["TFJobExists"]
 

@@ -125,8 +125,9 @@ class JobSets:
             return
         job = next(iter(self._jobs.of_job(jobset.key)), None)
         if job is None:
-            self._jobs.written(await self._api.post(jobs_path(jobset.namespace), wanted))
-            return  # the informer says more
+            # Not put into the cache: the watch brings it, as a job that is new to those who run it.
+            await self._api.post(jobs_path(jobset.namespace), wanted)
+            return
         if job.owner != jobset.uid:
             why = "There is a TFJob of this name that is not this JobSet's: nothing runs until it is deleted"
             self._recorder.record(jobset, Event("Warning", "TFJobExists", why))
@@ -148,9 +149,7 @@ class JobSets:
         raw = await self._api.get(path)
         raw["spec"] = wanted["spec"]
         raw["metadata"]["annotations"] = (raw["metadata"].get("annotations") or {}) | wanted["metadata"]["annotations"]
-        stored = await self._api.put(path, raw)
-        self._jobs.written(stored)
-        return Job.parse(stored)
+        return Job.parse(await self._api.put(path, raw))
 
     async def _report(self, jobset: JobSet, before: dict[str, Any], status: dict[str, Any]) -> None:
         if status == before:
