@@ -30,11 +30,11 @@ pytestmark = [
 ]
 
 
-def component(*files: str) -> str:
+def component(*files: str, of: str = "loans") -> str:
     """Manifests of the component, for an operator in HOME."""
     found = []
     for name in files:
-        for item in yaml.safe_load_all((ROOT / "manifests/components/loans" / name).read_text()):
+        for item in yaml.safe_load_all((ROOT / "manifests/components" / of / name).read_text()):
             for subject in item.get("subjects") or ():
                 subject["namespace"] = HOME
             found.append(item)

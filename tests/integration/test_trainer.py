@@ -26,10 +26,11 @@ from harness.progress import run
 
 from .ledger import conditions
 from .running import running
-from .test_loop import HOME
+from .test_loans import component
 
 ROOT = Path(__file__).parents[2]
 RUNTIMES = f"{trainer.API}/clustertrainingruntimes"
+TRAINJOBS = f"{trainer.API}/namespaces/default/trainjobs"
 CLIENT = Path(__file__).with_name("trainer_client.py")
 WITHIN_S = 120.0
 
@@ -55,6 +56,18 @@ class World:
         except TimeoutError:
             raise AssertionError(f"{path}: {json.dumps(found.get('status'))}") from None
 
+    async def gone(self, collection: str) -> None:
+        """Wait until there is nothing in a collection."""
+        async with asyncio.timeout(WITHIN_S):
+            while (await self.api.items(collection))[0]:
+                await asyncio.sleep(0.2)
+
+    async def offer(self, made: Object) -> None:
+        """Have this runtime, and no older one of its name."""
+        with contextlib.suppress(Exception):
+            await self.api.delete(f"{RUNTIMES}/{made['metadata']['name']}")
+        await self.api.create(RUNTIMES, made)
+
     async def end(self, name: str, phase: str = "Succeeded") -> None:
         """Play the kubelet of the chief's pod: its program ends."""
         code = 0 if phase == "Succeeded" else 1
@@ -79,31 +92,25 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 @pytest.fixture
 async def world(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
     """Our operator with the component `trainer`, the runtime, and nodes that run its pods."""
-    role = []
-    for item in yaml.safe_load_all((ROOT / "manifests/components/trainer/role.yaml").read_text()):
-        for subject in item.get("subjects") or ():
-            subject["namespace"] = HOME
-        role.append(item)
-    await asyncio.to_thread(kubectl, plane.kubeconfig, "apply", "-f", "-", stdin=yaml.safe_dump_all(role))
+    role = component("role.yaml", of="trainer")
+    await asyncio.to_thread(kubectl, plane.kubeconfig, "apply", "-f", "-", stdin=role)
     identity = await asyncio.to_thread(service_account, "ours", plane.kubeconfig)
     async with Api(plane.kubeconfig) as api, kwok.nodes(api, plane.kubeconfig, tmp_path, 1, cpu=16):
-        with contextlib.suppress(Exception):
-            await api.delete(f"{RUNTIMES}/tensorflow-ps")
-        await api.create(RUNTIMES, runtime())
+        found = World(api, plane)
+        await found.offer(runtime())
         try:
             async with running("ours", plane.kubeconfig, tmp_path, arguments=["--jobsets"], identity=identity):
-                yield World(api, plane)
-                await api.delete(f"{trainer.API}/namespaces/default/trainjobs")
-                async with asyncio.timeout(WITHIN_S):
-                    while (await api.items(pods("default")))[0]:
-                        await asyncio.sleep(0.2)
+                yield found
+                await api.delete(TRAINJOBS)
+                await found.gone(pods("default"))
         finally:
             await api.delete(NODES)
 
 
-def runtime() -> Object:
-    """The one of the overlay, with pods that fake nodes run."""
+def runtime(name: str = "tensorflow-ps") -> Object:
+    """The one of the overlay under this name, with pods that fake nodes run."""
     (made,) = yaml.safe_load_all((ROOT / "manifests/overlays/trainer-runtime/runtime.yaml").read_text())
+    made["metadata"]["name"] = name
     for each in made["spec"]["template"]["spec"]["replicatedJobs"]:
         spec = kwok.pod_template()["spec"]
         each["template"]["spec"]["template"]["spec"] |= {name: spec[name] for name in ("nodeSelector", "tolerations")}
@@ -111,8 +118,8 @@ def runtime() -> Object:
     return found
 
 
-def trainjob(name: str, **spec: Any) -> Object:
-    reference = {"name": "tensorflow-ps", "kind": "ClusterTrainingRuntime", "apiGroup": "trainer.kubeflow.org"}
+def trainjob(name: str, of: str = "tensorflow-ps", **spec: Any) -> Object:
+    reference = {"name": of, "kind": "ClusterTrainingRuntime", "apiGroup": "trainer.kubeflow.org"}
     given = {"image": "digits", "command": ["python", "train.py"], "numNodes": 2}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -123,7 +130,7 @@ def trainjob(name: str, **spec: Any) -> Object:
 
 
 def path_of(name: str) -> str:
-    return f"{trainer.API}/namespaces/default/trainjobs/{name}"
+    return f"{TRAINJOBS}/{name}"
 
 
 def runs(counts: dict[str, int]) -> Callable[[Object], bool]:
@@ -162,15 +169,12 @@ async def test_the_sdk_of_kubeflow_trains_with_parameter_servers(world: World) -
     }
     assert (await client("status", "default", name)).startswith("Complete")
     await client("delete", "default", name)
-    async with asyncio.timeout(WITHIN_S):  # all that was made for it goes with it
-        while (await world.api.items(tfjobs("default")))[0]:
-            await asyncio.sleep(0.2)
+    await world.gone(tfjobs("default"))  # all that was made for it goes with it
 
 
 async def test_a_trainjob_is_suspended_patched_and_resumed(world: World) -> None:
     """As Kueue does it: the TrainJob is patched while it is suspended."""
-    trainjobs = f"{trainer.API}/namespaces/default/trainjobs"
-    await world.api.create(trainjobs, trainjob("held", suspend=True))
+    await world.api.create(TRAINJOBS, trainjob("held", suspend=True))
     job = await world.until(f"{tfjobs('default')}/held", lambda found: conditions(found).get("Suspended") == "True")
     assert job["spec"]["runPolicy"]["suspend"] is True
     jobset = f"{trainer.JOBSETS}/namespaces/default/jobsets/held"
@@ -197,9 +201,7 @@ async def test_a_trainjob_is_suspended_patched_and_resumed(world: World) -> None
     await world.until(jobset, lambda found: conditions(found).get("Suspended") == "False")
     await world.api.merge(path_of("held"), {"spec": {"suspend": True}})
     await world.until(f"{tfjobs('default')}/held", lambda found: conditions(found).get("Suspended") == "True")
-    async with asyncio.timeout(WITHIN_S):
-        while (await world.api.items(pods("default")))[0]:
-            await asyncio.sleep(0.2)
+    await world.gone(pods("default"))
     assert audit.differs_from("trainer", world.plane.audit_log.read_text().splitlines()) == []
 
 
@@ -211,15 +213,10 @@ async def test_what_is_shipped_is_admitted(world: World, what: list[str]) -> Non
 
 
 async def test_what_no_tfjob_can_do_fails_the_trainjob_in_words(world: World) -> None:
-    odd = runtime()
-    odd["metadata"]["name"] = "odd"
+    odd = runtime("odd")
     odd["spec"]["template"]["spec"]["failurePolicy"] = {"maxRestarts": 3}
-    with contextlib.suppress(Exception):
-        await world.api.delete(f"{RUNTIMES}/odd")
-    await world.api.create(RUNTIMES, odd)
-    made = trainjob("odd")
-    made["spec"]["runtimeRef"]["name"] = "odd"
-    await world.api.create(f"{trainer.API}/namespaces/default/trainjobs", made)
+    await world.offer(odd)
+    await world.api.create(TRAINJOBS, trainjob("odd", of="odd"))
     found = await world.until(path_of("odd"), lambda found: conditions(found).get("Failed") == "True")
     (failed,) = (each for each in found["status"]["conditions"] if each["type"] == "Failed")
     assert failed["reason"] == "UnsupportedByTFJob"
@@ -229,16 +226,11 @@ async def test_what_no_tfjob_can_do_fails_the_trainjob_in_words(world: World) ->
 
 
 async def test_a_program_that_fails_fails_the_trainjob(world: World) -> None:
-    made = runtime()
-    made["metadata"]["name"] = "strict"
+    made = runtime("strict")
     for each in made["spec"]["template"]["spec"]["replicatedJobs"]:
         each["template"]["spec"]["template"]["spec"]["restartPolicy"] = "Never"
-    with contextlib.suppress(Exception):
-        await world.api.delete(f"{RUNTIMES}/strict")
-    await world.api.create(RUNTIMES, made)
-    job = trainjob("fails")
-    job["spec"]["runtimeRef"]["name"] = "strict"
-    await world.api.create(f"{trainer.API}/namespaces/default/trainjobs", job)
+    await world.offer(made)
+    await world.api.create(TRAINJOBS, trainjob("fails", of="strict"))
     await world.until(f"{tfjobs('default')}/fails", runs({"Chief": 1, "PS": 1, "Worker": 2}))
     await world.end("fails", "Failed")
     found = await world.until(path_of("fails"), lambda found: conditions(found).get("Failed") == "True")
@@ -249,7 +241,7 @@ async def test_progress_stands_in_the_trainjobs_status(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told by the exporter to Trainer's server, with the token of the pod."""
-    await world.api.create(f"{trainer.API}/namespaces/default/trainjobs", trainjob("told"))
+    await world.api.create(TRAINJOBS, trainjob("told"))
     await world.until(f"{tfjobs('default')}/told", runs({"Chief": 1, "PS": 1, "Worker": 2}))
     pod = await world.api.get(f"{pods('default')}/told-chief-0")
     environment = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}

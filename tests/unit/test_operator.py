@@ -16,7 +16,7 @@ from elastic_tfjob.cli import main
 from elastic_tfjob.controller import operator as operator_module
 from elastic_tfjob.controller.job.decision import Create, Decision, Event, Observed, Settings
 from elastic_tfjob.controller.job.pods import replica_labels
-from elastic_tfjob.controller.kube import leader, reconciler, supervise, surroundings
+from elastic_tfjob.controller.kube import leader, queue, reconciler, supervise, surroundings
 from elastic_tfjob.controller.kube.caches import Caches
 from elastic_tfjob.controller.kube.configuration import LiveConfiguration
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, NotFound, Unavailable
@@ -245,7 +245,7 @@ def passes_seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 async def test_a_job_whose_turn_comes_in_doubt_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a pause the lease is not sure for a moment. If it is renewed, no job may have been forgotten."""
-    monkeypatch.setattr(reconciler, "_NOT_SURE_S", 0.05)
+    monkeypatch.setattr(queue, "NOT_SURE_S", 0.05)
     seen = passes_seen(monkeypatch)
     server = Server("ns")
     async with running(server) as (operator, _, _):

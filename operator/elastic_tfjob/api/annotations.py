@@ -104,6 +104,7 @@ ANNOTATIONS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
 
 # Written by the operator, not by users. `step` and `eta` repeat two values of `state` for kubectl's columns, which
 # cannot look into JSON.
+_BOUNDS: Final = ("min_workers", "max_workers", "target_workers", "min_ps", "max_ps", "target_ps")
 OPERATOR_ANNOTATIONS: Final = frozenset({"target", "state", "command", "step", "eta"})
 
 
@@ -225,8 +226,7 @@ class Elasticity:
 
     def _idle(self, spec: TFJobSpec) -> Iterator[str]:
         """Bounds that do nothing, as the job is never rescaled though nobody said so."""
-        names = ("min_workers", "max_workers", "target_workers", "min_ps", "max_ps", "target_ps")
-        given = [PREFIX + name.replace("_", "-") for name in names if getattr(self, name) is not None]
+        given = [PREFIX + name.replace("_", "-") for name in _BOUNDS if getattr(self, name) is not None]
         if not given or self.rescale == "never" or self.stoppable(spec):
             return
         why = (
@@ -245,6 +245,5 @@ class Elasticity:
             f"{PREFIX}max-workers and {PREFIX}max-ps allow {most} replicas of all types together: all bounds are "
             f"ignored, allowed are {MAX_REPLICAS}"
         )
-        names = ("min_workers", "max_workers", "target_workers", "min_ps", "max_ps", "target_ps")
-        without: dict[str, Any] = dict.fromkeys(names)
+        without: dict[str, Any] = dict.fromkeys(_BOUNDS)
         return replace(self, **without), [text]

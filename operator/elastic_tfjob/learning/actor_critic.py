@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_tfjob.learning.explorer import Decision, Seen, Slot, explore
-from elastic_tfjob.learning.gradients import Moments, adam, backward, forward
+from elastic_tfjob.learning.gradients import Moments, adam, backward, chances, forward
 from elastic_tfjob.learning.method import Draw, Memory, Stepped
 from elastic_tfjob.scheduling.profiles.dl2.network import ACTIONS, Floats, Network, flat, greedy, of_flat
 
@@ -188,16 +188,13 @@ def gradients(actor: Network, critic: Network, given: Batch, how: ActorCritic) -
 
     rows = flattened(given.sizes), flattened(given.jobs)
     scores, inner = forward(actor, *rows)
-    scores = np.where(given.may, scores.reshape(count, -1), -np.inf)
-    scores = np.column_stack([scores, np.zeros(count)])
-    odds = np.exp(scores - scores.max(axis=1, keepdims=True))
-    chances = odds / odds.sum(axis=1, keepdims=True)
+    chance = chances(scores.reshape(count, -1), given.may)
     at = np.arange(count), given.taken
     size = float(np.sqrt(np.mean(advantage**2)))
-    weight = np.minimum(chances[at] / given.chance, MOST_WEIGHT) * advantage / (size if size > 0 else 1.0)
-    logs = np.log(np.maximum(chances, 1e-12))
-    entropy = -(chances * logs).sum(axis=1, keepdims=True)
-    slope = weight[:, None] * chances + how.entropy * chances * (logs + entropy)
+    weight = np.minimum(chance[at] / given.chance, MOST_WEIGHT) * advantage / (size if size > 0 else 1.0)
+    logs = np.log(np.maximum(chance, 1e-12))
+    entropy = -(chance * logs).sum(axis=1, keepdims=True)
+    slope = weight[:, None] * chance + how.entropy * chance * (logs + entropy)
     slope[at] -= weight
     slope = (slope[:, :-1] / count).reshape(-1, len(ACTIONS))
     return backward(actor, *rows, inner, slope), critic_slope

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_tfjob.learning.episodes import Episode, mean_jct_s, of_profile
-from elastic_tfjob.scheduling.profiles.dl2.allocate import NEVER, LearnedSizes, Scored
+from elastic_tfjob.learning.gradients import chances
+from elastic_tfjob.scheduling.profiles.dl2.allocate import NEVER, LearnedSizes, Scored, minima
 from elastic_tfjob.scheduling.profiles.dl2.features import job_features
 from elastic_tfjob.scheduling.profiles.dl2.network import ACTIONS, Floats, Network
 from elastic_tfjob.scheduling.reasons import Reason
@@ -87,10 +88,7 @@ class Explorer:
 
     def _give(self, jobs: Sequence[Scored], features: Floats, free: Resources) -> list[int]:
         """As `allocate.give`, but by chance."""
-        rows, left = [0] * len(jobs), free
-        for k, job in enumerate(jobs):
-            if job.known.grid.demand[0].within(left):
-                left, rows[k] = left.minus(job.known.grid.demand[0]), 1
+        rows, left = minima(jobs, free)
         open_ = [k for k, job in enumerate(jobs) if rows[k] and job.scores is not None]
         choices = Choices(self.network, [jobs[k] for k in open_], features[open_], left)
         slot = Slot(choices.seen(), [])
@@ -153,10 +151,8 @@ class Choices:
 
     def chances(self, may: NDArray[np.bool_]) -> Floats:
         """Of each action, job by job, and of stopping, which has the score 0."""
-        scores = np.append(np.where(may, self._scores, NEVER).ravel(), 0.0)
-        odds = np.exp(scores - scores.max())
-        chances: Floats = odds / odds.sum()
-        return chances
+        (found,) = chances(self._scores.reshape(1, -1), may.reshape(1, -1))
+        return np.asarray(found)
 
     def scarce(self, may: NDArray[np.bool_]) -> int | None:
         """The action that adds what a job in a poor state lacks; None where none is, or it cannot be done."""

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elastic_tfjob.scheduling.profiles.dl2.network import Floats, Network
 
-__all__ = ["Moments", "adam", "backward", "forward"]
+__all__ = ["Moments", "adam", "backward", "chances", "forward"]
 
 DECAY = (0.9, 0.999)
 """Of Adam (Kingma and Ba, arXiv 1412.6980)."""
@@ -17,6 +18,15 @@ def forward(network: Network, sizes: Floats, jobs: Floats) -> tuple[Floats, Floa
     inner = np.tanh(sizes @ network.hidden + network.hidden_bias)
     scores = inner @ network.output + network.output_bias + sizes @ network.size_skip + jobs @ network.job_skip
     return scores, inner
+
+
+def chances(scores: Floats, may: NDArray[np.bool_]) -> Floats:
+    """How likely each of these actions is (n x actions), of which some `may` be taken, and, in a last column, stopping,
+    which has the score 0."""
+    scores = np.column_stack([np.where(may, scores, -np.inf), np.zeros(len(scores))])
+    odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+    found: Floats = odds / odds.sum(axis=1, keepdims=True)
+    return found
 
 
 def backward(network: Network, sizes: Floats, jobs: Floats, inner: Floats, slope: Floats) -> Floats:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_tfjob.learning.episodes import Episode, mean_jct_s, of_profile
-from elastic_tfjob.learning.gradients import Moments, adam, backward, forward
+from elastic_tfjob.learning.gradients import Moments, adam, backward, chances, forward
 from elastic_tfjob.scheduling.profiles.dl2.features import Known, job_features, known_of
 from elastic_tfjob.scheduling.profiles.dl2.network import Floats, Network, flat, of_flat
 from elastic_tfjob.scheduling.round import Round
@@ -100,11 +100,7 @@ def examples_of(teacher: str, episodes: Sequence[Episode], each: int, seed: int)
 def gradient(network: Network, given: Examples) -> tuple[float, Floats]:
     """The mean cross-entropy of these examples, and how it changes with each weight (as `flat`)."""
     scores, inner = forward(network, given.sizes, given.jobs)
-    scores = np.where(given.may, scores, -np.inf)
-    scores = np.column_stack([scores, np.zeros(len(scores))])
-    top = scores.max(axis=1, keepdims=True)
-    odds = np.exp(scores - top)
-    chance = odds / odds.sum(axis=1, keepdims=True)
+    chance = chances(scores, given.may)
     at = np.arange(len(scores)), given.taken
     loss = -float(np.mean(np.log(np.maximum(chance[at], 1e-12))))
     chance[at] -= 1.0

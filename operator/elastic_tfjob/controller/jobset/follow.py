@@ -20,7 +20,7 @@ from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Fenced
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.informer import Informer
-from elastic_tfjob.controller.kube.queue import KeyQueue
+from elastic_tfjob.controller.kube.queue import NOT_SURE_S, KeyQueue
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, trace, unending
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.jobset import JOBSET_VERSION, JobSet
@@ -31,7 +31,6 @@ __all__ = ["JobSets"]
 log = structlog.get_logger(__name__)
 
 _WORKERS: Final = 8
-_NOT_SURE_S: Final = 1.0
 
 
 class JobSets:
@@ -77,15 +76,7 @@ class JobSets:
 
     async def _work(self) -> None:
         while True:
-            key = await self._queue.take()
-            try:
-                if self._may_write():
-                    await self._handle(key)
-                else:
-                    self._queue.add(key, _NOT_SURE_S)
-            finally:
-                self._queue.done(key)
-            await asyncio.sleep(0)
+            await self._queue.turn(self._handle, self._may_write)
 
     async def _handle(self, key: Key) -> None:
         """One JobSet. Whatever goes wrong with it touches no other."""
@@ -98,7 +89,7 @@ class JobSets:
             await self._advance(jobset)
             self._queue.succeeded(key)
         except Fenced:
-            self._queue.add(key, _NOT_SURE_S)
+            self._queue.add(key, NOT_SURE_S)
         except Conflict as error:  # the watch is behind: it brings what is there by now
             again_s = self._queue.retry(key)
             log.info("conflict", **where, error=excerpt(error), again_in_s=again_s)

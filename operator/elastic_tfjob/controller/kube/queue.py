@@ -1,6 +1,7 @@
 """The work queue: keys, each at most once, never handled by two workers at a time, namespaces in turn."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from prometheus_client import Gauge
@@ -9,8 +10,10 @@ from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.fair import FairQueue
 from elastic_tfjob.controller.objects.parsing import Key
 
-__all__ = ["KeyQueue"]
+__all__ = ["NOT_SURE_S", "KeyQueue"]
 
+NOT_SURE_S: Final = 1.0
+"""How long a key waits whose turn came while this replica was not sure to lead."""
 _BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 60.0
 
@@ -72,6 +75,20 @@ class KeyQueue:
             self._waiting.add(key)
             self._line.add(key[0], key, urgent=begun)
             self._show()
+
+    async def turn(self, handle: Callable[[Key], Awaitable[None]], holds: Callable[[], bool]) -> None:
+        """Handle the next key, if this replica may act. Else the key comes again in a moment: of a process that was
+        paused either the lease is renewed by then, or this one ends."""
+        key = await self.take()
+        try:
+            if holds():
+                await handle(key)
+            else:
+                self.add(key, NOT_SURE_S)
+        finally:
+            self.done(key)
+        # A key without anything to write has let nobody else run so far.
+        await asyncio.sleep(0)
 
     async def take(self) -> Key:
         """The next key; `done` must follow."""

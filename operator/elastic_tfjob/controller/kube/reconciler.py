@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final
 
 import structlog
 
@@ -16,7 +15,7 @@ from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Fenced, Not
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.executor import Executor
 from elastic_tfjob.controller.kube.polling import Reports
-from elastic_tfjob.controller.kube.queue import KeyQueue
+from elastic_tfjob.controller.kube.queue import NOT_SURE_S, KeyQueue
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, trace
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, mine
 from elastic_tfjob.controller.objects.job import Job
@@ -26,9 +25,6 @@ from elastic_tfjob.controller.objects.state import State
 __all__ = ["Reconciler"]
 
 log = structlog.get_logger(__name__)
-
-# How long a job waits whose turn came while this replica was not sure to lead.
-_NOT_SURE_S: Final = 1.0
 
 
 class Reconciler:
@@ -64,21 +60,13 @@ class Reconciler:
     async def work(self) -> None:
         """Reconcile one job after the other, for ever."""
         while not self.stopping:
-            key = await self._queue.take()
-            try:
-                if self.stopping:
-                    continue
-                if self._holds():
-                    with metrics.RECONCILE_SECONDS.time():
-                        await self._handle(key)
-                else:
-                    # Of a process that was paused: either the lease is renewed in a moment, or this one ends.
-                    self._queue.add(key, _NOT_SURE_S)
-            finally:
-                self._queue.done(key)
-            # A job without anything to write has let nobody else run so far.
-            await asyncio.sleep(0)
+            await self._queue.turn(self._measured, lambda: self.stopping or self._holds())
         await asyncio.Event().wait()
+
+    async def _measured(self, key: Key) -> None:
+        if not self.stopping:
+            with metrics.RECONCILE_SECONDS.time():
+                await self._handle(key)
 
     async def _handle(self, key: Key) -> None:
         """Reconcile one job. Whatever goes wrong with it is reported and tried again, and touches no other job."""
@@ -100,7 +88,7 @@ class Reconciler:
             again_s = self._queue.retry(key)
             log.info("conflict", **where, error=str(error), again_in_s=again_s)
         except Fenced as error:
-            self._queue.add(key, _NOT_SURE_S)
+            self._queue.add(key, NOT_SURE_S)
             log.warning("not written", **where, error=str(error))
         except (Unavailable, NotFound) as error:
             if isinstance(error, NotFound):

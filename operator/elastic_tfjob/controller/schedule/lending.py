@@ -87,8 +87,8 @@ class Write:
 @dataclass(frozen=True, slots=True)
 class Lending:
     """`nodes` and `pools` are for the Snapshot. From `overdue` nodes jobs are stopped. `counts` by pool and state,
-    `pending` by pool and fit, are for the metrics. `unplaced`: pods of pools for which no
-    recall would help."""
+    `pending` by pool and fit, are for the metrics. `unplaced`: pods of pools for which no recall would
+    help."""
 
     nodes: Mapping[str, Standing] = field(default_factory=dict)
     pools: Mapping[str, Pool] = field(default_factory=dict)

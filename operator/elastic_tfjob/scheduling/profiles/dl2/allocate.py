@@ -65,10 +65,8 @@ class LearnedSizes:
 def give(jobs: Sequence[Scored], moment: Sequence[Sequence[float]], free: Resources) -> list[int]:
     """Which size each job gets of those that are known of it: 1 for the first, 0 for nothing. `moment`: what is added
     to a job's scores."""
-    rows, at, left = [0] * len(jobs), [0] * len(jobs), free
-    for k, job in enumerate(jobs):
-        if job.known.grid.demand[0].within(left):
-            left, rows[k] = left.minus(job.known.grid.demand[0]), 1
+    rows, left = minima(jobs, free)
+    at = [0] * len(jobs)
     heap = [first for k, job in enumerate(jobs) if rows[k] and (first := best(job, 0, moment[k], k, left))]
     heapify(heap)
     while heap:
@@ -81,6 +79,15 @@ def give(jobs: Sequence[Scored], moment: Sequence[Sequence[float]], free: Resour
         if following := best(job, at[k], moment[k], k, left):
             heappush(heap, following)
     return rows
+
+
+def minima(jobs: Sequence[Scored], free: Resources) -> tuple[list[int], Resources]:
+    """Every job its minimum (row 1) as long as that fits, else nothing (0); and what is left."""
+    rows, left = [0] * len(jobs), free
+    for k, job in enumerate(jobs):
+        if job.known.grid.demand[0].within(left):
+            left, rows[k] = left.minus(job.known.grid.demand[0]), 1
+    return rows, left
 
 
 def best(job: Scored, at: int, moment: Sequence[float], k: int, left: Resources) -> tuple[float, int, int] | None:
