@@ -152,8 +152,8 @@ bench-elastic-mix: .venv ## elastic and each profile alone on a common mix of jo
 	$(RUN) python tests/benchmarks/bench_elastic_mix.py
 
 .PHONY: campaign
-campaign: .venv ## the operator against crashes, broken watches, seeded defects, tenants, and faults by seed for SECONDS=600: build/bench/campaign.json
-	PYTHONPATH=tests $(UV) run --frozen --quiet python -m campaign.run --seconds $(or $(SECONDS),600)
+campaign: .venv ## the operator against crashes, broken watches, seeded defects, tenants, and faults by seed for SECONDS=600 (RESUME=1: go on where one was stopped): build/bench/campaign.json
+	PYTHONPATH=tests $(UV) run --frozen --quiet python -m campaign.run --seconds $(or $(SECONDS),600) $(if $(RESUME),--resume)
 
 .PHONY: bench-scheduling
 bench-scheduling: .venv ## cost of a scheduling round from 100 to 10,000 jobs: a table, and build/bench/scheduling.svg

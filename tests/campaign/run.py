@@ -3,6 +3,7 @@
     python -m campaign.run [--seconds 600] [--first-seed 1] [--json build/bench/campaign.json] [--without hostile]
     python -m campaign.run --only grow/kill-after/17      one schedule again, with the operator's log
     CAMPAIGN_MUTANT=two-leaders python -m campaign.run --until-first    is this seeded defect caught?
+    python -m campaign.run --resume                        go on where a campaign of the same source was stopped
 
 In this order: the points are all done, however long they take; the other parts begin as long as there is time, and the
 figures say what was left out. Ends with 1 when an oracle was violated, a point left out, or a defect not caught.
@@ -30,6 +31,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from campaign.mutants import MUTANTS
+from campaign.record import Record, source_digest
 from campaign.scenarios import SCENARIOS
 from campaign.schedules import crash_points, of_seed, play, undisturbed, watch_points
 from campaign.world import campaign
@@ -114,13 +116,16 @@ def _hunt(seconds: float, first: Sequence[str]) -> int:
 
 @dataclass
 class _Campaign:
-    """What was done and found so far. `begun` and `end` are on the monotonic clock."""
+    """What was done and found so far. `begun` and `end` are on the monotonic clock; of the `schedules`, those `resumed`
+    were played by a run before this one."""
 
     progress: Progress
     workers: int
     end: float
+    record: Record
     begun: float = field(default_factory=time.monotonic)
     schedules: int = 0
+    resumed: int = 0
     found: list[dict[str, Any]] = field(default_factory=list)
     oracles: Counter[str] = field(default_factory=Counter)
     cost: dict[str, list[float]] = field(default_factory=dict)
@@ -157,16 +162,27 @@ class _Campaign:
         return count
 
     def _follow(self, task: TaskID, schedules: Sequence[str]) -> set[str]:
-        played = set()
-        begun = time.monotonic()
-        for schedule, violations, taken in self._pool.imap_unordered(_play, schedules, _CHUNK):
+        played: set[str] = set()
+        begun, fresh = time.monotonic(), 0
+
+        def take(schedule: str, violations: list[str], taken: float) -> None:
             played.add(schedule)
             self.schedules += 1
-            self.cost.setdefault(schedule.split("/")[0], []).append(taken)
+            self.cost.setdefault(schedule.partition("/")[0], []).append(taken)
             if violations:
                 self.violated(schedule, violations)
-            rate = len(played) / (time.monotonic() - begun)
+            rate = fresh / max(time.monotonic() - begun, 0.001)
             self.progress.update(task, advance=1, told=f"{len(self.found)} violations, {rate:.1f}/s")
+
+        for schedule in schedules:
+            if (known := self.record.get("schedule", schedule)) is not None:
+                self.resumed += 1
+                take(schedule, *known)
+        missing = [schedule for schedule in schedules if schedule not in played]
+        for schedule, violations, taken in self._pool.imap_unordered(_play, missing, _CHUNK):
+            fresh += 1
+            self.record.add("schedule", schedule, [violations, round(taken, 4)])
+            take(schedule, violations, taken)
         return played
 
     def violated(self, what: str, violations: Sequence[str]) -> None:
@@ -189,19 +205,27 @@ class _Campaign:
                 missed.append(name)
                 self.progress.console.print(f"[red]✗[/] {name} was not caught: {MUTANTS[name].what}")
             self.progress.update(task, advance=1, told=f"{len(caught)} caught")
+            if self.record.get("mutant", name) != violation:
+                self.record.add("mutant", name, violation)
 
-        simulated = [each.name for each in MUTANTS.values() if each.part == "simulation"]
+        for name in MUTANTS:
+            if known := self.record.get("mutant", name):
+                take(name, known)
+        missing = [each for each in MUTANTS.values() if each.name not in caught]
+        simulated = [each.name for each in missing if each.part == "simulation"]
         with ThreadPoolExecutor(self.workers) as threads:
             for done in as_completed([threads.submit(_caught_in_simulation, name, limit_s) for name in simulated]):
                 take(*done.result())
-        hostile = [each.name for each in MUTANTS.values() if each.part == "hostile"]
-        for name, violation in _caught_by_tenants(hostile, limit_s):
-            take(name, violation)
+        if hostile := [each.name for each in missing if each.part == "hostile"]:
+            for name, violation in _caught_by_tenants(hostile, limit_s):
+                take(name, violation)
         return caught, missed
 
     def hostile(self, seconds: float, seed: int) -> dict[str, Any]:
         """Hostile tenants on a control plane, in a process of their own; their figures."""
         task = self.progress.add_task("hostile tenants", total=None, told=f"{seconds:.0f} s")
+        if (known := self.record.get("hostile", f"{seed} {seconds:.0f} s")) is not None:
+            return dict(known)
         command = [sys.executable, "-m", "campaign.hostile", f"--seconds={seconds}", f"--seed={seed}"]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         try:
@@ -211,6 +235,8 @@ class _Campaign:
                 "inputs": 0,
                 "violations": [{"what": "the campaign itself failed", "detail": ended.stderr[-500:]}],
             }
+        if not figures["violations"]:
+            self.record.add("hostile", f"{seed} {seconds:.0f} s", figures)
         for each in figures["violations"]:
             self.violated(f"hostile/{seed}", [f"{each['what']}: {each['detail']} <- {each.get('family', '')}"])
         self.progress.update(task, total=1, completed=1, told=f"{figures['inputs']} inputs")
@@ -251,6 +277,7 @@ def _violation(told: str) -> str:
 @click.option("--workers", default=2, help="processes")
 @click.option("--json", "output", type=Path, default=Path("build/bench/campaign.json"), help="where the figures go")
 @click.option("--without", multiple=True, type=click.Choice(_PARTS), help="leave a part out; may be repeated")
+@click.option("--resume", is_flag=True, help="go on where a campaign of the same source was stopped")
 @click.option("--until-first", is_flag=True, help="one process, in a random order, until the first violation")
 @click.option("--only", default="", help="play one schedule and show the operator's log")
 def main(
@@ -261,6 +288,7 @@ def main(
     output: Path,
     without: tuple[str, ...],
     only: str,
+    resume: bool,
     until_first: bool,
 ) -> None:
     """The command."""
@@ -272,11 +300,13 @@ def main(
     console = Console(stderr=True)
     bars = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn())
     with Progress(TextColumn("{task.description}"), *bars, console=console) as progress:
-        run = _Campaign(progress, workers, time.monotonic() + seconds)
+        record = Record(output.with_suffix(".state.jsonl"), resume=resume, source=source_digest())
+        run = _Campaign(progress, workers, time.monotonic() + seconds, record)
         try:
             figures = _figures(run, seconds, first_seed, without)
         finally:
             run.close()
+            record.close()
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(figures, indent=1) + "\n")
     console.print(json.dumps({name: figures[name] for name in _SAID}))
@@ -334,7 +364,8 @@ def _figures(run: _Campaign, seconds: float, first_seed: int, without: Sequence[
         "violations": len(run.found),
         "seeds": {"first": first_seed, "count": count},
         "seconds": round(time.monotonic() - run.begun, 1),
-        "schedules_per_s": round(run.schedules / max(played_s, 0.001), 2),
+        "resumed": run.resumed,
+        "schedules_per_s": round((run.schedules - run.resumed) / max(played_s, 0.001), 2),
         "left_out": run.left_out,
         "cpu_s_per_schedule": {name: round(sum(each) / len(each), 4) for name, each in run.cost.items()},
         "by_oracle": dict(run.oracles),

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from elastic_tfjob.learning.curve import draw_curve
 from elastic_tfjob.learning.episodes import TEACHERS, draw
-from elastic_tfjob.learning.evolution import Evolution
+from elastic_tfjob.learning.evolution import SCALES, Evolution
 from elastic_tfjob.learning.follow import Course
 from elastic_tfjob.learning.follow import follow as follow_experience
 from elastic_tfjob.learning.method import Method
@@ -58,6 +58,11 @@ def default_of(name: str) -> str:
 @click.option("--rate", type=Amount(100), help=f"Of steps. {default_of('rate')}")
 @click.option(
     "--pairs", type=click.IntRange(1, 1000), help=f"Of weights tried in each iteration. {default_of('pairs')}"
+)
+@click.option(
+    "--part",
+    type=click.Choice(list(SCALES)),
+    help=f"Of the weights: those of the job and the moment, or all of them. {default_of('part')}",
 )
 @click.option(
     "--replay",

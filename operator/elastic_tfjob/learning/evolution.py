@@ -5,7 +5,7 @@ each tried with both signs on the same workloads, make to the completion times. 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 
@@ -13,21 +13,29 @@ from elastic_tfjob.learning.episodes import Episode, mean_jct_s, of_network
 from elastic_tfjob.learning.method import Draw, Memory, Stepped
 from elastic_tfjob.scheduling.profiles.dl2.network import Floats, Network, of_flat, shapes
 
-__all__ = ["Evolution", "cost", "scales", "step"]
+__all__ = ["SCALES", "Evolution", "Part", "cost", "scales", "step"]
 
-SCALES: Final = (0.1, 0.1, 0.1, 0.1, 0.1, 0.15)
-"""How far a weight of each array is changed at a time: those that most depends on furthest."""
+Part = Literal["job", "all"]
+SCALES: Final[dict[Part, tuple[float, ...]]] = {
+    "job": (0.0, 0.0, 0.0, 0.2, 0.0, 0.2),
+    "all": (0.1, 0.1, 0.1, 0.1, 0.1, 0.15),
+}
+"""How far a weight of each array is changed at a time: those that most depends on furthest. What is known of a size is
+worth what the network begins with, and chance hides what little is left: so only what is known of the job and the
+moment, and the bias, are learned ("job")."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """`pairs` of changes an iteration, on `episodes` workloads each; `rate` and `momentum` of the weights' steps."""
+    """`pairs` of changes an iteration, on `episodes` workloads each; `rate` and `momentum` of the weights' steps; which
+    `part` of the weights is changed."""
 
     name: ClassVar[str] = "evolution"
     pairs: int = 6
     episodes: int = 4
     rate: float = 0.5
     momentum: float = 0.8
+    part: Part = "job"
 
     def begin(self, weights: Floats, units: int, seed: int) -> Memory:
         return {"drift": np.zeros_like(weights)}
@@ -51,8 +59,11 @@ class Learner:
         return Stepped(weights, {"drift": drift}, tried)
 
 
-def scales(units: int) -> Floats:
-    return np.concatenate([np.full(int(np.prod(shape)), s) for shape, s in zip(shapes(units), SCALES, strict=True)])
+def scales(units: int, part: Part) -> Floats:
+    """How far each weight is changed at a time."""
+    return np.concatenate(
+        [np.full(int(np.prod(shape)), s) for shape, s in zip(shapes(units), SCALES[part], strict=True)]
+    )
 
 
 def cost(network: Network, episodes: Sequence[Episode]) -> float:
@@ -71,7 +82,7 @@ def step(
     cost_of: Callable[[Network], float],
 ) -> tuple[Floats, Floats, float]:
     """Weights and momentum after one iteration, and the mean cost of what was tried."""
-    scale = scales(units)
+    scale = scales(units, strategy.part)
     changes = rng.standard_normal((strategy.pairs, len(weights)))
     costs = np.array([[cost_of(of_flat(weights + s * scale * change, units)) for s in (1, -1)] for change in changes])
     worse = costs[:, 0] - costs[:, 1]

@@ -207,6 +207,8 @@ def load(path: Path) -> State:
             said: dict[str, Any] = json.loads(str(file["said"]))
             weights, best = (np.array(file[name], dtype=np.float64) for name in ("weights", "best"))
             method = METHODS[said["method"]](**said["plan"]["method"])
+            if missing := asdict(method).keys() - said["plan"]["method"].keys():
+                raise ValueError(f"it does not say {', '.join(missing)}")
             memory = {
                 name: np.array(file[f"memory_{name}"], dtype=np.float64) for name in method.begin(weights, UNITS, 0)
             }

@@ -11,7 +11,7 @@ from elastic_tfjob.cli import main
 from elastic_tfjob.learning import training
 from elastic_tfjob.learning.curve import draw_curve
 from elastic_tfjob.learning.episodes import Episode, draw, mean_jct_s, of_network, of_profile
-from elastic_tfjob.learning.evolution import Evolution, cost, step
+from elastic_tfjob.learning.evolution import SCALES, Evolution, Part, cost, step
 from elastic_tfjob.learning.supervision import STOP, Examples, examples_of, fit, gradient, way
 from elastic_tfjob.learning.training import Plan, State, begin, compare, load, save, train
 from elastic_tfjob.scheduling.profiles.dl2.features import Known, grid_of
@@ -84,11 +84,26 @@ def test_evolution_goes_downhill_and_the_same_way_by_seed() -> None:
         weights, drift = flat(greedy(2)), np.zeros_like(aim)
         for k in range(60):
             rng = np.random.default_rng([7, k])
-            strategy = Evolution(pairs=8, rate=1.0)
+            strategy = Evolution(pairs=8, rate=1.0, part="all")
             weights, drift, _ = step(weights, drift, 2, strategy=strategy, rng=rng, cost_of=distance)
         ends.append(weights)
     assert np.sum((ends[0] - aim) ** 2) < 0.5 * np.sum((flat(greedy(2)) - aim) ** 2)
     assert ends[0].tolist() == ends[1].tolist()
+
+
+def test_evolution_changes_only_the_part_that_is_asked_for() -> None:
+    begun = flat(greedy(2))
+    changed: dict[Part, list[bool]] = {}
+    for part in SCALES:
+        rng, strategy = np.random.default_rng(3), Evolution(pairs=2, part=part)
+        after, _, _ = step(
+            begun, np.zeros_like(begun), 2, strategy=strategy, rng=rng, cost_of=lambda it: float(np.sum(flat(it)))
+        )
+        changed[part] = [
+            bool((new != old).any())
+            for new, old in zip(of_flat(after, 2).arrays, of_flat(begun, 2).arrays, strict=True)
+        ]
+    assert changed == {"job": [False, False, False, True, False, True], "all": [True] * 6}
 
 
 def test_a_training_improves_its_objective(monkeypatch: pytest.MonkeyPatch) -> None:
