@@ -17,6 +17,7 @@ from elastic_tfjob.api.scenario import MAX_GPUS_PER_NODE, MAX_NODES, MAX_SCENARI
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse_profile
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
 from elastic_tfjob.simulation.beside import read_pool
+from elastic_tfjob.simulation.bound import least_mean_jct_s
 from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.formats import FORMATS, GIB, BadRow, WorkloadError, made_elastic, read_csv
 from elastic_tfjob.simulation.options import SECONDS, Amount, OutputFile
@@ -26,7 +27,7 @@ from elastic_tfjob.simulation.runner import RunSpec, run_all, uniform_cluster
 from elastic_tfjob.simulation.scenario import generate, node_changes, own_pool, read_scenario
 from elastic_tfjob.simulation.speed_models.catalogue import DEFAULT_SPEED_MODEL, SPEED_MODELS, speed_model_named
 from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
-from elastic_tfjob.simulation.summary import COLUMNS, beside_the_first, job_rows, summarise
+from elastic_tfjob.simulation.summary import COLUMNS, Summary, beside_the_first, job_rows, summarise
 from elastic_tfjob.simulation.tables import print_catalogue, print_runs
 from elastic_tfjob.simulation.tune_run import Parts, tune_and_report
 from elastic_tfjob.simulation.tuning import GOALS, Goal, halves
@@ -280,7 +281,7 @@ def simulate(
         return
     outcomes = _run(specs, processes)
     summaries = [summarise(outcome, len(spec.jobs)) for outcome, spec in zip(outcomes, specs, strict=False)]
-    summaries = beside_the_first(summaries, outcomes)
+    summaries = _with_bounds(beside_the_first(summaries, outcomes), specs)
     never = [s for s in summaries if not s.partial and s.finished < s.jobs]
     print_runs(summaries, replications > 1)
     for summary in never:
@@ -294,6 +295,22 @@ def simulate(
     if len(outcomes) < len(specs) or any(s.partial for s in summaries):
         click.echo("Interrupted: the numbers are partial.", err=True)
         raise SystemExit(INTERRUPTED)
+
+
+def _with_bounds(summaries: Sequence[Summary], specs: Sequence[RunSpec]) -> list[Summary]:
+    """With what no schedule is below, where all jobs have finished: one bound for all profiles of a seed."""
+    found: dict[int, float | None] = {}
+    for spec in specs:
+        pool = spec.inference
+        known = not spec.node_changes and not spec.noise.speed and (pool is None or pool.accelerator_speed <= 1)
+        if known and spec.seed not in found:
+            lent = pool.build() if pool is not None else []
+            found[spec.seed] = least_mean_jct_s(spec.jobs, [*spec.nodes, *lent], spec.speed_model)
+    whole = [summary.finished == summary.jobs and not summary.partial for summary in summaries]
+    return [
+        replace(summary, bound=found.get(summary.seed) if all_done else None)
+        for summary, all_done in zip(summaries, whole, strict=True)
+    ]
 
 
 def _parts(specs: Sequence[RunSpec], scenario: Scenario | None) -> Parts:

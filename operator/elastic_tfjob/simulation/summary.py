@@ -28,7 +28,8 @@ class Summary:
     seed), by more than a hundredth, `worst_loser` is by how much the worst does; None for the first profile itself.
     `changes` counts what plans changed, by cause. `calibration` is what came of them, by cause and of `all`: of
     changes after which the job trained for a minute or more, the median of |measured / expected speed - 1| (`error`)
-    and of measured / expected (`ratio`), and their `count`. `preempted_jobs` is how many jobs were stopped at least
+    and of measured / expected (`ratio`), and their `count`. `bound` is what no schedule's mean JCT is below (bound.py;
+    None where that is not known, or not all jobs finished). `preempted_jobs` is how many jobs were stopped at least
     once, `lost_work_s` what it took to make the steps that were lost.
 
     With a pool that lends nodes: `reclaim_preemptions` counts stops because a node went back, `scaled_in` jobs that
@@ -62,6 +63,7 @@ class Summary:
     p95_jct_s: float | None = None
     tardiness_s: float | None = None
     wasted_cpu: float | None = None
+    bound: float | None = None
     losers: int | None = None
     worst_loser: float | None = None
     changes: Mapping[str, int] = field(default_factory=dict)

@@ -36,7 +36,7 @@ KEYS = (
         "rounds",
         "cpu_s",
     ),
-    *("tardiness_s", "wasted_cpu", "losers", "worst_loser", "p95_jct_s"),
+    *("tardiness_s", "wasted_cpu", "bound", "losers", "worst_loser", "p95_jct_s"),
 )
 
 
@@ -54,6 +54,17 @@ def simulate(*arguments: object) -> Result:
 def runs(path: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(path.read_text())["runs"]
     return found
+
+
+def test_the_bound_is_told_where_all_jobs_finish_and_speeds_are_known(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    usual = ("--nodes", 2, "--gpus-per-node", 4, "--json", out)
+    told = simulate(trace, *usual, "--profile", "fifo", "--profile", "srtf")
+    first, second = runs(out)
+    assert first["bound"] == second["bound"] <= second["avg_jct_s"]
+    assert "bound: no schedule of these jobs has a mean JCT below" in told.output
+    assert "bound:" not in simulate(trace, *usual, "--profile", "fifo", "--speed-noise", 0.1).output
+    assert runs(out)[0]["bound"] is None
 
 
 def test_json_has_every_number(trace: Path, tmp_path: Path) -> None:
