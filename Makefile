@@ -38,6 +38,11 @@ test-trainer: .venv ## TrainJobs of a real Kubeflow Trainer v2 that run as TFJob
 	@$(RUN) python -m harness.binaries kube kwok jobset trainer-controller-manager >/dev/null
 	$(RUN) pytest tests/integration/test_trainer.py -m trainer $(PYTEST)
 
+.PHONY: lint-manifests
+lint-manifests: .venv ## what kubeconform (by the schemas of a real API server) and kube-score say of the manifests
+	@$(RUN) python -m harness.binaries kube kubeconform kube-score >/dev/null
+	$(RUN) pytest tests/integration/test_manifest_linters.py -m linters $(PYTEST)
+
 .PHONY: page-vendor
 page-vendor: .venv ## the foreign files of the live page anew, from npm by tests/page/package-lock.json; CHECK=1: compare
 	$(RUN) python -m page.vendor $(if $(CHECK),--check)

@@ -71,6 +71,8 @@ PROGRAMS = {
     "trainer-controller-manager": Program(
         "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager", "2-6 min", folder="trainer"
     ),
+    "kubeconform": Program("github.com/yannh/kubeconform/cmd/kubeconform", "20 s", folder="manifest-linters"),
+    "kube-score": Program("github.com/zegl/kube-score/cmd/kube-score", "60 s", folder="manifest-linters"),
     "training-operator-unlimited": Program("./unlimited", "60 s", folder="training-operator"),
 }
 
