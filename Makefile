@@ -53,9 +53,9 @@ e2e: .venv ## scenarios on a real kind cluster; MONKEY=1: while the leading oper
 	MONKEY=$(MONKEY) $(RUN) pytest e2e $(PYTEST)
 
 .PHONY: e2e-people
-e2e-people: .venv ## the live page in a real Chromium and what-if questions, held against real jobs on the kind cluster; PICTURES=1
+e2e-people: .venv ## on the kind cluster: the live page in a real Chromium, what-if questions, pipelines in containers; PICTURES=1: docs/images
 	@command -v "$(or $(CHROMIUM),chromium)" >/dev/null || { echo "Chromium is missing: apt-get install chromium, or CHROMIUM=PATH"; exit 1; }
-	PYTHONPATH=tests $(UV) run --frozen --quiet --group page pytest e2e/test_people.py -m people $(PYTEST)
+	UV=$(UV) PYTHONPATH=tests $(UV) run --frozen --quiet --group page pytest e2e -m people $(PYTEST)
 
 .PHONY: test-versions
 test-versions: .venv ## programs with other Pythons and TensorFlows (VERSIONS="3.9/2.15 3.12/2.21"): a table, and build/bench/versions.json

@@ -1,8 +1,8 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["kfp==2.17.0"]
+# dependencies = ["kfp==2.17.0", "kfp-kubernetes==2.17.0"]
 # ///
-"""Compiles the components to the IR YAML beside their sources.
+"""Compiles the components and the example to the IR YAML beside their sources.
 
     uv run --locked --script kubeflow_pipelines/compile.py [--check]
 
@@ -13,25 +13,34 @@ environment (compile.py.lock): kfp needs an older `kubernetes` than the operator
 import importlib
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from kfp import compiler
 
 ROOT = Path(__file__).parent
-FOLDERS = {
+COMPONENTS = {
     "tfjob": "components/training/tfjob/component",
     "tfjob_cleanup": "components/training/tfjob_cleanup/component",
 }
+IMAGES = "registry.example.com/elastic-tfjob/operator:0.1.0", "registry.example.com/elastic-tfjob/trainer:0.1.0"
+
+
+def sources() -> Iterator[tuple[str, Any]]:
+    """What is compiled, and the name that it is written to."""
+    for function, source in COMPONENTS.items():
+        yield f"{source}.yaml", getattr(importlib.import_module(source.replace("/", ".")), function)
+    yield "examples/digits.yaml", importlib.import_module("examples.digits").pipeline(*IMAGES)
 
 
 def main() -> None:
     sys.path.insert(0, str(ROOT))
     old = []
-    for function, source in FOLDERS.items():
-        module, name = source.replace("/", "."), f"{source}.yaml"
+    for name, source in sources():
         with tempfile.TemporaryDirectory() as folder:
             made = Path(folder) / "made.yaml"
-            compiler.Compiler().compile(getattr(importlib.import_module(module), function), str(made))
+            compiler.Compiler().compile(source, str(made))
             text = made.read_text()
         if "--check" not in sys.argv[1:]:
             (ROOT / name).write_text(text)

@@ -49,13 +49,21 @@ def cluster_of(tf_config: dict) -> tuple[tf.train.ClusterSpec, str, int]:
     return tf.train.ClusterSpec(cluster), kind, index
 
 
-def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Training images (n, 64) in 0..1, held-out images, training labels, held-out labels."""
-    # Not by scikit-learn: where that is installed every replica imports it, since Keras does.
-    table = np.loadtxt(Path(__file__).with_name("digits.csv.gz"), delimiter=",", dtype=np.float32)
-    table = np.random.default_rng(0).permutation(table)
-    images, labels, held_out = table[:, :-1] / 16, table[:, -1].astype(np.int64), len(table) // 5
-    return images[held_out:], images[:held_out], labels[held_out:], labels[:held_out]
+def digits(folder: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Training images (n, 64) in 0..1, held-out images, training labels, held-out labels. Of a folder, its files
+    train.csv.gz and held_out.csv.gz: 64 pixels in 0..16 and the label in each line."""
+
+    def read(path: Path) -> np.ndarray:
+        # Not by scikit-learn: where that is installed every replica imports it, since Keras does.
+        return np.loadtxt(path, delimiter=",", dtype=np.float32, ndmin=2)
+
+    if folder:
+        train, held_out = (read(Path(folder) / name) for name in ("train.csv.gz", "held_out.csv.gz"))
+    else:
+        table = np.random.default_rng(0).permutation(read(Path(__file__).with_name("digits.csv.gz")))
+        held_out, train = np.split(table, [len(table) // 5])
+    images, labels = ([each[:, :-1] / 16 for each in (train, held_out)], [each[:, -1] for each in (train, held_out)])
+    return *images, *(each.astype(np.int64) for each in labels)
 
 
 class Network(tf.Module):
@@ -111,7 +119,7 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
         batch=options.batch,
     )
 
-    images, held_out_images, labels, held_out_labels = digits()
+    images, held_out_images, labels, held_out_labels = digits(options.data)
 
     def batches() -> tf.data.Dataset:  # made once in every worker
         data = tf.data.Dataset.from_tensor_slices((images, labels))
@@ -192,7 +200,15 @@ def main() -> None:
     parser.add_argument("--checkpoint-every", type=float, default=30.0, metavar="SECONDS")
     parser.add_argument("--hidden", type=int, default=128, help="units of the hidden layer")
     parser.add_argument("--embedding-mb", type=int, default=0, help="MiB of a table of weights, for a large model")
+    parser.add_argument(
+        "--data",
+        default="",
+        metavar="FOLDER",
+        help="with train.csv.gz and held_out.csv.gz; not absolute: below the job's checkpoint-dir",
+    )
     options = parser.parse_args()
+    if options.data:
+        options.data = os.path.join(os.environ.get("ELASTIC_TFJOB_CHECKPOINT_DIR", ""), options.data)
 
     cluster, kind, index = cluster_of(json.loads(os.environ["TF_CONFIG"]))
     if kind == "chief":
