@@ -26,7 +26,7 @@ def source_digest() -> str:
 
 
 class Record:
-    """Lines of `path`. Without `resume` it begins anew."""
+    """Lines of `path`, a context manager. Without `resume` it begins anew."""
 
     def __init__(self, path: Path, *, resume: bool, source: str) -> None:
         self._source = source
@@ -57,6 +57,8 @@ class Record:
         self._file.write("\n" + json.dumps(said))
         self._file.flush()
 
-    def close(self) -> None:
-        """No more is added."""
+    def __enter__(self) -> "Record":
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._file.close()

@@ -299,14 +299,13 @@ def main(
         sys.exit(_hunt(seconds, mutant.first if mutant is not None else ()))
     console = Console(stderr=True)
     bars = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn())
-    with Progress(TextColumn("{task.description}"), *bars, console=console) as progress:
-        record = Record(output.with_suffix(".state.jsonl"), resume=resume, source=source_digest())
+    kept = Record(output.with_suffix(".state.jsonl"), resume=resume, source=source_digest())
+    with kept as record, Progress(TextColumn("{task.description}"), *bars, console=console) as progress:
         run = _Campaign(progress, workers, time.monotonic() + seconds, record)
         try:
             figures = _figures(run, seconds, first_seed, without)
         finally:
             run.close()
-            record.close()
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(figures, indent=1) + "\n")
     console.print(json.dumps({name: figures[name] for name in _SAID}))

@@ -43,7 +43,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{overlay}.yaml").write_text(_built(ROOT / "manifests" / "overlays" / overlay))
     for component in COMPONENTS:
         place = tmp_path_factory.mktemp(component)
-        said = {
+        said: dict[str, object] = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
             "resources": [str(ROOT / "manifests" / "overlays" / "standalone")],
@@ -66,8 +66,14 @@ def _relative(said: dict[str, object], place: Path) -> dict[str, object]:
 
 
 def _built(folder: Path) -> str:
-    command = [binaries.path("kube"), "kubectl", "kustomize", folder, "--load-restrictor=LoadRestrictionsNone"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    command: list[str | Path] = [
+        binaries.path("kube"),
+        "kubectl",
+        "kustomize",
+        folder,
+        "--load-restrictor=LoadRestrictionsNone",
+    ]
+    return str(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def test_every_field_is_one_that_the_api_server_knows(rendered: Path, tmp_path: Path) -> None:
@@ -77,7 +83,13 @@ def test_every_field_is_one_that_the_api_server_knows(rendered: Path, tmp_path: 
     schemas = tmp_path / "schemas"
     schemas.mkdir()
     assert write_schemas(openapi, schemas) > 100
-    command = [binaries.path("kubeconform"), "-strict", "-summary", "-output=json", f"-skip={','.join(FOREIGN)}"]
+    command: list[str | Path] = [
+        binaries.path("kubeconform"),
+        "-strict",
+        "-summary",
+        "-output=json",
+        f"-skip={','.join(FOREIGN)}",
+    ]
     command += [f"-schema-location={schemas}/{LOCATION}", rendered]
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
     said = json.loads(ended.stdout)
@@ -101,7 +113,11 @@ def test_a_field_that_is_not_there_is_found(tmp_path: Path) -> None:
     for name, field in (("right", "size"), ("wrong", "sise")):
         (tmp_path / f"{name}.yaml").write_text(f"apiVersion: a.b/v1\nkind: Thing\n{field}: 3\n")
     for name, code in (("right", 0), ("wrong", 1)):
-        command = [binaries.path("kubeconform"), "-strict", f"-schema-location={tmp_path}/schemas/{LOCATION}"]
+        command: list[str | Path] = [
+            binaries.path("kubeconform"),
+            "-strict",
+            f"-schema-location={tmp_path}/schemas/{LOCATION}",
+        ]
         ended = subprocess.run([*command, tmp_path / f"{name}.yaml"], check=False, capture_output=True, text=True)
         assert ended.returncode == code, ended.stdout
 
@@ -109,7 +125,7 @@ def test_a_field_that_is_not_there_is_found(tmp_path: Path) -> None:
 def test_kube_score_finds_nothing_critical(rendered: Path) -> None:
     ignored = [f"--ignore-test={name}" for name in IGNORED]
     installed = [path for path in rendered.iterdir() if not path.name.startswith("sample-")]
-    command = [binaries.path("kube-score"), "score", "--output-format=json", *ignored, *installed]
+    command: list[str | Path] = [binaries.path("kube-score"), "score", "--output-format=json", *ignored, *installed]
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
     found = [
         f"{each['object_name']}: {check['check']['id']}: {[comment['summary'] for comment in check['comments'] or ()]}"

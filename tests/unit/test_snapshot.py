@@ -308,6 +308,17 @@ def test_progress_speed_and_cpu_use() -> None:
     assert made.cpu_use == {"Worker": 0.25}
 
 
+@pytest.mark.parametrize(("limit", "used_m"), [(0, 250), (1000, 500)])
+def test_cpu_use_while_a_pod_does_not_hold_yet_what_it_is_promised(limit: int, used_m: int) -> None:
+    """Twice as much is promised. By its weight (no limit) it uses what it used; up to a limit, as much as it may."""
+    told = Report(at=1.0, generation=0, received_at=NOW.timestamp(), cpu=CpuUse(use_cores=0.25))
+    raised = elastic_job(target=target(cpu={"Worker": [2000]}), state=state())
+    worker = replace(PODS[1], cpu=(limit, 1000))
+    found = described(raised, (PODS[0], worker), reports={"j-worker-0": told})
+    assert found.cpu == {"Worker": (2000,)}
+    assert found.cpu_use["Worker"] * found.held_cpu("Worker") == used_m
+
+
 def test_nonsense_in_our_annotations_counts_as_nothing() -> None:
     assert described(elastic_job(target="{", state="[]")).phase == "waiting"
 

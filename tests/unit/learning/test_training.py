@@ -110,7 +110,8 @@ def test_a_training_improves_its_objective(monkeypatch: pytest.MonkeyPatch) -> N
     """From a network that never adds anything; on one workload, so that a few iterations are enough."""
     one = replace(draw("train", 2), jobs=draw("train", 2).jobs[:5])
     monkeypatch.setattr(training, "draw", lambda split, seed, models=(): one)
-    plan = Plan(seed=1, iterations=6, train=1, select=1, every=1, method=Evolution(pairs=6, episodes=1, rate=4.0))
+    how = Evolution(pairs=6, episodes=1, rate=4.0, part="all")
+    plan = Plan(seed=1, iterations=6, train=1, select=1, every=1, method=how)
     idle = flat(replace(greedy(training.UNITS), output_bias=np.full(3, 0.6)))
     first = cost(of_flat(idle, training.UNITS), [one])
     *_, last = train(State(plan, idle, {"drift": np.zeros_like(idle)}, idle, first, history=((0, first, first),)))

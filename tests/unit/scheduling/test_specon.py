@@ -127,6 +127,15 @@ class TestWeights:
         assert held["n0-0"] == max(held.values())
         assert held["n0-1"] > held["n0-3"]
 
+    def test_alone_a_job_takes_as_long_as_its_heaviest_replica(self) -> None:
+        """1,000 CPU seconds, of which 700 in the worker, on 1 CPU that a replica can use; 845 would be critical."""
+        jobs = [on_servers("a", "n0", 1000, Worker=0.7, PS=0.3)]
+        jobs += [job(f"{name}-{k}", name, 700) for name in ("n0", "n1") for k in range(3)]
+        plan = decide(jobs, 2, moves=0)
+        assert str(plan.changes["a"].reason).endswith("4 of 4 on n0 (by what is left)")
+        whole = [replace(on_servers("a", "n0", 1000, Worker=1.0), cpu_use={WORKER: 10.0, PS: 0.0}), *jobs[1:]]
+        assert "needs longest alone" in str(decide(whole, 2, moves=0).changes["a"].reason)
+
     def test_where_nobody_is_slowed_down_nothing_changes(self) -> None:
         assert decide([job("a", "n0"), job("b", "n0")]).changes == {}
 

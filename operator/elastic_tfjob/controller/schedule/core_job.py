@@ -18,6 +18,7 @@ from elastic_tfjob.controller.objects.unfit import Pair
 from elastic_tfjob.controller.schedule.request import JobRequest
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Requirement
+from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.speed.history import Lesson, stem
 from elastic_tfjob.speed.optimus import OnlineSpeed, believe
 
@@ -186,12 +187,18 @@ def lesson(job: Job, request: JobRequest, state: State | None, record: Record) -
     return model_of(job, request.elasticity), taught.bounded()
 
 
-def cpu_use(pods: Mapping[Role, Pod], reports: Mapping[str, Report]) -> dict[str, float]:
-    """Per type, CPU used over CPU held, of the containers that train and have said."""
+def cpu_use(
+    pods: Mapping[Role, Pod], reports: Mapping[str, Report], promised: core.Cpu, requests: Mapping[str, Resources]
+) -> dict[str, float]:
+    """Per type, CPU used over CPU held, of the containers that train and have said. One with a limit may use what its
+    pod has by now. Without a limit a request is a weight: what is used says nothing of it, so it is over what is
+    promised, and both together are what was measured, also while the pod does not have its new weight yet."""
     sums: dict[str, list[float]] = {}
-    for (name, _), pod in pods.items():
+    for (name, index), pod in pods.items():
         report = reports.get(pod.name)
-        held = pod.cpu[0] or pod.cpu[1]
+        weights = promised.get(name, ())
+        weight = weights[index] if index < len(weights) else requests[name].cpu
+        held = pod.cpu[0] or (weight if pod.cpu[1] else 0)
         if report is not None and report.cpu.use_cores is not None and held:
             total = sums.setdefault(name, [0.0, 0.0])
             total[0] += report.cpu.use_cores

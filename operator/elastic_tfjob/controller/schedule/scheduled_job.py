@@ -215,7 +215,7 @@ def _core_job(spec: core.JobSpec, look: _Look, promise: Promises, phase: core.Ph
         rescaled_s=last_rescale(state),
         speed=speed(look.terms, state, report, promise.size, promise.cpu),
         cpu=promise.cpu,
-        cpu_use=cpu_use(promise.pods, look.reports),
+        cpu_use=cpu_use(promise.pods, look.reports, promise.cpu, promise.requests),
         loss=_loss(look.before, record, report),
         stops=record.stops,
         stopped_s=_moment_s(record.stopped),

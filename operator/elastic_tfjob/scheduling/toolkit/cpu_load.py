@@ -43,6 +43,11 @@ class JobLoad:
         """Millicores that all its replicas use."""
         return sum(self.nodes.values())
 
+    @property
+    def largest(self) -> float:
+        """The part of its work that one of its heaviest replicas does: these hold it up where nobody else does."""
+        return self.replica_m[self.heaviest] / self.used_m if self.used_m else 1.0
+
     def left_cpu_s(self, now: float) -> float | None:
         """CPU seconds that it needs to its end. One of unknown length is expected to run as long again as it has run.
         None: nothing is known."""

@@ -50,7 +50,8 @@ class Weights:
         all_s = 1000 * fsum(left.values()) / max(1, load.usable_total_m)
         most_m = load.can_use_m()
         critical_s = self.settings.critical * all_s if self.settings.critical else float("inf")
-        critical = {key for key, cpu_s in left.items() if most_m and 1000 * cpu_s / most_m >= critical_s}
+        alone_s = {key: 1000 * cpu_s * load.jobs[key].largest / most_m for key, cpu_s in left.items()} if most_m else {}
+        critical = {key for key, seconds in alone_s.items() if seconds >= critical_s}
         mean = len(load.jobs) / max(1, len(round_.nodes))
         held: dict[str, dict[str, list[int]]] = {}
         places: dict[str, Reason] = {}
