@@ -19,13 +19,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import docker
-from kfp import local
+import docker  # type: ignore[import-untyped]  # of the script's own environment
+from kfp import local  # type: ignore[import-not-found]
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kubeflow_pipelines"))
 
-from components.training import tfjob, tfjob_cleanup
-from examples import digits
+from components.training import tfjob, tfjob_cleanup  # type: ignore[import-not-found]
+from examples import digits  # type: ignore[import-not-found]
 
 
 def told(value: Any) -> Any:

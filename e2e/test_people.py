@@ -107,7 +107,8 @@ class Watched:
         command = [str(binaries.path("kube")), "kubectl", f"--kubeconfig={jobs.cluster.kubeconfig}"]
         command += [f"--namespace={jobs.namespace}", "get", "tfjob", name, "--watch", f"--output=jsonpath={path}"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        threading.Thread(target=self._follow, daemon=True).start()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
 
     def _follow(self) -> None:
         for line in self._process.stdout or ():
@@ -120,6 +121,9 @@ class Watched:
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.wait()
+        self._thread.join()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
 
 FIGURE = """name => [...document.querySelectorAll(".figure")]
@@ -164,7 +168,11 @@ def test_the_page_shows_a_rescale_of_a_real_job_within_seconds(jobs: Jobs, perso
 
 def what_if(kubeconfig: Path, namespace: str, manifest: Object) -> dict[str, dict[str, Any]]:
     """The rows of the answer for this job, by name."""
-    command = [Path(sys.executable).with_name("elastic-tfjob"), "what-if", f"--kubeconfig={kubeconfig}"]
+    command: list[str | Path] = [
+        Path(sys.executable).with_name("elastic-tfjob"),
+        "what-if",
+        f"--kubeconfig={kubeconfig}",
+    ]
     command += [f"--namespace={namespace}", "--filename=-", "--output=json"]
     ended = subprocess.run(command, input=yaml.safe_dump(manifest), capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

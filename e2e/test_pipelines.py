@@ -9,6 +9,7 @@ import subprocess
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,12 @@ class Try:
     said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._thread = threading.Thread(target=lambda: self.said.extend(self.process.stdout or ()))
+        self._thread = threading.Thread(target=self._follow)
         self._thread.start()
+
+    def _follow(self) -> None:
+        with self.process.stdout or nullcontext(()) as lines:
+            self.said.extend(lines)
 
     def outputs(self) -> dict[str, Any]:
         """At the end; empty where a step failed."""
