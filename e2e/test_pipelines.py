@@ -127,6 +127,7 @@ class Runner:
     def tfjob(self, command: str = UNTIL_TOLD, **more: Any) -> Try:
         """The component `tfjob` on a job of one worker that runs this command."""
         roles = sleepers("x", command=command, Worker=1)["spec"]["tfReplicaSpecs"]
+        roles["Worker"]["restartPolicy"] = "Never"
         return self.start("tfjob", run_id=self.run_id, name="step", replicas=roles, **more)
 
     def job(self) -> Object:
