@@ -36,6 +36,7 @@ def prepare(folder: str, output: str) -> None:
     images, held_out, labels, held_out_labels = digits()
     place = Path(folder) / "data"
     place.mkdir(parents=True, exist_ok=True)
+    place.parent.chmod(0o777)  # the job's replicas may be another user than this step
     more = np.concatenate([shifted(images, by) for by in (0, 1, -1)])
     for name, pixels, answers in (("train", more, np.tile(labels, 3)), ("held_out", held_out, held_out_labels)):
         np.savetxt(place / f"{name}.csv.gz", np.column_stack([pixels * 16, answers]), fmt="%d", delimiter=",")
