@@ -36,7 +36,7 @@ def _strict(definitions: Mapping[str, Any], schema: Any, within: tuple[str, ...]
         return [_strict(definitions, each, within) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    if (ref := schema.get("$ref")) is not None:
+    if isinstance(ref := schema.get("$ref"), str):  # and no property of that name, as schemas of schemas have
         name = ref.removeprefix(_REF)
         if name in _EITHER:
             return {"type": _EITHER[name]}

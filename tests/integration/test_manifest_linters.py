@@ -30,6 +30,7 @@ IGNORED = {
     "container-image-tag": "a released image is pinned by its tag, which the release sets",
     "container-image-pull-policy": "a released tag never moves, and a node that has the image should not ask for it",
     "pod-networkpolicy": "which networks there are is the cluster's own matter",
+    "container-security-context-user-group-id": "the image has its user (65532), and OpenShift gives pods its own",
     "container-ephemeral-storage-request-and-limit": "the operator writes nothing to its disk",
 }
 """What kube-score is not asked, and why."""
@@ -46,6 +47,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
         said: dict[str, object] = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
+            "namespace": "kubeflow",
             "resources": [str(ROOT / "manifests" / "overlays" / "standalone")],
             "components": [str(ROOT / "manifests" / "components" / component)],
         }
@@ -104,7 +106,10 @@ def test_a_field_that_is_not_there_is_found(tmp_path: Path) -> None:
     """A check of the check: schemas refuse what they do not know."""
     definitions = {
         "Thing": {
-            "properties": {"size": {"$ref": "#/definitions/io.k8s.apimachinery.pkg.api.resource.Quantity"}},
+            "properties": {
+                **{key: {"type": "string"} for key in ("apiVersion", "kind")},
+                "size": {"$ref": "#/definitions/io.k8s.apimachinery.pkg.api.resource.Quantity"},
+            },
             "x-kubernetes-group-version-kind": [{"group": "a.b", "kind": "Thing", "version": "v1"}],
         }
     }
@@ -125,6 +130,8 @@ def test_a_field_that_is_not_there_is_found(tmp_path: Path) -> None:
 def test_kube_score_finds_nothing_critical(rendered: Path) -> None:
     ignored = [f"--ignore-test={name}" for name in IGNORED]
     installed = [path for path in rendered.iterdir() if not path.name.startswith("sample-")]
+    # An operator that is throttled renews its lease too late.
+    ignored.append("--ignore-container-cpu-limit")
     command: list[str | Path] = [binaries.path("kube-score"), "score", "--output-format=json", *ignored, *installed]
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
     found = [
