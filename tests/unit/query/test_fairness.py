@@ -190,6 +190,8 @@ async def questions_before(asked: Asked, client: aiohttp.ClientSession, token: s
 
 
 async def test_junk_tokens_from_two_addresses_starve_no_third_and_no_known_token() -> None:
+    # A busy machine pauses, and twice as many are allowed after a pause; 160 guesses wait.
+    most = 20 * SOON_S + 2 * 20
     async with serving(max_reviews_per_s=20, allow_cache_s=0.5) as asked:
         junk, third = [await asked.at("127.0.0.2"), await asked.at("127.0.0.3")], await asked.at("127.0.0.4")
         assert await status(third, "of-known") == 200
@@ -201,11 +203,11 @@ async def test_junk_tokens_from_two_addresses_starve_no_third_and_no_known_token
 
         async with meanwhile(*(guess(client, part) for client in junk for part in range(80))):
             for i in range(3):
-                assert await questions_before(asked, third, f"of-new{i}") < 20 * SOON_S
+                assert await questions_before(asked, third, f"of-new{i}") < most
             # Also from an address that sends junk, and when it has to be reviewed again.
             for client in (third, junk[0]):
                 await asyncio.sleep(0.6)
-                assert await questions_before(asked, client, "of-known") < 20 * SOON_S
+                assert await questions_before(asked, client, "of-known") < most
 
 
 async def test_more_junk_than_is_remembered_makes_no_known_token_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
