@@ -200,10 +200,12 @@ async def test_cpu_use_is_a_mean_over_the_window(world: tuple[World, Reports]) -
     await until(lambda: chief.name in reports.of_job(KEY))
     assert reports.of_job(KEY)[chief.name].cpu.use_cores is None  # too early to say
     cpu = {**FULL["cpu"], "usage_s": 12.5 + 5.0}
-    seen.answers[chief.name] = json.dumps({**FULL, "generation": 0, "at": FULL["at"] + 10, "cpu": cpu})
+    later = {"generation": 0, "at": FULL["at"] + 10, "step": FULL["step"] + 40}
+    seen.answers[chief.name] = json.dumps({**FULL, **later, "cpu": cpu})
     await until(lambda: reports.of_job(KEY)[chief.name].at > FULL["at"])
     await asyncio.sleep(0.2)  # asked again, it says the same
     assert reports.of_job(KEY)[chief.name].cpu.use_cores == pytest.approx(0.5)
+    assert reports.of_job(KEY)[chief.name].mean_steps_per_s == pytest.approx(4.0)  # in the same time
     older = {**cpu, "at": FULL["at"] + 20, "usage_s": 12.5 + 8.0}
     seen.answers[chief.name] = json.dumps({**FULL, "generation": 0, "at": FULL["at"] + 23, "cpu": older})
     await until(lambda: reports.of_job(KEY)[chief.name].at > FULL["at"] + 20)

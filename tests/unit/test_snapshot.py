@@ -319,6 +319,20 @@ def test_cpu_use_while_a_pod_does_not_hold_yet_what_it_is_promised(limit: int, u
     assert found.cpu_use["Worker"] * found.held_cpu("Worker") == used_m
 
 
+def test_what_a_step_costs_is_of_one_window() -> None:
+    """Of CPU and speed over the same time, once all replicas have said; not of the speed of the last seconds."""
+
+    def told(cores: float | None, **fields: Any) -> Report:
+        return Report(at=1.0, generation=0, received_at=NOW.timestamp(), cpu=CpuUse(use_cores=cores), **fields)
+
+    worker = told(0.3, step=1, steps_per_s=50.0, mean_steps_per_s=4.0)
+    seen = elastic_job(target=target(), state=state())
+    both = {"j-ps-0": told(0.1), "j-worker-0": worker}
+    assert described(seen, PODS, reports=both).step_cpu_s == pytest.approx(0.1)
+    for reports in ({"j-worker-0": worker}, {**both, "j-ps-0": told(None)}, {**both, "j-worker-0": told(0.3)}):
+        assert described(seen, PODS, reports=reports).step_cpu_s == 0.0
+
+
 def test_nonsense_in_our_annotations_counts_as_nothing() -> None:
     assert described(elastic_job(target="{", state="[]")).phase == "waiting"
 

@@ -222,7 +222,8 @@ class Job:
     and `placement` did not change; a type that is missing is not known (yet). `loss` is how the training loss falls.
     `stops` is how often all was taken from it while it ran, `stopped_s` when that was last, and `resumed_s` when it was
     last given something again. `memory` is what the last plan remembered of it (Plan.memory). `warm_start`: whether a
-    replica that stays has imported what its next program imports, so that this one is forked from that.
+    replica that stays has imported what its next program imports, so that this one is forked from that. `step_cpu_s` is
+    the CPU seconds of a step, where the speed in the window of `cpu_use` is not `steps_per_s`; 0: it is.
     """
 
     spec: JobSpec
@@ -245,6 +246,7 @@ class Job:
     resumed_s: float = float("-inf")
     memory: Memory = field(default_factory=dict)
     warm_start: bool = False
+    step_cpu_s: float = 0.0
 
     @property
     def key(self) -> str:

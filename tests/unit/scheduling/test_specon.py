@@ -127,6 +127,12 @@ class TestWeights:
         assert held["n0-0"] == max(held.values())
         assert held["n0-1"] > held["n0-3"]
 
+    def test_work_is_by_what_a_step_was_measured_to_cost(self) -> None:
+        """Not by the speed of a moment: this job was just given less CPU, and seems to need nine times as long."""
+        slowed = job("n0-0", "n0", 300, 4 / 3, rate=4 / 27, step_cpu_s=1.0)
+        held = cpu(decide([slowed, job("n0-1", "n0", 700, 4 / 3), job("n0-2", "n0", 900, 4 / 3)], 1))
+        assert held["n0-0"] > held["n0-1"] > held["n0-2"]
+
     def test_alone_a_job_takes_as_long_as_its_heaviest_replica(self) -> None:
         """1,000 CPU seconds, of which 700 in the worker, on 1 CPU that a replica can use; 845 would be critical."""
         jobs = [on_servers("a", "n0", 1000, Worker=0.7, PS=0.3)]

@@ -101,10 +101,11 @@ class _Source:
         self.failures = 0
         self.silent = False
         self.report: Report | None = None
-        self.used: list[tuple[float, float]] = []
+        self.used: list[tuple[float, float, int]] = []
 
     def take(self, report: Report) -> None:
-        """Keep a new report, with CPU use averaged over the window."""
+        """Keep a new report, with CPU use and speed averaged over the same window: over different ones a step would
+        seem dear just after a pod was given less CPU, and cheap after more."""
         if self.report is not None and _runs(self.report) != _runs(report):
             self.used.clear()
         usage_s, at = report.cpu.usage_s, report.cpu.at or report.at
@@ -113,14 +114,16 @@ class _Source:
             if used and (at < used[-1][0] or usage_s < used[-1][1]):  # another clock, or another process
                 used.clear()
             if not used or at > used[-1][0]:
-                used.append((at, usage_s))
+                used.append((at, usage_s, report.step or 0))
             old = 0
             while len(used) > old + 2 and used[old + 1][0] <= at - _WINDOW_S:
                 old += 1
             del used[:old]
             span_s = at - used[0][0]
-            cores = (usage_s - used[0][1]) / span_s if span_s >= _LEAST_WINDOW_S else None
-            report = replace(report, cpu=replace(report.cpu, use_cores=cores))
+            known = span_s >= _LEAST_WINDOW_S
+            cores = (usage_s - used[0][1]) / span_s if known else None
+            rate = max(0, used[-1][2] - used[0][2]) / span_s if known else None
+            report = replace(report, cpu=replace(report.cpu, use_cores=cores), mean_steps_per_s=rate)
         self.report = report
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "progress",
     "seconds",
     "speed",
+    "step_cpu_s",
 ]
 
 Role = tuple[str, int]
@@ -40,6 +41,8 @@ Role = tuple[str, int]
 
 # Replicas that use more than so many times the CPU they request are busy, however many times it is.
 _MOST_USE: Final = 100.0
+# A step that takes more takes for ever.
+_MOST_STEP_CPU_S: Final = 1e9
 # Steps per second between which a measurement can be believed.
 _SLOWEST, _FASTEST = 1e-9, 1e9
 
@@ -204,6 +207,15 @@ def cpu_use(
             total[0] += report.cpu.use_cores
             total[1] += held / 1000
     return {name: min(max(used / held, 0.0), _MOST_USE) for name, (used, held) in sums.items()}
+
+
+def step_cpu_s(pods: Mapping[Role, Pod], reports: Mapping[str, Report], chief: Report | None) -> float:
+    """CPU seconds of a step; 0 while a replica has not said what it uses, or the chief no speed in that time."""
+    rate = chief.mean_steps_per_s if chief is not None else None
+    used = [report.cpu.use_cores if (report := reports.get(pod.name)) is not None else None for pod in pods.values()]
+    if not rate or not used or None in used:
+        return 0.0
+    return min(sum(max(0.0, cores or 0.0) for cores in used) / rate, _MOST_STEP_CPU_S)
 
 
 def last_rescale(state: State | None) -> float:

@@ -34,6 +34,7 @@ from elastic_tfjob.controller.schedule.core_job import (
     progress,
     seconds,
     speed,
+    step_cpu_s,
 )
 from elastic_tfjob.controller.schedule.promises import Promises, occupied, owing, promises, since
 from elastic_tfjob.controller.schedule.request import JobRequest, annotated, asked_for, terms
@@ -216,6 +217,7 @@ def _core_job(spec: core.JobSpec, look: _Look, promise: Promises, phase: core.Ph
         speed=speed(look.terms, state, report, promise.size, promise.cpu),
         cpu=promise.cpu,
         cpu_use=cpu_use(promise.pods, look.reports, promise.cpu, promise.requests),
+        step_cpu_s=step_cpu_s(promise.pods, look.reports, report) if phase == "running" else 0.0,
         loss=_loss(look.before, record, report),
         stops=record.stops,
         stopped_s=_moment_s(record.stopped),

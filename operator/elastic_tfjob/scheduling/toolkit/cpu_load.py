@@ -205,5 +205,5 @@ def _load(job: Job) -> JobLoad:
         for name in job.placement[t]:
             nodes[name] = nodes.get(name, 0) + replica[t]
     rate = job.steps_per_s
-    step_cpu_s = sum(nodes.values()) / 1000 / rate if rate > 0 else 0.0
+    step_cpu_s = job.step_cpu_s or (sum(nodes.values()) / 1000 / rate if rate > 0 else 0.0)
     return JobLoad(job, replica, nodes, step_cpu_s, heaviest, spare, lent_m)
