@@ -333,6 +333,28 @@ def test_what_a_step_costs_is_of_one_window() -> None:
         assert described(seen, PODS, reports=reports).step_cpu_s == 0.0
 
 
+@pytest.mark.parametrize(("limit", "settled"), [(0, False), (1000, True)])
+def test_cpu_use_is_settled_when_the_same_weight_was_promised_for_a_whole_window(limit: int, settled: bool) -> None:
+    """With a limit it is at once: what is used is measured anew then."""
+    pods = tuple(replace(each, cpu=(limit, 1000)) for each in PODS)
+
+    def after(seconds: float, cpu: int, before: ScheduledJob | None) -> ScheduledJob:
+        seen = elastic_job(target=target(cpu={"Worker": [cpu]}), state=state())
+        return scheduled_job(seen, pods, nodes=NODES, now=NOW + timedelta(seconds=seconds), before=before)
+
+    def told(found: ScheduledJob) -> bool:
+        assert found.job is not None
+        return found.job.cpu_settled
+
+    begun = after(0, 1500, None)
+    assert told(begun)
+    raised = after(10, 2000, begun)
+    assert told(raised) is settled
+    same = after(35, 2000, raised)
+    assert told(same) is settled
+    assert told(after(45, 2000, same))
+
+
 def test_nonsense_in_our_annotations_counts_as_nothing() -> None:
     assert described(elastic_job(target="{", state="[]")).phase == "waiting"
 

@@ -222,9 +222,8 @@ class Job:
     and `placement` did not change; a type that is missing is not known (yet). `loss` is how the training loss falls.
     `stops` is how often all was taken from it while it ran, `stopped_s` when that was last, and `resumed_s` when it was
     last given something again. `memory` is what the last plan remembered of it (Plan.memory). `warm_start`: whether a
-    replica that stays has imported what its next program imports, so that this one is forked from that. `step_cpu_s` is
-    the CPU seconds of a step, where the speed in the window of `cpu_use` is not `steps_per_s`; 0: it is.
-    """
+    replica that stays forks its next program. `step_cpu_s` is the CPU seconds of a step in the window of `cpu_use`; 0:
+    `steps_per_s` tells it. `cpu_settled`: whether `cpu`, where it is a weight, was the same in all of that window."""
 
     spec: JobSpec
     placement: Placement = field(default_factory=dict)
@@ -247,6 +246,7 @@ class Job:
     memory: Memory = field(default_factory=dict)
     warm_start: bool = False
     step_cpu_s: float = 0.0
+    cpu_settled: bool = True
 
     @property
     def key(self) -> str:

@@ -133,6 +133,15 @@ class TestWeights:
         held = cpu(decide([slowed, job("n0-1", "n0", 700, 4 / 3), job("n0-2", "n0", 900, 4 / 3)], 1))
         assert held["n0-0"] > held["n0-1"] > held["n0-2"]
 
+    @pytest.mark.parametrize(("settled", "first"), [(True, "n0-3"), (False, "n0-0")])
+    def test_what_was_just_given_shows_no_bound(self, settled: bool, first: str) -> None:
+        """The first holds 3 CPUs and uses 1: all that it can, unless it was given them a moment ago. With 1 CPU the
+        last would be critical, with the whole node nobody is."""
+        jobs = [job(f"n0-{k}", "n0", left, 1.0) for k, left in enumerate((100, 200, 300, 900))]
+        jobs[0] = job("n0-0", "n0", 100, 1.0, cpu={WORKER: (3000,)}, cpu_settled=settled)
+        held = cpu(decide(jobs, 1, moves=0))
+        assert max(held, key=lambda key: held[key]) == first
+
     def test_alone_a_job_takes_as_long_as_its_heaviest_replica(self) -> None:
         """1,000 CPU seconds, of which 700 in the worker, on 1 CPU that a replica can use; 845 would be critical."""
         jobs = [on_servers("a", "n0", 1000, Worker=0.7, PS=0.3)]

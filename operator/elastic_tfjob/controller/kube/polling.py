@@ -26,7 +26,7 @@ from elastic_tfjob.controller.kube.fair import FairQueue
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, trace, unending
 from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.reports import WINDOW_S, Report
 from elastic_tfjob.controller.objects.settings import StatusPolling
 
 __all__ = ["Reports", "ask_directly", "ask_through_proxy", "open_session"]
@@ -45,8 +45,7 @@ _PROXY_TIMEOUT_S: Final = 5.0
 # Questions in flight; those of one namespace are at most half of them, those of one job so many.
 _IN_FLIGHT: Final = 64
 _OF_JOB: Final = 16
-# CPU use is a mean over so long: a training step's ups and downs are no news.
-_WINDOW_S: Final = 30.0
+# A mean over less than this says nothing.
 _LEAST_WINDOW_S: Final = 4.0
 
 Ask = Callable[[Pod], Awaitable[bytes]]
@@ -116,7 +115,7 @@ class _Source:
             if not used or at > used[-1][0]:
                 used.append((at, usage_s, report.step or 0))
             old = 0
-            while len(used) > old + 2 and used[old + 1][0] <= at - _WINDOW_S:
+            while len(used) > old + 2 and used[old + 1][0] <= at - WINDOW_S:
                 old += 1
             del used[:old]
             span_s = at - used[0][0]

@@ -25,8 +25,10 @@ from elastic_tfjob.api.limits import (
 )
 from elastic_tfjob.speed.growth import Growth, LossState
 
-__all__ = ["Checkpoint", "CpuUse", "MemoryUse", "Prepared", "Report", "Saved", "Switch"]
+__all__ = ["WINDOW_S", "Checkpoint", "CpuUse", "MemoryUse", "Prepared", "Report", "Saved", "Switch"]
 
+WINDOW_S: Final = 30.0
+"""What a pod uses is a mean over so long: a training step's ups and downs are no news."""
 # After a generation's first step: earlier, a speed says more about the start than about the size.
 _SPEED_WINDOW_S: Final = 5.0
 

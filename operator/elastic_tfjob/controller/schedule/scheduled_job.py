@@ -20,7 +20,7 @@ from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGE
 from elastic_tfjob.controller.objects.cluster import Node
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.reports import WINDOW_S, Report
 from elastic_tfjob.controller.objects.service import Record
 from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.target import Target
@@ -66,7 +66,7 @@ class ScheduledJob:
     kube-scheduler's words where it refuses nodes. Since when (Unix time) the same target has replicas that are not
     bound, and pods that hold more than it says: `awaited_since_s`, `owes_since_s`; None: it has none. `cordoned` are
     nodes on which it runs and may not stay, `lost` those on which it does not run any more. `lesson` is the name that a
-    job that has succeeded teaches for, and what.
+    job that has succeeded teaches for, and what. `weighed_since_s`: since when it is promised the same CPU.
     """
 
     source: Job | None
@@ -87,6 +87,7 @@ class ScheduledJob:
     cordoned: frozenset[str] = frozenset()
     lost: frozenset[str] = frozenset()
     lesson: tuple[str, Lesson] | None = None
+    weighed_since_s: float = float("-inf")
 
     @property
     def passing(self) -> bool:
@@ -196,6 +197,18 @@ class _Look:
         before = self.before
         return before if before is not None and _but_memory(before.target) == _but_memory(self.target) else None
 
+    def weighed_since_s(self, promise: Promises) -> float:
+        """Since when it is promised the CPU that it is promised now."""
+        before = self.before
+        if before is None or before.job is None:
+            return float("-inf")
+        return before.weighed_since_s if before.job.cpu == promise.cpu else self.now_s
+
+
+def _limited(pods: Iterable[Pod]) -> bool:
+    """Whether all have a limit of CPU: where that changes, what they use is measured anew."""
+    return all(limit for limit, _ in (pod.cpu for pod in pods))
+
 
 def _core_job(spec: core.JobSpec, look: _Look, promise: Promises, phase: core.Phase) -> core.Job:
     """What a profile sees of it."""
@@ -218,6 +231,7 @@ def _core_job(spec: core.JobSpec, look: _Look, promise: Promises, phase: core.Ph
         cpu=promise.cpu,
         cpu_use=cpu_use(promise.pods, look.reports, promise.cpu, promise.requests),
         step_cpu_s=step_cpu_s(promise.pods, look.reports, report) if phase == "running" else 0.0,
+        cpu_settled=look.now_s - look.weighed_since_s(promise) >= WINDOW_S or _limited(promise.pods.values()),
         loss=_loss(look.before, record, report),
         stops=record.stops,
         stopped_s=_moment_s(record.stopped),
@@ -248,6 +262,7 @@ def _with_nodes(decided: core.Job, look: _Look, promise: Promises, active: Itera
         refused=promise.refused,
         awaited_since_s=since(promise.awaits, same.awaited_since_s if same is not None else None, look.now_s),
         owes_since_s=owes.since_s,
+        weighed_since_s=look.weighed_since_s(promise),
     )
 
 

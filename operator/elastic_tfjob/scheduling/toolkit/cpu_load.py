@@ -16,8 +16,9 @@ CROWDED: Final = 0.85
 exporters and what throttling leaves unused take a tenth."""
 CALM: Final = 0.75
 """The same for a node where CPU is lent already: it stays crowded until no more than that is used."""
-FULL: Final = 0.9
-"""A replica that uses less than this part of what it holds could not use more."""
+FULL: Final = 0.75
+"""A replica that uses less than this part of what it holds could not use more. All others use nine tenths at most, as
+nodes keep some for themselves."""
 LEAST_LEFT_S: Final = 1.0
 """CPU seconds: a job that is about to end counts as if it had this left."""
 
@@ -199,7 +200,7 @@ def _load(job: Job) -> JobLoad:
     held = {t: job.held_cpu(t) for t in types}
     replica = {t: round(job.cpu_use[t] * held[t] / len(job.placement[t])) for t in types}
     heaviest = max(types, key=lambda t: replica[t])
-    spare = replica[heaviest] < FULL * (held[heaviest] / len(job.placement[heaviest]))
+    spare = job.cpu_settled and replica[heaviest] < FULL * (held[heaviest] / len(job.placement[heaviest]))
     nodes: dict[str, int] = {}
     for t in types:
         for name in job.placement[t]:
