@@ -94,6 +94,8 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
             "start.way of the chief's /status", "where `--boot-cpu` says what the start of a kept replica costs"
         ),
         "cpu_use": Both("what exporters report, over what pods hold", "the speed models ps-cpu and cpu-share"),
+        "step_cpu_s": Both("CPU and steps of the same half minute", "not told: `steps_per_s` and `cpu_use` are of now"),
+        "cpu_settled": Both("half a minute with the same weights, or a limit", "always: `cpu_use` is of now"),
     },
 }
 """By class and field: who fills it."""
@@ -164,7 +166,7 @@ TELLS: Final[Mapping[Need, tuple[str, ...]]] = {
     "deadline": ("JobSpec.deadline_s",),
     "loss": ("Job.loss",),
     "service": ("Job.service", "Job.executed_s"),
-    "use": ("Job.cpu_use",),
+    "use": ("Job.cpu_use", "Job.step_cpu_s", "Job.cpu_settled"),
     "history": ("Snapshot.history",),
     "loans": ("Snapshot.pools",),
 }
