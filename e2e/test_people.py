@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 import yaml
 
-from harness import binaries
 from harness.cluster import Cluster
 from harness.controlplane import free_port
+from harness.demo import PAGE_SERVICE
 from harness.deploy import NAMESPACE, deploy
 from harness.jobs import Jobs, Object, until
 from harness.training import PREFIX, Lines, wait_for_step
@@ -33,7 +33,6 @@ pytestmark = pytest.mark.people
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or ""
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-SERVICE = "elastic-tfjob-query"
 SHOWN_WITHIN_S = 2.0
 RIGHT_WITHIN = 0.15
 STATE = PREFIX.replace(".", r"\.") + "state"
@@ -77,10 +76,8 @@ def page_of(cluster: Cluster, token: str, where: str) -> Iterator[Any]:
     if not CHROMIUM:
         pytest.skip("Chromium is missing: Debian's package chromium, or CHROMIUM=PATH")
     port = free_port()
-    command = [str(binaries.path("kube")), "kubectl", f"--kubeconfig={cluster.kubeconfig}", "-n", NAMESPACE]
-    with subprocess.Popen(
-        [*command, "port-forward", f"service/{SERVICE}", f"{port}:80"], stdout=subprocess.PIPE, text=True
-    ) as forward:
+    command = cluster.command("-n", NAMESPACE, "port-forward", f"service/{PAGE_SERVICE}", f"{port}:80")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forward:
         try:
             assert forward.stdout is not None
             assert forward.stdout.readline().startswith("Forwarding")
@@ -104,8 +101,8 @@ class Watched:
     def __init__(self, jobs: Jobs, name: str) -> None:
         self.at: dict[int, float] = {}
         path = f"{{.metadata.annotations.{STATE}}}{{'\\n'}}"
-        command = [str(binaries.path("kube")), "kubectl", f"--kubeconfig={jobs.cluster.kubeconfig}"]
-        command += [f"--namespace={jobs.namespace}", "get", "tfjob", name, "--watch", f"--output=jsonpath={path}"]
+        words = (f"--namespace={jobs.namespace}", "get", "tfjob", name, "--watch", f"--output=jsonpath={path}")
+        command = jobs.cluster.command(*words)
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()

@@ -21,7 +21,6 @@ import random
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from elastic_tfjob.scheduling.free_capacity import FreeCapacity, Rank
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, Counts, JobSpec, Placement, fixed_group
+from elastic_tfjob.simulation.bound import least_total_s
 from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.outcome import Outcome
@@ -116,23 +116,8 @@ def bounds(jobs: Sequence[WorkloadJob]) -> tuple[float, float]:
     first = work[0][0]
     last = max(at + sum(cpu_s for later, cpu_s in work if later >= at) / total for at, _ in work)
     last = max(last, *(job.submit_s + (job.duration_s or 0.0) for job in jobs))
-    heap: list[tuple[float, float]] = []
-    now, times, k = first, 0.0, 0
-    while heap or k < len(work):
-        if not heap:
-            now = max(now, work[k][0])
-        while k < len(work) and work[k][0] <= now:
-            heappush(heap, (work[k][1], work[k][0]))
-            k += 1
-        left, at = heappop(heap)
-        until = work[k][0] if k < len(work) else float("inf")
-        if now + left / total <= until:
-            now += left / total
-            times += now - at
-        else:
-            heappush(heap, (left - (until - now) * total, at))
-            now = until
-    return times / len(work), last - first
+    least = least_total_s([at for at, _ in work], [cpu_s / total for _, cpu_s in work])
+    return least / len(work), last - first
 
 
 def compare(placement: str, demand: float, arrivals: str, seed: int) -> list[dict[str, Any]]:

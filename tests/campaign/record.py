@@ -4,10 +4,11 @@ A line holds of the source that it was played with: after any change of the oper
 over, and what it says is done again.
 """
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from harness.binaries import digest
 
 __all__ = ["Kind", "Record", "source_digest"]
 
@@ -17,12 +18,8 @@ _SOURCES: Final = ("operator/elastic_tfjob", "tests/campaign")
 
 
 def source_digest() -> str:
-    """Of all modules that a campaign runs."""
-    digest = hashlib.sha256()
-    for place in _SOURCES:
-        for path in sorted((_ROOT / place).rglob("*.py")):
-            digest.update(f"{path.relative_to(_ROOT)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
+    """Of all that a campaign runs."""
+    return digest(*(_ROOT / place for place in _SOURCES))
 
 
 class Record:

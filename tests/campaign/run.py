@@ -30,7 +30,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from campaign.mutants import MUTANTS
+from campaign.mutants import MUTANTS, Mutant
 from campaign.record import Record, source_digest
 from campaign.scenarios import SCENARIOS
 from campaign.schedules import crash_points, of_seed, play, undisturbed, watch_points
@@ -205,21 +205,24 @@ class _Campaign:
                 missed.append(name)
                 self.progress.console.print(f"[red]✗[/] {name} was not caught: {MUTANTS[name].what}")
             self.progress.update(task, advance=1, told=f"{len(caught)} caught")
-            if self.record.get("mutant", name) != violation:
-                self.record.add("mutant", name, violation)
 
         for name in MUTANTS:
             if known := self.record.get("mutant", name):
                 take(name, known)
         missing = [each for each in MUTANTS.values() if each.name not in caught]
-        simulated = [each.name for each in missing if each.part == "simulation"]
+        for name, violation in self._tried(missing, limit_s):
+            self.record.add("mutant", name, violation)
+            take(name, violation)
+        return caught, missed
+
+    def _tried(self, mutants: Sequence[Mutant], limit_s: float) -> Iterator[tuple[str, str]]:
+        """The name of each, and the violation that catches it; empty for none."""
+        simulated = [each.name for each in mutants if each.part == "simulation"]
         with ThreadPoolExecutor(self.workers) as threads:
             for done in as_completed([threads.submit(_caught_in_simulation, name, limit_s) for name in simulated]):
-                take(*done.result())
-        if hostile := [each.name for each in missing if each.part == "hostile"]:
-            for name, violation in _caught_by_tenants(hostile, limit_s):
-                take(name, violation)
-        return caught, missed
+                yield done.result()
+        if hostile := [each.name for each in mutants if each.part == "hostile"]:
+            yield from _caught_by_tenants(hostile, limit_s)
 
     def hostile(self, seconds: float, seed: int) -> dict[str, Any]:
         """Hostile tenants on a control plane, in a process of their own; their figures."""

@@ -78,7 +78,11 @@ class Cluster:
 
     def kubectl(self, *args: str | Path, stdin: str | None = None) -> str:
         """The standard output of `kubectl args`, as administrator. Raises CommandFailed with what kubectl said."""
-        return run([binaries.path("kube"), "kubectl", f"--kubeconfig={self.kubeconfig}", *args], stdin=stdin)
+        return run(self.command(*args), stdin=stdin)
+
+    def command(self, *args: str | Path) -> list[str]:
+        """The command of `kubectl args`, as administrator: for one that goes on until it is ended."""
+        return [str(each) for each in (binaries.path("kube"), "kubectl", f"--kubeconfig={self.kubeconfig}", *args)]
 
     def workers(self) -> list[str]:
         """Names of all nodes but the control plane."""

@@ -22,7 +22,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from harness import binaries, images, names
+from harness import images, names
 from harness.cluster import BUILD, Cluster, shared_folder
 from harness.controlplane import free_port
 from harness.deploy import NAMESPACE, deploy
@@ -141,16 +141,11 @@ def _changes(cluster: Cluster, namespace: str, name: str, seen: Followed) -> Ite
 
 def _follow_reports(cluster: Cluster, namespace: str, pod: str, reports: list[dict[str, float]]) -> None:
     """Append what the training program prints (a JSON object a line) until its container ends."""
-    command = _kubectl(cluster, namespace, "logs", "-f", "--container=tensorflow", pod)
+    command = cluster.command("-n", namespace, "logs", "-f", "--container=tensorflow", pod)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         for line in process.stdout or ():
             if line.startswith("{"):
                 reports.append(json.loads(line))
-
-
-def _kubectl(cluster: Cluster, namespace: str, *words: str) -> list[str]:
-    """The command of a kubectl that goes on until it is ended."""
-    return [str(binaries.path("kube")), "kubectl", f"--kubeconfig={cluster.kubeconfig}", "-n", namespace, *words]
 
 
 def how_to_open() -> str:
@@ -167,7 +162,7 @@ def how_to_enter() -> str:
 def open_page(cluster: Cluster, console: Console) -> Iterator[None]:
     """The live page at a port of this machine, until the body ends and then until Ctrl-C."""
     port = free_port()
-    command = _kubectl(cluster, NAMESPACE, "port-forward", f"service/{PAGE_SERVICE}", f"{port}:80")
+    command = cluster.command("-n", NAMESPACE, "port-forward", f"service/{PAGE_SERVICE}", f"{port}:80")
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         address = f"Live page: http://127.0.0.1:{port}/"
         try:

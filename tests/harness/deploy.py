@@ -4,6 +4,7 @@ PYTHONPATH=tests python3 -m harness.deploy
 """
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ import yaml
 from harness import binaries, images, names
 from harness import cluster as kind
 from harness.cluster import Cluster
-from harness.progress import main, say, step
+from harness.progress import main, run, say, step
 
 NAMESPACE = "kubeflow"
 DEPLOYMENT = "deployment/elastic-tfjob-operator"
@@ -62,6 +63,21 @@ def apply_overlay(cluster: Cluster, overlay: str, operator: str, **more: object)
     }
     (folder / "kustomization.yaml").write_text(json.dumps(kustomization, indent=1))  # JSON is YAML
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", folder)
+
+
+def kustomized(folder: Path, overlay: str, components: Sequence[str] = ()) -> str:
+    """What kustomize makes of an overlay with these components; its kustomization is written to `folder`."""
+
+    def relative(part: str) -> str:
+        return os.path.relpath(images.ROOT / "manifests" / part, folder.resolve())
+
+    parts = {
+        "resources": [relative(f"overlays/{overlay}")],
+        "components": [relative(f"components/{name}") for name in components],
+        "namespace": NAMESPACE,
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(parts))
+    return run([binaries.path("kube"), "kubectl", "kustomize", folder])
 
 
 def wait_ready(cluster: Cluster) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from harness import binaries
 from harness.cluster import Cluster
 from harness.jobs import TRAINER, Jobs, Object
 
@@ -148,17 +147,9 @@ class Lines:
 
     def __init__(self, cluster: Cluster, namespace: str, pod: str) -> None:
         self.seen: list[Line] = []
-        self._command = [
-            str(binaries.path("kube")),
-            "kubectl",
-            f"--kubeconfig={cluster.kubeconfig}",
-            f"--namespace={namespace}",
-            "logs",
-            "--follow",
-            "--timestamps",
-            "--container=tensorflow",
-            pod,
-        ]
+        self._command = cluster.command(
+            f"--namespace={namespace}", "logs", "--follow", "--timestamps", "--container=tensorflow", pod
+        )
         self._pod = pod
         self._over = threading.Event()
         self._process: subprocess.Popen[str] | None = None

@@ -1,6 +1,5 @@
 """The Helm chart installs what kustomize does, and refuses values that cannot be."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 import yaml
 
 from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
-from harness import binaries
+from harness import binaries, deploy
 from harness.names import CHART, ROOT
 from harness.progress import CommandFailed, run
 
@@ -41,16 +40,7 @@ def objects(items: list[Any]) -> Objects:
 
 
 def kustomized(tmp_path: Path, overlay: str, components: list[str]) -> Objects:
-    def relative(folder: str) -> str:
-        return os.path.relpath(ROOT / "manifests" / folder, tmp_path.resolve())
-
-    parts = {
-        "resources": [relative(f"overlays/{overlay}")],
-        "components": [relative(f"components/{name}") for name in components],
-        "namespace": "kubeflow",
-    }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(parts))
-    items = list(yaml.safe_load_all(run([binaries.path("kube"), "kubectl", "kustomize", tmp_path])))
+    items = list(yaml.safe_load_all(deploy.kustomized(tmp_path, overlay, components)))
     for item in items:
         if item["kind"] in POLICIES:
             item["metadata"].pop("namespace", None)

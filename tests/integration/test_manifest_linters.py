@@ -9,6 +9,8 @@ import yaml
 
 from harness import binaries, operators
 from harness.controlplane import ControlPlane
+from harness.deploy import kustomized
+from harness.progress import run
 from harness.schemas import LOCATION, write_schemas
 
 pytestmark = pytest.mark.linters
@@ -41,41 +43,14 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of what each overlay installs, of the standalone one with each component, and of the samples."""
     folder = tmp_path_factory.mktemp("rendered")
     for overlay in OVERLAYS:
-        (folder / f"{overlay}.yaml").write_text(_built(ROOT / "manifests" / "overlays" / overlay))
+        made = run([binaries.path("kube"), "kubectl", "kustomize", ROOT / "manifests" / "overlays" / overlay])
+        (folder / f"{overlay}.yaml").write_text(made)
     for component in COMPONENTS:
-        place = tmp_path_factory.mktemp(component)
-        said: dict[str, object] = {
-            "apiVersion": "kustomize.config.k8s.io/v1beta1",
-            "kind": "Kustomization",
-            "namespace": "kubeflow",
-            "resources": [str(ROOT / "manifests" / "overlays" / "standalone")],
-            "components": [str(ROOT / "manifests" / "components" / component)],
-        }
-        (place / "kustomization.yaml").write_text(json.dumps(_relative(said, place)))
-        (folder / f"standalone-{component}.yaml").write_text(_built(place))
+        made = kustomized(tmp_path_factory.mktemp(component), "standalone", [component])
+        (folder / f"standalone-{component}.yaml").write_text(made)
     for sample in SAMPLES:
         (folder / f"sample-{sample.name}").write_text(sample.read_text())
     return folder
-
-
-def _relative(said: dict[str, object], place: Path) -> dict[str, object]:
-    """kustomize takes no absolute paths."""
-    up = "../" * (len(place.resolve().parts) - 1)
-    return {
-        key: [up + str(each).lstrip("/") for each in value] if isinstance(value, list) else value
-        for key, value in said.items()
-    }
-
-
-def _built(folder: Path) -> str:
-    command: list[str | Path] = [
-        binaries.path("kube"),
-        "kubectl",
-        "kustomize",
-        folder,
-        "--load-restrictor=LoadRestrictionsNone",
-    ]
-    return str(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def test_every_field_is_one_that_the_api_server_knows(rendered: Path, tmp_path: Path) -> None:

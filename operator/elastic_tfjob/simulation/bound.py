@@ -17,7 +17,7 @@ from elastic_tfjob.scheduling.snapshot import Node
 from elastic_tfjob.simulation.speed_models.base import SpeedModel, TrueSpeed
 from elastic_tfjob.simulation.workload import WorkloadJob
 
-__all__ = ["WORLDS", "least_mean_jct_s"]
+__all__ = ["WORLDS", "least_mean_jct_s", "least_total_s"]
 
 WORLDS: Final = frozenset({"fixed", "linear", "elasticflow", "ps", "ps-measured"})
 """Speed models in which a job's speed is a matter of its size alone."""
@@ -50,11 +50,7 @@ def least_mean_jct_s(jobs: Sequence[WorkloadJob], nodes: Iterable[Node], speed_m
         areas.append(tuple(speed.total_steps * area for area in per_step))  # type: ignore[arg-type]
     arrivals = [job.submit_s for job in jobs]
     least = max(
-        (
-            _least_total_s(arrivals, [area[k] / whole for area in areas])
-            for k, whole in enumerate(capacity)
-            if whole > 0
-        ),
+        (least_total_s(arrivals, [area[k] / whole for area in areas]) for k, whole in enumerate(capacity) if whole > 0),
         default=0.0,
     )
     return max(least, alone) / len(jobs)
@@ -86,8 +82,8 @@ def _sizes(job: WorkloadJob) -> Iterator[tuple[dict[str, tuple[str, ...]], Resou
         yield {group.type: ("",) * count for group, count in zip(job.groups, counts, strict=True)}, held
 
 
-def _least_total_s(arrivals: Sequence[float], lengths: Sequence[float]) -> float:
-    """The sum of completion times on one machine, the job with least left first."""
+def least_total_s(arrivals: Sequence[float], lengths: Sequence[float]) -> float:
+    """The sum of completion times on one machine, the job with least left first: the least that any order has."""
     total, now = -sum(arrivals), 0.0
     left: list[float] = []
     for arrival, length in [*sorted(zip(arrivals, lengths, strict=True)), (inf, 0.0)]:

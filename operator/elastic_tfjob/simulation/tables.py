@@ -64,11 +64,9 @@ def print_runs(summaries: Sequence[Summary], seeds: bool) -> None:
         table.add_row(*row)
     console.print(table)
     if bounds := {s.seed: s.bound for s in summaries if s.bound is not None}:
-        least, seeds_said = (
-            sum(bounds.values()) / len(bounds),
-            f", mean of {len(bounds)} seeds" if len(bounds) > 1 else "",
-        )
-        click.echo(f"bound: no schedule of these jobs has a mean JCT below {_seconds(least)} s{seeds_said}")
+        least = _seconds(sum(bounds.values()) / len(bounds))
+        of = f", mean of {len(bounds)} seeds" if len(bounds) > 1 else ""
+        click.echo(f"bound: no schedule of these jobs has a mean JCT below {least} s{of}")
     if any(s.oracle for s in summaries):
         click.echo("* with the oracle: the policy was told true durations and speeds")
 

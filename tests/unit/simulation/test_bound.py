@@ -8,7 +8,7 @@ import pytest
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
-from elastic_tfjob.simulation.bound import _least_total_s, least_mean_jct_s
+from elastic_tfjob.simulation.bound import least_mean_jct_s, least_total_s
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
@@ -44,7 +44,7 @@ def test_the_sum_is_that_of_the_best_order() -> None:
     for _ in range(30):
         lengths = [random.uniform(0, 10) for _ in range(5)]
         best = min(sum(sum(order[: k + 1]) for k in range(len(order))) for order in permutations(lengths))
-        assert _least_total_s([3.0] * 5, lengths) == pytest.approx(best)
+        assert least_total_s([3.0] * 5, lengths) == pytest.approx(best)
 
 
 def test_where_it_is_not_known() -> None:
