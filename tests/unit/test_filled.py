@@ -3,6 +3,7 @@
 The table names who fills a field; that names are there says nothing of whether anybody does it.
 """
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, Field, fields, replace
 from typing import Any, Final
@@ -43,7 +44,7 @@ AS_BY_DEFAULT: Final = {
         *("resizable", "stoppable", "movable", "reports"),
         *("fixed_cpu", "constraints", "constraints_by_type", "asked"),
     )
-}
+} | {"Job.step_cpu_s", "Job.cpu_settled"}
 """Of a simulation the table says that these are always, or never, what the default is."""
 ALWAYS_LIVE: Final = {"Snapshot.seed", "JobSpec.sequence"}
 """Of the operator the table says so of these."""
@@ -102,6 +103,7 @@ def stories() -> Iterator[core.Snapshot]:
         generation=1,
         step=120,
         steps_per_s=7.0,
+        mean_steps_per_s=6.0,
         first_step_at=100.0,
         last_step_at=100.0 + AFTER_SPEED_S,
         received_at=NOW.timestamp(),
@@ -110,8 +112,13 @@ def stories() -> Iterator[core.Snapshot]:
     )
     nodes = {"n1": node("n1"), "n2": node("n2", taints=[{"key": "t", "effect": "NoSchedule"}])}
     lent = loaned()
+    unlimited = tuple(replace(each, cpu=(0, 1000)) for each in PODS)
+    lighter = replace(rich, annotations={**rich.annotations, PREFIX + "target": json.dumps(target(1))})
+    before = scheduled_job(lighter, unlimited, nodes=nodes, now=NOW)
+    reports = {"j-worker-0": told, "j-ps-0": replace(told, generation=0)}
+    about: dict[str, Any] = {"nodes": nodes, "now": NOW, "reports": reports, "priorities": {"high": 7}}
     yield assemble(
-        [scheduled_job(rich, PODS, nodes=nodes, now=NOW, reports={"j-worker-0": told}, priorities={"high": 7})],
+        [scheduled_job(rich, unlimited, before=before, **about)],
         {**nodes, **lent[0]},
         [],
         NOW.timestamp(),
