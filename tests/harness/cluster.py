@@ -133,15 +133,16 @@ class Cluster:
         cores = {n["metadata"]["name"]: float(parse_quantity(n["status"]["allocatable"]["cpu"])) for n in self.nodes()}
         return {name: cores[name] for name in self.workers()}
 
-    def cap(self) -> list[str]:
+    def cap(self, period_us: int = PERIOD_US) -> list[str]:
         """Hold the pods of each worker, together, to the CPU that it offers: what a kubelet reserves is not kept back,
-        and pods without a limit would take what other nodes offer. The workers that had no such cap: all of a new
+        and pods without a limit would take what other nodes offer. In a longer period their weights count for more,
+        as the kernel hands out CPU in slices of some milliseconds. The workers that had no such cap: all of a new
         cluster, those that were restarted, none else. Raises CommandFailed where a pod has a larger limit."""
         return [
             node
             for node, cores in self.offered().items()
             if self.on_node(
-                node, "sh", "-c", _CAP, "/sys/fs/cgroup", f"{cores * PERIOD_US:.0f}", str(PERIOD_US), f"{cores:.2%}"
+                node, "sh", "-c", _CAP, "/sys/fs/cgroup", f"{cores * period_us:.0f}", str(period_us), f"{cores:.2%}"
             )
         ]
 

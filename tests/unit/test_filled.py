@@ -103,6 +103,7 @@ def stories() -> Iterator[core.Snapshot]:
         generation=1,
         step=120,
         steps_per_s=7.0,
+        mean_cores=0.25,
         mean_steps_per_s=6.0,
         first_step_at=100.0,
         last_step_at=100.0 + AFTER_SPEED_S,

@@ -93,6 +93,7 @@ def test_deadlines_are_parts_of_the_time_alone_or_seconds() -> None:
     ("raw", "what"),
     [
         ([], "an object is needed"),
+        ({"jobs": [JOB], "period_ms": 0}, "period_ms: a whole number from 1 to 1000"),
         ({}, "jobs: a list"),
         ({"jobs": [{"name": "a"}]}, r"jobs\[0\]: name and steps"),
         ({"jobs": [{**JOB, "spets": 1}]}, "'spets' is not known"),

@@ -49,6 +49,12 @@ def test_pods_of_a_node_are_held_to_what_it_offers(nodes: Nodes) -> None:
     assert f"kubelet-kubepods.slice CPUQuota=50.00% CPUQuotaPeriodSec={PERIOD_US}us" in asked
 
 
+def test_the_period_may_be_another(nodes: Nodes) -> None:
+    nodes.cap()
+    assert nodes.cap(100_000) == ["one", "two"]
+    assert (nodes.kubeconfig / "two/kubelet.slice/kubelet-kubepods.slice/cpu.max").read_text() == "43300 100000\n"
+
+
 def test_only_nodes_without_their_cap_are_named(nodes: Nodes) -> None:
     nodes.cap()
     assert nodes.cap() == []

@@ -205,7 +205,8 @@ async def test_cpu_use_is_a_mean_over_the_window(world: tuple[World, Reports]) -
     await until(lambda: reports.of_job(KEY)[chief.name].at > FULL["at"])
     await asyncio.sleep(0.2)  # asked again, it says the same
     assert reports.of_job(KEY)[chief.name].cpu.use_cores == pytest.approx(0.5)
-    assert reports.of_job(KEY)[chief.name].mean_steps_per_s == pytest.approx(4.0)  # in the same time
+    assert reports.of_job(KEY)[chief.name].mean_steps_per_s == pytest.approx(4.0)
+    assert reports.of_job(KEY)[chief.name].mean_cores == pytest.approx(0.5)  # in the same time
     older = {**cpu, "at": FULL["at"] + 20, "usage_s": 12.5 + 8.0}
     seen.answers[chief.name] = json.dumps({**FULL, "generation": 0, "at": FULL["at"] + 23, "cpu": older})
     await until(lambda: reports.of_job(KEY)[chief.name].at > FULL["at"] + 20)
@@ -214,6 +215,30 @@ async def test_cpu_use_is_a_mean_over_the_window(world: tuple[World, Reports]) -
     seen.answers[chief.name] = json.dumps({**FULL, "generation": 0, "at": FULL["at"] + 30, "cpu": other})
     await until(lambda: reports.of_job(KEY)[chief.name].cpu.limit_cores == 2.0)
     assert reports.of_job(KEY)[chief.name].cpu.use_cores is None  # another limit: the mean begins anew
+    assert reports.of_job(KEY)[chief.name].mean_cores is None
+
+
+async def test_what_a_step_costs_is_of_minutes_not_of_the_last_half_one(world: tuple[World, Reports]) -> None:
+    """A pod that ran at half of its speed for the last minute, and as it does for three before."""
+    seen, reports = world
+    seen.polling = StatusPolling(interval_s=0.1, max_requests_per_s=1000)
+    chief = seen.add("chief", 0)
+
+    def seen_at(name: str) -> float:
+        return reports.of_job(KEY)[name].at if name in reports.of_job(KEY) else 0.0
+
+    for at, usage_s, step in ((0.0, 0.0, 0), (180.0, 90.0, 720), (240.0, 105.0, 840)):
+        said = {"generation": 0, "at": FULL["at"] + at, "step": FULL["step"] + step}
+        cpu = {**FULL["cpu"], "usage_s": 12.5 + usage_s}
+        seen.answers[chief.name] = json.dumps({**FULL, **said, "cpu": cpu})
+        reports.pods_changed(KEY)
+        await until(lambda: seen_at(chief.name) == FULL["at"] + at)  # noqa: B023  waited for before the next
+    found = reports.of_job(KEY)[chief.name]
+    assert found.cpu.use_cores == pytest.approx(0.25)
+    assert found.mean_cores is not None
+    assert found.mean_steps_per_s is not None
+    assert 0.35 < found.mean_cores < 0.45
+    assert found.mean_cores / found.mean_steps_per_s == pytest.approx(0.125)
 
 
 # One pod alone

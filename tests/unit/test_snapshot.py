@@ -323,7 +323,7 @@ def test_what_a_step_costs_is_of_one_window() -> None:
     """Of CPU and speed over the same time, once all replicas have said; not of the speed of the last seconds."""
 
     def told(cores: float | None, **fields: Any) -> Report:
-        return Report(at=1.0, generation=0, received_at=NOW.timestamp(), cpu=CpuUse(use_cores=cores), **fields)
+        return Report(at=1.0, generation=0, received_at=NOW.timestamp(), mean_cores=cores, **fields)
 
     worker = told(0.3, step=1, steps_per_s=50.0, mean_steps_per_s=4.0)
     seen = elastic_job(target=target(), state=state())

@@ -94,7 +94,9 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
             "start.way of the chief's /status", "where `--boot-cpu` says what the start of a kept replica costs"
         ),
         "cpu_use": Both("what exporters report, over what pods hold", "the speed models ps-cpu and cpu-share"),
-        "step_cpu_s": Both("CPU and steps of the same half minute", "not told: `steps_per_s` and `cpu_use` are of now"),
+        "step_cpu_s": Both(
+            "CPU and steps of the same last minutes", "not told: `steps_per_s` and `cpu_use` are of now"
+        ),
         "cpu_settled": Both("half a minute with the same weights, or a limit", "always: `cpu_use` is of now"),
     },
 }

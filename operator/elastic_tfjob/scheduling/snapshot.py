@@ -222,8 +222,8 @@ class Job:
     and `placement` did not change; a type that is missing is not known (yet). `loss` is how the training loss falls.
     `stops` is how often all was taken from it while it ran, `stopped_s` when that was last, and `resumed_s` when it was
     last given something again. `memory` is what the last plan remembered of it (Plan.memory). `warm_start`: whether a
-    replica that stays forks its next program. `step_cpu_s` is the CPU seconds of a step in the window of `cpu_use`; 0:
-    `steps_per_s` tells it. `cpu_settled`: whether `cpu`, where it is a weight, was the same in all of that window."""
+    replica that stays forks its next program. `step_cpu_s` is the CPU seconds of a step over the last minutes; 0:
+    `steps_per_s` tells it. `cpu_settled`: whether `cpu`, where it is a weight, was the same in all of `cpu_use`."""
 
     spec: JobSpec
     placement: Placement = field(default_factory=dict)

@@ -115,7 +115,7 @@ async def measure(cluster: Cluster, key: Key, scenario: Scenario, alone: Mapping
         created: dict[str, float] = {}
         done: dict[str, float] = {}
         jobs = {arrival.name: Job(0.0, False, deadline_s=due[arrival.name]) for arrival in scenario.jobs}
-        cluster.cap()
+        cluster.cap(1000 * scenario.period_ms)
         used, begin = cluster.cpu_seconds(), time.monotonic()
 
         workers, placing = cluster.workers(), asyncio.Lock()
@@ -152,7 +152,7 @@ async def measure(cluster: Cluster, key: Key, scenario: Scenario, alone: Mapping
             task.cancel()
         end = max(done.values()) if len(done) == len(jobs) else time.monotonic()
         spent = cluster.cpu_seconds() - used
-        if lifted := cluster.cap():
+        if lifted := cluster.cap(1000 * scenario.period_ms):
             console.print(f"  {name}, {mode}: {', '.join(lifted)} lost the cap on CPU meanwhile: the run says little")
         for each, job in jobs.items():
             job.finished = each in done and not job.failed

@@ -12,7 +12,8 @@
 Other keys of a job: worker, ps (replicas), max_worker, batch, annotations (without their prefix); limits, whether cpu_m
 are limits, too (else jobs share their node, with requests as weights); node, on which of the workers (0, 1, ...) it
 starts: until its pods are bound the others take none, and after that they may go anywhere. Keys of the file
-beside these: limit_s, after which a run ends, and config, by operator what its ConfigMap says beside its profile. A
+beside these: limit_s, after which a run ends; period_ms, in which a node's pods together get what the node offers (20;
+weights count for more in a longer one); and config, by operator what its ConfigMap says beside its profile. A
 wrong key or value is an error that names the place.
 """
 
@@ -26,6 +27,7 @@ from typing import Any, Final
 import yaml
 
 from harness.api import Object
+from harness.cluster import PERIOD_US
 from harness.training import training
 
 __all__ = ["OPERATORS", "Arrival", "Scenario", "ScenarioError", "read", "read_all"]
@@ -40,6 +42,8 @@ BATCH: Final = 2048
 """Images a step: so many that a step is work for the worker, not for the chief that hands it out."""
 WORKERS: Final = 3
 """Nodes that take jobs (e2e/kind-scarce.yaml)."""
+MOST_PERIOD_MS: Final = 1000
+"""The kernel takes no longer one."""
 _TYPES: Final = ("Chief", "PS", "Worker")
 
 
@@ -97,12 +101,14 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`limit_s`: a run ends then, whatever is finished. `config`: of an operator's ConfigMap beside its profile."""
+    """`limit_s`: a run ends then, whatever is finished. `period_ms`: of the quota of CPU of each node.
+    `config`: of an operator's ConfigMap beside its profile."""
 
     title: str
     jobs: tuple[Arrival, ...]
     operators: tuple[str, ...] = ("go", "fixed")
     limit_s: float = 900.0
+    period_ms: int = PERIOD_US // 1000
     config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
@@ -127,7 +133,7 @@ def read(path: Path) -> Scenario:
 
 def parse(raw: object, place: str) -> Scenario:
     """What a file says."""
-    known = _object(raw, place, ("title", "operators", "defaults", "jobs", "limit_s", "config"))
+    known = _object(raw, place, ("title", "operators", "defaults", "jobs", "limit_s", "period_ms", "config"))
     allowed = tuple(each.name for each in fields(Arrival))
     defaults = _object(known.get("defaults") or {}, f"{place}: defaults", allowed)
     jobs = known.get("jobs")
@@ -147,7 +153,12 @@ def parse(raw: object, place: str) -> Scenario:
         )
     config = _object(known.get("config") or {}, f"{place}: config", OPERATORS)
     limit_s = _number(known.get("limit_s", 900.0), f"{place}: limit_s")
-    return Scenario(str(known.get("title") or place), tuple(arrivals), tuple(operators), limit_s, config)
+    period_ms = known.get("period_ms", PERIOD_US // 1000)
+    if type(period_ms) is not int or not 1 <= period_ms <= MOST_PERIOD_MS:
+        raise ScenarioError(
+            f"{place}: period_ms: a whole number from 1 to {MOST_PERIOD_MS} is needed, not {period_ms!r}"
+        )
+    return Scenario(str(known.get("title") or place), tuple(arrivals), tuple(operators), limit_s, period_ms, config)
 
 
 def _arrival(raw: Mapping[str, Any], place: str) -> Arrival:

@@ -142,6 +142,24 @@ class TestWeights:
         held = cpu(decide(jobs, 1, moves=0))
         assert max(held, key=lambda key: held[key]) == first
 
+    @pytest.mark.parametrize(("settled", "first"), [(True, "n0-1"), (False, "n0-0")])
+    def test_the_order_stays_until_all_have_shown_what_they_use_now(self, settled: bool, first: str) -> None:
+        """By what is left the second would go first, but one of them was given its CPU a moment ago."""
+        held = {"n0-0": 2000, "n0-1": 1000, "n0-2": 900}
+        left = {"n0-0": 900, "n0-1": 100, "n0-2": 500}
+        jobs = [job(key, "n0", left[key], 4 / 3, cpu={WORKER: (held[key],)}) for key in held]
+        jobs[2] = replace(jobs[2], cpu_settled=settled)
+        found = cpu(decide(jobs, 1, moves=0, critical=0))
+        now = {key: found.get(key, millicores) for key, millicores in held.items()}
+        assert max(now, key=lambda key: now[key]) == first
+
+    def test_a_node_that_is_nearly_full_shows_no_bound(self) -> None:
+        """Two jobs use 82 % of a node: little less than makes it crowded. Were 1.6 CPUs all that a replica can use, the
+        first job of the other node would be critical."""
+        jobs = [*crowd(700, 100, 200), *(job(f"n1-{k}", "n1", 100, 1.64) for k in range(2))]
+        held = cpu(decide(jobs, 2, moves=0))
+        assert held["n0-0"] == min(held.values())
+
     def test_alone_a_job_takes_as_long_as_its_heaviest_replica(self) -> None:
         """1,000 CPU seconds, of which 700 in the worker, on 1 CPU that a replica can use; 845 would be critical."""
         jobs = [on_servers("a", "n0", 1000, Worker=0.7, PS=0.3)]

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import heapq
 import ipaddress
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -47,6 +48,8 @@ _IN_FLIGHT: Final = 64
 _OF_JOB: Final = 16
 # A mean over less than this says nothing.
 _LEAST_WINDOW_S: Final = 4.0
+# What a step costs is nearly the same all the time, while what is measured of it in half a minute is not.
+_LATELY_S: Final = 120.0
 
 Ask = Callable[[Pod], Awaitable[bytes]]
 """Gets a pod's `/status`. May raise anything; ApiError, aiohttp.ClientError, TimeoutError and OSError are usual."""
@@ -86,11 +89,38 @@ def ask_through_proxy(api: ApiClient, port: int) -> Ask:
     return ask
 
 
+class _Lately:
+    """CPU seconds and steps of a pod, what is long ago counting ever less: by 1/e after _LATELY_S."""
+
+    __slots__ = ("cpu_s", "last", "seconds", "steps")
+
+    def __init__(self) -> None:
+        self.last: tuple[float, float, int] | None = None
+        self.seconds = self.cpu_s = self.steps = 0.0
+
+    def take(self, at: float, usage_s: float, step: int) -> None:
+        """The pod's clock, its CPU time and its step, none of which goes back but the step."""
+        if self.last is not None:
+            seconds = at - self.last[0]
+            kept = math.exp(-seconds / _LATELY_S)
+            self.seconds = kept * self.seconds + seconds
+            self.cpu_s = kept * self.cpu_s + usage_s - self.last[1]
+            self.steps = kept * self.steps + max(0, step - self.last[2])
+        self.last = at, usage_s, step
+
+    @property
+    def means(self) -> tuple[float | None, float | None]:
+        """Cores and steps per second; None before there is enough to say."""
+        if self.seconds < _LEAST_WINDOW_S:
+            return None, None
+        return self.cpu_s / self.seconds, self.steps / self.seconds
+
+
 class _Source:
     """A pod that is asked. `due` is on the event loop's clock; None: it is not to be asked now. `asked`: it waits for
     its question or for the answer. `silent`: nothing at all came back last time."""
 
-    __slots__ = ("asked", "chief", "due", "failures", "pod", "report", "silent", "used")
+    __slots__ = ("asked", "chief", "due", "failures", "lately", "pod", "report", "silent", "used")
 
     def __init__(self, pod: Pod) -> None:
         self.pod = pod
@@ -100,29 +130,34 @@ class _Source:
         self.failures = 0
         self.silent = False
         self.report: Report | None = None
-        self.used: list[tuple[float, float, int]] = []
+        self.used: list[tuple[float, float]] = []
+        self.lately = _Lately()
 
     def take(self, report: Report) -> None:
-        """Keep a new report, with CPU use and speed averaged over the same window: over different ones a step would
-        seem dear just after a pod was given less CPU, and cheap after more."""
+        """Keep a new report with its means: of CPU use over a window that follows a change of what the pod may use, and
+        of CPU use and steps over minutes in which they go together, for what a step costs."""
         if self.report is not None and _runs(self.report) != _runs(report):
             self.used.clear()
+            self.lately = _Lately()
         usage_s, at = report.cpu.usage_s, report.cpu.at or report.at
         if usage_s is not None:
             used = self.used
             if used and (at < used[-1][0] or usage_s < used[-1][1]):  # another clock, or another process
                 used.clear()
+                self.lately = _Lately()
             if not used or at > used[-1][0]:
-                used.append((at, usage_s, report.step or 0))
+                used.append((at, usage_s))
+                self.lately.take(at, usage_s, report.step or 0)
             old = 0
             while len(used) > old + 2 and used[old + 1][0] <= at - WINDOW_S:
                 old += 1
             del used[:old]
             span_s = at - used[0][0]
-            known = span_s >= _LEAST_WINDOW_S
-            cores = (usage_s - used[0][1]) / span_s if known else None
-            rate = max(0, used[-1][2] - used[0][2]) / span_s if known else None
-            report = replace(report, cpu=replace(report.cpu, use_cores=cores), mean_steps_per_s=rate)
+            cores = (usage_s - used[0][1]) / span_s if span_s >= _LEAST_WINDOW_S else None
+            mean_cores, rate = self.lately.means
+            report = replace(
+                report, cpu=replace(report.cpu, use_cores=cores), mean_cores=mean_cores, mean_steps_per_s=rate
+            )
         self.report = report
 
 

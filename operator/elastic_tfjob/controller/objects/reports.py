@@ -132,9 +132,10 @@ class Report:
 
     Times are on the pod's clock, which may be wrong; `received_at` is on ours. In what Reports keep, the use of CPU is
     a mean over up to half a minute in which the pod ran the same with the same limit, and None before;
-    `mean_steps_per_s` is the speed in this time, where `steps_per_s` is that of the last ten seconds. `saves`: whether
-    the launcher knows how to save before its pod ends. `starts`: how the pod's next program will be started: `fork`,
-    or `exec: ` with the reason; None from a launcher that does not tell.
+    `mean_cores` and `mean_steps_per_s` are means over the last minutes, for what a step costs, where `steps_per_s` is
+    the speed of the last ten seconds. `saves`: whether the launcher knows how to save before its pod ends.
+    `starts`: how the pod's next program will be started: `fork`, or `exec: ` with the reason; None from a launcher that
+    does not tell.
     """
 
     at: float
@@ -177,6 +178,7 @@ class Report:
     """memory of the training container"""
     received_at: float = 0.0
     mean_steps_per_s: float | None = None
+    mean_cores: float | None = None
     hook: bool | None = None
     """whether the program that trains in this pod has constructed `ElasticCheckpoint`"""
     resumed_step: int | None = None

@@ -210,13 +210,14 @@ def cpu_use(
 
 
 def step_cpu_s(pods: Mapping[Role, Pod], reports: Mapping[str, Report], chief: Report | None) -> float:
-    """CPU seconds of a step; 0 while a replica has not said what it uses, or the chief no speed in that time."""
+    """CPU seconds of a step, over the last minutes; 0 while a replica has not said what it uses, or the chief no speed
+    in that time."""
     rate, used = chief.mean_steps_per_s if chief is not None else None, 0.0
     for pod in pods.values():
         report = reports.get(pod.name)
-        if report is None or report.cpu.use_cores is None:
+        if report is None or report.mean_cores is None:
             return 0.0
-        used += max(0.0, report.cpu.use_cores)
+        used += max(0.0, report.mean_cores)
     return min(used / rate, _MOST_STEP_CPU_S) if rate else 0.0
 
 

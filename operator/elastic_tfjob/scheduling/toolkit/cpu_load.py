@@ -169,13 +169,12 @@ class CpuLoad:
         return max(self._usable.values(), default=0)
 
     def _unhindered(self) -> bool:
-        """Whether the heaviest replicas of some job are on nodes alone that are not crowded."""
-        crowded = set(self.crowded())
+        """Whether the heaviest replicas of some job are on nodes alone of which clearly not all is used."""
+        calm = {name for name in self.there if self._used.get(name, 0) <= CALM * self._usable.get(name, 0)}
         return any(
-            load.heaviest and crowded.isdisjoint(load.job.placement[load.heaviest])
-            for name, keys in self.there.items()
-            if name not in crowded
-            for load in (self.jobs[key] for key in keys)
+            load.heaviest and calm.issuperset(load.job.placement[load.heaviest])
+            for name in calm
+            for load in (self.jobs[key] for key in self.there[name])
         )
 
     def left_cpu_s(self, now: float) -> dict[str, float]:

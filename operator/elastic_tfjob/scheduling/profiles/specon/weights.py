@@ -66,8 +66,12 @@ class Weights:
             lent_m = {key: load.jobs[key].lent_m for key in jobs}
             guests = {key for key in jobs if _works_elsewhere(load.jobs[key], name)}
             keys: list[str] = []
-            for chosen in (guests, critical - guests, jobs.keys() - critical - guests):
-                keys += _in_order([key for key in jobs if key in chosen], ends, needs_s, lent_m)
+            if all(lent_m.values()) and not all(job.cpu_settled for job in jobs.values()):
+                # What they use is still what they used with other weights, and says nothing of another order.
+                keys = sorted(jobs, key=lambda key: (key not in guests, -lent_m[key], key))
+            else:
+                for chosen in (guests, critical - guests, jobs.keys() - critical - guests):
+                    keys += _in_order([key for key in jobs if key in chosen], ends, needs_s, lent_m)
             self._share(round_, name, [load.jobs[key] for key in keys], guests, held)
             for rank, key in enumerate(keys, 1):
                 facts: dict[str, Fact] = {"rank": rank, "of": len(keys), "node": name}
