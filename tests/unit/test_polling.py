@@ -218,6 +218,34 @@ async def test_cpu_use_is_a_mean_over_the_window(world: tuple[World, Reports]) -
     assert reports.of_job(KEY)[chief.name].mean_cores is None
 
 
+async def test_what_replicas_use_for_the_start_is_not_what_steps_cost(world: tuple[World, Reports]) -> None:
+    """They do not know of steps: their means begin anew with the chief's first one."""
+    seen, reports = world
+    seen.polling = StatusPolling(interval_s=0.05, max_requests_per_s=1000)
+    chief, worker = seen.add("chief", 0), seen.add("worker", 0)
+    none = {**FULL, "generation": 0, "step": None, "first_step_at": None}
+
+    def says(name: str, at: float, usage_s: float, **more: object) -> None:
+        cpu = {**FULL["cpu"], "usage_s": usage_s}
+        seen.answers[name] = json.dumps({**none, "at": FULL["at"] + at, "cpu": cpu, **more})
+
+    async def known(name: str, at: float) -> None:
+        await until(lambda: name in reports.of_job(KEY) and reports.of_job(KEY)[name].at >= FULL["at"] + at)
+
+    for at in (0.0, 20.0):
+        says(worker.name, at, at)
+        says(chief.name, at, at)
+        reports.pods_changed(KEY)
+        await known(worker.name, at)
+    assert reports.of_job(KEY)[worker.name].mean_cores == pytest.approx(1.0)
+    says(chief.name, 21.0, 20.5, first_step_at=FULL["at"] + 21, step=1)
+    await known(chief.name, 21.0)
+    await until(lambda: reports.of_job(KEY)[worker.name].mean_cores is None)
+    says(worker.name, 41.0, 22.0)
+    await known(worker.name, 41.0)
+    assert reports.of_job(KEY)[worker.name].mean_cores == pytest.approx(2.0 / 21.0)
+
+
 async def test_what_a_step_costs_is_of_minutes_not_of_the_last_half_one(world: tuple[World, Reports]) -> None:
     """A pod that ran at half of its speed for the last minute, and as it does for three before."""
     seen, reports = world

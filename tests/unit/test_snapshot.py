@@ -268,6 +268,9 @@ def test_between_two_targets(phase: str) -> None:
     found = look(elastic_job(target=target(1, 1), state=now), (*PODS, bound("worker", 1), bound("worker", 2, "n2")))
     assert found.job is not None
     assert (found.job.phase, found.job.counts) == ("rescaling", {"PS": 1, "Worker": 1})
+    told = Report(at=1.0, received_at=NOW.timestamp(), cpu=CpuUse(use_cores=0.25))
+    reports = {"j-ps-0": told, "j-worker-0": told}
+    assert described(elastic_job(target=target(1, 1), state=now), PODS, reports=reports).cpu_use == {}
     each = Resources(1000, pods=1)
     assert found.others == {"n1": each, "n2": each}  # what it has not given up yet
 

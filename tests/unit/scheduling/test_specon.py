@@ -172,6 +172,13 @@ class TestWeights:
     def test_where_nobody_is_slowed_down_nothing_changes(self) -> None:
         assert decide([job("a", "n0"), job("b", "n0")]).changes == {}
 
+    def test_weights_stay_while_it_is_not_known_what_one_of_the_jobs_uses(self) -> None:
+        """As while it moves away: that the others use two thirds of the node does not mean that it is theirs."""
+        jobs = [job(f"n0-{k}", "n0", left, 4 / 3) for k, left in enumerate((900, 100))]
+        held = cpu(decide([*jobs, job("n0-2", "n0", 500, 4 / 3)], 1, moves=0))
+        later = [replace(each, cpu={WORKER: (held[each.spec.key],)}) for each in jobs]
+        assert decide([*later, job("n0-2", "n0", 500, uses=0)], 1, moves=0).changes.keys() <= {"n0-2"}
+
     def test_a_node_is_full_though_its_jobs_do_not_use_all_of_it(self) -> None:
         """Kubelet, exporters and the kernel's throttling keep a tenth: three jobs that fought for half a core on a kind
         node used 0.44 of it together."""
@@ -244,6 +251,15 @@ class TestMoves:
         there = [job("n1-0", "n1", 8000, 2.0), job("n1-1", "n1", 40000, 0.2)]
         assert moved(decide([*crowd(2000, 2000, 2000), *there], profile=profile)) == {}
         assert len(moved(decide([*crowd(2000, 2000, 2000), there[0]], profile=profile))) == 1
+
+    def test_beside_a_single_job_that_fills_its_node(self, profile: str) -> None:
+        """Else it would have a node, and three another one. Not beside two jobs, nor back."""
+        crowded = crowd(2000, 2000, 2000)
+        beside = decide([*crowded, job("n1-0", "n1", 500, 4.0)], profile=profile)
+        assert len(moved(beside)) == 1
+        assert moved(decide([*crowded, *(job(f"n1-{k}", "n1", 250, 2.0) for k in range(2))], profile=profile)) == {}
+        after = [*crowd(2000, 2000), job("n0-2", "n1", 1000, 2.0, migrations=1), job("n1-0", "n1", 250, 2.0)]
+        assert moved(decide(after, profile=profile)) == {}
 
     def test_not_between_two_crowded_nodes(self, profile: str) -> None:
         both = [*crowd(900, 2000, 500), *crowd(800, 300, on="n1")]

@@ -8,11 +8,10 @@ import asyncio
 import contextlib
 import heapq
 import ipaddress
-import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import aiohttp
@@ -24,10 +23,11 @@ from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.client import ApiClient, read_whole
 from elastic_tfjob.controller.kube.errors import ApiError
 from elastic_tfjob.controller.kube.fair import FairQueue
+from elastic_tfjob.controller.kube.means import Means
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, trace, unending
 from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.reports import WINDOW_S, Report
+from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.settings import StatusPolling
 
 __all__ = ["Reports", "ask_directly", "ask_through_proxy", "open_session"]
@@ -46,10 +46,6 @@ _PROXY_TIMEOUT_S: Final = 5.0
 # Questions in flight; those of one namespace are at most half of them, those of one job so many.
 _IN_FLIGHT: Final = 64
 _OF_JOB: Final = 16
-# A mean over less than this says nothing.
-_LEAST_WINDOW_S: Final = 4.0
-# What a step costs is nearly the same all the time, while what is measured of it in half a minute is not.
-_LATELY_S: Final = 120.0
 
 Ask = Callable[[Pod], Awaitable[bytes]]
 """Gets a pod's `/status`. May raise anything; ApiError, aiohttp.ClientError, TimeoutError and OSError are usual."""
@@ -89,38 +85,11 @@ def ask_through_proxy(api: ApiClient, port: int) -> Ask:
     return ask
 
 
-class _Lately:
-    """CPU seconds and steps of a pod, what is long ago counting ever less: by 1/e after _LATELY_S."""
-
-    __slots__ = ("cpu_s", "last", "seconds", "steps")
-
-    def __init__(self) -> None:
-        self.last: tuple[float, float, int] | None = None
-        self.seconds = self.cpu_s = self.steps = 0.0
-
-    def take(self, at: float, usage_s: float, step: int) -> None:
-        """The pod's clock, its CPU time and its step, none of which goes back but the step."""
-        if self.last is not None:
-            seconds = at - self.last[0]
-            kept = math.exp(-seconds / _LATELY_S)
-            self.seconds = kept * self.seconds + seconds
-            self.cpu_s = kept * self.cpu_s + usage_s - self.last[1]
-            self.steps = kept * self.steps + max(0, step - self.last[2])
-        self.last = at, usage_s, step
-
-    @property
-    def means(self) -> tuple[float | None, float | None]:
-        """Cores and steps per second; None before there is enough to say."""
-        if self.seconds < _LEAST_WINDOW_S:
-            return None, None
-        return self.cpu_s / self.seconds, self.steps / self.seconds
-
-
 class _Source:
     """A pod that is asked. `due` is on the event loop's clock; None: it is not to be asked now. `asked`: it waits for
     its question or for the answer. `silent`: nothing at all came back last time."""
 
-    __slots__ = ("asked", "chief", "due", "failures", "lately", "pod", "report", "silent", "used")
+    __slots__ = ("asked", "chief", "due", "failures", "means", "pod", "report", "silent")
 
     def __init__(self, pod: Pod) -> None:
         self.pod = pod
@@ -130,40 +99,12 @@ class _Source:
         self.failures = 0
         self.silent = False
         self.report: Report | None = None
-        self.used: list[tuple[float, float]] = []
-        self.lately = _Lately()
+        self.means = Means()
 
-    def take(self, report: Report) -> None:
-        """Keep a new report with its means: of CPU use over a window that follows a change of what the pod may use, and
-        of CPU use and steps over minutes in which they go together, for what a step costs."""
-        if self.report is not None and _runs(self.report) != _runs(report):
-            self.used.clear()
-            self.lately = _Lately()
-        usage_s, at = report.cpu.usage_s, report.cpu.at or report.at
-        if usage_s is not None:
-            used = self.used
-            if used and (at < used[-1][0] or usage_s < used[-1][1]):  # another clock, or another process
-                used.clear()
-                self.lately = _Lately()
-            if not used or at > used[-1][0]:
-                used.append((at, usage_s))
-                self.lately.take(at, usage_s, report.step or 0)
-            old = 0
-            while len(used) > old + 2 and used[old + 1][0] <= at - WINDOW_S:
-                old += 1
-            del used[:old]
-            span_s = at - used[0][0]
-            cores = (usage_s - used[0][1]) / span_s if span_s >= _LEAST_WINDOW_S else None
-            mean_cores, rate = self.lately.means
-            report = replace(
-                report, cpu=replace(report.cpu, use_cores=cores), mean_cores=mean_cores, mean_steps_per_s=rate
-            )
-        self.report = report
-
-
-def _runs(report: Report) -> tuple[object, ...]:
-    """What CPU use depends on: while it stays the same, a mean makes sense."""
-    return report.generation, report.first_step_at, report.cpu.limit_cores
+    def take(self, report: Report) -> bool:
+        """Keep a new report with its means; whether the program has just made its first step."""
+        before, self.report = self.report, self.means.take(report)
+        return report.first_step_at is not None and (before is None or before.first_step_at != report.first_step_at)
 
 
 @dataclass(slots=True)
@@ -355,7 +296,11 @@ class Reports:
         where = {"pod": source.pod.name, "namespace": source.pod.namespace}
         silent = False
         try:
-            source.take(Report.parse(await self._ask(source.pod), time.time()))
+            begins = source.take(Report.parse(await self._ask(source.pod), time.time()))
+            if begins and source.chief:  # what the others used until then was for the start
+                for other in self._sources.get(key, {}).values():
+                    if other is not source:
+                        other.means.clear()
         except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
             result, silent = "failed", isinstance(error, TimeoutError) or "TimeoutError" in str(error)
             log.debug("no answer", **where, error=excerpt(error))

@@ -229,7 +229,7 @@ def _core_job(spec: core.JobSpec, look: _Look, promise: Promises, phase: core.Ph
         rescaled_s=last_rescale(state),
         speed=speed(look.terms, state, report, promise.size, promise.cpu),
         cpu=promise.cpu,
-        cpu_use=cpu_use(promise.pods, look.reports, promise.cpu, promise.requests),
+        cpu_use=cpu_use(promise.pods, look.reports, promise.cpu, promise.requests) if phase == "running" else {},
         step_cpu_s=step_cpu_s(promise.pods, look.reports, report) if phase == "running" else 0.0,
         cpu_settled=look.now_s - look.weighed_since_s(promise) >= WINDOW_S or _limited(promise.pods.values()),
         loss=_loss(look.before, record, report),

@@ -20,7 +20,8 @@ class Balance:
     """One replica at a time goes from a crowded node to the node with the most idle CPU, the job with the most left
     first, if what it has left there is `times` what a move costs (`move_s`), and the move saves as much; and only if it
     would end earlier there also when those that are there share that node evenly with it: what is idle may be so for a
-    moment, as while a job changes.
+    moment, as while a job changes. A node that a single job fills takes another one, too, if by even shares the move
+    saves that much: one job would hold a whole node, while three share the next.
 
     A job is moved at most `moves` times. A node gets one replica a round, and the next only when it is known what that
     uses. How much CPU a replica could use is not known: as much as the one that uses most does.
@@ -42,7 +43,8 @@ class Balance:
             name
             for name in round_.nodes
             if load.known(name)
-            and load.idle_m(name) >= self.idle * load.usable_m(name) > 0
+            and load.usable_m(name) > 0
+            and (self._idle(load, name) or len(load.there[name]) == 1)
             and all(load.jobs[key].job.observed_s <= now for key in load.there.get(name, ()))
         ]
         targets.sort(key=lambda name: (-load.idle_m(name), name))
@@ -53,18 +55,22 @@ class Balance:
         most_m = load.can_use_m()
         for target in targets:
             can_m = min(load.idle_m(target), most_m)
+            idle = self._idle(load, target)
             choices = [
-                (-left[key], key, name, part)
+                (-left[key], key, name, _part_cpu_s(load.jobs[key], left[key], name))
                 for name in crowded
+                if name != target
                 for key in load.there[name]
-                if key not in moved
-                and self._may_move(load.jobs[key].job, round_)
-                and max(load.jobs[key].replica_m.values(), default=0) * WORTHWHILE <= can_m
-                and self._pays(part := _part_cpu_s(load.jobs[key], left[key], name), can_m, queues[name])
+                if key not in moved and self._may_move(load.jobs[key].job, round_)
             ]
             for _, key, name, part in sorted(choices):
                 here_s, there_s = (_shared_s(load, work[each], key, part, each) for each in (name, target))
-                if there_s + self.move_s > here_s:
+                uses_m = max(load.jobs[key].replica_m.values(), default=0)
+                if idle and uses_m * WORTHWHILE <= can_m and self._pays(part, can_m, queues[name]):
+                    saves_s = self.move_s
+                else:
+                    saves_s = (1 + self.times) * self.move_s
+                if there_s + saves_s > here_s:
                     continue
                 if self._move(round_, round_.job(key), name, target, load.jobs[key]):
                     moved.add(key)
@@ -72,6 +78,9 @@ class Balance:
                     work[name][key] -= part
                     work[target][key] = work[target].get(key, 0.0) + part
                     break
+
+    def _idle(self, load: CpuLoad, name: str) -> bool:
+        return load.idle_m(name) >= self.idle * load.usable_m(name)
 
     def _may_move(self, job: Job, round_: Round) -> bool:
         if job.migrations >= self.moves or not job.spec.movable or job.phase != "running":

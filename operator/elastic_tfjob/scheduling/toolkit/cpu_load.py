@@ -153,8 +153,10 @@ class CpuLoad:
         return self._crowded
 
     def _full(self, name: str) -> bool:
-        used, usable = self._used.get(name, 0), self._usable.get(name)
-        least = CALM if self._lent.get(name) else CROWDED
+        used, usable, lent = self._used.get(name, 0), self._usable.get(name), self._lent.get(name)
+        if lent and not self.known(name):  # as while one of its jobs moves: nothing says that the others are alone now
+            return True
+        least = CALM if lent else CROWDED
         return used > 0 and usable is not None and used >= least * usable
 
     @property
