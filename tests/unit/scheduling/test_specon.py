@@ -172,6 +172,24 @@ class TestWeights:
     def test_where_nobody_is_slowed_down_nothing_changes(self) -> None:
         assert decide([job("a", "n0"), job("b", "n0")]).changes == {}
 
+    def test_jobs_on_two_nodes_keep_all_that_they_hold_until_it_has_shown_what_it_does(self) -> None:
+        """Whatever they seem to use meanwhile; what a job holds on one node says nothing of its place on another."""
+        apart = [
+            replace(on_servers(key, "n0", left, Worker=1.9, PS=0.1), placement={PS: (ps,), WORKER: (worker,)})
+            for key, left, ps, worker in (("a", 900, "n0", "n1"), ("b", 500, "n1", "n1"), ("c", 700, "n1", "n0"))
+        ]
+        jobs = {job.spec.key: job for job in (*apart, on_servers("d", "n0", 300, Worker=1.9, PS=0.1))}
+        first = decide(list(jobs.values()), moves=0).changes
+        assert first.keys() == jobs.keys()
+        for use in (0.3, 0.9):
+            after = [
+                replace(
+                    job, cpu=first[key].cpu, cpu_settled=key not in {"b", "d"}, cpu_use={WORKER: use, PS: 1.0 - use}
+                )
+                for key, job in jobs.items()
+            ]
+            assert decide(after, moves=0).changes == {}
+
     def test_weights_stay_while_it_is_not_known_what_one_of_the_jobs_uses(self) -> None:
         """As while it moves away: that the others use two thirds of the node does not mean that it is theirs."""
         jobs = [job(f"n0-{k}", "n0", left, 4 / 3) for k, left in enumerate((900, 100))]

@@ -28,8 +28,8 @@ class JobLoad:
     """`replica_m`: millicores that one replica uses, by type; empty where that is not known. `nodes`: millicores that
     it uses by node. `step_cpu_s`: CPU seconds of a step, 0 where that is not known. `heaviest`: the type whose replicas
     use most; what others leave, as a PS that waits for workers does, says nothing of what a job could use. `spare`:
-    whether those use clearly less than they hold, and so all that they can. `lent_m`: millicores of its largest replica
-    where CPU is lent to it."""
+    whether those use clearly less than they hold, and so all that they can. `lent`: millicores that
+    its replicas hold beyond what they request, by node."""
 
     job: Job
     replica_m: Mapping[str, int]
@@ -37,7 +37,7 @@ class JobLoad:
     step_cpu_s: float
     heaviest: str
     spare: bool
-    lent_m: int
+    lent: Mapping[str, int]
 
     @property
     def used_m(self) -> int:
@@ -77,7 +77,9 @@ class CpuLoad:
         self._silent: dict[str, int] = {}
         """Jobs on a node whose use is not known."""
         self._lent: dict[str, int] = {}
-        """Jobs on a node that hold more CPU than they request."""
+        """Jobs on a node that hold more CPU there than they request."""
+        self._unsettled: dict[str, int] = {}
+        """Jobs on a node that may use what they use because of weights that they had before."""
         self._holders: set[str] = set()
         self._spare = 0
         """Jobs whose heaviest replicas use less than they hold."""
@@ -126,10 +128,16 @@ class CpuLoad:
                 self._used[name] = self._used.get(name, 0) + sign * load.nodes[name]
             else:
                 self._silent[name] = self._silent.get(name, 0) + sign
-            if job.cpu:
+            if load.lent.get(name):
                 self._lent[name] = self._lent.get(name, 0) + sign
+            if not job.cpu_settled:
+                self._unsettled[name] = self._unsettled.get(name, 0) + sign
 
     # ---- looking
+
+    def settled(self, name: str) -> bool:
+        """Whether all jobs of a node use what they use because of the weights that they have."""
+        return not self._unsettled.get(name)
 
     def known(self, name: str) -> bool:
         """Whether all jobs of a node have said what they use."""
@@ -154,7 +162,8 @@ class CpuLoad:
 
     def _full(self, name: str) -> bool:
         used, usable, lent = self._used.get(name, 0), self._usable.get(name), self._lent.get(name)
-        if lent and not self.known(name):  # as while one of its jobs moves: nothing says that the others are alone now
+        if lent and (self._unsettled.get(name) or not self.known(name)):
+            # What is used is of other weights, or of one job less: it says nothing yet of whether they are needed.
             return True
         least = CALM if lent else CROWDED
         return used > 0 and usable is not None and used >= least * usable
@@ -193,11 +202,20 @@ def cpu_load_view(snapshot: Snapshot) -> CpuLoad:
     return CpuLoad(snapshot.jobs.values(), snapshot.nodes)
 
 
+def _lent(job: Job) -> dict[str, int]:
+    lent: dict[str, int] = {}
+    for type_, millicores in job.cpu.items():
+        request = job.spec.requested_cpu(type_)
+        for name, each in zip(job.placement.get(type_, ()), millicores, strict=False):
+            lent[name] = lent.get(name, 0) + each - request
+    return lent
+
+
 def _load(job: Job) -> JobLoad:
-    lent_m = max((max(millicores) for millicores in job.cpu.values()), default=0)
+    lent = _lent(job)
     types = [t for t, names in job.placement.items() if names]
     if not types or any(t not in job.cpu_use for t in types):
-        return JobLoad(job, {}, {}, 0.0, "", False, lent_m)
+        return JobLoad(job, {}, {}, 0.0, "", False, lent)
     held = {t: job.held_cpu(t) for t in types}
     replica = {t: round(job.cpu_use[t] * held[t] / len(job.placement[t])) for t in types}
     heaviest = max(types, key=lambda t: replica[t])
@@ -208,4 +226,4 @@ def _load(job: Job) -> JobLoad:
             nodes[name] = nodes.get(name, 0) + replica[t]
     rate = job.steps_per_s
     step_cpu_s = job.step_cpu_s or (sum(nodes.values()) / 1000 / rate if rate > 0 else 0.0)
-    return JobLoad(job, replica, nodes, step_cpu_s, heaviest, spare, lent_m)
+    return JobLoad(job, replica, nodes, step_cpu_s, heaviest, spare, lent)

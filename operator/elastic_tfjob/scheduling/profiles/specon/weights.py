@@ -63,16 +63,16 @@ class Weights:
                 key: 1000 * left[key] / usable_m * (moved if job.migrations else own) for key, job in jobs.items()
             }
             ends = {key: job.since_s + needs_s[key] for key, job in jobs.items()}
-            lent_m = {key: load.jobs[key].lent_m for key in jobs}
+            lent_m = {key: load.jobs[key].lent.get(name, 0) for key in jobs}
             guests = {key for key in jobs if _works_elsewhere(load.jobs[key], name)}
             keys: list[str] = []
-            if all(lent_m.values()) and not all(job.cpu_settled for job in jobs.values()):
-                # What they use is still what they used with other weights, and says nothing of another order.
-                keys = sorted(jobs, key=lambda key: (key not in guests, -lent_m[key], key))
-            else:
-                for chosen in (guests, critical - guests, jobs.keys() - critical - guests):
-                    keys += _in_order([key for key in jobs if key in chosen], ends, needs_s, lent_m)
-            self._share(round_, name, [load.jobs[key] for key in keys], guests, held)
+            # What they use is still of other weights, and says nothing of whether these are right.
+            keeps = all(lent_m.values()) and not load.settled(name)
+            for chosen in (guests, critical - guests, jobs.keys() - critical - guests):
+                keys += _in_order([key for key in jobs if key in chosen], ends, needs_s, lent_m)
+            if keeps:
+                keys.sort(key=lambda key: -lent_m[key])
+            self._share(round_, name, [load.jobs[key] for key in keys], guests, held, keeps=keeps)
             for rank, key in enumerate(keys, 1):
                 facts: dict[str, Fact] = {"rank": rank, "of": len(keys), "node": name}
                 if key in guests:
@@ -87,11 +87,18 @@ class Weights:
                 round_.grant(job, cpu, places[key])
 
     def _share(
-        self, round_: Round, name: str, loads: list[JobLoad], guests: Set[str], held: dict[str, dict[str, list[int]]]
+        self,
+        round_: Round,
+        name: str,
+        loads: list[JobLoad],
+        guests: Set[str],
+        held: dict[str, dict[str, list[int]]],
+        *,
+        keeps: bool,
     ) -> None:
         """Share what is free of the node among the jobs there, in order; `guests` among them get GUEST of an equal
         share. Within a job by what its replicas use, so that what the first gets is not the weight of a chief or
-        PS that has little to do."""
+        PS that has little to do. `keeps`: they keep what they have, if it is still there."""
         room, settings = round_.room, self.settings
         i = room.index.get(name)
         if i is None:
@@ -108,18 +115,19 @@ class Weights:
         if rest <= 0:
             return
         taken = 0
-        for (load, replicas), request, floor in zip(there, requests, floors, strict=True):
+        now = [[_holds(load.job, type_, k, own) - own for type_, k, own in replicas] for load, replicas in there]
+        keeps = keeps and sum(map(sum, now)) <= free
+        for (load, replicas), request, floor, before in zip(there, requests, floors, now, strict=True):
             job = load.job
             part = rest * settings.ahead
             if job.spec.key in guests:
                 part = min(part, max(0.0, GUEST * equal - request - floor))
             more = _split(floor + _rounded(part), [load.replica_m.get(t, 0) for t, _, _ in replicas])
-            before = [_holds(job, type_, k, own) - own for type_, k, own in replicas]
             near = all(
                 abs(a - b) <= KEEP * (sum(before) + request)
                 for a, b in zip((*more, sum(more)), (*before, sum(before)), strict=True)
             )
-            if near and floor <= sum(before) <= floor + rest:
+            if keeps or (near and floor <= sum(before) <= floor + rest):
                 more = before
             rest -= sum(more) - floor
             taken += sum(more)
