@@ -190,6 +190,14 @@ class TestWeights:
             ]
             assert decide(after, moves=0).changes == {}
 
+    def test_weights_stay_while_a_job_moves_away(self) -> None:
+        jobs = [job(f"n0-{k}", "n0", left, 4 / 3) for k, left in enumerate((900, 100, 500))]
+        held = cpu(decide(jobs, 1, moves=0))
+        stay = [replace(job, cpu={WORKER: (held[job.spec.key],)}) for job in jobs[:2]]
+        seem = [replace(job, cpu_use={WORKER: use}) for job, use in zip(stay, (0.1, 9.0), strict=True)]
+        moves = replace(jobs[2], phase="rescaling", cpu_use={})
+        assert decide([*seem, moves], 1, moves=0).changes == {}
+
     def test_weights_stay_while_it_is_not_known_what_one_of_the_jobs_uses(self) -> None:
         """As while it moves away: that the others use two thirds of the node does not mean that it is theirs."""
         jobs = [job(f"n0-{k}", "n0", left, 4 / 3) for k, left in enumerate((900, 100))]

@@ -66,8 +66,9 @@ class Weights:
             lent_m = {key: load.jobs[key].lent.get(name, 0) for key in jobs}
             guests = {key for key in jobs if _works_elsewhere(load.jobs[key], name)}
             keys: list[str] = []
-            # What they use is still of other weights, and says nothing of whether these are right.
-            keeps = all(lent_m.values()) and not load.settled(name)
+            # What they use is still of other weights, or of one more job: it says nothing of whether these are right.
+            running = [key for key, job in jobs.items() if job.phase == "running"]
+            keeps = all(lent_m[key] for key in running) and not (load.settled(name) and load.known(name))
             for chosen in (guests, critical - guests, jobs.keys() - critical - guests):
                 keys += _in_order([key for key in jobs if key in chosen], ends, needs_s, lent_m)
             if keeps:
