@@ -113,7 +113,7 @@ def stories() -> Iterator[core.Snapshot]:
     )
     nodes = {"n1": node("n1"), "n2": node("n2", taints=[{"key": "t", "effect": "NoSchedule"}])}
     lent = loaned()
-    unlimited = tuple(replace(each, cpu=(0, 1000)) for each in PODS)
+    unlimited = tuple(replace(each, cpu=(1000, 0)) for each in PODS)
     lighter = replace(rich, annotations={**rich.annotations, PREFIX + "target": json.dumps(target(1))})
     before = scheduled_job(lighter, unlimited, nodes=nodes, now=NOW)
     reports = {"j-worker-0": told, "j-ps-0": replace(told, generation=0)}

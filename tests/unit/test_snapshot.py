@@ -316,7 +316,7 @@ def test_cpu_use_while_a_pod_does_not_hold_yet_what_it_is_promised(limit: int, u
     """Twice as much is promised. By its weight (no limit) it uses what it used; up to a limit, as much as it may."""
     told = Report(at=1.0, generation=0, received_at=NOW.timestamp(), cpu=CpuUse(use_cores=0.25))
     raised = elastic_job(target=target(cpu={"Worker": [2000]}), state=state())
-    worker = replace(PODS[1], cpu=(limit, 1000))
+    worker = replace(PODS[1], cpu=(1000, limit))
     found = described(raised, (PODS[0], worker), reports={"j-worker-0": told})
     assert found.cpu == {"Worker": (2000,)}
     assert found.cpu_use["Worker"] * found.held_cpu("Worker") == used_m
@@ -339,7 +339,7 @@ def test_what_a_step_costs_is_of_one_window() -> None:
 @pytest.mark.parametrize(("limit", "settled"), [(0, False), (1000, True)])
 def test_cpu_use_is_settled_when_the_same_weight_was_promised_for_a_whole_window(limit: int, settled: bool) -> None:
     """With a limit it is at once: what is used is measured anew then."""
-    pods = tuple(replace(each, cpu=(limit, 1000)) for each in PODS)
+    pods = tuple(replace(each, cpu=(1000, limit)) for each in PODS)
 
     def after(seconds: float, cpu: int, before: ScheduledJob | None) -> ScheduledJob:
         seen = elastic_job(target=target(cpu={"Worker": [cpu]}), state=state())
