@@ -15,13 +15,17 @@ WORTHWHILE = 1.25
 """A move that makes the replica faster by less than this is none."""
 
 
+ALIKE = 1.1
+"""A job that has its node alone, and more left than this times what another one has, keeps it alone: it would lose."""
+
+
 @dataclass(frozen=True, slots=True)
 class Balance:
     """One replica at a time goes from a crowded node to the node with the most idle CPU, the job with the most left
     first, if what it has left there is `times` what a move costs (`move_s`), and the move saves as much; and only if it
     would end earlier there also when those that are there share that node evenly with it: what is idle may be so for a
-    moment, as while a job changes. A node that a single job fills takes another one, too, if by even shares the move
-    saves that much: one job would hold a whole node, while three share the next.
+    moment, as while a job changes. A node that a single job fills takes one that has about as much left or more, if by
+    even shares the move saves that much: one job would hold a whole node, while three share the next.
 
     A job is moved at most `moves` times. A node gets one replica a round, and the next only when it is known what that
     uses. How much CPU a replica could use is not known: as much as the one that uses most does.
@@ -68,8 +72,10 @@ class Balance:
                 uses_m = max(load.jobs[key].replica_m.values(), default=0)
                 if idle and uses_m * WORTHWHILE <= can_m and self._pays(part, can_m, queues[name]):
                     saves_s = self.move_s
-                else:
+                elif len(load.there.get(target, ())) == 1 and fsum(work[target].values()) <= ALIKE * part:
                     saves_s = (1 + self.times) * self.move_s
+                else:
+                    continue
                 if there_s + saves_s > here_s:
                     continue
                 if self._move(round_, round_.job(key), name, target, load.jobs[key]):
