@@ -87,13 +87,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def now() -> float:
-    """The loop's clock."""
-    return asyncio.get_running_loop().time()
+    """The loop's clock; the real one in a thread that has none, such as one that a test before has left."""
+    loop = asyncio._get_running_loop()
+    return real_time.monotonic() if loop is None else loop.time()
 
 
 def wall() -> float:
-    """Unix time of the world."""
-    return EPOCH_S + asyncio.get_running_loop().time() - _BEGIN_S
+    """Unix time of the world; the real one in a thread that has no loop."""
+    loop = asyncio._get_running_loop()
+    return real_time.time() if loop is None else EPOCH_S + loop.time() - _BEGIN_S
 
 
 def format_now() -> str:
