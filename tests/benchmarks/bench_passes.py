@@ -26,6 +26,7 @@ from elastic_tfjob.controller.objects.command import abridged
 from elastic_tfjob.controller.objects.dependents import Service
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.quantities import CpuAsked
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.settings import Configuration, StatusPolling
 from elastic_tfjob.controller.objects.size import Counts
@@ -66,7 +67,7 @@ def observe(workers: int, generation: int | None, coming: int = 0) -> tuple[Job,
     pods = tuple(
         replace(
             pod(name, index),
-            cpu=(110, 0),
+            cpu=CpuAsked(110, 0),
             requests=Resources(110, pods=1),
             node=node,
             exporter=True,

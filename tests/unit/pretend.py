@@ -28,7 +28,7 @@ from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.dependents import Budget
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import Pod, Trouble
-from elastic_tfjob.controller.objects.quantities import cpu_of
+from elastic_tfjob.controller.objects.quantities import CpuAsked, cpu_of
 from elastic_tfjob.controller.objects.reports import Checkpoint, CpuUse, MemoryUse, Prepared, Report, Saved, Switch
 from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.status import format_time
@@ -350,7 +350,7 @@ class Cluster:
                     self.dropped, self._passed_over[name] = None, command
             case ResizePod(name, _, request, limit):
                 self.resized.append(write)
-                self.pods[name] = replace(self.pods[name], cpu=(request, limit or self.pods[name].cpu[1]))
+                self.pods[name] = replace(self.pods[name], cpu=CpuAsked(request, limit or self.pods[name].cpu.limit))
 
     def _create(self, body: dict[str, Any]) -> None:
         metadata = body["metadata"]

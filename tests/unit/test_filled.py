@@ -12,6 +12,7 @@ import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.objects.cluster import Node as LiveNode
+from elastic_tfjob.controller.objects.quantities import CpuAsked
 from elastic_tfjob.controller.objects.reports import CpuUse, Report
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record
 from elastic_tfjob.controller.schedule.lending import Cluster as Pools
@@ -113,7 +114,7 @@ def stories() -> Iterator[core.Snapshot]:
     )
     nodes = {"n1": node("n1"), "n2": node("n2", taints=[{"key": "t", "effect": "NoSchedule"}])}
     lent = loaned()
-    unlimited = tuple(replace(each, cpu=(1000, 0)) for each in PODS)
+    unlimited = tuple(replace(each, cpu=CpuAsked(1000, 0)) for each in PODS)
     lighter = replace(rich, annotations={**rich.annotations, PREFIX + "target": json.dumps(target(1))})
     before = scheduled_job(lighter, unlimited, nodes=nodes, now=NOW)
     reports = {"j-worker-0": told, "j-ps-0": replace(told, generation=0)}

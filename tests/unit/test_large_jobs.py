@@ -19,6 +19,7 @@ from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGE
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND, Command, abridged
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.quantities import CpuAsked
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.state import Next, State
 from elastic_tfjob.controller.objects.status import format_time
@@ -56,7 +57,9 @@ def rescaled() -> tuple[Job, tuple[Pod, ...]]:
     found = job(
         {name: replicas(count, containers=[container]) for name, count in COUNTS.items()}, annotations=annotations
     )
-    return found, tuple(replace(pod(name, i), cpu=(100, 0)) for name, count in COUNTS.items() for i in range(count))
+    return found, tuple(
+        replace(pod(name, i), cpu=CpuAsked(100, 0)) for name, count in COUNTS.items() for i in range(count)
+    )
 
 
 def told(decision: Decision) -> dict[str, str]:

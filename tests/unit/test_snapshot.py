@@ -13,6 +13,7 @@ from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.quantities import CpuAsked
 from elastic_tfjob.controller.objects.reports import CpuUse, Report
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record
 from elastic_tfjob.controller.objects.status import format_time
@@ -87,7 +88,7 @@ def state(generation: int = 0, workers: int = 1, phase: str = "Stable", **fields
 
 
 def bound(kind: str, index: int, name: str = "n1", cpu: int = 1000, **fields: Any) -> Pod:
-    return replace(pod(kind, index), node=name, requests=Resources(cpu, pods=1), cpu=(cpu, 0), **fields)
+    return replace(pod(kind, index), node=name, requests=Resources(cpu, pods=1), cpu=CpuAsked(cpu, 0), **fields)
 
 
 PODS = (bound("ps", 0), bound("worker", 0))
@@ -316,7 +317,7 @@ def test_cpu_use_while_a_pod_does_not_hold_yet_what_it_is_promised(limit: int, u
     """Twice as much is promised. By its weight (no limit) it uses what it used; up to a limit, as much as it may."""
     told = Report(at=1.0, generation=0, received_at=NOW.timestamp(), cpu=CpuUse(use_cores=0.25))
     raised = elastic_job(target=target(cpu={"Worker": [2000]}), state=state())
-    worker = replace(PODS[1], cpu=(1000, limit))
+    worker = replace(PODS[1], cpu=CpuAsked(1000, limit))
     found = described(raised, (PODS[0], worker), reports={"j-worker-0": told})
     assert found.cpu == {"Worker": (2000,)}
     assert found.cpu_use["Worker"] * found.held_cpu("Worker") == used_m
@@ -339,7 +340,7 @@ def test_what_a_step_costs_is_of_one_window() -> None:
 @pytest.mark.parametrize(("limit", "settled"), [(0, False), (1000, True)])
 def test_cpu_use_is_settled_when_the_same_weight_was_promised_for_a_whole_window(limit: int, settled: bool) -> None:
     """With a limit it is at once: what is used is measured anew then."""
-    pods = tuple(replace(each, cpu=(1000, limit)) for each in PODS)
+    pods = tuple(replace(each, cpu=CpuAsked(1000, limit)) for each in PODS)
 
     def after(seconds: float, cpu: int, before: ScheduledJob | None) -> ScheduledJob:
         seen = elastic_job(target=target(cpu={"Worker": [cpu]}), state=state())

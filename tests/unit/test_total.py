@@ -15,6 +15,7 @@ from elastic_tfjob.controller.objects.command import STOP_COMMAND
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.quantities import CpuAsked
 from elastic_tfjob.controller.objects.reports import Report
 from unit.build import NOW, UID, condition, job, pod, pod_group, services
 from unit.pretend import COMMAND
@@ -157,7 +158,7 @@ def pods(draw: st.DrawFn) -> Pod:
         found,
         index=draw(st.sampled_from([found.index, None, 10**9])),
         command=draw(st.sampled_from(["", STOP_COMMAND, "nonsense"])),
-        cpu=draw(st.sampled_from([(0, 0), (100, 100), (300, 0)])),
+        cpu=draw(st.sampled_from([CpuAsked(0, 0), CpuAsked(100, 100), CpuAsked(300, 0)])),
         pinned=draw(st.sampled_from(["", "a"])),
         running_since=draw(TIMES),
     )

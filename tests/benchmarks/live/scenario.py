@@ -42,6 +42,7 @@ BATCH: Final = 2048
 """Images a step: so many that a step is work for the worker, not for the chief that hands it out."""
 WORKERS: Final = 3
 """Nodes that take jobs (e2e/kind-scarce.yaml)."""
+PERIOD_MS: Final = PERIOD_US // 1000
 MOST_PERIOD_MS: Final = 1000
 """The kernel takes no longer one."""
 _TYPES: Final = ("Chief", "PS", "Worker")
@@ -108,7 +109,7 @@ class Scenario:
     jobs: tuple[Arrival, ...]
     operators: tuple[str, ...] = ("go", "fixed")
     limit_s: float = 900.0
-    period_ms: int = PERIOD_US // 1000
+    period_ms: int = PERIOD_MS
     config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
@@ -153,7 +154,7 @@ def parse(raw: object, place: str) -> Scenario:
         )
     config = _object(known.get("config") or {}, f"{place}: config", OPERATORS)
     limit_s = _number(known.get("limit_s", 900.0), f"{place}: limit_s")
-    period_ms = known.get("period_ms", PERIOD_US // 1000)
+    period_ms = known.get("period_ms", PERIOD_MS)
     if type(period_ms) is not int or not 1 <= period_ms <= MOST_PERIOD_MS:
         raise ScenarioError(
             f"{place}: period_ms: a whole number from 1 to {MOST_PERIOD_MS} is needed, not {period_ms!r}"

@@ -13,6 +13,7 @@ from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube.configuration import LiveConfiguration
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.quantities import CpuAsked
 from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.schedule.round import Planned, Seen, describe_all, plan_round
@@ -100,7 +101,7 @@ def live_round(*jobs: dict[str, Any], running: Mapping[str, int] | None = None, 
                 job=found.name,
                 node="n",
                 requests=Resources(1000, pods=1),
-                cpu=(1000, 0),
+                cpu=CpuAsked(1000, 0),
             )
             for index in range((running or {}).get(found.name, 0))
         )

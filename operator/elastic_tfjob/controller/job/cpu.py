@@ -4,7 +4,7 @@ from elastic_tfjob.api.limits import MAX_REPLICAS
 from elastic_tfjob.controller.job.decision import ResizePod
 from elastic_tfjob.controller.job.reconcile_pass import Pass
 from elastic_tfjob.controller.objects.indexes import position
-from elastic_tfjob.controller.objects.quantities import cpu_of
+from elastic_tfjob.controller.objects.quantities import CpuAsked, cpu_of
 from elastic_tfjob.controller.objects.size import Cpu
 from elastic_tfjob.controller.objects.state import Next, State
 
@@ -14,18 +14,18 @@ def possible_cpu(p: Pass, wanted: Cpu) -> Cpu:
     pod has. What is stored is then true, so that nothing is kept for it."""
     found = dict(wanted)
     for name, replica in p.declared.tf_replica_specs.items():
-        asked = cpu_of(replica.template.get("spec") or {})[0]
+        asked = cpu_of(replica.template.get("spec") or {}).request
         if not asked:
             continue
         values = list(found.get(name, ()))
         for pod in p.of_type(name):
             index = p.task(name, pod)
-            if index is None or index >= MAX_REPLICAS or not pod.cpu[0]:
+            if index is None or index >= MAX_REPLICAS or not pod.cpu.request:
                 continue
             value = values[index] if index < len(values) else asked
-            if value != pod.cpu[0] and (pod.uid, value > pod.cpu[0]) in p.refused:
+            if value != pod.cpu.request and (pod.uid, value > pod.cpu.request) in p.refused:
                 values += [asked] * (index + 1 - len(values))
-                values[index] = pod.cpu[0]
+                values[index] = pod.cpu.request
         if values:
             found[name] = tuple(values)
     return found
@@ -45,15 +45,15 @@ def resize_cpu(p: Pass) -> None:
             if pod.index is None or p.task(name, pod) is None or pod.terminating or pod.phase != "Running":
                 continue
             wanted = cpu_of_replica(p, size, name, pod.index)
-            if wanted is None or wanted == pod.cpu or not (size is state or wanted[0] < pod.cpu[0]):
+            if wanted is None or wanted == pod.cpu or not (size is state or wanted.request < pod.cpu.request):
                 continue
             more = wanted > pod.cpu
             if (pod.uid, more) not in p.refused:
                 p.actions.append(ResizePod(pod.name, pod.uid, *wanted, more=more, container=pod.trains))
 
 
-def cpu_of_replica(p: Pass, size: State | Next, name: str, index: int) -> tuple[int, int] | None:
-    """CPU request and limit of a replica; None where the template asks for none, so there is nothing to adjust."""
+def cpu_of_replica(p: Pass, size: State | Next, name: str, index: int) -> CpuAsked | None:
+    """CPU of a replica; None where the template asks for none, so there is nothing to adjust."""
     request, limit = cpu_of(p.declared.tf_replica_specs[name].template.get("spec") or {})
     if not request:
         return None
@@ -62,4 +62,4 @@ def cpu_of_replica(p: Pass, size: State | Next, name: str, index: int) -> tuple[
     if task is not None and task < len(granted):
         limit = granted[task] if limit == request else max(limit, granted[task]) if limit else 0
         request = granted[task]
-    return request, limit
+    return CpuAsked(request, limit)

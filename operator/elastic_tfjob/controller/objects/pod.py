@@ -14,7 +14,7 @@ from elastic_tfjob.controller.objects.affinity import pinned_to
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND, abridged
 from elastic_tfjob.controller.objects.failure import Failure, failure_of
 from elastic_tfjob.controller.objects.parsing import Key, Raw, of_replica, readable, short_word
-from elastic_tfjob.controller.objects.quantities import cpu_of, requests_of
+from elastic_tfjob.controller.objects.quantities import NO_CPU, CpuAsked, cpu_of, requests_of
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
 # What the operator adds to a pod (inject.py): the native sidecar that serves its status, and what brings the launcher.
@@ -38,7 +38,7 @@ class Trouble:
 @dataclass(frozen=True, slots=True)
 class Pod:
     """A pod of some TFJob. `index` is None where the label is not a number; `exit_code` is None until the container
-    that trains has terminated. `cpu` are request and limit of that container in millicores, `command` is what the
+    that trains has terminated. `cpu` is what that container asks for, `command` is what the
     operator told its launcher; `exporter` tells that it can be asked for its status; `pinned` is the one node that it
     may be bound to; `running_since` is when the container that trains was started (RFC 3339), while it runs.
     `unschedulable_at` is since when kube-scheduler finds no node for it, `unschedulable` are its words. `not_installed`
@@ -61,7 +61,7 @@ class Pod:
     node: str = ""
     ip: str = ""
     requests: Resources = NOTHING
-    cpu: tuple[int, int] = (0, 0)
+    cpu: CpuAsked = NO_CPU
     command: str = ""
     exporter: bool = False
     pinned: str = ""

@@ -4,13 +4,24 @@ import re
 from collections.abc import Mapping
 from decimal import Context, Decimal
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from elastic_tfjob.api.limits import MAX_BYTES, MAX_MILLICORES, MAX_NODE_NAME, MAX_POD_BYTES, MAX_WORD
 from elastic_tfjob.api.tfjob import CONTAINER
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
-__all__ = ["allocatable", "amounts", "cpu_of", "is_accelerator", "millicores", "quantity", "requests_of", "whole"]
+__all__ = [
+    "NO_CPU",
+    "CpuAsked",
+    "allocatable",
+    "amounts",
+    "cpu_of",
+    "is_accelerator",
+    "millicores",
+    "quantity",
+    "requests_of",
+    "whole",
+]
 
 Raw = Mapping[str, Any]
 
@@ -107,14 +118,25 @@ def requests_of(pod_spec: Raw) -> Resources:
     return total._replace(pods=1)
 
 
-def cpu_of(pod_spec: Raw, trains: str = CONTAINER) -> tuple[int, int]:
-    """CPU request and limit, in millicores, of the container that `trains`; 0 for none."""
+class CpuAsked(NamedTuple):
+    """CPU of a container, in millicores; 0 for none. Without a limit the request is only a weight."""
+
+    request: int = 0
+    limit: int = 0
+
+
+NO_CPU: Final = CpuAsked()
+
+
+def cpu_of(pod_spec: Raw, trains: str = CONTAINER) -> CpuAsked:
+    """CPU of the container that `trains`."""
     for container in pod_spec.get("containers") or ():
         if container.get("name") == trains:
             resources = container.get("resources") or {}
             limit = (resources.get("limits") or {}).get("cpu", 0)
-            return millicores((resources.get("requests") or {}).get("cpu", limit)), millicores(limit)
-    return 0, 0
+            request = (resources.get("requests") or {}).get("cpu", limit)
+            return CpuAsked(millicores(request), millicores(limit))
+    return NO_CPU
 
 
 def _requests(container: Raw) -> Resources:

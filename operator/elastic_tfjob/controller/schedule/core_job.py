@@ -201,8 +201,8 @@ def cpu_use(
         report = reports.get(pod.name)
         weights = promised.get(name, ())
         weight = weights[index] if index < len(weights) else requests[name].cpu
-        request, limit = pod.cpu
-        held = (request or limit) if limit else (weight if request else 0)
+        asked = pod.cpu
+        held = (asked.request or asked.limit) if asked.limit else (weight if asked.request else 0)
         if report is not None and report.cpu.use_cores is not None and held:
             total = sums.setdefault(name, [0.0, 0.0])
             total[0] += report.cpu.use_cores

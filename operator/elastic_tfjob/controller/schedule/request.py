@@ -101,7 +101,7 @@ def terms(job: Job, before: JobRequest | None = None) -> JobRequest:
     for name, replica in spec.tf_replica_specs.items():
         pod = replica.template.get("spec") or {}
         requests[name] = requests_of(pod).plus(added)
-        beside[name] = requests[name].cpu - cpu_of(pod)[0]
+        beside[name] = requests[name].cpu - cpu_of(pod).request
         constraints.append((name, constraints_of(pod)))
         classes.append(pod.get("priorityClassName", ""))
     return JobRequest(

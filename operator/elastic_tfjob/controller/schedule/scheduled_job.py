@@ -207,7 +207,7 @@ class _Look:
 
 def _limited(pods: Iterable[Pod]) -> bool:
     """Whether all have a limit of CPU: where that changes, what they use is measured anew."""
-    return all(limit for _, limit in (pod.cpu for pod in pods))
+    return all(pod.cpu.limit for pod in pods)
 
 
 def _core_job(spec: core.JobSpec, look: _Look, promise: Promises, phase: core.Phase) -> core.Job:

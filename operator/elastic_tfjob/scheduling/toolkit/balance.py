@@ -13,8 +13,6 @@ __all__ = ["Balance"]
 
 WORTHWHILE = 1.25
 """A move that makes the replica faster by less than this is none."""
-
-
 ALIKE = 1.1
 """A job that has its node alone, and more left than this times what another one has, keeps it alone: it would lose."""
 
@@ -48,7 +46,7 @@ class Balance:
             for name in round_.nodes
             if load.known(name)
             and load.usable_m(name) > 0
-            and (self._idle(load, name) or len(load.there[name]) == 1)
+            and (self._idle(load, name) or _has_one(load, name))
             and all(load.jobs[key].job.observed_s <= now for key in load.there.get(name, ()))
         ]
         targets.sort(key=lambda name: (-load.idle_m(name), name))
@@ -58,24 +56,19 @@ class Balance:
         queues = {name: _takes_s(load, fsum(work[name].values()), name) for name in crowded}
         most_m = load.can_use_m()
         for target in targets:
-            can_m = min(load.idle_m(target), most_m)
-            idle = self._idle(load, target)
+            can_m = min(load.idle_m(target), most_m) if self._idle(load, target) else 0
+            beside_cpu_s = fsum(work[target].values()) if _has_one(load, target) else None
             choices = [
-                (-left[key], key, name, _part_cpu_s(load.jobs[key], left[key], name))
+                (-left[key], key, name, part, saves_s)
                 for name in crowded
                 if name != target
                 for key in load.there[name]
                 if key not in moved and self._may_move(load.jobs[key].job, round_)
+                for part in (_part_cpu_s(load.jobs[key], left[key], name),)
+                if (saves_s := self._must_save_s(load.jobs[key], part, can_m, queues[name], beside_cpu_s)) is not None
             ]
-            for _, key, name, part in sorted(choices):
+            for _, key, name, part, saves_s in sorted(choices):
                 here_s, there_s = (_shared_s(load, work[each], key, part, each) for each in (name, target))
-                uses_m = max(load.jobs[key].replica_m.values(), default=0)
-                if idle and uses_m * WORTHWHILE <= can_m and self._pays(part, can_m, queues[name]):
-                    saves_s = self.move_s
-                elif len(load.there.get(target, ())) == 1 and fsum(work[target].values()) <= ALIKE * part:
-                    saves_s = (1 + self.times) * self.move_s
-                else:
-                    continue
                 if there_s + saves_s > here_s:
                     continue
                 if self._move(round_, round_.job(key), name, target, load.jobs[key]):
@@ -93,6 +86,18 @@ class Balance:
             return False
         return job.observed_s <= round_.now and round_.placement(job) == job.placement
 
+    def _must_save_s(
+        self, load: JobLoad, part_cpu_s: float, can_m: int, queue_s: float, beside_cpu_s: float | None
+    ) -> float | None:
+        """Seconds that a move has to save by even shares; None: nothing speaks for it. `can_m`: idle millicores that it
+        could use there, 0 where too few are idle; `beside_cpu_s`: what the only job there has left, if it is one."""
+        uses_m = max(load.replica_m.values(), default=0)
+        if uses_m * WORTHWHILE <= can_m and self._pays(part_cpu_s, can_m, queue_s):
+            return self.move_s
+        if beside_cpu_s is not None and beside_cpu_s <= ALIKE * part_cpu_s:
+            return (1 + self.times) * self.move_s
+        return None
+
     def _pays(self, part_cpu_s: float, can_m: int, queue_s: float) -> bool:
         """Whether the replica ends earlier by the move, with a good margin."""
         if not can_m:
@@ -103,6 +108,10 @@ class Balance:
     def _move(self, round_: Round, job: Job, source: str, target: str, load: JobLoad) -> bool:
         reason = Reason("crowded", {"source": source, "target": target})
         return any(round_.move(job, replica, target, reason) for replica in _there(load, source))
+
+
+def _has_one(load: CpuLoad, name: str) -> bool:
+    return len(load.there.get(name, ())) == 1
 
 
 def _there(load: JobLoad, name: str) -> list[tuple[str, int]]:
