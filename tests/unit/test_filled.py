@@ -27,6 +27,7 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.inference import InferencePool
+from elastic_tfjob.simulation.speed_models.cpu_share import CpuShareSpeedModel
 from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
 from elastic_tfjob.simulation.speed_models.ps_cpu import PsCpuSpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
@@ -186,7 +187,9 @@ def seen_simulated() -> set[str]:
     lends = [WorkloadJob(f"ns/l-{k}", 3600.0 * k, (workers(8),), 9000.0, loanable=True) for k in range(4)]
     pool = InferencePool(10, Resources(0, 0, 8, pods=110), 0.5, noise=0.0)
     lent = watched(lends, [], "fifo", said={"lend": "offered"}, inference=pool)
-    return filled([*by_cpu, *lent, *simulated(CALM).values()])
+    shared = [WorkloadJob("ns/d", 0, (workers(1, gpus=0, cpus=1),), 60.0)]
+    by_weight = watched(shared, [own], "fixed", speed_model=CpuShareSpeedModel())
+    return filled([*by_cpu, *lent, *by_weight, *simulated(CALM).values()])
 
 
 @pytest.mark.parametrize("field", sorted(claimed("simulated") - AS_BY_DEFAULT))

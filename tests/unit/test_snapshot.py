@@ -348,6 +348,7 @@ def test_cpu_use_is_settled_when_the_same_weight_was_promised_for_a_whole_window
 
     def told(found: ScheduledJob) -> bool:
         assert found.job is not None
+        assert found.job.cpu_limited is bool(limit)
         return found.job.cpu_settled
 
     begun = after(0, 1500, None)

@@ -97,6 +97,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "step_cpu_s": Both(
             "CPU and steps of the same last minutes", "not told: `steps_per_s` and `cpu_use` are of now"
         ),
+        "cpu_limited": Both("limits.cpu of all its containers", "always, but for the speed model cpu-share"),
         "cpu_settled": Both("half a minute with the same weights, or a limit", "always: `cpu_use` is of now"),
     },
 }

@@ -107,8 +107,7 @@ class JobSpec:
 
     What may be done to it: `resizable`, its size may change within the bounds; `stoppable`, all may be taken from it
     while it runs, and it goes on later from a checkpoint; `movable`, a replica that runs may go to another node;
-    `reports`, its progress is told. `fixed_cpu`: no CPU is lent
-    to it.
+    `reports`, its progress is told. `fixed_cpu`: no CPU is lent to it.
 
     `sequence` breaks ties of arrival. `total_steps` is the work, in the program's own steps. `duration_s` is the
     expected run time at the declared size: from an annotation, or in a simulation the truth if a profile asks for the
@@ -218,12 +217,12 @@ class Job:
     the future while a start or rescale pauses it, and `steps_per_s` come after. `service` counts what the job held of
     its dominant resource (accelerators, else replicas) times seconds up to `since_s`, the time of its last placement.
 
-    `cpu` is what replicas hold now. `cpu_use` is per type the mean of CPU used / CPU held, over a window in which `cpu`
-    and `placement` did not change; a type that is missing is not known (yet). `loss` is how the training loss falls.
-    `stops` is how often all was taken from it while it ran, `stopped_s` when that was last, and `resumed_s` when it was
-    last given something again. `memory` is what the last plan remembered of it (Plan.memory). `warm_start`: whether a
-    replica that stays forks its next program. `step_cpu_s` is the CPU seconds of a step over the last minutes; 0:
-    `steps_per_s` tells it. `cpu_settled`: whether `cpu`, where it is a weight, was the same in all of `cpu_use`."""
+    `cpu` is what replicas hold now; `cpu_limited`: no more may be used, else it is a weight. `cpu_use` is per type the
+    mean of CPU used / CPU held, over a window in which `cpu` and `placement` did not change; missing: not known (yet).
+    `loss` is how the training loss falls. `stops` is how often all was taken from it while it ran, `stopped_s` when
+    that was last, `resumed_s` when it was last given something again. `memory`: what the last plan remembered of it.
+    `warm_start`: whether a replica that stays forks its next program. `step_cpu_s`: CPU seconds of a step over the last
+    minutes; 0: `steps_per_s` tells it. `cpu_settled`: whether a weight was the same in all of `cpu_use`."""
 
     spec: JobSpec
     placement: Placement = field(default_factory=dict)
@@ -247,6 +246,7 @@ class Job:
     warm_start: bool = False
     step_cpu_s: float = 0.0
     cpu_settled: bool = True
+    cpu_limited: bool = True
 
     @property
     def key(self) -> str:

@@ -57,6 +57,7 @@ class LiveJob:
     busy: float = 0.0
     """CPUs that it uses."""
     warm_start: bool = False
+    cpu_limited: bool = True
     loss: Growth = NOT_REPORTED
     memory: Memory = field(default_factory=dict)
     lost: bool = False
@@ -98,6 +99,7 @@ class LiveJob:
             resumed_s=self.resumed_s,
             memory=self.memory,
             warm_start=self.warm_start,
+            cpu_limited=self.cpu_limited,
         )
 
     def _loss_at(self, now: float) -> Growth:

@@ -89,6 +89,7 @@ class LiveJobs:
             now=now,
         )
         self._outcome.records.append(live.record)
+        live.cpu_limited = not self.contended
         if live.bound is not None:
             live.warm_start = self._costs.boot_kept_cpu_s is not None
             self._outcome.cpu_used_area = self._outcome.cpu_used_area or 0.0

@@ -103,6 +103,7 @@ def present(job: Job, now: float, past: Past | None = None) -> tuple[LiveJob, So
         cpu_held=job.cpu,
         use=job.cpu_use,
         warm_start=job.warm_start,
+        cpu_limited=job.cpu_limited,
         loss=job.loss,
         memory=job.memory,
     )

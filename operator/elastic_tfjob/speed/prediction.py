@@ -21,7 +21,7 @@ from elastic_tfjob.speed.model import Speed
 from elastic_tfjob.speed.optimus import OnlineSpeed
 from elastic_tfjob.speed.utilisation import speedup
 
-__all__ = ["PRIOR_EXPONENT", "Prediction", "Rate", "Source"]
+__all__ = ["PRIOR_EXPONENT", "UTILISATION_ERROR", "Prediction", "Rate", "Source"]
 
 Source = Literal["measured", "fitted", "told", "utilisation", "history", "estimated", "prior"]
 """Where a speed is from. `told`: by the simulator's oracle; `estimated`: from the duration that a user expects."""

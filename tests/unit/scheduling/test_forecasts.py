@@ -115,6 +115,22 @@ def test_prediction_sees_cpu_and_accelerators() -> None:
     assert moved.finish.expected_s == 25.0
 
 
+@pytest.mark.parametrize(("limited", "expected_s"), [(True, 25.0), (False, 50.0)])
+def test_a_weight_says_nothing_of_how_fast_a_job_will_be(limited: bool, expected_s: float) -> None:
+    """Of a limit twice as large a worker that uses all it has gets twice as much; a tenth of a weight slows down nobody
+    who is alone."""
+    there = replace(running(), cpu={WORKER: (1000,)}, cpu_use={WORKER: 1.0}, cpu_limited=limited)
+    found = forecast(there, 0.0, placement=there.placement, cpu={WORKER: (2000,)})
+    assert found.finish is not None
+    assert found.finish.expected_s == pytest.approx(expected_s)
+    less = forecast(there, 0.0, placement=there.placement, cpu={WORKER: (100,)})
+    same = forecast(there, 0.0, placement=there.placement, cpu=there.cpu)
+    assert less.finish is not None
+    assert same.finish is not None
+    assert (less.finish.expected_s == pytest.approx(50.0)) is not limited
+    assert less.finish.latest_s - less.finish.earliest_s > same.finish.latest_s - same.finish.earliest_s
+
+
 def all_of(made: Plan) -> dict[str, Any]:
     return dict(made.forecasts)
 

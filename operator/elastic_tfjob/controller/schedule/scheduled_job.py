@@ -205,16 +205,12 @@ class _Look:
         return before.weighed_since_s if before.job.cpu == promise.cpu else self.now_s
 
 
-def _limited(pods: Iterable[Pod]) -> bool:
-    """Whether all have a limit of CPU: where that changes, what they use is measured anew."""
-    return all(pod.cpu.limit for pod in pods)
-
-
 def _core_job(spec: core.JobSpec, look: _Look, promise: Promises, phase: core.Phase) -> core.Job:
     """What a profile sees of it."""
     state, record, report = look.state, look.record, look.report
     since_s = _begun(look.job, state, record, phase, look.now_s)
     steps, observed_s, steps_per_s = progress(state, report, since_s)
+    limited = all(pod.cpu.limit for pod in promise.pods.values())  # where a limit changes, use is measured anew
     return core.Job(
         spec=spec,
         placement=promise.placement,
@@ -231,7 +227,8 @@ def _core_job(spec: core.JobSpec, look: _Look, promise: Promises, phase: core.Ph
         cpu=promise.cpu,
         cpu_use=cpu_use(promise.pods, look.reports, promise.cpu, promise.requests) if phase == "running" else {},
         step_cpu_s=step_cpu_s(promise.pods, look.reports, report) if phase == "running" else 0.0,
-        cpu_settled=look.now_s - look.weighed_since_s(promise) >= WINDOW_S or _limited(promise.pods.values()),
+        cpu_settled=limited or look.now_s - look.weighed_since_s(promise) >= WINDOW_S,
+        cpu_limited=limited,
         loss=_loss(look.before, record, report),
         stops=record.stops,
         stopped_s=_moment_s(record.stopped),
