@@ -160,6 +160,17 @@ class TestWeights:
         held = cpu(decide(jobs, 2, moves=0))
         assert held["n0-0"] == min(held.values())
 
+    @pytest.mark.parametrize(("ps", "least"), [("n0", True), ("n1", False)])
+    def test_a_worker_that_waits_for_a_ps_on_a_crowded_node_shows_no_bound(self, ps: str, least: bool) -> None:
+        """It is alone with 1.6 of 4 CPUs. Were that all that a replica can use, the first of the node would be critical;
+        with its PS beside it it is all."""
+        waits = on_servers("a", "n1", 400, Worker=1.6, PS=0.2)
+        waits = replace(waits, placement={PS: (ps,), WORKER: ("n1",)})
+        jobs = [waits, *crowd(700, 100, 200)]
+        changes = decide(jobs, 2, moves=0).changes
+        held = {key: changes[key].cpu[WORKER][0] for key in ("n0-0", "n0-1", "n0-2")}
+        assert (held["n0-0"] == min(held.values())) is least
+
     def test_alone_a_job_takes_as_long_as_its_heaviest_replica(self) -> None:
         """1,000 CPU seconds, of which 700 in the worker, on 1 CPU that a replica can use; 845 would be critical."""
         jobs = [on_servers("a", "n0", 1000, Worker=0.7, PS=0.3)]

@@ -1,7 +1,7 @@
 """Who uses how much CPU of which node, and how much each job still needs: from what jobs use, not what they request."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import fsum
 from typing import Final
@@ -81,8 +81,8 @@ class CpuLoad:
         self._unsettled: dict[str, int] = {}
         """Jobs on a node that may use what they use because of weights that they had before."""
         self._holders: set[str] = set()
-        self._spare = 0
-        """Jobs whose heaviest replicas use less than they hold."""
+        self._spare: dict[str, None] = {}
+        """Keys of the jobs whose heaviest replicas use less than they hold."""
         self._replicas_m: Counter[int] = Counter()
         """How many types of jobs have replicas that use so much."""
         self._crowded: list[str] | None = None
@@ -110,7 +110,10 @@ class CpuLoad:
             load = self.jobs[key] = _load(job)
         else:
             load = self.jobs.pop(key)
-        self._spare += sign * load.spare
+        if load.spare and sign > 0:
+            self._spare[key] = None
+        else:
+            self._spare.pop(key, None)
         for used in load.replica_m.values():
             self._replicas_m[used] += sign
             if not self._replicas_m[used]:
@@ -175,18 +178,22 @@ class CpuLoad:
     def can_use_m(self) -> int:
         """Millicores that a replica is expected to use where it may: as much as the one that uses most. Where all are
         held back by others nobody has shown how much that is: a whole node."""
-        if self._spare or self._unhindered():
+        if self._unhindered():
             return max(self._replicas_m, default=0)
         return max(self._usable.values(), default=0)
 
     def _unhindered(self) -> bool:
-        """Whether the heaviest replicas of some job are on nodes alone of which clearly not all is used."""
+        """Whether the heaviest replicas of some job use all that they can: they use less than they hold, or are on nodes
+        of which clearly not all is used; and its other replicas, for which they wait, are on such nodes or beside
+        them."""
         calm = {name for name in self.there if self._used.get(name, 0) <= CALM * self._usable.get(name, 0)}
-        return any(
-            load.heaviest and calm.issuperset(load.job.placement[load.heaviest])
-            for name in calm
-            for load in (self.jobs[key] for key in self.there[name])
-        )
+        if any(calm.issuperset(load.nodes) for load in self._on(calm) if load.heaviest):
+            return True
+        spare = (self.jobs[key] for key in self._spare)
+        return any(calm.issuperset(load.nodes.keys() - set(load.job.placement[load.heaviest])) for load in spare)
+
+    def _on(self, names: Iterable[str]) -> Iterator[JobLoad]:
+        return (self.jobs[key] for name in names for key in self.there[name])
 
     def left_cpu_s(self, now: float) -> dict[str, float]:
         """CPU seconds that each job needs to its end; the mean of the others where nothing tells."""
