@@ -162,8 +162,8 @@ class TestWeights:
 
     @pytest.mark.parametrize(("ps", "least"), [("n0", True), ("n1", False)])
     def test_a_worker_that_waits_for_a_ps_on_a_crowded_node_shows_no_bound(self, ps: str, least: bool) -> None:
-        """It is alone with 1.6 of 4 CPUs. Were that all that a replica can use, the first of the node would be critical;
-        with its PS beside it it is all."""
+        """It is alone with 1.6 of 4 CPUs. Were that all that a replica can use, the first of the node would be
+        critical; with its PS beside it it is all."""
         waits = on_servers("a", "n1", 400, Worker=1.6, PS=0.2)
         waits = replace(waits, placement={PS: (ps,), WORKER: ("n1",)})
         jobs = [waits, *crowd(700, 100, 200)]

@@ -183,8 +183,8 @@ class CpuLoad:
         return max(self._usable.values(), default=0)
 
     def _unhindered(self) -> bool:
-        """Whether the heaviest replicas of some job use all that they can: they use less than they hold, or are on nodes
-        of which clearly not all is used; and its other replicas, for which they wait, are on such nodes or beside
+        """Whether the heaviest replicas of some job use all that they can: they use less than they hold, or are on
+        nodes of which clearly not all is used; and its other replicas, for which they wait, are on such nodes or beside
         them."""
         calm = {name for name in self.there if self._used.get(name, 0) <= CALM * self._usable.get(name, 0)}
         if any(calm.issuperset(load.nodes) for load in self._on(calm) if load.heaviest):
