@@ -244,6 +244,10 @@ async def test_what_replicas_use_for_the_start_is_not_what_steps_cost(world: tup
     says(worker.name, 41.0, 22.0)
     await known(worker.name, 41.0)
     assert reports.of_job(KEY)[worker.name].mean_cores == pytest.approx(2.0 / 21.0)
+    over = {"first_step_at": FULL["at"] + 21, "last_step_at": FULL["at"] + 27, "step": 11}
+    says(chief.name, 42.0, 21.5, **over)  # so does what its first steps cost
+    await known(chief.name, 42.0)
+    await until(lambda: reports.of_job(KEY)[worker.name].mean_cores is None)
 
 
 async def test_what_a_step_costs_is_of_minutes_not_of_the_last_half_one(world: tuple[World, Reports]) -> None:

@@ -40,6 +40,22 @@ def test_reads_all_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "steady"),
+    [
+        ({}, True),
+        ({"step": None}, False),
+        ({"first_step_at": None}, False),
+        ({"resumed_step": 1190}, True),
+        ({"resumed_step": 1191}, False),
+        ({"resumed_step": 1199, "last_step_at": 1050.0}, True),
+        ({"last_step_at": 994.9}, False),
+    ],
+)
+def test_first_steps_are_over_after_ten_or_after_a_minute(more: dict[str, Any], steady: bool) -> None:
+    assert Report.parse(json.dumps({**FULL, **more}), 7.0).steady is steady
+
+
+@pytest.mark.parametrize(
     ("start", "said"),
     [
         ({"way": "fork", "why": ""}, "fork"),

@@ -1,6 +1,7 @@
 """From caches to Snapshot, and from Plan to targets."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -95,7 +96,7 @@ PODS = (bound("ps", 0), bound("worker", 0))
 
 
 def look(found: Job | None, pods: tuple[Pod, ...] = (), **fields: Any) -> ScheduledJob:
-    return scheduled_job(found, pods, nodes=fields.pop("nodes", NODES), now=NOW, **fields)
+    return scheduled_job(found, pods, nodes=fields.pop("nodes", NODES), now=fields.pop("now", NOW), **fields)
 
 
 def described(found: Job, pods: tuple[Pod, ...] = (), **fields: Any) -> CoreJob:
@@ -287,7 +288,7 @@ def test_a_new_target_is_a_rescale_before_the_state_says_so_and_a_refused_one_is
 
 def test_progress_speed_and_cpu_use() -> None:
     told = Report(
-        at=1.0,
+        at=225.0,
         generation=0,
         step=120,
         steps_per_s=7.03,
@@ -315,7 +316,7 @@ def test_progress_speed_and_cpu_use() -> None:
 @pytest.mark.parametrize(("limit", "used_m"), [(0, 250), (1000, 500)])
 def test_cpu_use_while_a_pod_does_not_hold_yet_what_it_is_promised(limit: int, used_m: int) -> None:
     """Twice as much is promised. By its weight (no limit) it uses what it used; up to a limit, as much as it may."""
-    told = Report(at=1.0, generation=0, received_at=NOW.timestamp(), cpu=CpuUse(use_cores=0.25))
+    told = Report(at=200.0, first_step_at=1.0, generation=0, received_at=1.0, cpu=CpuUse(use_cores=0.25))
     raised = elastic_job(target=target(cpu={"Worker": [2000]}), state=state())
     worker = replace(PODS[1], cpu=CpuAsked(1000, limit))
     found = described(raised, (PODS[0], worker), reports={"j-worker-0": told})
@@ -329,12 +330,38 @@ def test_what_a_step_costs_is_of_one_window() -> None:
     def told(cores: float | None, **fields: Any) -> Report:
         return Report(at=1.0, generation=0, received_at=NOW.timestamp(), mean_cores=cores, **fields)
 
-    worker = told(0.3, step=1, steps_per_s=50.0, mean_steps_per_s=4.0)
+    trained = {"first_step_at": 1.0, "last_step_at": 7.0}
+    worker = told(0.3, step=10, steps_per_s=50.0, mean_steps_per_s=4.0, **trained)
     seen = elastic_job(target=target(), state=state())
     both = {"j-ps-0": told(0.1), "j-worker-0": worker}
     assert described(seen, PODS, reports=both).step_cpu_s == pytest.approx(0.1)
-    for reports in ({"j-worker-0": worker}, {**both, "j-ps-0": told(None)}, {**both, "j-worker-0": told(0.3)}):
+    few = {**both, "j-worker-0": replace(worker, step=9)}
+    silent = {**both, "j-worker-0": told(0.3, **trained)}
+    for reports in ({"j-worker-0": worker}, {**both, "j-ps-0": told(None)}, silent, few):
         assert described(seen, PODS, reports=reports).step_cpu_s == 0.0
+
+
+def test_without_limits_what_a_start_uses_counts_for_nothing() -> None:
+    """An import takes all the CPU there is, and first steps trace and compile: by these, jobs of one kind would seem to
+    need up to ten times as much as each other. With limits it counts: to such a start CPU is lent."""
+    free = tuple(replace(each, cpu=CpuAsked(1000, 0)) for each in PODS)
+    limited = tuple(replace(each, cpu=CpuAsked(1000, 1000)) for each in PODS)
+    seen = elastic_job(target=target(), state=state())
+    seen.annotations[UID_ANNOTATION] = UID
+    seen.annotations[RECORD_ANNOTATION] = Record(placed=format_time(NOW)).to_json()
+    imports = Report(at=100.0, generation=0, received_at=1.0, cpu=CpuUse(use_cores=0.5), mean_cores=0.5)
+    first = replace(imports, step=3, first_step_at=90.0, last_step_at=99.0, mean_steps_per_s=0.1)
+    later = replace(first, at=120.0, step=40, last_step_at=119.0, mean_steps_per_s=2.0)
+
+    def use(pods: tuple[Pod, ...], chief: Report, **more: Any) -> Mapping[str, float]:
+        return described(seen, pods, reports={"j-ps-0": imports, "j-worker-0": chief}, **more).cpu_use
+
+    both = {"PS": 0.5, "Worker": 0.5}
+    assert use(free, imports) == use(free, first) == {}
+    assert use(limited, imports) == use(limited, first) == use(free, later) == use(limited, later) == both
+    long = replace(first, at=211.0)
+    assert use(free, long) == both, "it takes long for each step"
+    assert use(free, imports, now=NOW + timedelta(seconds=121)) == both, "it may never report one"
 
 
 @pytest.mark.parametrize(("limit", "settled"), [(0, False), (1000, True)])

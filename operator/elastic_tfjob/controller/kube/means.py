@@ -33,7 +33,7 @@ class Means:
 
     def take(self, report: Report) -> Report:
         """The report with its means, None where too little is known."""
-        runs = report.generation, report.first_step_at, report.cpu.limit_cores
+        runs = report.generation, report.first_step_at, report.steady, report.cpu.limit_cores
         if self._runs != runs:
             self._runs = runs
             self.clear()

@@ -102,9 +102,12 @@ class _Source:
         self.means = Means()
 
     def take(self, report: Report) -> bool:
-        """Keep a new report with its means; whether the program has just made its first step."""
+        """Keep a new report with its means; whether the program has just made its first step, or the first steps that
+        cost more than the others."""
         before, self.report = self.report, self.means.take(report)
-        return report.first_step_at is not None and (before is None or before.first_step_at != report.first_step_at)
+        if report.first_step_at is None:
+            return False
+        return before is None or (before.first_step_at, before.steady) != (report.first_step_at, report.steady)
 
 
 @dataclass(slots=True)

@@ -31,6 +31,10 @@ WINDOW_S: Final = 30.0
 """What a pod uses is a mean over so long: a training step's ups and downs are no news."""
 # After a generation's first step: earlier, a speed says more about the start than about the size.
 _SPEED_WINDOW_S: Final = 5.0
+# A program's first steps trace and compile, and cost more than all others. These are over after so many; where a step
+# takes long, after so many seconds.
+_FIRST_STEPS: Final = 10
+_FIRST_STEPS_S: Final = 60.0
 
 PreparedState = Literal["starting", "ready", "failed"]
 SwitchState = Literal["saving", "committed", "refused"]
@@ -250,6 +254,14 @@ class Report:
             self.downtime_s,
             self.lost_steps,
         )
+
+    @property
+    def steady(self) -> bool:
+        """Whether the program that runs has made its first steps, and the next cost what all others do."""
+        if self.first_step_at is None or self.last_step_at is None or self.step is None:
+            return False
+        made, seconds = self.step - (self.resumed_step or 0), self.last_step_at - self.first_step_at
+        return seconds >= _SPEED_WINDOW_S and (made >= _FIRST_STEPS or seconds >= _FIRST_STEPS_S)
 
     @property
     def loss_state(self) -> LossState:

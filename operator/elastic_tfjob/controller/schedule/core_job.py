@@ -212,8 +212,8 @@ def cpu_use(
 
 def step_cpu_s(pods: Mapping[Role, Pod], reports: Mapping[str, Report], chief: Report | None) -> float:
     """CPU seconds of a step, over the last minutes; 0 while a replica has not said what it uses, or the chief no speed
-    in that time."""
-    rate, used = chief.mean_steps_per_s if chief is not None else None, 0.0
+    in that time, and of a program's first steps."""
+    rate, used = chief.mean_steps_per_s if chief is not None and chief.steady else None, 0.0
     for pod in pods.values():
         report = reports.get(pod.name)
         if report is None or report.mean_cores is None:

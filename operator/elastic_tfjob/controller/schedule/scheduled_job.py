@@ -53,6 +53,8 @@ T = TypeVar("T")
 
 # So long room is kept, in seconds, for pods that are not there and of which nobody says why.
 _PROMISE_S: Final = 300.0
+# So long a program may take to show what a step costs, in seconds: some never report a step.
+_START_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,13 @@ def _core_job(spec: core.JobSpec, look: _Look, promise: Promises, phase: core.Ph
     since_s = _begun(look.job, state, record, phase, look.now_s)
     steps, observed_s, steps_per_s = progress(state, report, since_s)
     limited = all(pod.cpu.limit for pod in promise.pods.values())  # where a limit changes, use is measured anew
+    use: Mapping[str, float] = {}
+    cost_s = 0.0
+    if phase == "running":
+        use = cpu_use(promise.pods, look.reports, promise.cpu, promise.requests)
+        cost_s = step_cpu_s(promise.pods, look.reports, report)
+        if not (limited or cost_s) and _starts(report, look.now_s - since_s):
+            use = {}  # of a start, which takes all the CPU there is: what weights are for comes after it
     return core.Job(
         spec=spec,
         placement=promise.placement,
@@ -225,8 +234,8 @@ def _core_job(spec: core.JobSpec, look: _Look, promise: Promises, phase: core.Ph
         rescaled_s=last_rescale(state),
         speed=speed(look.terms, state, report, promise.size, promise.cpu),
         cpu=promise.cpu,
-        cpu_use=cpu_use(promise.pods, look.reports, promise.cpu, promise.requests) if phase == "running" else {},
-        step_cpu_s=step_cpu_s(promise.pods, look.reports, report) if phase == "running" else 0.0,
+        cpu_use=use,
+        step_cpu_s=cost_s,
         cpu_settled=limited or look.now_s - look.weighed_since_s(promise) >= WINDOW_S,
         cpu_limited=limited,
         loss=_loss(look.before, record, report),
@@ -236,6 +245,13 @@ def _core_job(spec: core.JobSpec, look: _Look, promise: Promises, phase: core.Ph
         memory=look.target.memory if look.target is not None else NO_MEMORY,
         warm_start=report is not None and report.forks,
     )
+
+
+def _starts(report: Report | None, placed_s: float) -> bool:
+    """Whether a program that does not say what a step costs has made no step, or no other than its first ones."""
+    if report is not None and report.first_step_at is not None:
+        placed_s = report.at - report.first_step_at
+    return placed_s < _START_S
 
 
 def _with_nodes(decided: core.Job, look: _Look, promise: Promises, active: Iterable[Pod]) -> ScheduledJob:
