@@ -160,6 +160,15 @@ class TestWeights:
         held = cpu(decide(jobs, 2, moves=0))
         assert held["n0-0"] == min(held.values())
 
+    @pytest.mark.parametrize("more", [{}, {"uses": 0.0}, {"cpu": {WORKER: (2000,)}, "cpu_settled": False}])
+    def test_a_node_of_which_too_little_is_known_shows_no_bound(self, more: dict[str, Any]) -> None:
+        """One job uses 1.6 of 4 CPUs of the second node, what another one uses there is not known, or was before it
+        changed. Were 1.6 CPUs all that a replica can use, the first of the first node would be critical; it is where
+        the other one is known to use little."""
+        second = [job("n1-0", "n1", 100, 1.6), job("n1-1", "n1", 100, **{"uses": 0.4, **more})]
+        held = cpu(decide([*crowd(700, 100, 200), *second], 2, moves=0))
+        assert (held["n0-0"] == min(held[f"n0-{k}"] for k in range(3))) is bool(more)
+
     @pytest.mark.parametrize(("ps", "least"), [("n0", True), ("n1", False)])
     def test_a_worker_that_waits_for_a_ps_on_a_crowded_node_shows_no_bound(self, ps: str, least: bool) -> None:
         """It is alone with 1.6 of 4 CPUs. Were that all that a replica can use, the first of the node would be

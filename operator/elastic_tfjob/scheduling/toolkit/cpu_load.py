@@ -186,11 +186,16 @@ class CpuLoad:
         """Whether the heaviest replicas of some job use all that they can: they use less than they hold, or are on
         nodes of which clearly not all is used; and its other replicas, for which they wait, are on such nodes or beside
         them."""
-        calm = {name for name in self.there if self._used.get(name, 0) <= CALM * self._usable.get(name, 0)}
+        calm = {name for name in self.there if self._calm(name)}
         if any(calm.issuperset(load.nodes) for load in self._on(calm) if load.heaviest):
             return True
         spare = (self.jobs[key] for key in self._spare)
         return any(calm.issuperset(load.nodes.keys() - set(load.job.placement[load.heaviest])) for load in spare)
+
+    def _calm(self, name: str) -> bool:
+        """Whether it is known that clearly not all of a node is used, by the weights that its jobs have."""
+        used, usable = self._used.get(name, 0), self._usable.get(name, 0)
+        return self.known(name) and self.settled(name) and used <= CALM * usable
 
     def _on(self, names: Iterable[str]) -> Iterator[JobLoad]:
         return (self.jobs[key] for name in names for key in self.there[name])
