@@ -22,7 +22,10 @@ from elastic_tfjob.controller.objects.verdict import (
 )
 from elastic_tfjob.controller.schedule.deadlines import HOLDS_S, Doubt, Judged, judge, judge_all
 from elastic_tfjob.scheduling import snapshot as core
+from elastic_tfjob.scheduling.attainable import attainable
+from elastic_tfjob.scheduling.constraints import Taint
 from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.resources import Resources
 
 from .build import NOW, UID, job
 from .scheduling.build import job as core_job
@@ -126,6 +129,32 @@ def test_what_no_allowed_size_meets_is_unattainable_with_the_least_that_would() 
     assert seen.told == ["DeadlineUnattainable"]
     assert "Even with 4 Worker, the fastest of its sizes, it ends 58s after" in seen.words[0]
     assert "7 Worker would do (more than its bounds allow" in seen.words[0]
+
+
+def test_a_job_that_is_a_second_late_is_told_before_it_is() -> None:
+    """Not while that is less than any forecast knows."""
+    seen = Seen()
+    seen.follow(running(101.5), (0, 10, 30))
+    assert seen.told == []
+    seen.follow(running(101.5), (60, 70, 101))
+    assert seen.told == ["DeadlineAtRisk", "DeadlineMissed"]
+
+
+@pytest.mark.parametrize("more", [{"taints": (Taint("t"),)}, {"loan": "busy"}, {"free": Resources(0, 0, 0)}])
+def test_what_no_replica_of_the_job_may_use_is_no_part_of_the_cluster(more: dict[str, Any]) -> None:
+    """A control plane, another pool's node, and one that other pods fill."""
+    late = core_job(
+        "j", workers(1, 1, 4), at=START, steps=150.0, on={"Worker": ("n0",)}, steps_per_s=1.0, speed=rates(1.0, 2.0),
+        since_s=START, observed_s=START,
+    )  # fmt: skip
+    nodes = {"n0": node("n0", gpus=1), "n1": replace(node("n1", gpus=8), **more)}
+    found = attainable(late, START + 100.0, core.Snapshot(START, nodes, {"j": late}))
+    assert found is not None
+    assert (found.least, found.would_do) == (None, {"Worker": 2})
+    nodes["n1"] = node("n1", gpus=8)
+    found = attainable(late, START + 100.0, core.Snapshot(START, nodes, {"j": late}))
+    assert found is not None
+    assert found.least == {"Worker": 2}
 
 
 def test_a_size_that_the_cluster_does_not_hold_is_none() -> None:

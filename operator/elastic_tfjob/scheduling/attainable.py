@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Final
 
+from elastic_tfjob.scheduling.admission import Admission
 from elastic_tfjob.scheduling.forecasts import prediction_of, work_left
 from elastic_tfjob.scheduling.resources import Resources, total_of
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, Node, Snapshot
@@ -41,7 +42,7 @@ def attainable(job: Job, by_s: float, snapshot: Snapshot) -> Attainable | None:
         return None
     known = prediction_of(job, past, snapshot.nodes)
     begins = max(now, job.observed_s) if job.placement else now
-    total = capacity(snapshot.nodes)
+    total = capacity(snapshot.nodes, job.spec)
     fastest: tuple[float, Counts, Source] | None = None
     too_large: tuple[Counts, Source] | None = None
     for counts in sizes(job.spec):
@@ -83,9 +84,14 @@ def sizes(spec: JobSpec) -> list[Counts]:
     return sorted(choices, key=lambda counts: (sum(counts.values()), counts.get(PS, 0)))
 
 
-def capacity(nodes: Mapping[str, Node]) -> Resources:
-    """What all nodes have, together."""
-    return total_of(node.capacity for node in nodes.values())
+def capacity(nodes: Mapping[str, Node], spec: JobSpec) -> Resources:
+    """What the nodes where some replica of the job may run have for jobs, together."""
+    there = tuple(nodes.values())
+    admission = Admission(there)
+    allowed = [admission.nodes_for(spec, group.type) for group in spec.groups]
+    if None in allowed:
+        return total_of(node.free for node in there)
+    return total_of(there[i].free for i in sorted(frozenset[int]().union(*(each for each in allowed if each))))
 
 
 def _beyond(spec: JobSpec, known: Prediction, left: float, time_left: float) -> tuple[Counts, Source] | None:

@@ -129,6 +129,37 @@ def test_idle_cpu_of_the_node_is_lent_where_that_is_wanted(lend: bool, granted: 
     assert (plan.changes["a"].cpu if "a" in plan.changes else {}) == granted
 
 
+@pytest.mark.parametrize(
+    ("by_s", "urgent_m", "patient_m"),
+    [
+        (10 * HOUR, 1000, 3000),
+        (HOUR / 1.5, 2000, 2000),
+        (HOUR / 2, 3000, 1000),
+        (HOUR / 10, 1000, 3000),
+    ],
+)
+def test_cpu_in_place_goes_first_to_who_is_late_without(by_s: float, urgent_m: int, patient_m: int) -> None:
+    """Two jobs of one worker that requests 1 CPU and uses all it has, on a node of 4. The patient one holds 3 CPUs, and
+    keeps those but for what the urgent one needs, with an hour of work and less time (a tenth of that is kept). One
+    that would be late with 4 CPUs, too, takes nothing from others."""
+    made = {}
+    for key, deadline_s, held in (("patient", 10 * HOUR, {WORKER: (3000,)}), ("urgent", by_s, {})):
+        spec = JobSpec(key, 0.0, (workers(1, gpus=0, cpus=1),), deadline_s=deadline_s, total_steps=HOUR)
+        made[key] = Job(spec, {WORKER: ("n",)}, "running", steps_per_s=1.0, cpu_use={WORKER: 1.0}, cpu=held)
+    profile = build("deadline", parse_profile("deadline", {}))
+    for _ in range(10):
+        plan = schedule(Snapshot(0.0, {"n": node("n", cpus=4)}, made), profile)
+        cpu = {key: plan.changes[key].cpu if key in plan.changes else made[key].cpu for key in made}
+        assert {key: each.get(WORKER, (1000,)) for key, each in cpu.items()} == {
+            "urgent": (urgent_m,),
+            "patient": (patient_m,),
+        }
+        # Carried out: each is as fast as the CPU that it holds.
+        made = {
+            key: replace(made[key], cpu=cpu[key], steps_per_s=cpu[key].get(WORKER, (1000,))[0] / 1000) for key in made
+        }
+
+
 def test_cpu_lent_to_a_job_that_keeps_its_size_keeps_nobody_waiting() -> None:
     """It was resumed a moment ago, and holds all CPU of the node, of which it requests 1."""
     spec = JobSpec("a", 0.0, (workers(1, 1, 4, gpus=0, cpus=1),))

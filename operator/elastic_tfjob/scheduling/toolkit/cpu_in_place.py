@@ -14,6 +14,7 @@ from elastic_tfjob.scheduling.toolkit.repair import repair_candidates
 __all__ = [
     "CpuInPlace",
     "CpuRule",
+    "adjustable",
     "boot",
     "count_as_free",
     "give_back_idle",
@@ -97,7 +98,7 @@ def give_back_used(lending: CpuInPlace) -> None:
 def raise_busy(lending: CpuInPlace) -> None:
     """Replicas that use all they have get more."""
     round_, grants = lending.round, lending.grants
-    claims = {job.key: list(_wants_more(lending, job)) for job in _adjustable(lending)}
+    claims = {job.key: list(_wants_more(lending, job)) for job in adjustable(lending)}
     grants.water_fill((claim for each in claims.values() for claim in each), lending.rule.min_idle)
     lending.short = [
         round_.job(key)
@@ -131,7 +132,7 @@ def millicores(amount: float) -> int:
     return int(amount) if isfinite(amount) else 0
 
 
-def _adjustable(lending: CpuInPlace) -> Iterator[Job]:
+def adjustable(lending: CpuInPlace) -> Iterator[Job]:
     """Jobs bound by the CPU of their replicas that this round has not touched."""
     round_ = lending.round
     for key in lending.busy:

@@ -12,6 +12,7 @@ from elastic_tfjob.scheduling.profile import OrderKey, Profile
 from elastic_tfjob.scheduling.profiles.deadline.admit import guarantee, probe
 from elastic_tfjob.scheduling.profiles.deadline.carry_out import carry_out
 from elastic_tfjob.scheduling.profiles.deadline.outlook import Outlook
+from elastic_tfjob.scheduling.profiles.deadline.raise_late import raise_late
 from elastic_tfjob.scheduling.profiles.deadline.settings import Settings
 from elastic_tfjob.scheduling.snapshot import Job
 from elastic_tfjob.scheduling.stages.order.edf import EarliestDeadlineFirst
@@ -31,7 +32,7 @@ from elastic_tfjob.scheduling.toolkit.shared import sharing
 __all__ = ["DeadlineParameters"]
 
 PLANNING = (probe, guarantee, carry_out)
-LENDING = (keep_for_leaving, give_back_used, raise_busy, boot, give_back_idle, grant)
+LENDING = (keep_for_leaving, raise_late, give_back_used, raise_busy, boot, give_back_idle, grant)
 """In this order, each with what the steps before it left."""
 
 
