@@ -1,8 +1,9 @@
 """What a job is told of its loss under a profile that goes by it, and specon in the loop."""
 
 import asyncio
+from dataclasses import replace
 from math import inf, nan
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,8 +14,10 @@ from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.settings import parse_configuration
 from elastic_tfjob.controller.objects.told import TOLD_ANNOTATION, told, told_json
 from elastic_tfjob.controller.schedule import losses
-from elastic_tfjob.controller.schedule.losses import PATIENCE_S, Losses, unusable
+from elastic_tfjob.controller.schedule.losses import PATIENCE_S, Losses, unadjusted, unusable
+from elastic_tfjob.controller.schedule.notices import Notices
 from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
+from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, ReplicaGroup
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
@@ -69,6 +72,51 @@ def test_what_is_wrong_with_a_loss(reports: tuple[float | None, ...], state: str
 )
 def test_who_has_had_no_time_to_report_is_told_nothing(more: dict[str, Any]) -> None:
     assert unusable(trains(**more), NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "state", "topic"),
+    [
+        ({"total_steps": 500.0}, {}, None),
+        ({}, {}, "work-unknown"),
+        ({}, {"steps": 0.0}, None),
+        ({}, {"since_s": NOW - PATIENCE_S + 1}, None),
+        ({"total_steps": 500.0, "resizable": False}, {}, "cpu-kept"),
+        ({"resizable": False, "movable": False}, {"steps": 0.0}, "all-kept"),
+        ({"movable": False}, {"phase": "rescaling"}, None),
+        ({"movable": False}, {"placement": {}, "phase": "waiting"}, None),
+    ],
+)
+def test_what_keeps_a_job_from_more_cpu(spec: dict[str, Any], state: dict[str, Any], topic: str | None) -> None:
+    assert unadjusted(replace(trains(**state), spec=replace(SPEC, **spec)), NOW) == topic
+
+
+@pytest.mark.parametrize(
+    ("profile", "settings", "reasons"),
+    [
+        ("specon", {}, ["NotAdjusted"]),
+        ("specon", {"published": True}, ["LossUnusable"]),
+        ("rebalance", {}, []),
+        ("kips", {}, []),
+        ("elastic", {}, []),
+        ("deadline", {}, []),
+    ],
+)
+async def test_what_is_told_is_what_the_profile_goes_by(
+    profile: str, settings: dict[str, Any], reasons: list[str]
+) -> None:
+    """A job that says neither its steps nor its loss."""
+    operator = Operator(Server([tfjob("j")]))
+    notices = Notices(*[cast("Any", operator)] * 3)
+    notices._losses = operator.losses
+    source = next(iter(operator.of_job(KEY)))
+    for _ in range(2):
+        needs = build(profile, parse_profile(profile, settings)).needs
+        notices.by_needs(KEY, ScheduledJob(source, trains()), NOW, needs)
+        async with asyncio.TaskGroup() as group:
+            operator.losses.tell(group)
+        source = next(iter(operator.of_job(KEY)))
+    assert [event.reason for event in operator.events] == reasons
 
 
 class Operator:

@@ -86,6 +86,12 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "LossRises": Meaning(
         "Warning", "TFJob", "The profile goes by the training loss, and the job's rises. What it counts as follows."
     ),
+    "NotAdjusted": Meaning(
+        "Normal",
+        "TFJob",
+        "The profile gives CPU by what jobs have left to do, and something that this one does not say keeps it from "
+        "that. Each is told once.",
+    ),
     "CPUAdjusted": Meaning("Normal", "TFJob", "Running pods hold other CPU than before, in place."),
     "ResizeRefused": Meaning("Warning", "TFJob", "The API server refuses a pod other CPU. It is tried again later."),
     "ResizeUnsupported": Meaning("Warning", "TFJob", "The cluster cannot change CPU in place (Kubernetes < 1.33)."),

@@ -15,9 +15,19 @@ __all__ = ["TOLD_ANNOTATION", "Topic", "told", "told_json"]
 
 TOLD_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/told"
 
-Topic = Literal["loss-absent", "loss-nan", "loss-inf", "loss-never-fell", "loss-rises"]
+Topic = Literal[
+    "loss-absent",
+    "loss-nan",
+    "loss-inf",
+    "loss-never-fell",
+    "loss-rises",
+    "work-unknown",
+    "cpu-kept",
+    "all-kept",
+]
 """The profile goes by the training loss, and the job has none, one that is no number, one that has only risen so far,
-or one that fell and rises now."""
+or one that fell and rises now. Or it goes by what is left to do, and nothing tells how much that is, or the job keeps
+the CPU that it requests, or its nodes too."""
 _TOPICS: Final[tuple[Topic, ...]] = get_args(Topic)
 
 

@@ -299,11 +299,10 @@ class Scheduler:
         )
         if epoch != self._epoch:
             return
-        by_loss = "loss" in self._profile.of(configuration).needs
+        needs = self._profile.of(configuration).needs
         for key, each in described.items():
             self._take_in(key, each)
-            if by_loss:
-                self._notices.by_loss(key, each.found, now.timestamp())
+            self._notices.by_needs(key, each.found, now.timestamp(), needs)
         phases = Counter(found.job.phase for found in self._decided() if found.job is not None)
         for phase in ("waiting", "running", "rescaling"):
             metrics.SCHEDULED_JOBS.labels(phase).set(phases[phase])

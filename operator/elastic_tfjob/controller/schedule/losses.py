@@ -1,4 +1,5 @@
-"""What a job is told of its training loss where the profile goes by that: it has none, it is no number, or it rises.
+"""What a job is told where the profile goes by its training loss (it has none, it is no number, or it rises), or by
+what it has left (nobody knows how much that is, or what it holds cannot be changed).
 
 Each thing is told once, when it is stored that it was: so another operator does not tell it again.
 """
@@ -27,7 +28,7 @@ from elastic_tfjob.controller.schedule.turns import in_turn
 from elastic_tfjob.scheduling.snapshot import Job
 from elastic_tfjob.speed.growth import RECENT, LossState
 
-__all__ = ["Losses", "unusable"]
+__all__ = ["Losses", "unadjusted", "unusable"]
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +51,28 @@ _SAYS: Final[Mapping[Topic, str]] = {
     "loss-rises": f"the job's fell and has risen in the last {RECENT} readings. Until it falls again, the job counts "
     "as one that has converged: it may be moved to make room for others",
 }
+
+_WORK: Final[Mapping[Topic, str]] = {
+    "work-unknown": "nothing tells how many steps this job takes: it counts as one that will run as long again as it "
+    "has run. Give it the annotation total-steps",
+    "cpu-kept": "this job keeps the CPU that it requests, as its size may not be changed: give it bounds "
+    "(min-workers, max-workers) with room between them",
+    "all-kept": "this job keeps the CPU that it requests and the nodes that it has: give it a checkpoint-dir, and "
+    "rescale other than never",
+}
+
+
+def unadjusted(job: Job, now_s: float) -> Topic | None:
+    """What keeps a profile that goes by what is left from doing more for a job that runs; None: nothing, or it cannot
+    be told yet."""
+    if not job.placement or job.phase != "running":
+        return None
+    if not job.spec.movable:
+        return "all-kept"
+    if not job.spec.resizable:
+        return "cpu-kept"
+    trained = job.steps > 0 and now_s - job.since_s >= PATIENCE_S
+    return "work-unknown" if trained and job.spec.total_steps is None else None
 
 
 def unusable(job: Job, now_s: float) -> Topic | None:
@@ -80,10 +103,11 @@ class Losses:
         self._served: dict[str, int] = {}
         self._turns = 0
 
-    def look(self, key: Key, found: ScheduledJob, now_s: float) -> None:
-        """See whether there is something to tell a job that it has not been told."""
+    def look(self, key: Key, found: ScheduledJob, now_s: float, *, by_loss: bool = True) -> None:
+        """See whether there is something to tell a job that it has not been told, where the profile goes by the loss or
+        else by what is left."""
         job, source = found.job, found.source
-        topic = unusable(job, now_s) if job is not None else None
+        topic = (unusable if by_loss else unadjusted)(job, now_s) if job is not None else None
         if topic is None or source is None or topic in told(source.annotations, source.uid):
             self._due.pop(key, None)
         else:
@@ -123,15 +147,19 @@ class Losses:
 
     def _written(self, job: objects.Job, topic: Topic, failure: Failure | None) -> None:
         if failure is None:
-            says = f"The profile goes by the training loss, and {_SAYS[topic]}"
-            rises = topic in ("loss-never-fell", "loss-rises")
-            event = Event("Warning", "LossRises", says) if rises else Event("Warning", "LossUnusable", says)
-            self._recorder.record(job, event)
+            self._recorder.record(job, _event(topic))
         elif failure.kind not in ("conflict", "gone"):  # which mean another job of its name at most
             bug = "bug: " if failure.kind == "bug" else ""
             log.warning(f"{bug}not written what a job is told", job=job.key, error=excerpt(failure.error))
             if failure.kind == "failed":
                 self._due.setdefault(job.key, topic)
+
+
+def _event(topic: Topic) -> Event:
+    if topic in _WORK:
+        return Event("Normal", "NotAdjusted", f"The profile gives CPU by what is left to do, and {_WORK[topic]}")
+    says = f"The profile goes by the training loss, and {_SAYS[topic]}"
+    return Event("Warning", "LossRises" if topic in ("loss-never-fell", "loss-rises") else "LossUnusable", says)
 
 
 def _full(job: objects.Job) -> bool:
