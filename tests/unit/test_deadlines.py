@@ -25,7 +25,6 @@ from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.attainable import attainable
 from elastic_tfjob.scheduling.constraints import Taint
 from elastic_tfjob.scheduling.plan import Plan
-from elastic_tfjob.scheduling.resources import Resources
 
 from .build import NOW, UID, job
 from .scheduling.build import job as core_job
@@ -140,9 +139,16 @@ def test_a_job_that_is_a_second_late_is_told_before_it_is() -> None:
     assert seen.told == ["DeadlineAtRisk", "DeadlineMissed"]
 
 
-@pytest.mark.parametrize("more", [{"taints": (Taint("t"),)}, {"loan": "busy"}, {"free": Resources(0, 0, 0)}])
+def test_within_a_step_nobody_is_late() -> None:
+    """A step takes 1.5 s, and the last one was reported 1.4 s ago."""
+    seen = Seen()
+    seen.follow(running(67.3, rate=1 / 1.5), (90,))
+    assert seen.told == []
+
+
+@pytest.mark.parametrize("more", [{"taints": (Taint("t"),)}, {"loan": "busy"}, {"loan": "offered"}])
 def test_what_no_replica_of_the_job_may_use_is_no_part_of_the_cluster(more: dict[str, Any]) -> None:
-    """A control plane, another pool's node, and one that other pods fill."""
+    """A control plane, and another pool's node, but for a loanable job on one that is offered."""
     late = core_job(
         "j", workers(1, 1, 4), at=START, steps=150.0, on={"Worker": ("n0",)}, steps_per_s=1.0, speed=rates(1.0, 2.0),
         since_s=START, observed_s=START,
@@ -151,7 +157,10 @@ def test_what_no_replica_of_the_job_may_use_is_no_part_of_the_cluster(more: dict
     found = attainable(late, START + 100.0, core.Snapshot(START, nodes, {"j": late}))
     assert found is not None
     assert (found.least, found.would_do) == (None, {"Worker": 2})
-    nodes["n1"] = node("n1", gpus=8)
+    if more.get("loan") == "offered":
+        late = replace(late, spec=replace(late.spec, loanable=True))
+    else:
+        nodes["n1"] = node("n1", gpus=8)
     found = attainable(late, START + 100.0, core.Snapshot(START, nodes, {"j": late}))
     assert found is not None
     assert found.least == {"Worker": 2}

@@ -82,6 +82,7 @@ def test_who_has_had_no_time_to_report_is_told_nothing(more: dict[str, Any]) -> 
         ({}, {"steps": 0.0}, None),
         ({}, {"since_s": NOW - PATIENCE_S + 1}, None),
         ({"total_steps": 500.0, "resizable": False}, {}, "cpu-kept"),
+        ({"total_steps": 500.0, "fixed_cpu": True}, {}, "cpu-kept"),
         ({"resizable": False, "movable": False}, {"steps": 0.0}, "all-kept"),
         ({"movable": False}, {"phase": "rescaling"}, None),
         ({"movable": False}, {"placement": {}, "phase": "waiting"}, None),

@@ -1,7 +1,7 @@
 """The least size with which a job meets a deadline, were it given that from now on. Pure."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Final
 
@@ -85,13 +85,14 @@ def sizes(spec: JobSpec) -> list[Counts]:
 
 
 def capacity(nodes: Mapping[str, Node], spec: JobSpec) -> Resources:
-    """What the nodes where some replica of the job may run have for jobs, together."""
-    there = tuple(nodes.values())
+    """What the nodes where some replica of the job may run have, together; so may one on a node that another pool
+    offers, if the job is loanable."""
+    there = tuple(replace(node, loan="loaned") if node.loan == "offered" else node for node in nodes.values())
     admission = Admission(there)
     allowed = [admission.nodes_for(spec, group.type) for group in spec.groups]
     if None in allowed:
-        return total_of(node.free for node in there)
-    return total_of(there[i].free for i in sorted(frozenset[int]().union(*(each for each in allowed if each))))
+        return total_of(node.capacity for node in there)
+    return total_of(there[i].capacity for i in sorted(frozenset[int]().union(*(each for each in allowed if each))))
 
 
 def _beyond(spec: JobSpec, known: Prediction, left: float, time_left: float) -> tuple[Counts, Source] | None:

@@ -120,7 +120,7 @@ def _speed(job: Job, now: float, steps: float, past: Past | None) -> tuple[TrueS
     """As forecast() knows it: speed and work, else the duration."""
     spec, prediction = job.spec, prediction_of(job, past)
     rate, left = prediction.at(job.counts or spec.declared), work_left(job, now, past)
-    by_cpu = all(group.request.cpu for group in spec.groups)
+    by_cpu = job.cpu_limited and all(group.request.cpu for group in spec.groups)  # a weight tells no speed
     predicted = PredictedCpuSpeed if by_cpu else PredictedSpeed
     if rate is not None and rate.steps_per_s > 0 and left is not None:
         return predicted(steps + left[0], prediction), rate.source

@@ -160,6 +160,32 @@ def test_cpu_in_place_goes_first_to_who_is_late_without(by_s: float, urgent_m: i
         }
 
 
+def greedy(key: str, times: float, holds: int = 1000, use: float | None = 1.0, work_s: float = HOUR) -> Job:
+    """It requests 1 CPU, uses all it has, and is in time with `times` as much (0.9 of the time counts)."""
+    spec = JobSpec(key, 0.0, (workers(1, gpus=0, cpus=1),), deadline_s=work_s / times / 0.89, total_steps=work_s)
+    cpu = {WORKER: (holds,)} if holds > 1000 else {}
+    known = {} if use is None else {WORKER: use}
+    return Job(spec, {WORKER: ("n",)}, "running", steps_per_s=holds / 1000, cpu_use=known, cpu=cpu)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "jobs", "held"),
+    [
+        # The first was raised a moment ago: what it uses is not known yet, and it keeps that from the second.
+        (4, [greedy("a", 2, 2000, None), greedy("b", 3, work_s=3 * HOUR)], {"a": 2000, "b": 2000}),
+        # There is too little for the first, who is late all the same: the second gets what is enough for it.
+        (4, [greedy("u", 4), greedy("v", 1.9, work_s=2 * HOUR), greedy("w", 0.5)], {"u": 1000, "v": 2000, "w": 1000}),
+        # It is in time with 7 times its request, which it holds, and with no less that is tried.
+        (8, [greedy("a", 6, 7000), greedy("b", 4, work_s=9 * HOUR)], {"a": 7000, "b": 1000}),
+    ],
+)
+def test_cpu_that_is_enough_for_nobody_is_left_to_others(cpus: int, jobs: list[Job], held: dict[str, int]) -> None:
+    profile = build("deadline", parse_profile("deadline", {}))
+    plan = schedule(Snapshot(0.0, {"n": node("n", cpus=cpus)}, {j.key: j for j in jobs}), profile)
+    after = {j.key: plan.changes[j.key].cpu if j.key in plan.changes else j.cpu for j in jobs}
+    assert {key: each.get(WORKER, (1000,))[0] for key, each in after.items()} == held
+
+
 def test_cpu_lent_to_a_job_that_keeps_its_size_keeps_nobody_waiting() -> None:
     """It was resumed a moment ago, and holds all CPU of the node, of which it requests 1."""
     spec = JobSpec("a", 0.0, (workers(1, 1, 4, gpus=0, cpus=1),))

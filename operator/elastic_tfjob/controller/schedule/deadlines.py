@@ -43,7 +43,8 @@ _TOLERANCE: Final = 0.02
 """Part of the time left by which a job may be late before that is told: no forecast is surer."""
 _LEAST_TOLERANCE_S: Final = 2.0
 _LAST_S: Final = 60.0
-"""So shortly before the deadline only that part counts: else a job that is to miss it by a second is never told."""
+"""So shortly before the deadline only that part counts, and what a step takes, since nobody knows how far into one the
+job is: else a job that is to miss its deadline by a second is never told."""
 _BYTES: Final = 2048
 """What the annotations take at most."""
 _OWN: Final = (DEADLINE_ANNOTATION, VERDICT_ANNOTATION, SLACK_ANNOTATION)
@@ -224,7 +225,9 @@ def _expected(known: core.Job, deadline_s: float, plan: Plan, *, told: bool = Tr
     slack = deadline_s - finish.expected_s
     eta = min(finish.expected_s, now_s + MAX_DURATION_S)
     left_s = deadline_s - now_s
-    tolerance = max(_LEAST_TOLERANCE_S if left_s > _LAST_S else 0.0, _TOLERANCE * left_s)
+    step_s = 1 / known.steps_per_s if known.steps_per_s > 0 else 0.0
+    least_s = _LEAST_TOLERANCE_S if left_s > _LAST_S else min(step_s, _LEAST_TOLERANCE_S)
+    tolerance = max(least_s, _TOLERANCE * left_s)
     if slack >= -tolerance or not told:
         return _Assessment("on-time", "", eta, slack)
     late = f"Expected to end {span(-slack)} after its deadline {_time(deadline_s)}{_as_planned(known, forecast, plan)}"

@@ -55,10 +55,10 @@ _SAYS: Final[Mapping[Topic, str]] = {
 _WORK: Final[Mapping[Topic, str]] = {
     "work-unknown": "nothing tells how many steps this job takes: it counts as one that will run as long again as it "
     "has run. Give it the annotation total-steps",
-    "cpu-kept": "this job keeps the CPU that it requests, as its size may not be changed: give it bounds "
-    "(min-workers, max-workers) with room between them",
-    "all-kept": "this job keeps the CPU that it requests and the nodes that it has: give it a checkpoint-dir, and "
-    "rescale other than never",
+    "cpu-kept": "this job keeps the CPU that it requests: its bounds (min-workers, max-workers) leave no room, or "
+    "Kueue has admitted it with what it requests",
+    "all-kept": "this job keeps the CPU that it requests and the nodes that it has: it has no checkpoint-dir, rescale "
+    "is never, or enableDynamicWorker is set",
 }
 
 
@@ -69,7 +69,7 @@ def unadjusted(job: Job, now_s: float) -> Topic | None:
         return None
     if not job.spec.movable:
         return "all-kept"
-    if not job.spec.resizable:
+    if not job.spec.resizable or job.spec.fixed_cpu:
         return "cpu-kept"
     trained = job.steps > 0 and now_s - job.since_s >= PATIENCE_S
     return "work-unknown" if trained and job.spec.total_steps is None else None

@@ -178,9 +178,8 @@ class CpuLoad:
     def can_use_m(self) -> int:
         """Millicores that a replica is expected to use where it may: as much as the one that uses most. Where all are
         held back by others nobody has shown how much that is: a whole node."""
-        if self._unhindered():
-            return max(self._replicas_m, default=0)
-        return max(self._usable.values(), default=0)
+        most = max(self._usable.values(), default=0)
+        return min(max(self._replicas_m, default=0), most) if self._unhindered() else most
 
     def _unhindered(self) -> bool:
         """Whether the heaviest replicas of some job use all that they can: they use less than they hold, or are on
