@@ -159,7 +159,8 @@ def _event(topic: Topic) -> Event:
     if topic in _WORK:
         return Event("Normal", "NotAdjusted", f"The profile gives CPU by what is left to do, and {_WORK[topic]}")
     says = f"The profile goes by the training loss, and {_SAYS[topic]}"
-    return Event("Warning", "LossRises" if topic in ("loss-never-fell", "loss-rises") else "LossUnusable", says)
+    rises = topic in ("loss-never-fell", "loss-rises")
+    return Event("Warning", "LossRises", says) if rises else Event("Warning", "LossUnusable", says)
 
 
 def _full(job: objects.Job) -> bool:
