@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Final
 
-from elastic_tfjob.scheduling.admission import Admission
 from elastic_tfjob.scheduling.forecasts import prediction_of, work_left
+from elastic_tfjob.scheduling.nodes import admitting
 from elastic_tfjob.scheduling.resources import Resources, total_of
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, Node, Snapshot
 from elastic_tfjob.speed.prediction import Prediction, Source
@@ -87,12 +87,10 @@ def sizes(spec: JobSpec) -> list[Counts]:
 def capacity(nodes: Mapping[str, Node], spec: JobSpec) -> Resources:
     """What the nodes where some replica of the job may run have, together; so may one on a node that another pool
     offers, if the job is loanable."""
-    there = tuple(replace(node, loan="loaned") if node.loan == "offered" else node for node in nodes.values())
-    admission = Admission(there)
-    allowed = [admission.nodes_for(spec, group.type) for group in spec.groups]
-    if None in allowed:
-        return total_of(node.capacity for node in there)
-    return total_of(there[i].capacity for i in sorted(frozenset[int]().union(*(each for each in allowed if each))))
+    there = [replace(node, loan="loaned") if node.loan == "offered" else node for node in nodes.values()]
+    kinds = {spec.constraints_of(group.type) for group in spec.groups}
+    allowed = frozenset[int]().union(*(admitting(there, kind, spec.loanable) for kind in kinds))
+    return total_of(there[i].capacity for i in allowed)
 
 
 def _beyond(spec: JobSpec, known: Prediction, left: float, time_left: float) -> tuple[Counts, Source] | None:

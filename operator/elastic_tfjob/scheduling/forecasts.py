@@ -13,7 +13,7 @@ from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.snapshot import Counts, Cpu, Job, Node, Placement, Snapshot, counts_of
 from elastic_tfjob.speed.finish import FinishTime, predict
 from elastic_tfjob.speed.history import Past
-from elastic_tfjob.speed.prediction import UTILISATION_ERROR, Prediction, Rate, Source
+from elastic_tfjob.speed.prediction import Prediction, Rate, Source
 
 __all__ = [
     "UNKNOWN",
@@ -80,7 +80,7 @@ def prediction_of(job: Job, past: Past | None = None, nodes: Mapping[str, Node] 
         estimate = (spec.declared, spec.total_steps / spec.duration_s)
     trains = job.steps_per_s if job.placement else 0.0
     pace = accelerator_speed(job.placement, nodes or {})
-    return Prediction(counts, trains, job.cpu_use, held, job.speed, past, estimate, pace)
+    return Prediction(counts, trains, job.cpu_use, held, job.speed, past, estimate, pace, limited=job.cpu_limited)
 
 
 def accelerator_speed(placement: Placement, nodes: Mapping[str, Node]) -> float:
@@ -119,21 +119,14 @@ def expected_rate(
     nodes: Mapping[str, Node] | None = None,
 ) -> Rate | None:
     """The speed of a job that goes on as it is, or with the `placement` and `cpu` that it is given, or at the size
-    `counts`. None: nothing is known.
-
-    A weight says nothing of how much a replica gets, as that depends on what others on the node want: with another one
-    the job is expected to be as fast as now, with the least error of the law of utilisation."""
+    `counts`. None: nothing is known."""
     then_on = job.placement if placement is None else placement
     size = counts or counts_of(then_on)
     held = {t: sum(each) / len(each) for t, each in (cpu or {}).items() if each}
     if cpu is not None:  # a type that is given nothing beyond its request
         held = {t: held.get(t, float(job.spec.requested_cpu(t))) for t in size}
     pace = accelerator_speed(then_on, nodes or {}) if placement is not None else None
-    prediction = prediction_of(job, past, nodes)
-    if job.cpu_limited or cpu is None or cpu == job.cpu:
-        return prediction.at(size, held, pace)
-    rate = prediction.at(size, None, pace)
-    return rate.times(1.0, UTILISATION_ERROR) if rate is not None else None
+    return prediction_of(job, past, nodes).at(size, held, pace)
 
 
 def forecast(

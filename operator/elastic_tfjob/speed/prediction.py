@@ -21,7 +21,7 @@ from elastic_tfjob.speed.model import Speed
 from elastic_tfjob.speed.optimus import OnlineSpeed
 from elastic_tfjob.speed.utilisation import speedup
 
-__all__ = ["PRIOR_EXPONENT", "UTILISATION_ERROR", "Prediction", "Rate", "Source"]
+__all__ = ["PRIOR_EXPONENT", "Prediction", "Rate", "Source"]
 
 Source = Literal["measured", "fitted", "told", "utilisation", "history", "estimated", "prior"]
 """Where a speed is from. `told`: by the simulator's oracle; `estimated`: from the duration that a user expects."""
@@ -59,7 +59,8 @@ class Prediction:
     requests. `speed`: what it showed at other sizes, or the truth where a policy is told. `past`: what jobs of the same
     name showed. `estimate`: a size, and the speed that the user's words come to there. `accelerator`: speed of the
     slowest accelerator that it runs on, 1 is the usual one. A size that was measured with other CPU tells only that it
-    is not better, or not worse, than by `min_gain`.
+    is not better, or not worse, than by `min_gain`. Not `limited`: CPU is a weight, which says nothing of how much a
+    replica gets, as that depends on what others on the node want.
     """
 
     counts: Counts
@@ -71,6 +72,7 @@ class Prediction:
     estimate: tuple[Counts, float] | None = None
     accelerator: float = 1.0
     min_gain: float = 0.0
+    limited: bool = True
 
     def factor(self, counts: Counts) -> float:
         """Steps per second at `counts` relative to those now, from the job itself alone; 1 where it shows nothing."""
@@ -81,7 +83,11 @@ class Prediction:
         self, counts: Counts, cpu: Mapping[str, float] | None = None, accelerator: float | None = None
     ) -> Rate | None:
         """The speed with these replicas, each with `cpu` millicores by type (missing: what it holds now), on
-        accelerators of this speed (None: as now). None: nothing is known."""
+        accelerators of this speed (None: as now). None: nothing is known. With another weight the job is expected to be
+        as fast as with the one that it has, with the least error of the law of utilisation."""
+        if not self.limited and cpu and any(cpu.get(t, held) != held for t, held in self.held.items()):
+            same = self.at(counts, None, accelerator)
+            return same.times(1.0, UTILISATION_ERROR) if same is not None else None
         then = accelerator if accelerator is not None else self.accelerator
         rate = self._running(counts, cpu or {}) if self.steps_per_s > 0 else self._elsewhere(counts, cpu or {})
         if rate is None or then == self.accelerator or not self.accelerator:

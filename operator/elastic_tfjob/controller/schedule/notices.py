@@ -6,7 +6,7 @@ None of it decides anything, and nothing that fails here holds up a target.
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Set
 from typing import Final
 
 import structlog
@@ -65,9 +65,9 @@ class Notices:
             message = f"Its pods did not come to {nodes}: the room that was kept for them there is given to others"
             self._recorder.record(scheduled.source, Event("Warning", "NotScheduled", message))
 
-    def by_needs(self, key: Key, found: ScheduledJob, now_s: float, needs: Collection[str]) -> None:
+    def by_needs(self, key: Key, found: ScheduledJob, now_s: float, needs: Set[str]) -> None:
         """The profile goes by the training loss of this job, or gives CPU by what it has left and nothing else."""
-        if "loss" in needs or ({"use", "move", "cpu"} <= set(needs) and "deadline" not in needs):
+        if "loss" in needs or ({"use", "move", "cpu"} <= needs and "deadline" not in needs):
             self._losses.look(key, found, now_s, by_loss="loss" in needs)
 
     def left_out(self, job: Job, error: BaseException) -> None:

@@ -1,7 +1,7 @@
 """Who uses how much CPU of which node, and how much each job still needs: from what jobs use, not what they request."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import fsum
 from typing import Final
@@ -81,7 +81,7 @@ class CpuLoad:
         self._unsettled: dict[str, int] = {}
         """Jobs on a node that may use what they use because of weights that they had before."""
         self._holders: set[str] = set()
-        self._spare: dict[str, None] = {}
+        self._spare: set[str] = set()
         """Keys of the jobs whose heaviest replicas use less than they hold."""
         self._replicas_m: Counter[int] = Counter()
         """How many types of jobs have replicas that use so much."""
@@ -110,10 +110,8 @@ class CpuLoad:
             load = self.jobs[key] = _load(job)
         else:
             load = self.jobs.pop(key)
-        if load.spare and sign > 0:
-            self._spare[key] = None
-        else:
-            self._spare.pop(key, None)
+        if load.spare:
+            (self._spare.add if sign > 0 else self._spare.discard)(key)
         for used in load.replica_m.values():
             self._replicas_m[used] += sign
             if not self._replicas_m[used]:
@@ -186,7 +184,8 @@ class CpuLoad:
         nodes of which clearly not all is used; and its other replicas, for which they wait, are on such nodes or beside
         them."""
         calm = {name for name in self.there if self._calm(name)}
-        if any(calm.issuperset(load.nodes) for load in self._on(calm) if load.heaviest):
+        there = (self.jobs[key] for name in calm for key in self.there[name])
+        if any(calm.issuperset(load.nodes) for load in there if load.heaviest):
             return True
         spare = (self.jobs[key] for key in self._spare)
         return any(calm.issuperset(load.nodes.keys() - set(load.job.placement[load.heaviest])) for load in spare)
@@ -195,9 +194,6 @@ class CpuLoad:
         """Whether it is known that clearly not all of a node is used, by the weights that its jobs have."""
         used, usable = self._used.get(name, 0), self._usable.get(name, 0)
         return self.known(name) and self.settled(name) and used <= CALM * usable
-
-    def _on(self, names: Iterable[str]) -> Iterator[JobLoad]:
-        return (self.jobs[key] for name in names for key in self.there[name])
 
     def left_cpu_s(self, now: float) -> dict[str, float]:
         """CPU seconds that each job needs to its end; the mean of the others where nothing tells."""

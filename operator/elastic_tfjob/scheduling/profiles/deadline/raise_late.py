@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import Final
 
-from elastic_tfjob.scheduling.forecasts import expected_rate, work_left
+from elastic_tfjob.scheduling.forecasts import prediction_of, work_left
 from elastic_tfjob.scheduling.snapshot import AS_REQUESTED, Cpu, Job
 from elastic_tfjob.scheduling.toolkit.cpu_grants import Claim
 from elastic_tfjob.scheduling.toolkit.cpu_in_place import CpuInPlace, adjustable, millicores
@@ -31,15 +31,13 @@ def raise_late(lending: CpuInPlace) -> None:
 
 def _late(lending: CpuInPlace) -> Iterator[tuple[Job, Cpu]]:
     """Jobs that need more than they request, with the millicores that are enough."""
-    known = set[str]()
     for job in adjustable(lending):
-        known.add(job.key)
         if wants := _needs(lending, job):
             yield job, wants
     for job in lending.lent:
         # What it uses is measured anew after each change: meanwhile it needs what it was given.
         there = lending.round.placement(job) == job.placement
-        if job.key not in known and not job.cpu_use and there and _left(lending, job) is not None:
+        if not job.cpu_use and there and _left(lending, job) is not None:
             yield job, job.cpu
 
 
@@ -61,11 +59,12 @@ def _needs(lending: CpuInPlace, job: Job) -> Cpu:
     left, by_s = work
     if not job.cpu and left <= job.steps_per_s * by_s:
         return AS_REQUESTED
+    known = prediction_of(job, snapshot.past(spec), snapshot.nodes)
     for times in TIMES:
-        cpu = {t: tuple(millicores(times * spec.requested_cpu(t)) for _ in names) for t, names in job.placement.items()}
-        rate = expected_rate(job, placement=job.placement, cpu=cpu, past=snapshot.past(spec), nodes=snapshot.nodes)
+        each = {type_: millicores(times * spec.requested_cpu(type_)) for type_ in job.placement}
+        rate = known.at(job.counts, each)
         if rate is not None and left <= rate.steps_per_s * by_s:
-            return cpu if times > 1 else AS_REQUESTED
+            return {t: (each[t],) * n for t, n in job.counts.items()} if times > 1 else AS_REQUESTED
     return job.cpu if left <= job.steps_per_s * by_s else AS_REQUESTED
 
 
