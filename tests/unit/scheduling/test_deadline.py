@@ -186,6 +186,42 @@ def test_cpu_that_is_enough_for_nobody_is_left_to_others(cpus: int, jobs: list[J
     assert {key: each.get(WORKER, (1000,))[0] for key, each in after.items()} == held
 
 
+def growing(key: str, times: float, on: str = "n", work_s: float = HOUR, holds: int = 1000) -> Job:
+    """As `greedy`, on this node, and up to 4 workers are each as fast as the first."""
+    job = greedy(key, times, holds, work_s=work_s)
+    spec = replace(job.spec, groups=(workers(1, 1, 4, gpus=0, cpus=1),))
+    return replace(job, spec=spec, placement={WORKER: (on,)}, speed=believe({(0, 1): holds / 1000}))
+
+
+@pytest.mark.parametrize(
+    ("jobs", "has"),
+    [
+        # The CPU is there: no start. What the node has left is then for who is busy.
+        ([growing("a", 1.9)], {"a": (1, 4000)}),
+        # Both count on the CPU of their node, which is enough for the one whose deadline is first.
+        ([growing("a", 2.9), growing("b", 2.9, work_s=2 * HOUR)], {"a": (1, 3000), "b": (4, 1000)}),
+        # None is enough: it grows.
+        ([growing("a", 4.5)], {"a": (4, 1000)}),
+    ],
+)
+def test_a_late_job_gets_cpu_in_place_before_another_size(jobs: list[Job], has: dict[str, tuple[int, int]]) -> None:
+    profile = build("deadline", parse_profile("deadline", {"pause_s": 0}))
+    nodes = {"n": node("n", cpus=4), "other": node("other", cpus=4, gpus=0)}
+    plan = schedule(Snapshot(0.0, nodes, {j.key: j for j in jobs}), profile)
+    got = {key: (t.replicas[WORKER], min(t.cpu.get(WORKER, (1000,)))) for key, t in plan.targets.items()}
+    assert got == has
+
+
+def test_cpu_in_place_for_a_late_job_is_kept_from_who_starts() -> None:
+    """One waits that would start on the CPU of the node; it comes second by its deadline."""
+    waits = Job(JobSpec("b", 50.0, (workers(1, gpus=0, cpus=3),), deadline_s=9 * HOUR, total_steps=9.0, duration_s=9.0))
+    jobs = [growing("a", 1.9), waits]
+    profile = build("deadline", parse_profile("deadline", {}))
+    plan = schedule(Snapshot(0.0, {"n": node("n", cpus=4)}, {j.key: j for j in jobs}), profile)
+    assert sizes(plan) == {"a": 1}
+    assert plan.changes["a"].cpu[WORKER][0] >= 2000
+
+
 def test_cpu_lent_to_a_job_that_keeps_its_size_keeps_nobody_waiting() -> None:
     """It was resumed a moment ago, and holds all CPU of the node, of which it requests 1."""
     spec = JobSpec("a", 0.0, (workers(1, 1, 4, gpus=0, cpus=1),))

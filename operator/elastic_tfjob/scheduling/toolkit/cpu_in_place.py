@@ -15,6 +15,7 @@ __all__ = [
     "CpuInPlace",
     "CpuRule",
     "adjustable",
+    "adjusts",
     "boot",
     "count_as_free",
     "give_back_idle",
@@ -132,14 +133,15 @@ def millicores(amount: float) -> int:
     return int(amount) if isfinite(amount) else 0
 
 
+def adjusts(lending: CpuInPlace, job: Job) -> bool:
+    """Whether the CPU of its replicas may change, and this round has not touched it."""
+    stays = lending.round.placement(job) == job.placement
+    return job.phase == "running" and job.spec.resizable and stays and job.key not in lending.ranked
+
+
 def adjustable(lending: CpuInPlace) -> Iterator[Job]:
     """Jobs bound by the CPU of their replicas that this round has not touched."""
-    round_ = lending.round
-    for key in lending.busy:
-        job = round_.job(key)
-        stays = round_.placement(job) == job.placement
-        if job.phase == "running" and job.spec.resizable and stays and key not in lending.ranked:
-            yield job
+    return (job for key in lending.busy if adjusts(lending, job := lending.round.job(key)))
 
 
 def _had(lending: CpuInPlace, job: Job, *, trim: bool) -> Iterator[Claim]:

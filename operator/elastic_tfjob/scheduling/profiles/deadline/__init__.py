@@ -5,15 +5,17 @@ After the QoS-oriented scheduler and autoscaler of Xing et al. (IJCNN'19), with 
 ASPLOS'23) and the exchange of Moore (1968). See docs/designs/deadline.md.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from elastic_tfjob.scheduling.parameters import Stages, needs
-from elastic_tfjob.scheduling.profile import OrderKey, Profile
+from elastic_tfjob.scheduling.profile import OrderKey, Profile, Step
 from elastic_tfjob.scheduling.profiles.deadline.admit import guarantee, probe
 from elastic_tfjob.scheduling.profiles.deadline.carry_out import carry_out
 from elastic_tfjob.scheduling.profiles.deadline.outlook import Outlook
-from elastic_tfjob.scheduling.profiles.deadline.raise_late import raise_late
+from elastic_tfjob.scheduling.profiles.deadline.raise_late import Raises, raise_late
 from elastic_tfjob.scheduling.profiles.deadline.settings import Settings
+from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job
 from elastic_tfjob.scheduling.stages.order.edf import EarliestDeadlineFirst
 from elastic_tfjob.scheduling.toolkit.cpu_in_place import (
@@ -31,7 +33,6 @@ from elastic_tfjob.scheduling.toolkit.shared import sharing
 
 __all__ = ["DeadlineParameters"]
 
-PLANNING = (probe, guarantee, carry_out)
 LENDING = (keep_for_leaving, raise_late, give_back_used, raise_busy, boot, give_back_idle, grant)
 """In this order, each with what the steps before it left."""
 
@@ -51,17 +52,28 @@ class EarliestDeadline:
         return settled if job.placement and job.speed is None and settled > now else None
 
 
+def _in_place(round_: Round) -> CpuInPlace:
+    return round_.shared("deadline CPU", lambda: CpuInPlace(round_, CpuRule()))
+
+
+def _on_cpu(step: Callable[[CpuInPlace], None]) -> Step:
+    return lambda round_: step(_in_place(round_))
+
+
 class DeadlineParameters(Settings):
     """Deadlines met with the least resources; the rest by marginal gain."""
 
     def stages(self) -> Stages:
-        steps = tuple(sharing(step, ("deadline", self), lambda round_: Outlook(round_, self)) for step in PLANNING)
+        def promise(outlook: Outlook) -> None:
+            guarantee(outlook, Raises(_in_place(outlook.round)) if self.lend_cpu else None)
+
+        planning = (probe, promise, carry_out)
+        steps = tuple(sharing(step, ("deadline", self), lambda round_: Outlook(round_, self)) for step in planning)
         # Where no speed is known it goes by what the user says, by how busy replicas are, and by jobs of the same name.
         told = needs("deadline", "speed", "duration", "service", "use", "history") | needs("stop")
         if self.lend_cpu:
-            lent = (sharing(step, "deadline CPU", lambda round_: CpuInPlace(round_, CpuRule())) for step in LENDING)
-            free = sharing(count_as_free, "deadline CPU", lambda round_: CpuInPlace(round_, CpuRule()))
-            steps, told = (free, *steps, *lent), told | needs("cpu")
+            before, *after = (_on_cpu(step) for step in (count_as_free, *LENDING))
+            steps, told = (before, *steps, *after), told | needs("cpu")
         return Stages(EarliestDeadline(self.settle_s), steps, told, drifts=self.lend_cpu)
 
     def profile(self, name: str) -> Profile:

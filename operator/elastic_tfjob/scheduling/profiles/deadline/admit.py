@@ -3,6 +3,7 @@
 from math import inf
 
 from elastic_tfjob.scheduling.profiles.deadline.outlook import Case, Outlook
+from elastic_tfjob.scheduling.profiles.deadline.raise_late import Raises
 from elastic_tfjob.scheduling.reasons import Reason
 
 __all__ = ["guarantee", "probe"]
@@ -28,9 +29,10 @@ def probe(outlook: Outlook) -> None:
         outlook.timeline.hold(demand, 0.0 if case.job.spec.stoppable else inf)
 
 
-def guarantee(outlook: Outlook) -> None:
-    """In the order of deadlines each job gets the least that meets its own, as early as there is room. Where it does
-    not fit, one with more work that came before it is given up for it (Moore, 1968), and tried again last.
+def guarantee(outlook: Outlook, raises: Raises | None = None) -> None:
+    """In the order of deadlines each job gets the least that meets its own, as early as there is room; with `raises`,
+    CPU in place before another size. Where it does not fit, one with more work that came before it is given up for it
+    (Moore, 1968), and tried again last.
 
     Raises nothing: who cannot meet the deadline stays without a booking, with the reason.
     """
@@ -41,6 +43,9 @@ def guarantee(outlook: Outlook) -> None:
             continue
         if not case.timed:
             case.why = _untimed(case)
+            continue
+        if raises is not None and _raise(outlook, case, raises):
+            accepted.append(case)
             continue
         least = case.need.least_s(case.curve)
         if least > case.need.by_s:
@@ -55,6 +60,8 @@ def guarantee(outlook: Outlook) -> None:
     for _, _, case in sorted(dropped, key=lambda entry: entry[:2]):
         _book(outlook, case)
     for case in outlook.cases:
+        if case.booking is None and raises is not None:
+            raises.withdraw(case)
         if case.booking is not None:
             case.row = case.booking.first
             case.why = Reason("deadline-met", {"with": case.curve.sizes[case.booking.cap - 1]})
@@ -67,6 +74,20 @@ def _untimed(case: Case) -> Reason:
 def _book(outlook: Outlook, case: Case) -> bool:
     case.booking = outlook.timeline.book(case.curve, case.need)
     return case.booking is not None
+
+
+def _raise(outlook: Outlook, case: Case, raises: Raises) -> bool:
+    """Whether it is in time at the size that it has, with more CPU there."""
+    if not raises.take(case):
+        return False
+    if _book(outlook, case):
+        assert case.booking is not None
+        if case.booking.first == case.current:
+            return True
+        outlook.timeline.release(case.booking)
+        case.booking = None
+    raises.withdraw(case)
+    return False
 
 
 def _exchange(
