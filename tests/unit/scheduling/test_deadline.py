@@ -186,11 +186,30 @@ def test_cpu_that_is_enough_for_nobody_is_left_to_others(cpus: int, jobs: list[J
     assert {key: each.get(WORKER, (1000,))[0] for key, each in after.items()} == held
 
 
-def growing(key: str, times: float, on: str = "n", work_s: float = HOUR, holds: int = 1000) -> Job:
-    """As `greedy`, on this node, and up to 4 workers are each as fast as the first."""
-    job = greedy(key, times, holds, work_s=work_s)
-    spec = replace(job.spec, groups=(workers(1, 1, 4, gpus=0, cpus=1),))
-    return replace(job, spec=spec, placement={WORKER: (on,)}, speed=believe({(0, 1): holds / 1000}))
+def growing(key: str, times: float, *, holds: int = 1000, use: float | None = 1.0, **spec: Any) -> Job:
+    """As `greedy`, and up to 4 workers are each as fast as the first."""
+    job = greedy(key, times, holds, use, spec.pop("work_s", HOUR))
+    more = {"groups": (workers(1, 1, spec.pop("most", 4), gpus=0, cpus=1),), **spec}
+    return replace(job, spec=replace(job.spec, **more), speed=believe({(0, 1): holds / 1000}))
+
+
+def waiting(key: str, cpus: int, by_s: float, work_s: float) -> Job:
+    spec = JobSpec(key, 50.0, (workers(1, gpus=0, cpus=cpus),), deadline_s=by_s, total_steps=work_s, duration_s=work_s)
+    return Job(spec)
+
+
+def placed(jobs: list[Job], *cpus: int, now: float = 0.0, **settings: Any) -> dict[str, tuple[int, int]]:
+    """Workers by job, and the least CPU that one of them holds, on nodes n0 (called n), n1 and so on."""
+    profile = build("deadline", parse_profile("deadline", {"pause_s": 0, "prepare_cpu_s": 0, **settings}))
+    names = ["n", *(f"n{k}" for k in range(1, len(cpus)))]
+    nodes = {name: node(name, cpus=n) for name, n in zip(names, cpus, strict=True)}
+    plan = schedule(Snapshot(now, nodes, {j.key: j for j in jobs}), profile)
+    targets = {key: target for key, target in plan.targets.items() if target.replicas.get(WORKER)}
+    return {key: (t.replicas[WORKER], min(t.cpu.get(WORKER, (jobs_cpu(jobs, key),)))) for key, t in targets.items()}
+
+
+def jobs_cpu(jobs: list[Job], key: str) -> int:
+    return next(int(job.spec.requested_cpu(WORKER)) for job in jobs if job.key == key)
 
 
 @pytest.mark.parametrize(
@@ -205,21 +224,43 @@ def growing(key: str, times: float, on: str = "n", work_s: float = HOUR, holds: 
     ],
 )
 def test_a_late_job_gets_cpu_in_place_before_another_size(jobs: list[Job], has: dict[str, tuple[int, int]]) -> None:
-    profile = build("deadline", parse_profile("deadline", {"pause_s": 0}))
-    nodes = {"n": node("n", cpus=4), "other": node("other", cpus=4, gpus=0)}
-    plan = schedule(Snapshot(0.0, nodes, {j.key: j for j in jobs}), profile)
-    got = {key: (t.replicas[WORKER], min(t.cpu.get(WORKER, (1000,)))) for key, t in plan.targets.items()}
-    assert got == has
+    assert placed(jobs, 4, 4) == has
 
 
 def test_cpu_in_place_for_a_late_job_is_kept_from_who_starts() -> None:
     """One waits that would start on the CPU of the node; it comes second by its deadline."""
-    waits = Job(JobSpec("b", 50.0, (workers(1, gpus=0, cpus=3),), deadline_s=9 * HOUR, total_steps=9.0, duration_s=9.0))
-    jobs = [growing("a", 1.9), waits]
-    profile = build("deadline", parse_profile("deadline", {}))
-    plan = schedule(Snapshot(0.0, {"n": node("n", cpus=4)}, {j.key: j for j in jobs}), profile)
-    assert sizes(plan) == {"a": 1}
-    assert plan.changes["a"].cpu[WORKER][0] >= 2000
+    assert placed([growing("a", 1.9), waiting("b", 3, 9 * HOUR, 9.0)], 4) == {"a": (1, 4000)}
+
+
+def test_cpu_in_place_costs_no_job_with_an_earlier_deadline_its_nodes() -> None:
+    """Only the first node holds what waits. The one that runs grows instead."""
+    assert placed([growing("a", 1.9), waiting("w", 3, 1500.0, 300.0)], 4, 2)["w"] == (1, 3000)
+
+
+def test_cpu_that_was_lent_without_need_keeps_nobody_waiting() -> None:
+    """What it uses of four times its request is not known yet. It is in time with what it requests; or it never is."""
+    for by_s in (10 * HOUR, 10.0):
+        lent = growing("a", 0.1, holds=4000, use=None, deadline_s=by_s)
+        assert "b" in placed([lent, waiting("b", 3, 11 * HOUR, 100.0)], 4)
+
+
+def test_a_job_that_is_given_up_gives_back_its_cpu() -> None:
+    long = growing("a", 1.0, work_s=385.2, deadline_s=309.1, most=1)
+    others = [waiting("c0", 2, 315.3, 35.2), waiting("c1", 1, 355.0, 13.9)]
+    assert "c0" in placed([long, *others], 2)
+
+
+def test_who_cannot_change_its_size_has_its_turn_by_deadline_too() -> None:
+    """Its size is not chosen, as it cannot be stopped; the CPU that is free is enough for one of the two."""
+    fixed, later = growing("f", 2.9, most=1, stoppable=False), growing("a", 2.9, most=1, work_s=2 * HOUR)
+    assert placed([fixed, later], 5)["f"] == (1, 3000)
+
+
+@pytest.mark.parametrize(("prepare_cpu_s", "grows"), [(0.0, True), (12.0, True), (3600.0, False)])
+def test_a_larger_size_has_to_start_before_it_is_faster(prepare_cpu_s: float, grows: bool) -> None:
+    """An hour of work, and CPU in place is not enough: its replicas start in so many seconds on a CPU each."""
+    after = placed([growing("a", 4.5)], 4, 4, prepare_cpu_s=prepare_cpu_s)
+    assert (after["a"][0] > 1) == grows
 
 
 def test_cpu_lent_to_a_job_that_keeps_its_size_keeps_nobody_waiting() -> None:

@@ -16,7 +16,7 @@ from elastic_tfjob.scheduling.profiles.deadline.outlook import Outlook
 from elastic_tfjob.scheduling.profiles.deadline.raise_late import Raises, raise_late
 from elastic_tfjob.scheduling.profiles.deadline.settings import Settings
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Job
+from elastic_tfjob.scheduling.snapshot import Counts, Job, Placement
 from elastic_tfjob.scheduling.stages.order.edf import EarliestDeadlineFirst
 from elastic_tfjob.scheduling.toolkit.cpu_in_place import (
     CpuInPlace,
@@ -29,7 +29,6 @@ from elastic_tfjob.scheduling.toolkit.cpu_in_place import (
     keep_for_leaving,
     raise_busy,
 )
-from elastic_tfjob.scheduling.toolkit.shared import sharing
 
 __all__ = ["DeadlineParameters"]
 
@@ -52,6 +51,10 @@ class EarliestDeadline:
         return settled if job.placement and job.speed is None and settled > now else None
 
 
+def _less(placement: Placement, wanted: Counts | None) -> bool:
+    return wanted is not None and any(len(placement.get(type_, ())) < n for type_, n in wanted.items())
+
+
 def _in_place(round_: Round) -> CpuInPlace:
     return round_.shared("deadline CPU", lambda: CpuInPlace(round_, CpuRule()))
 
@@ -64,17 +67,35 @@ class DeadlineParameters(Settings):
     """Deadlines met with the least resources; the rest by marginal gain."""
 
     def stages(self) -> Stages:
-        def promise(outlook: Outlook) -> None:
-            guarantee(outlook, Raises(_in_place(outlook.round)) if self.lend_cpu else None)
-
-        planning = (probe, promise, carry_out)
-        steps = tuple(sharing(step, ("deadline", self), lambda round_: Outlook(round_, self)) for step in planning)
+        steps: tuple[Step, ...] = (self._choose_sizes,)
         # Where no speed is known it goes by what the user says, by how busy replicas are, and by jobs of the same name.
         told = needs("deadline", "speed", "duration", "service", "use", "history") | needs("stop")
         if self.lend_cpu:
             before, *after = (_on_cpu(step) for step in (count_as_free, *LENDING))
             steps, told = (before, *steps, *after), told | needs("cpu")
         return Stages(EarliestDeadline(self.settle_s), steps, told, drifts=self.lend_cpu)
+
+    def _choose_sizes(self, round_: Round) -> None:
+        """CPU in place comes before other sizes, unless a job with an earlier deadline, or one that is to show how fast
+        it is, finds no nodes then: room is set aside for those in the totals only."""
+        outlook = Outlook(round_, self)
+        raises = Raises(_in_place(round_), outlook) if self.lend_cpu else None
+        probe(outlook)
+        guarantee(outlook, raises)
+        promised = [(case, case.wanted) for case in outlook.cases if case.booking is not None or case.probe]
+        mark, before, refusals = round_.room.mark(), dict(round_.changes), dict(round_.refusals)
+        carry_out(outlook)
+        if raises is None or not any(
+            raises.came_before(case) and _less(round_.placement(case.job), wanted) for case, wanted in promised
+        ):
+            return
+        round_.undo(mark, {key: before.get(key) for key in round_.changes})
+        round_.refusals = refusals
+        raises.withdraw_all()
+        outlook = Outlook(round_, self)
+        probe(outlook)
+        guarantee(outlook)
+        carry_out(outlook)
 
     def profile(self, name: str) -> Profile:
         # The steps themselves see to the least gain: what is common to all profiles asks speeds that were measured

@@ -52,13 +52,20 @@ def guarantee(outlook: Outlook, raises: Raises | None = None) -> None:
             left_s = max(0.0, case.need.by_s)
             case.why = Reason("deadline-missed", {"needs_s": least, "largest": case.curve.sizes[-1], "left_s": left_s})
             continue
-        if _book(outlook, case) or _exchange(outlook, case, accepted, dropped, k):
+        if _book(outlook, case):
             accepted.append(case)
+        elif (given_up := _exchange(outlook, case, accepted)) is not None:
+            area, other = given_up
+            if raises is not None:
+                raises.withdraw(other)
+            accepted.append(case)
+            dropped.append((area, k, other))
         else:
             dropped.append((_area(case), k, case))
             case.why = Reason("deadline-no-room")
     for _, _, case in sorted(dropped, key=lambda entry: entry[:2]):
-        _book(outlook, case)
+        if raises is None or not _raise(outlook, case, raises):
+            _book(outlook, case)
     for case in outlook.cases:
         if case.booking is None and raises is not None:
             raises.withdraw(case)
@@ -90,10 +97,9 @@ def _raise(outlook: Outlook, case: Case, raises: Raises) -> bool:
     return False
 
 
-def _exchange(
-    outlook: Outlook, case: Case, accepted: list[Case], dropped: list[tuple[float, int, Case]], k: int
-) -> bool:
-    """Whether the job fits in the place of one that takes more of the cluster; that one is then dropped."""
+def _exchange(outlook: Outlook, case: Case, accepted: list[Case]) -> tuple[float, Case] | None:
+    """Who was given up for the job, with what that had taken of the cluster, more than the job does: it is booked then,
+    in that one's place. None: it does not fit there either."""
     mine, timeline = _area(case), outlook.timeline
     others = [
         (other.booking.area, n)
@@ -109,11 +115,10 @@ def _exchange(
         if _book(outlook, case):
             other.booking = None
             other.why = Reason("gives-way")
-            dropped.append((area, k, other))
             del accepted[n]
-            return True
+            return area, other
         timeline.retake(other.booking)
-    return False
+    return None
 
 
 def _area(case: Case) -> float:

@@ -14,11 +14,12 @@ from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job
 from elastic_tfjob.scheduling.toolkit.apply_sizes import candidates
+from elastic_tfjob.scheduling.toolkit.cost import ChangeCosts
 from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, unsized
 from elastic_tfjob.scheduling.toolkit.outside import usable_total
 from elastic_tfjob.scheduling.toolkit.repair import repair_candidates
 
-__all__ = ["Case", "Outlook"]
+__all__ = ["Case", "Outlook", "settled"]
 
 BEST_EFFORT: Final = Reason("best-effort")
 
@@ -99,7 +100,8 @@ class Outlook:
             by = job.spec.deadline_s
             by_s = by - now if by is not None and isfinite(by) else inf
             delay = max(0.0, job.observed_s - now) if running else 0.0
-            need = Need(steps, by_s, delay, settings.pause_s, current)
+            start_s = ChangeCosts(settings.pause_s, settings.prepare_cpu_s).starting_s(job) if current else 0.0
+            need = Need(steps, by_s, delay, settings.pause_s, current, start_s)
             case = Case(job, curve, need, current, probe=self._probe(job, curve))
             self.cases.append(case)
         self.probing = self._fixed_probes(open_.aside)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from elastic_tfjob.scheduling.forecasts import prediction_of, work_left
 from elastic_tfjob.scheduling.profiles.deadline.curves import Curve
-from elastic_tfjob.scheduling.profiles.deadline.outlook import Case
+from elastic_tfjob.scheduling.profiles.deadline.outlook import Case, Outlook, settled
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Cpu, Job
 from elastic_tfjob.scheduling.toolkit.cpu_grants import Claim
@@ -34,20 +34,25 @@ class Want(NamedTuple):
 
 
 class Raises:
-    """Running jobs that keep their size, with more CPU. Their curves end there, faster and with that CPU."""
+    """Running jobs that keep their size, with more CPU. Their curves end there, faster and with that CPU. Jobs whose
+    size is not chosen in this round have their turn among the others."""
 
-    def __init__(self, lending: CpuInPlace) -> None:
-        self._lending = lending
+    def __init__(self, lending: CpuInPlace, outlook: Outlook) -> None:
+        self._lending, self._outlook = lending, outlook
+        chosen = {case.job.key for case in outlook.cases}
+        self._others = [late for late in _late(lending) if late[1] not in chosen][::-1]
         self._before: dict[str, Curve] = {}
 
     def take(self, case: Case) -> bool:
         """Whether its nodes have the CPU with which it is in time as it is; that is then set aside there."""
-        job, curve, row = case.job, case.curve, case.current
-        want = _want(self._lending, job) if row else None
+        job, curve, row, outlook = case.job, case.curve, case.current, self._outlook
+        self._take_before(job.spec.deadline_s or inf)
+        believed = row and settled(job, outlook.round.now, outlook.settings.settle_s)
+        want = _want(self._lending, job) if believed else None
         if want is None or not _granted(self._lending, job, want):
             return False
         self._before[job.key] = curve
-        case.curve = _ending(curve, row, want.steps_per_s, Resources(job.spec.extra_cpu(want.cpu)))
+        case.curve = _ending(curve, row, want.steps_per_s, Resources(job.spec.extra_cpu(want.cpu)), outlook.total)
         return True
 
     def withdraw(self, case: Case) -> None:
@@ -57,21 +62,45 @@ class Raises:
             case.curve = curve
             self._lending.grants.withdraw(case.job)
 
+    def withdraw_all(self) -> None:
+        """As if none had been raised; the curves stay as they are."""
+        for job in self._lending.grants.jobs.values():
+            self._lending.grants.withdraw(job)
+
+    def came_before(self, case: Case) -> bool:
+        """Whether a job with a later deadline was raised, or any, where it is to show its speed first."""
+        raised = [job.spec.deadline_s or inf for job in self._lending.grants.jobs.values()]
+        return bool(raised) and (case.probe or (case.job.spec.deadline_s or inf) < max(raised))
+
+    def _take_before(self, deadline_s: float) -> None:
+        while self._others and self._others[-1][0] < deadline_s:
+            by_s, key, want = self._others.pop()
+            job = self._lending.round.job(key)
+            if _granted(self._lending, job, want):
+                more = Resources(job.spec.extra_cpu(want.cpu))
+                self._outlook.timeline.hold(more, by_s - self._outlook.round.now)
+
 
 def raise_late(lending: CpuInPlace) -> None:
     """In the order of deadlines, and before CPU is lent to whoever is busy. A job that would be late all the same is
     left to that, and so is one for which its nodes have too little left."""
+    for _, key, want in _late(lending):
+        _granted(lending, lending.round.job(key), want)
+
+
+def _late(lending: CpuInPlace) -> list[tuple[float, str, Want]]:
+    """Deadlines and keys of the jobs that need more than they request, the earliest first, with what is enough."""
     jobs = {job.key: job for job in (*map(lending.round.job, lending.busy), *lending.lent)}
     late = [(job.spec.deadline_s or inf, key, want) for key, job in jobs.items() if (want := _want(lending, job))]
-    for _, key, want in sorted(late, key=lambda each: each[:2]):
-        _granted(lending, jobs[key], want)
+    return sorted(late, key=lambda each: each[:2])
 
 
-def _ending(curve: Curve, row: int, steps_per_s: float, more: Resources) -> Curve:
+def _ending(curve: Curve, row: int, steps_per_s: float, more: Resources, total: Resources) -> Curve:
     """The curve up to this row, where the job is that fast with this much more."""
     rates, demand, share = (part[: row + 1].copy() for part in (curve.rates, curve.demand, curve.share))
     rates[row] = max(steps_per_s, rates[row])
     demand[row] += more
+    share[row] = max(share[row], Resources(*demand[row].tolist()).dominant_share(total))
     return replace(curve, sizes=curve.sizes[:row], rates=rates, demand=demand, share=share)
 
 
@@ -97,9 +126,18 @@ def _want(lending: CpuInPlace, job: Job) -> Want | None:
     left = work_left(job, round_.now, round_.snapshot.past(spec))
     if left is None or by_s <= 0:
         return None
-    if raised:
-        return Want(job.cpu, max(job.steps_per_s, left[0] / by_s))
-    return _least(lending, job, left[0] / by_s)
+    return (_still if raised else _least)(lending, job, left[0] / by_s)
+
+
+def _still(lending: CpuInPlace, job: Job, steps_per_s: float) -> Want | None:
+    """What it holds, if it may be that fast with that, and surely is not with what it requests: the speed that it
+    shows may be from before the last change."""
+    requested = job.spec.requested_cpu
+    parts = [min(1.0, requested(type_) / held) for type_, each in job.cpu.items() for held in each if held]
+    least = min(parts, default=1.0)
+    if not job.steps_per_s * least < steps_per_s <= job.steps_per_s / (least or 1.0):
+        return None
+    return Want(job.cpu, max(job.steps_per_s, steps_per_s))
 
 
 def _least(lending: CpuInPlace, job: Job, steps_per_s: float) -> Want | None:

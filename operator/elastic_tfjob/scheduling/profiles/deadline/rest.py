@@ -167,16 +167,15 @@ class Rest:
 
 def _way(case: Case, min_gain: float) -> Way:
     """Where a case may go: beyond what it has only where that pays, and is worth the pause."""
-    rates, need, current = case.curve.plain.rates, case.need, case.current
+    curve, need, current = case.curve, case.need, case.current
+    rates = curve.plain.rates
     last = len(rates) - 1
     if not current:
         return Way(0, 0, last)
-    least, now_s = rates[current] * (1 + min_gain), need.left / rates[current] + need.delay_s
+    least, now_s = rates[current] * (1 + min_gain), need.lasts_s(curve, current)
     first = current + 1
     # Rates rise from row to row.
-    while first <= last and (
-        rates[first] < least or (isfinite(now_s) and need.left / rates[first] + need.delay_s + need.pause_s >= now_s)
-    ):
+    while first <= last and (rates[first] < least or (isfinite(now_s) and need.lasts_s(curve, first) >= now_s)):
         first += 1
     return Way(current, first, last)
 

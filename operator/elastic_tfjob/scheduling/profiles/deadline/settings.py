@@ -23,6 +23,11 @@ class Settings(ElasticParameters):
         "of a job changes when it stops, and without this two could take each other's place again and again",
     )
     pause_s: Seconds = Field(1.0, description="what a start or a change of size is expected to stop training for")
+    prepare_cpu_s: Seconds = Field(
+        12.0,
+        description="CPU time of starting one process of a larger size, at the pace of what its replicas request: "
+        "until it has started the job trains as it is",
+    )
     sizes: Literal["all", "front", "doublings"] = Field(
         "all",
         description="sizes that a job may get: all worker counts, with parameter servers those on the way of the best "

@@ -24,28 +24,36 @@ ROUNDING: Final = 1e-6
 @dataclass(frozen=True, slots=True)
 class Need:
     """What a job needs to be done: `left` steps, by `by_s` seconds from now. It trains nothing for `delay_s`, and for
-    `pause_s` more where its size is not row `current` of its curve."""
+    `pause_s` more where its size is not row `current` of its curve. A larger size than that takes `start_s` to start,
+    and it trains as it is meanwhile."""
 
     left: float
     by_s: float
     delay_s: float = 0.0
     pause_s: float = 0.0
     current: int = 0
+    start_s: float = 0.0
 
     def steps(self, curve: Curve) -> Floats:
         """By row of the curve: steps it would make if it trained all the time, in which the pauses count as steps."""
-        steps: Floats = self.left + (self.delay_s + self.pause_s) * curve.rates
-        if self.current:
-            steps[self.current] = self.left + self.delay_s * curve.rates[self.current]
+        rates, now = curve.rates, self.current
+        steps: Floats = self.left + (self.delay_s + self.pause_s) * rates
+        if now:
+            steps[now] = self.left + self.delay_s * rates[now]
+            steps[now + 1 :] += self.start_s * (rates[now + 1 :] - rates[now])
         return steps
+
+    def lasts_s(self, curve: Curve, row: int) -> float:
+        """Seconds to its end at this row."""
+        rates, now = curve.plain.rates, self.current
+        if row == now:
+            return self.delay_s + self.left / rates[row]
+        started = self.start_s * (rates[row] - rates[now]) if 0 < now < row else 0.0
+        return self.delay_s + self.pause_s + (self.left + started) / rates[row]
 
     def least_s(self, curve: Curve) -> float:
         """Seconds to its end at the best size."""
-        left, idle_s, rates = self.left, self.delay_s + self.pause_s, curve.plain.rates
-        least = min(((left + idle_s * rate) / rate for rate in rates[1:]), default=inf)
-        if self.current:
-            least = min(least, (left + self.delay_s * rates[self.current]) / rates[self.current])
-        return least
+        return min((self.lasts_s(curve, row) for row in range(1, len(curve.plain.rates))), default=inf)
 
 
 @dataclass(frozen=True, slots=True)
