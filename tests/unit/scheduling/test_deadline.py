@@ -11,7 +11,8 @@ from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.reasons import Reason
-from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, Snapshot
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, ReplicaGroup, Snapshot
 from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.formats import parse_csv
@@ -133,8 +134,8 @@ def test_idle_cpu_of_the_node_is_lent_where_that_is_wanted(lend: bool, granted: 
     ("by_s", "urgent_m", "patient_m"),
     [
         (10 * HOUR, 1000, 3000),
-        (HOUR / 1.5, 2000, 2000),
-        (HOUR / 2, 3000, 1000),
+        (HOUR / 1.5, 1750, 2250),
+        (HOUR / 2, 2500, 1500),
         (HOUR / 10, 1000, 3000),
     ],
 )
@@ -225,6 +226,38 @@ def jobs_cpu(jobs: list[Job], key: str) -> int:
 )
 def test_a_late_job_gets_cpu_in_place_before_another_size(jobs: list[Job], has: dict[str, tuple[int, int]]) -> None:
     assert placed(jobs, 4, 4) == has
+
+
+@pytest.mark.parametrize(
+    ("use", "held"),
+    [
+        # At once: the worker sets the pace, and twice its CPU is enough. The others use half of theirs, and less.
+        ({"Chief": 0.4, "PS": 0.5, WORKER: 1.0}, {WORKER: (200,)}),
+        # The PS, too, would set the pace before the worker is twice as fast.
+        ({"Chief": 0.3, "PS": 0.9, WORKER: 1.0}, {"PS": (180,), WORKER: (200,)}),
+    ],
+)
+def test_only_replicas_that_set_the_pace_get_cpu(use: dict[str, float], held: dict[str, tuple[int, ...]]) -> None:
+    """A chief, a PS and a worker that request 100m each, on a node of 500m, are to be twice as fast. Two more workers
+    would do that elsewhere, after a start."""
+    groups = tuple(
+        ReplicaGroup(type_, Resources(100), 1, 1, most) for type_, most in (("Chief", 1), ("PS", 1), (WORKER, 3))
+    )
+    spec = JobSpec("a", 0.0, groups, deadline_s=HOUR / 1.9 / 0.89, total_steps=HOUR)
+    late = Job(
+        spec,
+        dict.fromkeys(("Chief", "PS", WORKER), ("n",)),
+        "running",
+        steps_per_s=1.0,
+        cpu_use=use,
+        speed=believe({(1, 1): 1.0}),
+    )
+    profile = build("deadline", parse_profile("deadline", {}))
+    plan = schedule(Snapshot(0.0, {name: node(name, cpus=0.5) for name in "nm"}, {"a": late}), profile)
+    assert plan.targets["a"].replicas[WORKER] == 1
+    got = plan.changes["a"].cpu
+    assert all(got[type_] >= each for type_, each in held.items())
+    assert {type_ for type_, each in got.items() if each > (100,)} == set(held)
 
 
 def test_cpu_in_place_for_a_late_job_is_kept_from_who_starts() -> None:

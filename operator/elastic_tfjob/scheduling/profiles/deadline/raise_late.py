@@ -13,15 +13,15 @@ from elastic_tfjob.scheduling.forecasts import prediction_of, work_left
 from elastic_tfjob.scheduling.profiles.deadline.curves import Curve
 from elastic_tfjob.scheduling.profiles.deadline.outlook import Case, Outlook, settled
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import Cpu, Job
+from elastic_tfjob.scheduling.snapshot import EVALUATOR, Cpu, Job
 from elastic_tfjob.scheduling.toolkit.cpu_grants import Claim
 from elastic_tfjob.scheduling.toolkit.cpu_in_place import CpuInPlace, adjusts, millicores
 
 __all__ = ["Raises", "raise_late"]
 
-TIMES: Final = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
-"""Of what its replicas request: the least of these that is enough is what a job gets, and what it holds now where none
-is. The law of utilisation says how fast it will be then, and that is no more precise than these steps."""
+TIMES: Final = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0)
+"""Of what its busiest replicas request: the least of these that is enough is what those get, and what they hold now
+where none is. The law of utilisation says how fast the job will be then, and is no more precise than these steps."""
 MARGIN: Final = 0.1
 """Part of the time left that is kept: the law's error."""
 
@@ -147,11 +147,29 @@ def _least(lending: CpuInPlace, job: Job, steps_per_s: float) -> Want | None:
         return None
     known = prediction_of(job, snapshot.past(spec), snapshot.nodes)
     for times in TIMES:
-        each = {type_: millicores(times * spec.requested_cpu(type_)) for type_ in job.placement}
+        each = _balanced(job, times)
         rate = known.at(job.counts, each)
         if rate is not None and rate.steps_per_s >= steps_per_s:
             return Want({t: (each[t],) * n for t, n in job.counts.items()}, rate.steps_per_s) if times > 1 else None
     return Want(job.cpu, job.steps_per_s) if job.cpu and job.steps_per_s >= steps_per_s else None
+
+
+def _balanced(job: Job, times: float) -> dict[str, int]:
+    """Millicores of a replica by type, where those that set the pace get so many times their request. The others get
+    what the law asks for beside that, no less than they request: in proportion to their work where types work at once,
+    and by its root where they take turns (then a step is shortest for all the CPU together)."""
+    requested = {type_: job.spec.requested_cpu(type_) for type_, n in job.counts.items() if n}
+    use = {type_: u for type_, u in job.cpu_use.items() if type_ in requested and type_ != EVALUATOR}
+    work = {type_: u * job.held_cpu(type_) / job.counts[type_] for type_, u in use.items()}
+    pace = max(use, key=lambda type_: (use[type_], type_), default="")
+    if not work.get(pace):
+        return {type_: millicores(each) for type_, each in requested.items()}
+    power = 1.0 if sum(use.values()) > 1 else 0.5
+    top = times * requested[pace]
+    return {
+        type_: millicores(max(each, top * (work[type_] / work[pace]) ** power if type_ in work else 0.0))
+        for type_, each in requested.items()
+    }
 
 
 def _claims(lending: CpuInPlace, job: Job, wants: Cpu) -> Iterator[Claim]:

@@ -26,7 +26,7 @@ class Settings(ElasticParameters):
     prepare_cpu_s: Seconds = Field(
         12.0,
         description="CPU time of starting one process of a larger size, at the pace of what its replicas request: "
-        "until it has started the job trains as it is",
+        "until it has started the job trains as it is, at half its speed",
     )
     sizes: Literal["all", "front", "doublings"] = Field(
         "all",

@@ -25,7 +25,7 @@ ROUNDING: Final = 1e-6
 class Need:
     """What a job needs to be done: `left` steps, by `by_s` seconds from now. It trains nothing for `delay_s`, and for
     `pause_s` more where its size is not row `current` of its curve. A larger size than that takes `start_s` to start,
-    and it trains as it is meanwhile."""
+    and meanwhile the job trains as it is, at half its speed: the replicas that stay start their next program, too."""
 
     left: float
     by_s: float
@@ -40,7 +40,7 @@ class Need:
         steps: Floats = self.left + (self.delay_s + self.pause_s) * rates
         if now:
             steps[now] = self.left + self.delay_s * rates[now]
-            steps[now + 1 :] += self.start_s * (rates[now + 1 :] - rates[now])
+            steps[now + 1 :] += self.start_s * (rates[now + 1 :] - rates[now] / 2)
         return steps
 
     def lasts_s(self, curve: Curve, row: int) -> float:
@@ -48,7 +48,7 @@ class Need:
         rates, now = curve.plain.rates, self.current
         if row == now:
             return self.delay_s + self.left / rates[row]
-        started = self.start_s * (rates[row] - rates[now]) if 0 < now < row else 0.0
+        started = self.start_s * (rates[row] - rates[now] / 2) if 0 < now < row else 0.0
         return self.delay_s + self.pause_s + (self.left + started) / rates[row]
 
     def least_s(self, curve: Curve) -> float:
