@@ -6,6 +6,7 @@ from pydantic import Field
 
 from elastic_tfjob.api.limits import MAX_ENTRIES
 from elastic_tfjob.scheduling.parameters import ElasticParameters, Seconds
+from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
 
 __all__ = ["Settings"]
 
@@ -13,6 +14,11 @@ __all__ = ["Settings"]
 class Settings(ElasticParameters):
     """What may be set; see DeadlineParameters."""
 
+    place: PlaceName = Field(
+        "pack-apart",
+        description="which nodes replicas go to; count looks at totals only. Jobs on nodes of their own have idle CPU "
+        "beside them",
+    )
     min_gain: float = Field(0.1, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
     sample_points: int = Field(
         0, ge=0, le=MAX_ENTRIES, description="sizes measured before a job starts (simulation without oracle)"
