@@ -4,7 +4,7 @@ It costs no start, so it comes before another size: `Raises`, while sizes are ch
 this round get it afterwards: `raise_late`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from math import inf
 from typing import Final, NamedTuple
@@ -40,7 +40,7 @@ class Raises:
     def __init__(self, lending: CpuInPlace, outlook: Outlook) -> None:
         self._lending, self._outlook = lending, outlook
         chosen = {case.job.key for case in outlook.cases}
-        self._others = [late for late in _late(lending) if late[1] not in chosen][::-1]
+        self._others = _late(lending, chosen)[::-1]
         self._before: dict[str, Curve] = {}
 
     def take(self, case: Case) -> bool:
@@ -88,9 +88,10 @@ def raise_late(lending: CpuInPlace) -> None:
         _granted(lending, lending.round.job(key), want)
 
 
-def _late(lending: CpuInPlace) -> list[tuple[float, str, Want]]:
+def _late(lending: CpuInPlace, without: Set[str] = frozenset()) -> list[tuple[float, str, Want]]:
     """Deadlines and keys of the jobs that need more than they request, the earliest first, with what is enough."""
-    jobs = {job.key: job for job in (*map(lending.round.job, lending.busy), *lending.lent)}
+    jobs = {job.key: job for job in lending.lent if job.key not in without}
+    jobs |= {key: lending.round.job(key) for key in lending.busy if key not in without}
     late = [(job.spec.deadline_s or inf, key, want) for key, job in jobs.items() if (want := _want(lending, job))]
     return sorted(late, key=lambda each: each[:2])
 
