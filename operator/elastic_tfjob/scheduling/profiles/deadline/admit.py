@@ -44,16 +44,11 @@ def guarantee(outlook: Outlook, raises: Raises | None = None) -> None:
         if not case.timed:
             case.why = _untimed(case)
             continue
-        if raises is not None and _raise(outlook, case, raises):
+        if _book(outlook, case, raises):
             accepted.append(case)
-            continue
-        least = case.need.least_s(case.curve)
-        if least > case.need.by_s:
+        elif (least := case.need.least_s(case.curve)) > case.need.by_s:
             left_s = max(0.0, case.need.by_s)
             case.why = Reason("deadline-missed", {"needs_s": least, "largest": case.curve.sizes[-1], "left_s": left_s})
-            continue
-        if _book(outlook, case):
-            accepted.append(case)
         elif (given_up := _exchange(outlook, case, accepted)) is not None:
             area, other = given_up
             if raises is not None:
@@ -64,8 +59,7 @@ def guarantee(outlook: Outlook, raises: Raises | None = None) -> None:
             dropped.append((_area(case), k, case))
             case.why = Reason("deadline-no-room")
     for _, _, case in sorted(dropped, key=lambda entry: entry[:2]):
-        if raises is None or not _raise(outlook, case, raises):
-            _book(outlook, case)
+        _book(outlook, case, raises)
     for case in outlook.cases:
         if case.booking is None and raises is not None:
             raises.withdraw(case)
@@ -78,23 +72,26 @@ def _untimed(case: Case) -> Reason:
     return Reason("no-deadline" if case.need.by_s == inf else "unknown-steps")
 
 
-def _book(outlook: Outlook, case: Case) -> bool:
-    case.booking = outlook.timeline.book(case.curve, case.need)
-    return case.booking is not None
-
-
-def _raise(outlook: Outlook, case: Case, raises: Raises) -> bool:
-    """Whether it is in time at the size that it has, with more CPU there."""
-    if not raises.take(case):
-        return False
-    if _book(outlook, case):
-        assert case.booking is not None
-        if case.booking.first == case.current:
-            return True
-        outlook.timeline.release(case.booking)
-        case.booking = None
-    raises.withdraw(case)
-    return False
+def _book(outlook: Outlook, case: Case, raises: Raises | None = None) -> bool:
+    """Whether something can be set aside for it. Where it is late at the size that it has: CPU in place, if that takes
+    no more of the cluster than another size, which has to start first."""
+    timeline, need = outlook.timeline, case.need
+    case.booking = sized = timeline.book(case.curve, need)
+    if raises is None or not case.current or (sized is not None and sized.cap <= case.current):
+        return sized is not None
+    if sized is not None:
+        timeline.release(sized)
+    if raises.take(case):
+        case.booking = raised = timeline.book(case.curve, need)
+        if raised is not None:
+            if raised.first == case.current and (sized is None or raised.area <= sized.area):
+                return True
+            timeline.release(raised)
+        raises.withdraw(case)
+    if sized is not None:
+        timeline.retake(sized)
+    case.booking = sized
+    return sized is not None
 
 
 def _exchange(outlook: Outlook, case: Case, accepted: list[Case]) -> tuple[float, Case] | None:

@@ -166,7 +166,8 @@ class Rest:
 
 
 def _way(case: Case, min_gain: float) -> Way:
-    """Where a case may go: beyond what it has only where that pays, and is worth the pause."""
+    """Where a case may go: beyond what it has only where that pays, and it ends so much earlier with the pause and the
+    start of the larger size."""
     curve, need, current = case.curve, case.need, case.current
     rates = curve.plain.rates
     last = len(rates) - 1
@@ -175,7 +176,9 @@ def _way(case: Case, min_gain: float) -> Way:
     least, now_s = rates[current] * (1 + min_gain), need.lasts_s(curve, current)
     first = current + 1
     # Rates rise from row to row.
-    while first <= last and (rates[first] < least or (isfinite(now_s) and need.lasts_s(curve, first) >= now_s)):
+    while first <= last and (
+        rates[first] < least or (isfinite(now_s) and need.lasts_s(curve, first) * (1 + min_gain) > now_s * (1 + 1e-9))
+    ):
         first += 1
     return Way(current, first, last)
 
