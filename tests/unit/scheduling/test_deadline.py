@@ -222,6 +222,8 @@ def jobs_cpu(jobs: list[Job], key: str) -> int:
         ([growing("a", 2.9), growing("b", 2.9, work_s=2 * HOUR)], {"a": (1, 3000), "b": (4, 1000)}),
         # None is enough: it grows.
         ([growing("a", 4.5)], {"a": (4, 1000)}),
+        # A second worker, which takes less of the cluster, is enough, too.
+        ([replace(growing("a", 2.9, most=2), speed=believe({(0, 1): 1.0, (0, 2): 3.0}))], {"a": (2, 2000)}),
     ],
 )
 def test_a_late_job_gets_cpu_in_place_before_another_size(jobs: list[Job], has: dict[str, tuple[int, int]]) -> None:
@@ -275,6 +277,11 @@ def test_cpu_that_was_lent_without_need_keeps_nobody_waiting() -> None:
     for by_s in (10 * HOUR, 10.0):
         lent = growing("a", 0.1, holds=4000, use=None, deadline_s=by_s)
         assert "b" in placed([lent, waiting("b", 3, 11 * HOUR, 100.0)], 4)
+
+
+def test_a_job_that_is_just_in_time_keeps_no_cpu_from_who_starts() -> None:
+    """With a tenth of the time to spare it would need more than it requests."""
+    assert placed([growing("a", 1.05), waiting("b", 3, 9 * HOUR, 9.0)], 4) == {"a": (1, 1000), "b": (1, 3000)}
 
 
 def test_a_job_that_is_given_up_gives_back_its_cpu() -> None:
