@@ -166,19 +166,18 @@ class Rest:
 
 
 def _way(case: Case, min_gain: float) -> Way:
-    """Where a case may go: beyond what it has only where that pays, and it ends so much earlier with the pause and the
-    start of the larger size."""
+    """Where a case may go: beyond what it has only where that pays, and is worth the pause; where a larger size has to
+    start first, only if the job ends so much earlier with that."""
     curve, need, current = case.curve, case.need, case.current
     rates = curve.plain.rates
     last = len(rates) - 1
     if not current:
         return Way(0, 0, last)
     least, now_s = rates[current] * (1 + min_gain), need.lasts_s(curve, current)
+    most_s = now_s / (1 + min_gain) if need.start_s else now_s
     first = current + 1
     # Rates rise from row to row.
-    while first <= last and (
-        rates[first] < least or (isfinite(now_s) and need.lasts_s(curve, first) * (1 + min_gain) > now_s * (1 + 1e-9))
-    ):
+    while first <= last and (rates[first] < least or (isfinite(now_s) and need.lasts_s(curve, first) >= most_s)):
         first += 1
     return Way(current, first, last)
 
