@@ -1,18 +1,16 @@
 """A running job is stopped for one of a higher priority, and goes on later: real TensorFlow, and nothing is lost."""
 
-import json
 from collections.abc import Iterator
 
 import pytest
 
 from harness.cluster import Cluster
-from harness.deploy import NAMESPACE
+from harness.deploy import configured
 from harness.jobs import UNTIL_TOLD, Jobs, end, sleepers, until
 from harness.training import PREFIX, Lines, wait_for_step
 
 from .test_elastic import elastic, finished, lost_steps, state
 
-CONFIGURATION = ("-n", NAMESPACE, "configmap", "elastic-tfjob-operator")
 PRIORITY = """
 apiVersion: scheduling.k8s.io/v1
 kind: PriorityClass
@@ -24,19 +22,11 @@ value: 1000
 @pytest.fixture
 def preemptive(cluster: Cluster) -> Iterator[None]:
     """The operator follows a profile that preempts, until the test is over."""
-    found = json.loads(cluster.kubectl("-n", NAMESPACE, "get", *CONFIGURATION[2:], "-o", "json"))
-    before = found["data"]["config.yaml"]
-
-    def configure(text: str) -> None:
-        patch = json.dumps({"data": {"config.yaml": text}})
-        cluster.kubectl("-n", NAMESPACE, "patch", *CONFIGURATION[2:], "--type=merge", "--patch", patch)
-
     cluster.kubectl("apply", "-f", "-", stdin=PRIORITY)
-    configure("profile: las\nprofiles: {las: {stop_cooldown_s: 20}}\n")
     try:
-        yield
+        with configured(cluster, "profile: las\nprofiles: {las: {stop_cooldown_s: 20}}\n"):
+            yield
     finally:
-        configure(before)
         cluster.kubectl("delete", "priorityclass", "e2e-urgent", "--wait=false")
 
 

@@ -20,6 +20,7 @@ from harness.progress import main, run, say, step
 
 NAMESPACE = "kubeflow"
 DEPLOYMENT = "deployment/elastic-tfjob-operator"
+CONFIG_MAP = "elastic-tfjob-operator"
 GO_MODULE = "github.com/kubeflow/training-operator"
 GO_DEPLOYMENT = "deployment/training-operator"
 ON_CONTROL_PLANE = {
@@ -46,6 +47,23 @@ def install(cluster: Cluster, operator: str, components: Sequence[str] = ()) -> 
     with step("installing the CRD and the operator (kustomize)"):
         parts = [f"../../manifests/components/{name}" for name in components]
         apply_overlay(cluster, "standalone", operator, components=parts)
+
+
+def configure(cluster: Cluster, text: str) -> None:
+    """Have the operator's ConfigMap say this: it follows at once."""
+    patch = json.dumps({"data": {"config.yaml": text}})
+    cluster.kubectl("-n", NAMESPACE, "patch", "configmap", CONFIG_MAP, "--type=merge", "--patch", patch)
+
+
+@contextmanager
+def configured(cluster: Cluster, text: str) -> Iterator[None]:
+    """As `configure`, until the block ends."""
+    found = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "configmap", CONFIG_MAP, "-o", "json"))
+    configure(cluster, text)
+    try:
+        yield
+    finally:
+        configure(cluster, found["data"]["config.yaml"])
 
 
 def apply_overlay(cluster: Cluster, overlay: str, operator: str, **more: object) -> None:

@@ -35,7 +35,6 @@ BOUND_S: Final = 60.0
 SEEN_S: Final = 1.0
 """Until an operator has seen a change of a node."""
 TAINT: Final = {"key": "elastic-tfjob/bench", "effect": "NoSchedule"}
-CONFIG_MAP: Final = "elastic-tfjob-operator"
 
 
 def bench(
@@ -285,9 +284,7 @@ def operator(cluster: Cluster, mode: str, config: Mapping[str, object] | None = 
         components.append("learning")
     deploy.install(cluster, images.operator(), components)
     deploy.move_to_control_plane(cluster, deploy.DEPLOYMENT)
-    content = json.dumps({"profile": mode, **(config or {})})
-    patch = json.dumps({"data": {"config.yaml": content}})
-    cluster.kubectl("-n", deploy.NAMESPACE, "patch", "configmap", CONFIG_MAP, "--type=merge", "--patch", patch)
+    deploy.configure(cluster, json.dumps({"profile": mode, **(config or {})}))
     yield
 
 

@@ -1,0 +1,21 @@
+"""What jobs are told under a profile that goes by the training loss: `specon` as it was published."""
+
+from harness.deploy import configured
+from harness.jobs import Jobs
+
+from .test_elastic import elastic
+
+PUBLISHED = "profile: specon\nprofiles: {specon: {published: true}}\n"
+STEPS = 1_000_000
+
+
+def test_a_loss_that_rises_or_is_no_number_is_told(jobs: Jobs) -> None:
+    """Real TensorFlow climbs the loss, by a learning rate below 0, and leaves the numbers, by a huge one."""
+    with configured(jobs.cluster, PUBLISHED):
+        for name, rate in (("rises", -0.0005), ("diverges", 1e30)):
+            job = elastic(jobs, name, steps=STEPS)
+            for replica in job["spec"]["tfReplicaSpecs"].values():
+                replica["template"]["spec"]["containers"][0]["command"].append(f"--learning-rate={rate}")
+            jobs.apply(job)
+        jobs.wait_for_words("diverges", "LossUnusable", "NaN", seconds=400)
+        jobs.wait_for_words("rises", "LossRises", "has only risen", seconds=400)
