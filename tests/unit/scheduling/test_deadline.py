@@ -262,9 +262,20 @@ def test_only_replicas_that_set_the_pace_get_cpu(use: dict[str, float], held: di
     assert {type_ for type_, each in got.items() if each > (100,)} == set(held)
 
 
-def test_cpu_in_place_for_a_late_job_is_kept_from_who_starts() -> None:
-    """One waits that would start on the CPU of the node; it comes second by its deadline."""
-    assert placed([growing("a", 1.9), waiting("b", 3, 9 * HOUR, 9.0)], 4) == {"a": (1, 4000)}
+@pytest.mark.parametrize(("holds", "use"), [(1000, 1.0), (2000, 1.0), (4000, 1.0), (2000, None), (4000, None)])
+def test_cpu_in_place_for_a_late_job_is_kept_from_who_starts(holds: int, use: float | None) -> None:
+    """One waits that would start on the CPU of the node; it comes second by its deadline. The first one has the CPU
+    already, or gets it now."""
+    has = placed([growing("a", 1.9, holds=holds, use=use), waiting("b", 3, 9 * HOUR, 9.0)], 4)
+    assert {key: workers for key, (workers, _) in has.items()} == {"a": 1}
+    assert has["a"][1] >= 2000
+
+
+def test_a_raise_that_failed_costs_no_other_its_own() -> None:
+    """The second node has too little for the last by deadline."""
+    fails = replace(growing("b", 2.9, most=1, work_s=4 * HOUR), placement={WORKER: ("n1",)})
+    has = placed([growing("a", 1.9), waiting("w", 3, 3000.0, 300.0), fails], 4, 2, 2)
+    assert has["a"] == (1, 4000)
 
 
 def test_cpu_in_place_costs_no_job_with_an_earlier_deadline_its_nodes() -> None:
@@ -294,6 +305,22 @@ def test_who_cannot_change_its_size_has_its_turn_by_deadline_too() -> None:
     """Its size is not chosen, as it cannot be stopped; the CPU that is free is enough for one of the two."""
     fixed, later = growing("f", 2.9, most=1, stoppable=False), growing("a", 2.9, most=1, work_s=2 * HOUR)
     assert placed([fixed, later], 5)["f"] == (1, 3000)
+    # Nobody else is late, and one waits.
+    assert placed([fixed, waiting("b", 3, 9 * HOUR, 9.0)], 5) == {"f": (1, 5000)}
+
+
+@pytest.mark.parametrize(("prepare_cpu_s", "grows"), [(400.0, True), (800.0, False)])
+def test_a_start_takes_the_cpu_that_replicas_request(prepare_cpu_s: float, grows: bool) -> None:
+    """A quarter of an hour is left of it with four times that, which was lent."""
+    lent = growing("a", 1.0, holds=4000)
+    after = placed([replace(lent, spec=replace(lent.spec, deadline_s=None))], 4, 4, prepare_cpu_s=prepare_cpu_s)
+    assert (after["a"][0] > 1) == grows
+
+
+def test_an_unknown_speed_is_said_so() -> None:
+    """It was stopped right after its first steps."""
+    plan = decide([running(job("r", HOUR, HOUR), 1), replace(job("s", HOUR, 2 * HOUR, speed=None), steps=5.0)], 1)
+    assert plan.waiting["s"].code == "unknown-speed"
 
 
 @pytest.mark.parametrize(("prepare_cpu_s", "grows"), [(0.0, True), (12.0, True), (3600.0, False)])

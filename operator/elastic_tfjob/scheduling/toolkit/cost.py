@@ -22,6 +22,11 @@ class ChangeCosts:
         """Seconds until the slowest replica's program has started, with the CPU that it holds or requests."""
         return self._takes_s(job, self.start_cpu_s)
 
+    def starting_as_requested_s(self, job: Job) -> float:
+        """The same, with the CPU that they request: what they hold beside that was only lent."""
+        slowest = min((job.spec.requested_cpu(t) for t in job.placement or job.spec.minimum), default=0)
+        return 1000 * self.start_cpu_s / slowest if slowest else 0.0
+
     def _takes_s(self, job: Job, cpu_s: float) -> float:
         spec = job.spec
         types = job.placement or spec.minimum

@@ -58,7 +58,7 @@ class Grants:
 
     def withdraw(self, job: Job) -> None:
         """Take back all that is lent to a job whose first replicas stay where they are."""
-        if job.key not in self.jobs:
+        if self.jobs.pop(job.key, None) is None:
             return
         placement, room = self._round.placement(job), self._round.room
         for type_, names in placement.items():

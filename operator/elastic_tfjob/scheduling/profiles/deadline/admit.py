@@ -44,6 +44,8 @@ def guarantee(outlook: Outlook, raises: Raises | None = None) -> None:
         if not case.timed:
             case.why = _untimed(case)
             continue
+        if raises is not None:
+            raises.take_before(case)
         if _book(outlook, case, raises):
             accepted.append(case)
         elif (least := case.need.least_s(case.curve)) > case.need.by_s:
@@ -69,22 +71,26 @@ def guarantee(outlook: Outlook, raises: Raises | None = None) -> None:
 
 
 def _untimed(case: Case) -> Reason:
-    return Reason("no-deadline" if case.need.by_s == inf else "unknown-steps")
+    if case.need.by_s == inf:
+        return Reason("no-deadline")
+    return Reason("unknown-steps" if case.curve.known else "unknown-speed")
 
 
 def _book(outlook: Outlook, case: Case, raises: Raises | None = None) -> bool:
-    """Whether something can be set aside for it. Where it is late at the size that it has: CPU in place, if that takes
-    no more of the cluster than another size, which has to start first."""
+    """Whether something can be set aside for it. Where it is late at the size that it has with what it requests: CPU in
+    place, if that takes no more of the cluster than another size, which has to start first."""
     timeline, need = outlook.timeline, case.need
     case.booking = sized = timeline.book(case.curve, need)
-    if raises is None or not case.current or (sized is not None and sized.cap <= case.current):
+    stays = sized is not None and sized.cap <= case.current
+    if raises is None or not case.current or (stays and not case.job.cpu):
         return sized is not None
     if sized is not None:
         timeline.release(sized)
     if raises.take(case):
         case.booking = raised = timeline.book(case.curve, need)
         if raised is not None:
-            if raised.first == case.current and (sized is None or raised.area <= sized.area):
+            # A size that it keeps thanks to CPU that was lent is booked without that.
+            if raised.first == case.current and (sized is None or stays or raised.area <= sized.area):
                 return True
             timeline.release(raised)
         raises.withdraw(case)

@@ -100,7 +100,9 @@ class Outlook:
             by = job.spec.deadline_s
             by_s = by - now if by is not None and isfinite(by) else inf
             delay = max(0.0, job.observed_s - now) if running else 0.0
-            start_s = ChangeCosts(settings.pause_s, settings.prepare_cpu_s).starting_s(job) if current else 0.0
+            start_s = (
+                ChangeCosts(settings.pause_s, settings.prepare_cpu_s).starting_as_requested_s(job) if current else 0.0
+            )
             need = Need(steps, by_s, delay, settings.pause_s, current, start_s)
             case = Case(job, curve, need, current, probe=self._probe(job, curve))
             self.cases.append(case)

@@ -46,9 +46,8 @@ class Raises:
     def take(self, case: Case) -> bool:
         """Whether its nodes have the CPU with which it is in time as it is; that is then set aside there."""
         job, curve, row, outlook = case.job, case.curve, case.current, self._outlook
-        self._take_before(job.spec.deadline_s or inf)
         believed = row and settled(job, outlook.round.now, outlook.settings.settle_s)
-        want = _want(self._lending, job) if believed else None
+        want = _want(self._lending, job, spare=0.0) if believed else None
         if want is None or not _granted(self._lending, job, want):
             return False
         self._before[job.key] = curve
@@ -64,16 +63,17 @@ class Raises:
 
     def withdraw_all(self) -> None:
         """As if none had been raised; the curves stay as they are."""
-        for job in self._lending.grants.jobs.values():
+        for job in [*self._lending.grants.jobs.values()]:
             self._lending.grants.withdraw(job)
 
     def came_before(self, case: Case) -> bool:
         """Whether a job with a later deadline was raised, or any, where it is to show its speed first."""
-        raised = [job.spec.deadline_s or inf for job in self._lending.grants.jobs.values()]
-        return bool(raised) and (case.probe or (case.job.spec.deadline_s or inf) < max(raised))
+        raised = [_deadline(job) for job in self._lending.grants.jobs.values()]
+        return bool(raised) and (case.probe or _deadline(case.job) < max(raised))
 
-    def _take_before(self, deadline_s: float) -> None:
-        while self._others and self._others[-1][0] < deadline_s:
+    def take_before(self, case: Case) -> None:
+        """Have those with earlier deadlines whose size is not chosen take theirs."""
+        while self._others and self._others[-1][0] < _deadline(case.job):
             by_s, key, want = self._others.pop()
             job = self._lending.round.job(key)
             if _granted(self._lending, job, want):
@@ -88,11 +88,15 @@ def raise_late(lending: CpuInPlace) -> None:
         _granted(lending, lending.round.job(key), want)
 
 
+def _deadline(job: Job) -> float:
+    return inf if job.spec.deadline_s is None else job.spec.deadline_s
+
+
 def _late(lending: CpuInPlace, without: Set[str] = frozenset()) -> list[tuple[float, str, Want]]:
     """Deadlines and keys of the jobs that need more than they request, the earliest first, with what is enough."""
     jobs = {job.key: job for job in lending.lent if job.key not in without}
     jobs |= {key: lending.round.job(key) for key in lending.busy if key not in without}
-    late = [(job.spec.deadline_s or inf, key, want) for key, job in jobs.items() if (want := _want(lending, job))]
+    late = [(_deadline(job), key, want) for key, job in jobs.items() if (want := _want(lending, job))]
     return sorted(late, key=lambda each: each[:2])
 
 
@@ -115,44 +119,50 @@ def _granted(lending: CpuInPlace, job: Job, want: Want) -> bool:
     return True
 
 
-def _want(lending: CpuInPlace, job: Job) -> Want | None:
-    """None: what it requests is enough, or nothing is, or CPU does nothing for it."""
+def _want(lending: CpuInPlace, job: Job, spare: float = MARGIN) -> Want | None:
+    """What is enough with a margin; None: what it requests is enough with this part of the time left to spare, or
+    nothing is, or CPU does nothing for it."""
     round_, spec = lending.round, job.spec
     measured = job.key in lending.busy and adjusts(lending, job)
     # What it uses is measured anew after each change: meanwhile it needs what it was given.
     raised = bool(job.cpu) and not job.cpu_use and job.phase == "running" and round_.placement(job) == job.placement
     if spec.deadline_s is None or spec.fixed_cpu or not job.cpu_limited or not (measured or raised):
         return None
-    by_s = (1 - MARGIN) * (spec.deadline_s - round_.now)
+    left_s = spec.deadline_s - round_.now
     left = work_left(job, round_.now, round_.snapshot.past(spec))
-    if left is None or by_s <= 0:
+    if left is None or left_s <= 0:
         return None
-    return (_still if raised else _least)(lending, job, left[0] / by_s)
+    in_time, aimed = (left[0] / (left_s * (1 - part)) for part in (spare, MARGIN))
+    return (_still if raised else _least)(lending, job, in_time, aimed)
 
 
-def _still(lending: CpuInPlace, job: Job, steps_per_s: float) -> Want | None:
-    """What it holds, if it may be that fast with that, and surely is not with what it requests: the speed that it
-    shows may be from before the last change."""
+def _still(lending: CpuInPlace, job: Job, in_time: float, aimed: float) -> Want | None:
+    """What it holds, if it may make `aimed` steps per second with that, and surely not `in_time` with what it requests:
+    the speed that it shows may be from before the last change."""
     requested = job.spec.requested_cpu
     parts = [min(1.0, requested(type_) / held) for type_, each in job.cpu.items() for held in each if held]
     least = min(parts, default=1.0)
-    if not job.steps_per_s * least < steps_per_s <= job.steps_per_s / (least or 1.0):
+    if job.steps_per_s * least >= in_time or aimed > job.steps_per_s / (least or 1.0):
         return None
-    return Want(job.cpu, max(job.steps_per_s, steps_per_s))
+    return Want(job.cpu, max(job.steps_per_s, aimed))
 
 
-def _least(lending: CpuInPlace, job: Job, steps_per_s: float) -> Want | None:
-    """The least with which it is that fast."""
+def _least(lending: CpuInPlace, job: Job, in_time: float, aimed: float) -> Want | None:
+    """The least with which it makes `aimed` steps per second, where it makes less than `in_time` as requested."""
     spec, snapshot = job.spec, lending.round.snapshot
-    if not job.cpu and job.steps_per_s >= steps_per_s:
+    if not job.cpu and job.steps_per_s >= in_time:
         return None
     known = prediction_of(job, snapshot.past(spec), snapshot.nodes)
     for times in TIMES:
         each = _balanced(job, times)
         rate = known.at(job.counts, each)
-        if rate is not None and rate.steps_per_s >= steps_per_s:
-            return Want({t: (each[t],) * n for t, n in job.counts.items()}, rate.steps_per_s) if times > 1 else None
-    return Want(job.cpu, job.steps_per_s) if job.cpu and job.steps_per_s >= steps_per_s else None
+        if rate is None:
+            continue
+        if times == 1 and rate.steps_per_s >= in_time:
+            return None
+        if times > 1 and rate.steps_per_s >= aimed:
+            return Want({t: (each[t],) * n for t, n in job.counts.items()}, rate.steps_per_s)
+    return Want(job.cpu, job.steps_per_s) if job.cpu and job.steps_per_s >= aimed else None
 
 
 def _balanced(job: Job, times: float) -> dict[str, int]:
