@@ -75,45 +75,50 @@ def test_who_has_had_no_time_to_report_is_told_nothing(more: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize(
-    ("spec", "state", "topic"),
+    ("spec", "state", "topics"),
     [
-        ({"total_steps": 500.0}, {}, None),
-        ({}, {}, "work-unknown"),
-        ({}, {"steps": 0.0}, None),
-        ({}, {"since_s": NOW - PATIENCE_S + 1}, None),
-        ({"total_steps": 500.0, "resizable": False}, {}, "cpu-kept"),
-        ({"total_steps": 500.0, "fixed_cpu": True}, {}, "cpu-kept"),
-        ({"resizable": False, "movable": False}, {"steps": 0.0}, "all-kept"),
-        ({"movable": False}, {"phase": "rescaling"}, None),
-        ({"movable": False}, {"placement": {}, "phase": "waiting"}, None),
+        ({"total_steps": 500.0}, {}, []),
+        ({}, {}, ["work-unknown"]),
+        ({}, {"steps": 0.0}, []),
+        ({}, {"since_s": NOW - PATIENCE_S + 1}, []),
+        ({"total_steps": 500.0, "resizable": False}, {}, ["cpu-kept"]),
+        ({"total_steps": 500.0, "fixed_cpu": True}, {}, ["cpu-kept"]),
+        # It is moved by what it has left.
+        ({"fixed_cpu": True}, {}, ["cpu-kept", "work-unknown"]),
+        ({"resizable": False, "movable": False}, {}, ["all-kept"]),
+        ({"movable": False}, {"phase": "rescaling"}, []),
+        ({"movable": False}, {"placement": {}, "phase": "waiting"}, []),
     ],
 )
-def test_what_keeps_a_job_from_more_cpu(spec: dict[str, Any], state: dict[str, Any], topic: str | None) -> None:
-    assert unadjusted(replace(trains(**state), spec=replace(SPEC, **spec)), NOW) == topic
+def test_what_keeps_a_job_from_more_cpu(spec: dict[str, Any], state: dict[str, Any], topics: list[str]) -> None:
+    assert [*unadjusted(replace(trains(**state), spec=replace(SPEC, **spec)), NOW)] == topics
 
 
 @pytest.mark.parametrize(
-    ("profile", "settings", "reasons"),
+    ("profile", "settings", "movable", "reasons"),
     [
-        ("specon", {}, ["NotAdjusted"]),
-        ("specon", {"published": True}, ["LossUnusable"]),
-        ("rebalance", {}, []),
-        ("kips", {}, []),
-        ("elastic", {}, []),
-        ("deadline", {}, []),
+        ("specon", {}, True, ["NotAdjusted"]),
+        ("specon", {}, False, ["NotAdjusted"]),
+        ("specon", {"published": True}, True, ["LossUnusable"]),
+        ("specon", {"published": True}, False, ["LossUnusable", "NotAdjusted"]),
+        ("rebalance", {}, True, []),
+        ("kips", {}, True, []),
+        ("elastic", {}, True, []),
+        ("deadline", {}, True, []),
     ],
 )
 async def test_what_is_told_is_what_the_profile_goes_by(
-    profile: str, settings: dict[str, Any], reasons: list[str]
+    profile: str, settings: dict[str, Any], movable: bool, reasons: list[str]
 ) -> None:
-    """A job that says neither its steps nor its loss."""
+    """A job that says neither its steps nor its loss, and may have no checkpoint-dir."""
     operator = Operator(Server([tfjob("j")]))
     notices = Notices(*[cast("Any", operator)] * 3)
     notices._losses = operator.losses
     source = next(iter(operator.of_job(KEY)))
-    for _ in range(2):
+    job = replace(trains(), spec=replace(SPEC, movable=movable))
+    for _ in range(3):
         needs = build(profile, parse_profile(profile, settings)).needs
-        notices.by_needs(KEY, ScheduledJob(source, trains()), NOW, needs)
+        notices.by_needs(KEY, ScheduledJob(source, job), NOW, needs)
         async with asyncio.TaskGroup() as group:
             operator.losses.tell(group)
         source = next(iter(operator.of_job(KEY)))

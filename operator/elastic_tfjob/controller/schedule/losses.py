@@ -6,7 +6,7 @@ Each thing is told once, when it is stored that it was: so another operator does
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -57,22 +57,25 @@ _WORK: Final[Mapping[Topic, str]] = {
     "has run. Give it the annotation total-steps",
     "cpu-kept": "this job keeps the CPU that it requests: its bounds (min-workers, max-workers) leave no room, or "
     "Kueue has admitted it with what it requests",
-    "all-kept": "this job keeps the CPU that it requests and the nodes that it has: it has no checkpoint-dir, rescale "
-    "is never, or enableDynamicWorker is set",
 }
+_ALL_KEPT: Final = (
+    "This job keeps the CPU that it requests and the nodes that it has: it has no checkpoint-dir, rescale is never, or "
+    "enableDynamicWorker is set"
+)
 
 
-def unadjusted(job: Job, now_s: float) -> Topic | None:
-    """What keeps a profile that goes by what is left from doing more for a job that runs; None: nothing, or it cannot
-    be told yet."""
+def unadjusted(job: Job, now_s: float) -> Iterator[Topic]:
+    """What keeps a profile that goes by what is left from doing more for a job that runs; nothing that cannot be told
+    yet."""
     if not job.placement or job.phase != "running":
-        return None
+        return
     if not job.spec.movable:
-        return "all-kept"
+        yield "all-kept"
+        return  # so it does not matter what it has left
     if not job.spec.resizable or job.spec.fixed_cpu:
-        return "cpu-kept"
-    trained = job.steps > 0 and now_s - job.since_s >= PATIENCE_S
-    return "work-unknown" if trained and job.spec.total_steps is None else None
+        yield "cpu-kept"
+    if job.spec.total_steps is None and job.steps > 0 and now_s - job.since_s >= PATIENCE_S:
+        yield "work-unknown"
 
 
 def unusable(job: Job, now_s: float) -> Topic | None:
@@ -107,8 +110,10 @@ class Losses:
         """See whether there is something to tell a job that it has not been told, where the profile goes by the loss or
         else by what is left."""
         job, source = found.job, found.source
-        topic = (unusable if by_loss else unadjusted)(job, now_s) if job is not None else None
-        if topic is None or source is None or topic in told(source.annotations, source.uid):
+        topics = [*_topics(job, now_s, by_loss=by_loss)] if job is not None else []
+        known = told(source.annotations, source.uid) if source is not None and topics else frozenset()
+        topic = next((topic for topic in topics if topic not in known), None)
+        if topic is None or source is None:
             self._due.pop(key, None)
         else:
             self._due[key] = topic
@@ -155,7 +160,19 @@ class Losses:
                 self._due.setdefault(job.key, topic)
 
 
+def _topics(job: Job, now_s: float, *, by_loss: bool) -> Iterator[Topic]:
+    """What there is to tell, the first one first. A profile that goes by the loss moves jobs, too."""
+    if not by_loss:
+        yield from unadjusted(job, now_s)
+        return
+    if (topic := unusable(job, now_s)) is not None:
+        yield topic
+    yield from (kept for kept in unadjusted(job, now_s) if kept == "all-kept")
+
+
 def _event(topic: Topic) -> Event:
+    if topic == "all-kept":
+        return Event("Normal", "NotAdjusted", _ALL_KEPT)
     if topic in _WORK:
         return Event("Normal", "NotAdjusted", f"The profile gives CPU by what is left to do, and {_WORK[topic]}")
     says = f"The profile goes by the training loss, and {_SAYS[topic]}"
