@@ -269,6 +269,8 @@ def simulate(
         raise click.ClickException(str(e)) from e
     if bad:
         click.echo(f"{len(bad)} bad row(s) left out:\n" + "\n".join(f"  {row}" for row in bad), err=True)
+    if accelerator is None and any(made_elastic(job) is not job for job in trace or ()):
+        click.echo("Jobs keep the sizes of the trace: --accelerator T4 or A100 makes them elastic", err=True)
     if tune:
         given = [setting.partition("=")[0].rpartition(".")[2] for setting in settings] + ["place"] * (place is not None)
         try:

@@ -271,7 +271,10 @@ def test_traces_of_itp_are_elastic_on_a_measured_accelerator(text: str, tmp_path
         jct = run["avg_jct_s"]
         if profile == "fixed":
             declared = jct
+        assert "keep the sizes" not in result.output
     assert jct < declared, "it got more than the two workers that it declares"
+    rigid = simulate(path, "--nodes", 1, "--place", "count", "--profile", "deadline")
+    assert ("Jobs keep the sizes of the trace" in rigid.output) == text.startswith(ITP), "of the other file are elastic"
 
 
 def test_losers_are_told_beside_the_first_profile(tmp_path: Path) -> None:
