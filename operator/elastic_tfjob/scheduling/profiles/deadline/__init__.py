@@ -5,10 +5,11 @@ After the QoS-oriented scheduler and autoscaler of Xing et al. (IJCNN'19), with 
 ASPLOS'23) and the exchange of Moore (1968). See docs/designs/deadline.md.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from elastic_tfjob.scheduling.parameters import Stages, needs
+from elastic_tfjob.scheduling.placements import lacking
 from elastic_tfjob.scheduling.profile import OrderKey, Profile, Step
 from elastic_tfjob.scheduling.profiles.deadline.admit import guarantee, probe
 from elastic_tfjob.scheduling.profiles.deadline.carry_out import carry_out
@@ -16,7 +17,7 @@ from elastic_tfjob.scheduling.profiles.deadline.outlook import Outlook
 from elastic_tfjob.scheduling.profiles.deadline.raise_late import Raises, raise_late
 from elastic_tfjob.scheduling.profiles.deadline.settings import Settings
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Counts, Job, Placement
+from elastic_tfjob.scheduling.snapshot import Job
 from elastic_tfjob.scheduling.stages.order.edf import EarliestDeadlineFirst
 from elastic_tfjob.scheduling.toolkit.cpu_in_place import (
     CpuInPlace,
@@ -29,9 +30,11 @@ from elastic_tfjob.scheduling.toolkit.cpu_in_place import (
     keep_for_leaving,
     raise_busy,
 )
+from elastic_tfjob.scheduling.toolkit.shared import sharing
 
 __all__ = ["DeadlineParameters"]
 
+CPU: Final = "deadline CPU"
 LENDING = (keep_for_leaving, raise_late, give_back_used, raise_busy, boot, give_back_idle, grant)
 """In this order, each with what the steps before it left."""
 
@@ -51,16 +54,8 @@ class EarliestDeadline:
         return settled if job.placement and job.speed is None and settled > now else None
 
 
-def _less(placement: Placement, wanted: Counts | None) -> bool:
-    return wanted is not None and any(len(placement.get(type_, ())) < n for type_, n in wanted.items())
-
-
 def _in_place(round_: Round) -> CpuInPlace:
-    return round_.shared("deadline CPU", lambda: CpuInPlace(round_, CpuRule()))
-
-
-def _on_cpu(step: Callable[[CpuInPlace], None]) -> Step:
-    return lambda round_: step(_in_place(round_))
+    return CpuInPlace(round_, CpuRule())
 
 
 class DeadlineParameters(Settings):
@@ -71,7 +66,7 @@ class DeadlineParameters(Settings):
         # Where no speed is known it goes by what the user says, by how busy replicas are, and by jobs of the same name.
         told = needs("deadline", "speed", "duration", "service", "use", "history") | needs("stop")
         if self.lend_cpu:
-            before, *after = (_on_cpu(step) for step in (count_as_free, *LENDING))
+            before, *after = (sharing(step, CPU, _in_place) for step in (count_as_free, *LENDING))
             steps, told = (before, *steps, *after), told | needs("cpu")
         return Stages(EarliestDeadline(self.settle_s), steps, told, drifts=self.lend_cpu)
 
@@ -79,14 +74,14 @@ class DeadlineParameters(Settings):
         """CPU in place comes before other sizes, unless a job with an earlier deadline, or one that is to show how fast
         it is, finds no nodes then: room is set aside for those in the totals only."""
         outlook = Outlook(round_, self)
-        raises = Raises(_in_place(round_), outlook) if self.lend_cpu else None
+        raises = Raises(round_.shared(CPU, lambda: _in_place(round_)), outlook) if self.lend_cpu else None
         probe(outlook)
         guarantee(outlook, raises)
-        promised = [(case, case.wanted) for case in outlook.cases if case.booking is not None or case.probe]
+        promised = [(case, case.wanted or {}) for case in outlook.cases if case.booking is not None or case.probe]
         mark, before, refusals = round_.room.mark(), dict(round_.changes), dict(round_.refusals)
         carry_out(outlook)
         if raises is None or not any(
-            raises.came_before(case) and _less(round_.placement(case.job), wanted) for case, wanted in promised
+            lacking(round_.placement(case.job), wanted) and raises.came_before(case) for case, wanted in promised
         ):
             return
         round_.undo(mark, {key: before.get(key) for key in round_.changes})
