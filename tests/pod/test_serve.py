@@ -112,6 +112,16 @@ def test_what_it_refuses(server: Server, body: bytes, status: int) -> None:
     assert server.ask(PREDICT, json.dumps({"instances": [IMAGE]}).encode())[0] == 200
 
 
+def test_who_still_sends_what_is_too_large_gets_the_answer(server: Server) -> None:
+    body = b" " * (3 << 20)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        assert connection.recv(1, socket.MSG_PEEK)  # it is refused by then
+        for start in range(0, len(body), 1 << 16):
+            connection.sendall(body[start : start + (1 << 16)])
+        assert connection.recv(64).startswith(b"HTTP/1.1 413 ")
+
+
 def test_other_paths_are_told(server: Server) -> None:
     assert server.ask("/v1/models/other")[0] == server.ask("/v1/models/other:predict", b"{}")[0] == 404
 

@@ -15,9 +15,11 @@ Then it takes no more connections, finishes what it has, and ends with 0.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -162,6 +164,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.server.count(1)
+        refused = False
         try:
             if self.path != f"/v1/models/{NAME}:predict":
                 raise BadRequest(404, f"not found; there is /v1/models/{NAME}:predict")
@@ -169,8 +172,20 @@ class Handler(BaseHTTPRequestHandler):
         except BadRequest as wrong:
             self.close_connection = True  # its body may be unread
             self._answer(wrong.status, {"error": str(wrong)})
+            refused = True
         finally:
             self.server.count(-1)
+        if refused:
+            self._linger()
+
+    def _linger(self) -> None:
+        """Read what the client still sends: a connection that is closed on unread bytes is reset, and a client that is
+        still sending then never sees the answer."""
+        end = time.monotonic() + IDLE_S
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            while time.monotonic() < end and self.rfile.read1(1 << 16):
+                pass
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "")
