@@ -188,11 +188,8 @@ class Cluster:
 
 def ensure(config: str = "standard") -> Cluster:
     """The cluster, ready: the existing one if it is healthy and defined as `config` is today, else a new one."""
-    exists = NAME in _kind("get", "clusters").split()
-    if not exists:  # before much is built
-        engine().need_builds()
-        engine().need_room()
-        engine().need_privileged(images.base())
+    check()
+    exists = bool(engine().containers_of(NAME))
     node_image = images.node()
     text = _config(config, stock=node_image == images.STOCK_NODE_IMAGE)
     # The folder's path, too: another checkout's nodes have another one.
@@ -219,6 +216,15 @@ def ensure(config: str = "standard") -> Cluster:
     return cluster
 
 
+def check() -> None:
+    """Make sure that this machine can make a cluster, if there is none: before anything is built, but for the small
+    image with which the last of it is tried. Raises Problem with what is missing."""
+    if not engine().containers_of(NAME):
+        engine().need_builds()
+        engine().need_room()
+        engine().need_privileged(images.base())
+
+
 def _config(name: str, *, stock: bool) -> str:
     """The kind configuration, with the CPU that a worker must reserve on this machine so as to offer what it should."""
     text = CONFIGS[name].read_text()
@@ -239,7 +245,7 @@ def shared_folder(name: str) -> Path:
 
 def delete() -> None:
     """Delete the cluster, if there is one."""
-    if NAME in _kind("get", "clusters").split():
+    if engine().containers_of(NAME):
         with step(f"deleting the kind cluster {NAME}"):
             _kind("delete", "cluster", f"--name={NAME}", f"--kubeconfig={_private(KUBECONFIG)}")
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,8 +34,12 @@ ON_CONTROL_PLANE = {
 def deploy(config: str = "standard", components: Sequence[str] = ()) -> Cluster:
     """Build what is outdated, bring it to the cluster, and return when the operator of today's sources is ready, with
     these components."""
-    cluster = kind.ensure(config)
-    operator, trainer = images.operator(), images.trainer()
+    kind.check()
+    # Much of these images is downloads, much of a cluster is compiled: side by side.
+    with ThreadPoolExecutor(1) as pool:
+        ours = pool.submit(lambda: (images.operator(), images.trainer()))
+        cluster = kind.ensure(config)
+        operator, trainer = ours.result()
     cluster.load(trainer)
     install(cluster, operator, components)
     wait_ready(cluster)

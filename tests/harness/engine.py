@@ -33,6 +33,11 @@ class Engine:
     def has(self, image: str) -> bool:
         return self._try("image", "inspect", image).returncode == 0
 
+    def containers_of(self, cluster: str) -> list[str]:
+        """The containers of this kind cluster, also those that have stopped: kind may not be built yet."""
+        label = f"label=io.x-k8s.kind.cluster={cluster}"
+        return self.run("ps", "--all", "--filter", label, "--format", "{{.Names}}").split()
+
     def need_builds(self) -> None:
         """Make sure that it can build our images, which mount a secret while they are built: with Docker, that it has
         buildx. Raises Problem with how to get it."""
@@ -91,7 +96,8 @@ def engine() -> Engine:
     if wanted not in (None, "docker", "podman"):
         raise ValueError(f"ELASTIC_TFJOB_ENGINE is {wanted!r}; it may be docker or podman")
     if wanted == "docker" or (wanted is None and _docker_runs()):
-        return Engine("docker", {})
+        # Before Docker 23 `docker build` is the older builder, also where there is buildx: it knows no --secret.
+        return Engine("docker", {"DOCKER_BUILDKIT": "1"})
     need("podman", "runc", "netavark", "aardvark-dns", "iptables", "conntrack", "ip")
     Path("/lib/modules").mkdir(exist_ok=True)  # kind mounts it
     settings = {"KIND_EXPERIMENTAL_PROVIDER": "podman"}

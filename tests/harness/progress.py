@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,6 +14,10 @@ from pathlib import Path
 
 HEARTBEAT_S = 30.0
 """How often a step that is still going on says so where lines cannot be rewritten (CI, a pipe)."""
+CLEAR = "\r\033[K"
+_running: dict[int, str] = {}
+"""What each step that is still going on says: some go on side by side, and share the line that is rewritten."""
+_line = threading.RLock()
 
 
 class Problem(RuntimeError):
@@ -48,16 +53,17 @@ def step(title: str, expect: str = "") -> Iterator[None]:
     usual = f" (usually {expect})" if expect else ""
     live = sys.stderr.isatty()
     begin, over = time.monotonic(), threading.Event()
+    me = id(over)
 
     def tick() -> None:
         while not over.wait(1.0 if live else HEARTBEAT_S):
             elapsed = f"{time.monotonic() - begin:.0f} s"
             if live:
-                print(f"\r\033[K… {title}{usual}: {elapsed}", end="", file=sys.stderr, flush=True)
+                _rewrite(me, f"{title}{usual}: {elapsed}")
             else:
                 say(f"… {title}: {elapsed}")
 
-    say(f"▸ {title}{usual}") if not live else print(f"… {title}{usual}", end="", file=sys.stderr, flush=True)
+    say(f"▸ {title}{usual}") if not live else _rewrite(me, f"{title}{usual}")
     ticker = threading.Thread(target=tick, daemon=True)
     ticker.start()
     mark = "✗"
@@ -67,8 +73,17 @@ def step(title: str, expect: str = "") -> Iterator[None]:
     finally:
         over.set()
         ticker.join()
-        clear = "\r\033[K" if live else ""
-        say(f"{clear}{mark} {title}: {time.monotonic() - begin:.1f} s")
+        with _line:
+            _running.pop(me, None)
+            say(f"{CLEAR if live else ''}{mark} {title}: {time.monotonic() - begin:.1f} s")
+
+
+def _rewrite(step_: int, text: str) -> None:
+    """The line of all steps that go on, cut where the terminal ends: what is on a second line stays there for ever."""
+    with _line:
+        _running[step_] = text
+        line = "… " + " · ".join(_running.values())
+        print(f"{CLEAR}{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
 
 
 def run(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import cluster, engine, images, machine
+from harness import binaries, cluster, engine, images, machine
 from harness.progress import Problem
 
 RUNC = "docker: Error response from daemon: OCI runtime create failed: runc create failed: operation not permitted"
@@ -33,7 +33,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Docker]:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("ELASTIC_TFJOB_ENGINE", raising=False)
     monkeypatch.setenv("ELASTIC_TFJOB_REGISTRY", "yes")
-    monkeypatch.setattr(cluster, "_kind", lambda *_, **__: "")  # no cluster exists
+    monkeypatch.setattr(binaries, "path", lambda name: pytest.fail(f"began to build {name}"))
     monkeypatch.setattr(images, "node", lambda: pytest.fail("began to build the node image"))
     engine.engine.cache_clear()
     yield make
@@ -46,6 +46,19 @@ def test_a_docker_without_buildx_is_told_before_anything_is_built(docker: Docker
         cluster.ensure()
     assert "ELASTIC_TFJOB_ENGINE=podman" in str(told.value)
     assert not [call for call in calls.read_text().splitlines() if call.startswith(("build ", "run "))]
+
+
+def test_builds_are_by_buildkit_also_where_the_older_builder_is_the_default(docker: Docker, tmp_path: Path) -> None:
+    """Docker 20.10 with buildx ended with `unknown flag: --secret`."""
+    docker(build='[ "$DOCKER_BUILDKIT" = 1 ] || { echo "unknown flag: --secret"; exit 125; }')
+    engine.engine().build(tmp_path, "x", dockerfile=tmp_path / "Dockerfile", log=tmp_path / "log", args={})
+
+
+def test_a_cluster_that_exists_is_not_checked_again(docker: Docker) -> None:
+    calls = docker(ps="echo elastic-tfjob-control-plane", buildx="exit 1")
+    cluster.check()
+    assert calls.read_text().startswith("version ")
+    assert "label=io.x-k8s.kind.cluster=" in calls.read_text()
 
 
 def test_an_image_is_not_built_without_buildx(docker: Docker, tmp_path: Path) -> None:
