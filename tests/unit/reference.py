@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import json
 import sys
+import tempfile
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -37,6 +38,8 @@ from elastic_tfjob.controller.objects.settings import (
 from elastic_tfjob.controller.objects.told import TOLD_ANNOTATION
 from elastic_tfjob.controller.objects.verdict import DEADLINE_ANNOTATION, SLACK_ANNOTATION, VERDICT_ANNOTATION
 from elastic_tfjob.controller.query import openapi
+from elastic_tfjob.exporter.metrics import Progress
+from elastic_tfjob.runtime import protocol
 from elastic_tfjob.scheduling.contract import as_markdown
 from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
 from elastic_tfjob.scheduling.unmet import refused_values
@@ -245,14 +248,36 @@ def operator_metrics() -> str:
     return (
         "\n\n".join(
             (
-                "# Metrics of the operator",
+                "# Metrics",
                 WRITTEN,
-                "At `:8080/metrics` of the operator's pod. Those of training pods are in [elastic.md](../elastic.md).",
+                "## Metrics of the operator",
+                "At `:8080/metrics` of its pod.",
                 table(("Metric", "Type", "Labels", "Meaning"), sorted(rows)),
+                "## Metrics of training pods",
+                "At `:9465/metrics` of each pod with an exporter. What its program does not report is left out.",
+                table(("Metric", "Type", "Meaning"), pod_metrics()),
             )
         )
         + "\n"
     )
+
+
+def pod_metrics() -> list[tuple[str, str, str]]:
+    """All that an exporter tells where program and launcher wrote everything."""
+    histogram = {"bounds": [1], "counts": [1, 0], "sum": 1}
+    progress = {
+        **dict.fromkeys(("steps", "examples", "step", "total_steps", "loss"), 1),
+        **dict.fromkeys(("step_seconds", "downtimes"), histogram),
+        "checkpoint": {"at": 1.0, "bytes": 1, "seconds": 1},
+    }
+    launcher = {"generation": 1, "cgroup": {"usage_s": 1.0, "throttled_s": 1.0, "used_bytes": 1}}
+    with tempfile.TemporaryDirectory() as folder:
+        protocol.write(Path(folder) / protocol.PROGRESS, progress)
+        protocol.write(Path(folder) / protocol.LAUNCHER, launcher)
+        return sorted(
+            (f"`{each.name}{'_total' if each.type == 'counter' else ''}`", each.type, each.documentation)
+            for each in Progress(Path(folder)).collect()
+        )
 
 
 def known_metrics() -> Iterator[Any]:
