@@ -14,13 +14,16 @@ from harness.training import MONITORED, PREFIX, Line, Lines, said, training, wai
 GROWS = {"min-workers": "1", "max-workers": "3", "min-ps": "1", "max-ps": "2"}
 ONE_WORKER = {"Chief": 1, "PS": 1, "Worker": 1}
 CHECKPOINT_S = 10
+STEPS_PER_S = 100.0
+"""At most: what is done to a job takes half a minute, and on a fast machine a job would have ended by then."""
 
 
-def elastic(jobs: Jobs, name: str, steps: int, **more: Any) -> Object:
-    """A digits job between one and three workers, one and two PS, with checkpoints in a folder of its own."""
+def elastic(jobs: Jobs, name: str, steps: int, at_most: float = STEPS_PER_S, **more: Any) -> Object:
+    """A digits job between one and three workers, one and two PS, with checkpoints in a folder of its own, and at most
+    so many steps a second (0: as many as it can)."""
     shared_folder(jobs.namespace)
     annotations = GROWS | more.pop("annotations", {})
-    arguments = [f"--steps={steps}", "--report-every=20", f"--checkpoint-every={CHECKPOINT_S}"]
+    arguments = [f"--steps={steps}", "--report-every=20", f"--checkpoint-every={CHECKPOINT_S}", f"--at-most={at_most}"]
     return training(
         name,
         replicas=ONE_WORKER,
@@ -60,7 +63,8 @@ def programs(lines: Lines) -> list[list[Line]]:
     """The chief's lines by the program that printed them, in their order."""
     result: list[list[Line]] = []
     for line in lines.seen:
-        if not result or result[-1][-1].resumed_at != line.resumed_at:
+        last = result[-1][-1] if result else None
+        if last is None or last.resumed_at != line.resumed_at or line.step < last.step:  # both may have begun at 0
             result.append([])
         result[-1].append(line)
     return result
@@ -114,6 +118,8 @@ def test_without_a_launcher_the_pods_are_made_anew(jobs: Jobs) -> None:
     jobs.apply(elastic(jobs, "plain", steps=4000, annotations={"inject": "none"}))
     with Lines(jobs.cluster, jobs.namespace, "plain-chief-0") as lines:
         wait_for_step(lines, 200, 400)
+        saved = shared_folder(f"{jobs.namespace}/plain")
+        until(lambda: any(saved.glob("*.complete")), 120, lambda: f"no checkpoint: {sorted(saved.iterdir())}")
         before = {pod["metadata"]["uid"] for pod in jobs.pods("plain").values()}
         ask(jobs, "plain", workers=2)
         now = settled(jobs, "plain", Worker=2)
@@ -169,7 +175,7 @@ def test_cpu_is_adjusted_in_place(jobs: Jobs) -> None:
     """A job of 200m a replica on an idle cluster is lent what its node has; another job comes and gets some of it, and
     no container is restarted for it."""
     fixed_size = {"max-workers": "1", "max-ps": "1", "min-workers": "0"}
-    jobs.apply(elastic(jobs, "held", steps=100_000, cpu_m=200, annotations=fixed_size))
+    jobs.apply(elastic(jobs, "held", steps=100_000, at_most=0, cpu_m=200, annotations=fixed_size))
     jobs.wait_for("held", "Running")
 
     def limits() -> list[int]:

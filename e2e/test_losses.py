@@ -7,6 +7,8 @@ from .test_elastic import elastic
 
 PUBLISHED = "profile: specon\nprofiles: {specon: {published: true}}\n"
 STEPS = 1_000_000
+ALL_IMAGES = 1438
+"""That there are to train on: a step of so many has the loss of them all, and climbing it, not one ever falls."""
 
 
 def test_a_loss_that_rises_or_is_no_number_is_told(jobs: Jobs) -> None:
@@ -15,7 +17,8 @@ def test_a_loss_that_rises_or_is_no_number_is_told(jobs: Jobs) -> None:
         for name, rate in (("rises", -0.0005), ("diverges", 1e30)):
             job = elastic(jobs, name, steps=STEPS)
             for replica in job["spec"]["tfReplicaSpecs"].values():
-                replica["template"]["spec"]["containers"][0]["command"].append(f"--learning-rate={rate}")
+                command = replica["template"]["spec"]["containers"][0]["command"]
+                command += [f"--learning-rate={rate}", f"--batch-size={ALL_IMAGES}"]
             jobs.apply(job)
         jobs.wait_for_words("diverges", "LossUnusable", "NaN", seconds=400)
         jobs.wait_for_words("rises", "LossRises", "has only risen", seconds=400)

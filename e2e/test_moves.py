@@ -25,7 +25,7 @@ def history(jobs: Jobs, name: str) -> list[tuple[str, int]]:
 
 
 def test_a_worker_and_a_ps_move_and_leave_a_drained_node(jobs: Jobs) -> None:
-    jobs.apply(elastic(jobs, "moved", steps=12000, annotations=moves.ONE_SIZE))
+    jobs.apply(elastic(jobs, "moved", steps=9000, annotations=moves.ONE_SIZE))
     with Lines(jobs.cluster, jobs.namespace, "moved-chief-0") as lines:
         wait_for_step(lines, 200, 400)
         chief = jobs.pods("moved")["moved-chief-0"]["metadata"]["uid"]
@@ -47,7 +47,7 @@ def test_a_worker_and_a_ps_move_and_leave_a_drained_node(jobs: Jobs) -> None:
         assert len(history(jobs, "moved")) > before
         assert set(history(jobs, "moved")) == {("overlap", 0)}
         assert jobs.pods("moved")["moved-chief-0"]["metadata"]["uid"] == chief
-        assert finished(jobs, "moved", lines).content["accuracy"] >= RIGHT
+        assert finished(jobs, "moved", lines, seconds=900).content["accuracy"] >= RIGHT
     assert lost_steps(lines) == 0
     until(
         lambda: not jobs.get("poddisruptionbudgets")["items"],

@@ -1,5 +1,6 @@
 """Real TensorFlow trains under the operator, and the job's life is what upstream's would be."""
 
+import pytest
 import yaml
 from rich.console import Console
 
@@ -10,6 +11,7 @@ from harness.jobs import TRAINER, Jobs
 from harness.training import training
 
 
+@pytest.mark.timeout(1800)  # longer than the demo's patience
 def test_the_sample_trains_digits_to_95_percent(cluster: Cluster) -> None:
     job, seen = run_job(cluster, Console(soft_wrap=True))
     assert seen.state == "Succeeded"

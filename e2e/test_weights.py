@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from harness.jobs import Jobs, sleepers, until
 
-BUSY = "(for i in 1 2 3 4; do while :; do :; done & done; wait)"
-"""More than this machine has cores, in each pod: the node is crowded whatever it is capped to."""
+BUSY = "(n=$(nproc); [ $n -ge 4 ] || n=4; for i in $(seq $n); do while :; do :; done & done; wait)"
+"""As many as this machine has cores, in each pod, or more: either alone could use them all."""
 WATCHED_S = 8
 
 

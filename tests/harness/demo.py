@@ -32,7 +32,7 @@ SAMPLES = images.ROOT / "manifests" / "samples"
 SAMPLE, CLAIM, SECOND = (SAMPLES / name for name in ("digits.yaml", "checkpoints.yaml", "second.yaml"))
 STATE = "elastic.kubeflow.org/state"
 ACCURACY_AT_LEAST = 0.95
-PATIENCE_S = 900.0
+PATIENCE_S = 1500.0
 PAGE_SERVICE = "elastic-tfjob-query"
 PAGE_READER = "elastic-tfjob-operator"
 """A service account that may list TFJobs everywhere: the cluster is for the demo alone."""

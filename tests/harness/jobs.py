@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from harness.cluster import Cluster
+from harness.progress import CommandFailed
 
 Object = dict[str, Any]
 
@@ -71,12 +72,32 @@ class Jobs:
 
 
 def until(reached: Callable[[], bool], seconds: float, problem: Callable[[], str]) -> None:
-    """Wait until `reached()`; after `seconds` fail with what `problem()` says."""
+    """Wait until `reached()`; after `seconds` fail with what `problem()` says. A look that the API server did not
+    answer is none."""
     deadline = time.monotonic() + seconds
-    while not reached():
+    while not _answered(reached):
         if time.monotonic() > deadline:
             raise AssertionError(f"after {seconds:.0f} s {problem()}")
         time.sleep(1)
+
+
+UNANSWERED = (
+    "TLS handshake timeout",
+    "connect: connection refused",
+    "connection reset by peer",
+    "i/o timeout",
+    "request timed out",
+    "unexpected EOF",
+)
+
+
+def _answered(reached: Callable[[], bool]) -> bool:
+    try:
+        return reached()
+    except CommandFailed as failed:
+        if any(words in str(failed) for words in UNANSWERED):
+            return False
+        raise
 
 
 UNTIL_TOLD = "until [ -e /tmp/over ]; do sleep 1; done"

@@ -174,8 +174,11 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
                 evaluated_at = done
             print(json.dumps(report), flush=True)
             losses = []
+        took = time.monotonic() - chunk
+        if options.at_most:
+            time.sleep(max(0.0, todo / options.at_most - took))
         # Twice as many as this time at most: one slow chunk or a fast one says little. Nor so few that workers idle.
-        todo = max(min(int(todo * DISPATCH_S / (time.monotonic() - chunk)), 2 * todo), STEPS_AHEAD * workers)
+        todo = max(min(int(todo * DISPATCH_S / took), 2 * todo), STEPS_AHEAD * workers)
 
 
 def main() -> None:
@@ -196,6 +199,13 @@ def main() -> None:
         default=0,
         metavar="STEPS",
         help="at most so often, and at the end; 0: in each report",
+    )
+    parser.add_argument(
+        "--at-most",
+        type=float,
+        default=0.0,
+        metavar="STEPS",
+        help="a second, however fast the machine is; 0: as many as it can",
     )
     parser.add_argument("--checkpoint-every", type=float, default=30.0, metavar="SECONDS")
     parser.add_argument("--hidden", type=int, default=128, help="units of the hidden layer")
