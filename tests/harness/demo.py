@@ -4,8 +4,10 @@ It starts with one worker, grows into the idle cluster, gives room back to a sec
 
 PYTHONPATH=tests python3 -m harness.demo           # at the end it says how to open the live page
 PYTHONPATH=tests PAGE=1 python3 -m harness.demo    # the page is open from the start, until Ctrl-C
+PYTHONPATH=tests PICTURE=FILE.svg python3 -m harness.demo    # its tables as a picture, too
 """
 
+import io
 import json
 import os
 import shutil
@@ -226,8 +228,12 @@ def _main() -> None:
 def _show(cluster: Cluster, console: Console) -> None:
     begin = time.monotonic()
     job, seen = run_job(cluster, console)
-    console.print(table(job, seen, time.monotonic() - begin))
-    console.print(rescales(seen))
+    tables = (table(job, seen, time.monotonic() - begin), rescales(seen))
+    console.print(*tables, sep="\n")
+    if picture := os.environ.get("PICTURE"):
+        drawn = Console(record=True, width=130, file=io.StringIO())
+        drawn.print(*tables, sep="\n")
+        drawn.save_svg(picture, title="make demo")
     console.print(f"Look around: export KUBECONFIG={cluster.kubeconfig} PATH={BUILD / 'bin'}:$PATH; kubectl get tfjobs")
     console.print(f"Live page: {how_to_open()}")
     if seen.state != "Succeeded":
