@@ -1,13 +1,9 @@
 """A real Prometheus scrapes an operator and an exporter as the monitors say: it answers what rules and panels ask."""
 
-import json
 import os
 import re
 import sys
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -20,8 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from elastic_tfjob.runtime import protocol
-from harness import debian, monitoring, operators
+from harness import monitoring, operators
 from harness.controlplane import Process, free_port
+from harness.prometheus import prometheus, relabelings
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("prometheus")]
 
@@ -39,32 +36,22 @@ def running(*command: str | Path, log: Path) -> Iterator[None]:
         process.stop()
 
 
-def configuration(operator: str, exporter: str) -> dict[str, Any]:
-    """One of Prometheus itself that does what the Prometheus Operator makes of the monitors; there are no pods to find,
-    so their labels are given."""
+def scraped_from(operator: str, exporter: str) -> list[dict[str, Any]]:
+    """What the Prometheus Operator makes of the monitors; there are no pods to find, so their labels are given."""
     (endpoint,) = monitoring.monitor("PodMonitor")["podMetricsEndpoints"]
-    relabelings = [
-        {"action": each["action"], "regex": each["regex"]}
-        | ({"source_labels": each["sourceLabels"]} if "sourceLabels" in each else {})
-        for each in endpoint["metricRelabelings"]
-    ]
     pod = {"namespace": "team", "pod": "digits-chief-0", "tfjob": "digits", "replica_type": "chief"}
-    return {
-        "global": {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "3s"},
-        "rule_files": ["rules.yaml"],
-        "scrape_configs": [
-            {
-                "job_name": "operator",
-                "static_configs": [{"targets": [operator], "labels": {"namespace": "kubeflow", "pod": "operator"}}],
-            },
-            {
-                "job_name": "exporter",
-                "static_configs": [{"targets": [exporter], "labels": pod}],
-                "metric_relabel_configs": relabelings,
-                "sample_limit": monitoring.monitor("PodMonitor")["sampleLimit"],
-            },
-        ],
-    }
+    return [
+        {
+            "job_name": "operator",
+            "static_configs": [{"targets": [operator], "labels": {"namespace": "kubeflow", "pod": "operator"}}],
+        },
+        {
+            "job_name": "exporter",
+            "static_configs": [{"targets": [exporter], "labels": pod}],
+            "metric_relabel_configs": relabelings(endpoint["metricRelabelings"]),
+            "sample_limit": monitoring.monitor("PodMonitor")["sampleLimit"],
+        },
+    ]
 
 
 def train(folder: Path, step: int) -> None:
@@ -82,19 +69,6 @@ def train(folder: Path, step: int) -> None:
     protocol.write(folder / protocol.PROGRESS, progress)
     cgroup = {"usage_s": float(step), "throttled_s": float(step) / 10, "used_bytes": 1 << 20}
     protocol.write(folder / protocol.LAUNCHER, {"generation": 1, "cgroup": cgroup})
-
-
-def ask(url: str) -> Any:
-    """`data` of an answer of Prometheus; None while it does not answer. AssertionError where a query is wrong."""
-    try:
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            return json.load(answer)["data"]
-    except urllib.error.HTTPError as error:
-        if error.code != 503:
-            raise AssertionError(error.read().decode()) from error
-        return None
-    except OSError:
-        return None
 
 
 def test_the_component_adds_to_an_overlay(kubeconfig: Path, tmp_path: Path) -> None:
@@ -129,17 +103,10 @@ def samples(text: str) -> Iterator[Sample]:
         yield from family.samples
 
 
-def data(url: str, expr: str) -> list[Any]:
-    """The series that `expr` gives now; none while Prometheus starts."""
-    found = ask(f"{url}/query?{urllib.parse.urlencode({'query': expr})}")
-    return found["result"] if found else []
-
-
 def test_each_query_is_answered_with_data(kubeconfig: Path, namespace: str, tmp_path: Path) -> None:
     folder = tmp_path / "pod"
     folder.mkdir()
-    exporter, prometheus = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-    url = f"http://{prometheus}/api/v1"
+    exporter = f"127.0.0.1:{free_port()}"
     train(folder, 1)
     serve = (sys.executable, "-m", "elastic_tfjob.exporter", "--dir", folder, "--port", exporter.rpartition(":")[2])
     with (
@@ -147,12 +114,7 @@ def test_each_query_is_answered_with_data(kubeconfig: Path, namespace: str, tmp_
         running(*serve, log=tmp_path / "exporter.log"),
     ):
         scraped = operator.metrics_url.removeprefix("http://").removesuffix("/metrics")
-        (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(configuration(scraped, exporter)))
-        (tmp_path / "rules.yaml").write_text(yaml.safe_dump(monitoring.rules()))
-        flags = (f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data")
-        with running(
-            debian.path("prometheus"), *flags, f"--web.listen-address={prometheus}", log=tmp_path / "prometheus.log"
-        ):
+        with prometheus(scraped_from(scraped, exporter), tmp_path) as asks:
             asked = {(each.where, each.expr) for each in (*monitoring.panels(VARIABLES), *monitoring.menus(VARIABLES))}
             # A counter with labels begins with the first time: what has not happened here is only to be understood.
             served = {sample.name for text in (operator.metrics(), page(exporter)) for sample in samples(text)}
@@ -166,17 +128,16 @@ def test_each_query_is_answered_with_data(kubeconfig: Path, namespace: str, tmp_
             end = time.monotonic() + PATIENCE_S
             for step in count(2):
                 train(folder, step)
-                left = {each for each in left if not data(url, each[1])}
+                left = {each for each in left if not asks.data(each[1])}
                 if not left:
                     break
-                assert time.monotonic() < end, (left, (tmp_path / "prometheus.log").read_text()[-2000:])
+                assert time.monotonic() < end, (left, asks.log.read_text()[-2000:])
                 time.sleep(0.5)
             for _, expr in asked:
-                data(url, expr)
-            groups = ask(f"{url}/rules")["groups"]
-            rules = [rule for group in groups for rule in group["rules"]]
+                asks.data(expr)
+            rules = asks.rules()
             assert {rule["name"] for rule in rules} == {each.where for each in monitoring.alerts()}
             assert {rule["name"]: rule.get("lastError", "") for rule in rules if rule["health"] == "err"} == {}
-            served = set(ask(f"{url}/label/__name__/values"))
+            served = asks.names()
             assert "elastic_tfjob_step" in served
             assert "python_info" in served, "the operator's own"
