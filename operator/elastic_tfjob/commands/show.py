@@ -2,6 +2,7 @@
 
 import io
 import re
+import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ __all__ = [
     "plain",
     "size",
     "table",
+    "waiting",
 ]
 
 _COLOUR: Final = re.compile(r"(\x1b\[[0-9;]{0,32}m)")
@@ -92,6 +94,15 @@ def following(output: str | None) -> Iterator[Callable[[str], None]]:
             yield lambda text: live.update(Text.from_ansi(text), refresh=True)
     else:
         yield lambda text: click.echo(text.replace("\n", "") if output == "json" else text)
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[Callable[[str], None]]:
+    """Says on standard error what is waited for, where that is a terminal; what it gives says another text. Nothing may
+    be written to standard output meanwhile: it would go there, too."""
+    # Not a log that only has colours (FORCE_COLOR), which would have ten lines a second.
+    with Console(stderr=True, force_terminal=sys.stderr.isatty()).status(Text(plain(text))) as status:
+        yield lambda text: status.update(Text(plain(text)))
 
 
 def as_json(found: Any) -> str:

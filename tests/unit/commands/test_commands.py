@@ -335,6 +335,33 @@ def test_scale_waits_until_the_job_has_the_size(ask: Ask, monkeypatch: pytest.Mo
     assert "does not have the size after 1 s (Running: idle CPU)" in late.stderr
 
 
+def test_who_waits_at_a_terminal_is_told_for_what(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a program, which reads standard output or a file, has nothing of it."""
+    monkeypatch.setattr(
+        "elastic_tfjob.commands.change._LOOK_S", 0.2
+    )  # a tenth of a second is from one look to the next
+
+    def scaled() -> Result:
+        server = Server(tfjob(state={"phase": "Stable", "replicas": {"Chief": 1, "PS": 1, "Worker": 2}}))
+
+        def grow(looks: int) -> None:
+            if looks == 4:
+                server.jobs = [running()]
+
+        server.later = grow
+        return ask(server, "scale", "j", "--workers", "4", "--wait")
+
+    said = "j: 4 Worker asked for\nj: has 1 Chief + 1 PS + 4 Worker\n"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert (scaled().stdout, scaled().stderr) == (said, "")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True)
+    told = scaled()
+    assert told.stdout == said
+    assert "j: waiting for 4 Worker (" in told.stderr
+    assert told.stderr.endswith("\x1b[1A\x1b[2K")  # and it is gone
+
+
 KUEUE = {"kueue.x-k8s.io/queue-name": "q"}
 
 
