@@ -88,8 +88,9 @@ def apply_overlay(cluster: Cluster, overlay: str, operator: str, **more: object)
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", folder)
 
 
-def kustomized(folder: Path, overlay: str, components: Sequence[str] = ()) -> str:
-    """What kustomize makes of an overlay with these components; its kustomization is written to `folder`."""
+def kustomized(folder: Path, overlay: str, components: Sequence[str] = (), **more: object) -> str:
+    """What kustomize makes of an overlay with these components, and what else a kustomization may say, which is written
+    to `folder`."""
 
     def relative(part: str) -> str:
         return os.path.relpath(images.ROOT / "manifests" / part, folder.resolve())
@@ -98,6 +99,7 @@ def kustomized(folder: Path, overlay: str, components: Sequence[str] = ()) -> st
         "resources": [relative(f"overlays/{overlay}")],
         "components": [relative(f"components/{name}") for name in components],
         "namespace": NAMESPACE,
+        **more,
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(parts))
     return run([binaries.path("kube"), "kubectl", "kustomize", folder])

@@ -1,11 +1,13 @@
 """The Helm chart installs what kustomize does, and refuses values that cannot be."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from elastic_tfjob.cli import operator
 from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
 from harness import binaries, deploy
 from harness.names import CHART, ROOT
@@ -39,8 +41,8 @@ def objects(items: list[Any]) -> Objects:
     return made
 
 
-def kustomized(tmp_path: Path, overlay: str, components: list[str]) -> Objects:
-    items = list(yaml.safe_load_all(deploy.kustomized(tmp_path, overlay, components)))
+def kustomized(tmp_path: Path, overlay: str, components: list[str], **more: object) -> Objects:
+    items = list(yaml.safe_load_all(deploy.kustomized(tmp_path, overlay, components, **more)))
     for item in items:
         if item["kind"] in POLICIES:
             item["metadata"].pop("namespace", None)
@@ -82,6 +84,23 @@ def test_the_objects_are_those_of_kustomize(
     # `helm install --create-namespace` makes it, before the release.
     expected.pop(("kubeflow", "Namespace", ""), None)
     assert without_the_charts_own(charted(*sets)) == expected
+
+
+def test_the_patch_of_the_docs_has_the_query_api_read_the_header_of_a_proxy(tmp_path: Path) -> None:
+    """As the chart has it: of a flag that is there twice, the operator takes the last one."""
+    text = (ROOT / "docs" / "query-api.md").read_text()
+    (parts,) = (
+        yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "query-auth" in block
+    )
+    made = kustomized(tmp_path, "standalone", ["query-api"], patches=parts["patches"])
+    charts = charted("queryApi.enabled=true", "queryApi.auth=header")
+    args = [
+        each["elastic-tfjob-operator", "Deployment", "kubeflow"]["spec"]["template"]["spec"]["containers"][0]["args"]
+        for each in (made, charts)
+    ]
+    found = [operator.make_context("operator", each[1:]).params for each in args]
+    assert found[0] == found[1]
+    assert found[0]["query_auth"] == "header"
 
 
 def test_all_that_has_a_namespace_follows_the_release() -> None:
@@ -154,6 +173,7 @@ def test_without_the_crd() -> None:
         ("extraArgs={--leader-elect}", "extraArgs"),
         ("extraArgs={operator}", "extraArgs"),
         ("loans.enabled=maybe", "loans"),
+        ("queryApi.auth=none", "queryApi"),
         ("crd=false", "crd"),
         ("nodeSelector.disk=null,nodeSelector.size=3", "nodeSelector"),
     ],

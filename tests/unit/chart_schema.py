@@ -57,9 +57,10 @@ def schema() -> Schema:
         "topologySpreadConstraints": _OBJECTS,
         "crd": _exactly(install={"type": "boolean"}),
         **dict.fromkeys(
-            ("kubeflowRoles", "learning", "loans", "queryApi", "prometheus", "statusViaProxy", "trainer"),
+            ("kubeflowRoles", "learning", "loans", "prometheus", "statusViaProxy", "trainer"),
             _exactly(enabled={"type": "boolean"}),
         ),
+        "queryApi": _exactly(enabled={"type": "boolean"}, auth={"enum": ["token", "header"]}),
         "global": {"type": "object"},  # what a chart that has this one as a part passes on
     }
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_exactly(**properties)}

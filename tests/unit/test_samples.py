@@ -40,6 +40,22 @@ def test_the_second_job_fits_beside_one_worker_of_the_first_but_not_beside_two()
     assert left((free[0], free[1] - held), second)
 
 
+def test_the_network_policy_of_the_query_api_guards_its_port_alone() -> None:
+    policy = yaml.safe_load((SAMPLES / "query-networkpolicy.yaml").read_text())["spec"]
+    manifests = SAMPLES.parent
+    deployment = yaml.safe_load((manifests / "base" / "deployment.yaml").read_text())
+    (patch,) = yaml.safe_load((manifests / "components" / "query-api" / "kustomization.yaml").read_text())["patches"]
+    (query,) = (each["value"] for each in yaml.safe_load(patch["patch"]) if each["path"].endswith("/ports/-"))
+    template = deployment["spec"]["template"]
+    assert policy["podSelector"]["matchLabels"] == template["metadata"]["labels"]
+    everybody, gateway = policy["ingress"]
+    (container,) = template["spec"]["containers"]
+    assert [each["port"] for each in everybody["ports"]] == [each["containerPort"] for each in container["ports"]]
+    assert "from" not in everybody
+    assert [each["port"] for each in gateway["ports"]] == [query["containerPort"]]
+    assert gateway["from"]
+
+
 def test_the_network_policy_lets_the_operator_ask_and_replicas_train() -> None:
     """Its labels and ports are those that the operator's pod, the training pods and the exporter have."""
     policy = yaml.safe_load((SAMPLES / "networkpolicy.yaml").read_text())["spec"]

@@ -1,6 +1,7 @@
 """`scale`, `auto`, `suspend`, `resume`: what a person may ask of a job. All by annotations and spec.runPolicy."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -46,7 +47,9 @@ def scale(job: str, workers: int | None, ps: int | None, wait: bool, timeout: in
         await at.change(seen.job, {"metadata": {"annotations": annotations}})
         click.echo(f"{job}: {show.size(asked)} asked for")
         if wait:
-            await _until(at, job, asked, timeout)
+            with show.waiting(f"{job}: waiting for {show.size(asked)}") as say:
+                row = await _until(at, job, asked, timeout, say)
+            click.echo(f"{job}: has {show.size(row.replicas)}")
 
     run(do, **cluster)
 
@@ -137,7 +140,7 @@ async def _set_suspended(at: Cluster, name: str, wanted: bool) -> None:
     click.echo(f"{name}: {'suspended' if wanted else 'resumed'}")
 
 
-async def _until(at: Cluster, name: str, asked: dict[str, int], timeout_s: int) -> None:
+async def _until(at: Cluster, name: str, asked: dict[str, int], timeout_s: int, say: Callable[[str], None]) -> JobRow:
     """Until the job has the size and is at rest."""
     row: JobRow | None = None
     try:
@@ -145,9 +148,10 @@ async def _until(at: Cluster, name: str, asked: dict[str, int], timeout_s: int) 
             while row is None or row.phase != "Stable" or any(row.replicas.get(of, 0) != n for of, n in asked.items()):
                 await asyncio.sleep(_LOOK_S if row is not None else 0)
                 row = job_row(await at.job(name))
+                say(f"{name}: waiting for {show.size(asked)} ({row.state}: {row.reason})")
                 if row.state in ("Succeeded", "Failed"):
                     raise Failed(f"{name} has ended ({row.state}) before it had the size")
     except TimeoutError:
         why = show.plain(f"{row.state}: {row.reason}") if row is not None else "it could not be read"
         raise Failed(f"{name} does not have the size after {timeout_s} s ({why})", EXIT_NOT_IN_TIME) from None
-    click.echo(f"{name}: has {show.size(row.replicas)}")
+    return row

@@ -6,9 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, read_all, run
@@ -22,6 +19,7 @@ from elastic_tfjob.controller.query.rows.listing import SORTED_BY, Listing, page
 __all__ = ["jobs"]
 
 _ALL = 10**9
+_AGAIN_S = 1.0
 
 
 @click.command()
@@ -79,27 +77,19 @@ def _render(rows: Sequence[JobRow], output: str | None, *, namespaces: bool) -> 
 
 
 async def _watch(at: Cluster, namespace: str, listing: Listing, output: str | None, *, namespaces: bool) -> None:
-    """On a terminal a table that stays; else a table, or for JSON a list in one line, after each change."""
-    path, console = jobs_path(namespace), Console()
-    live = Live(console=console, auto_refresh=False) if console.is_terminal and output != "json" else None
+    """The jobs now, and again after each change of one."""
+    path = jobs_path(namespace)
     known: dict[str, JobRow] = {}
 
-    def tell() -> None:
-        rows = page(known.values(), listing).items
-        if live is not None:
-            live.update(Text.from_ansi(_render(rows, output, namespaces=namespaces)), refresh=True)
-        else:
-            text = _render(rows, output, namespaces=namespaces)
-            click.echo(text.replace("\n", "") if output == "json" else text)
+    def render() -> str:
+        return _render(page(known.values(), listing).items, output, namespaces=namespaces)
 
-    if live is not None:
-        live.start()
-    try:
+    with show.following(output) as tell:
         while True:
             first = await at.api.once("GET", path, timeout_s=30)
             known = {job.uid: job_row(job) for job in read_all(Job.parse, first.get("items") or ())}
             version = str(first["metadata"]["resourceVersion"])
-            tell()
+            tell(render())
             try:
                 while True:
                     async for event in at.api.watch(path, version=version):
@@ -110,9 +100,6 @@ async def _watch(at: Cluster, namespace: str, listing: Listing, output: str | No
                         known.pop(raw["metadata"]["uid"], None)
                         if event["type"] != "DELETED":
                             known |= {job.uid: job_row(job) for job in read_all(Job.parse, [raw])}
-                        tell()
+                        tell(render())
             except (Expired, Unavailable):
-                await asyncio.sleep(1)
-    finally:
-        if live is not None:
-            live.stop()
+                await asyncio.sleep(_AGAIN_S)

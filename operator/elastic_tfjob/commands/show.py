@@ -2,13 +2,17 @@
 
 import io
 import re
+import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import click
 import orjson
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +20,20 @@ from elastic_tfjob.controller.objects.size import words
 from elastic_tfjob.controller.objects.status import moment_of
 from elastic_tfjob.controller.query.rows.job import JobRow
 
-__all__ = ["ago", "as_json", "duration", "harmless", "job_cells", "job_head", "number", "plain", "size", "table"]
+__all__ = [
+    "ago",
+    "as_json",
+    "duration",
+    "following",
+    "harmless",
+    "job_cells",
+    "job_head",
+    "number",
+    "plain",
+    "size",
+    "table",
+    "waiting",
+]
 
 _COLOUR: Final = re.compile(r"(\x1b\[[0-9;]{0,32}m)")
 _COLOURS: Mapping[str, str] = {
@@ -66,6 +83,26 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, width: int | No
     )
     to.print(made)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+@contextmanager
+def following(output: str | None) -> Iterator[Callable[[str], None]]:
+    """Shows one text after the other: on a terminal in place of the last one, else below it, JSON in one line."""
+    console = Console()
+    if console.is_terminal and output != "json":
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda text: live.update(Text.from_ansi(text), refresh=True)
+    else:
+        yield lambda text: click.echo(text.replace("\n", "") if output == "json" else text)
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[Callable[[str], None]]:
+    """Says on standard error what is waited for, where that is a terminal; what it gives says another text. Nothing may
+    be written to standard output meanwhile: it would go there, too."""
+    # Not a log that only has colours (FORCE_COLOR), which would have ten lines a second.
+    with Console(stderr=True, force_terminal=sys.stderr.isatty()).status(Text(plain(text))) as status:
+        yield lambda text: status.update(Text(plain(text)))
 
 
 def as_json(found: Any) -> str:

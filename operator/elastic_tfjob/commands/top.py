@@ -1,5 +1,6 @@
 """`top`: the CPU of nodes, or of jobs: held, lent, free."""
 
+import asyncio
 from collections import defaultdict
 from typing import Any
 
@@ -21,6 +22,8 @@ __all__ = ["top"]
 
 _OURS = f"{OPERATOR_NAME_LABEL}={CONTROLLER_NAME}"
 _OTHERS = f"{OPERATOR_NAME_LABEL}!={CONTROLLER_NAME}"
+# All pods are read for each look.
+_LOOK_S = 5.0
 
 
 @click.command()
@@ -28,7 +31,8 @@ _OTHERS = f"{OPERATOR_NAME_LABEL}!={CONTROLLER_NAME}"
 @where
 @click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of all namespaces.")
 @output("json")
-def top(what: str, all_namespaces: bool, output: str | None, **cluster: Any) -> None:
+@click.option("-w", "--watch", is_flag=True, help="Go on: look every 5 s, and show what has changed.")
+def top(what: str, all_namespaces: bool, output: str | None, watch: bool, **cluster: Any) -> None:
     """Show the CPU that TFJobs hold, and what of it is lent to them beyond their requests.
 
     \b
@@ -36,35 +40,55 @@ def top(what: str, all_namespaces: bool, output: str | None, **cluster: Any) -> 
       elastic-tfjob top           nodes: needs the right to list nodes, and pods of all namespaces
       elastic-tfjob top jobs      jobs of your namespace
       elastic-tfjob top jobs -A -o json
+      elastic-tfjob top -w        follow the nodes
 
     CPU is in cores. HELD is what replicas request now, LENT the part of it beyond their templates' requests.
     """
 
-    async def do(at: Cluster) -> None:
+    async def look(at: Cluster) -> str:
         if what == "nodes":
-            rows = await _nodes(at)
-            head = ["NODE", "STATE", "CPU", "HELD", "LENT", "OTHERS", "FREE", "REPLICAS", "JOBS"]
-            click.echo(show.as_json(rows) if output == "json" else show.table(head, map(_cells, rows)))
+            return await _render_nodes(at, output)
+        return await _render_jobs(at, "" if all_namespaces else at.namespace, output)
+
+    async def do(at: Cluster) -> None:
+        text = await look(at)
+        if not watch:
+            click.echo(text)
             return
-        found = await _jobs(at, "" if all_namespaces else at.namespace)
-        if output == "json":
-            click.echo(show.as_json(found))
-            return
-        head = ["NAMESPACE", "JOB", "REPLICAS", "HELD", "LENT", "NODES"]
-        cells = [
-            [
-                each["namespace"],
-                each["job"],
-                str(each["replicas"]),
-                _cores(each["held"]),
-                _cores(each["lent"]),
-                ", ".join(each["nodes"]),
-            ]
-            for each in found
-        ]
-        click.echo(show.table(head, cells))
+        with show.following(output) as tell:
+            tell(text)
+            while True:
+                await asyncio.sleep(_LOOK_S)
+                before, text = text, await look(at)
+                if text != before:
+                    tell(text)
 
     run(do, **cluster)
+
+
+async def _render_nodes(at: Cluster, output: str | None) -> str:
+    rows = await _nodes(at)
+    head = ["NODE", "STATE", "CPU", "HELD", "LENT", "OTHERS", "FREE", "REPLICAS", "JOBS"]
+    return show.as_json(rows) if output == "json" else show.table(head, map(_cells, rows))
+
+
+async def _render_jobs(at: Cluster, namespace: str, output: str | None) -> str:
+    found = await _jobs(at, namespace)
+    if output == "json":
+        return show.as_json(found)
+    head = ["NAMESPACE", "JOB", "REPLICAS", "HELD", "LENT", "NODES"]
+    cells = [
+        [
+            each["namespace"],
+            each["job"],
+            str(each["replicas"]),
+            _cores(each["held"]),
+            _cores(each["lent"]),
+            ", ".join(each["nodes"]),
+        ]
+        for each in found
+    ]
+    return show.table(head, cells)
 
 
 async def _requested(at: Cluster, namespace: str) -> dict[Key, dict[str, int]]:

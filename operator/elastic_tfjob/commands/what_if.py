@@ -91,7 +91,8 @@ def what_if(  # noqa: PLR0917
             asked |= {} if all_namespaces else {"namespace": job["metadata"]["namespace"]}
         given = {"add_nodes": add_nodes, "node_cpu": node_cpu, "node_memory": node_memory, "profile": profile}
         asked |= {name: value for name, value in given.items() if value}
-        answer = await _ask(at, asked, query_url, operator_namespace)
+        with show.waiting("the operator looks ahead, which takes up to a minute"):
+            answer = await _ask(at, asked, query_url, operator_namespace)
         click.echo(show.as_json(answer) if output == "json" else "\n".join(told(answer)))
 
     run(do, **cluster)

@@ -14,7 +14,7 @@ from kubernetes.aio.config import ConfigException
 
 from elastic_tfjob.cli import LAZY, main
 from elastic_tfjob.commands import cluster, kubectl, options, show
-from elastic_tfjob.controller.kube.errors import ApiError, Conflict, NotFound, Unavailable
+from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Expired, NotFound, Unavailable
 from unit.query.build import running, tfjob, waiting
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/ns/tfjobs"
@@ -103,6 +103,90 @@ def test_wide_has_bounds_and_a_filter_leaves_out(ask: Ask) -> None:
     assert "Worker 2-4" in result.output
     assert "0.20s" in result.output
     assert len(result.output.splitlines()) == 2
+
+
+class Watched(Server):
+    """`watches` are what it sends when it is asked to go on, each until its end or the error in it; `versions` is from
+    where that was."""
+
+    def __init__(self, *jobs: dict[str, Any], watches: list[list[Any]]) -> None:
+        super().__init__(*jobs)
+        self.watches = watches
+        self.versions: list[str] = []
+
+    async def once(self, method: str, path: str, body: Any = None, timeout_s: float = 5.0) -> dict[str, Any]:
+        found = await super().once(method, path, body, timeout_s)
+        return {**found, "metadata": {"resourceVersion": "1"}}
+
+    async def watch(self, path: str, *, version: str) -> AsyncIterator[dict[str, Any]]:
+        assert path == JOBS
+        self.versions.append(version)
+        for each in self.watches.pop(0):
+            if isinstance(each, ApiError):
+                self.jobs = [running("z")]
+                raise each
+            yield each
+
+
+def _watched() -> Watched:
+    bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "20"}}}
+    return Watched(
+        running("a"),
+        running("b"),
+        watches=[
+            [{"type": "ADDED", "object": waiting("c", version=10)}, bookmark],
+            [
+                {"type": "MODIFIED", "object": waiting("b", version=30)},
+                {"type": "DELETED", "object": running("a", version=40)},
+                Expired("WATCH", 410, "Expired", "too old"),
+            ],
+            [ApiError("WATCH", 403, "Forbidden", "taken away")],
+        ],
+    )
+
+
+def test_jobs_are_followed_across_the_ends_of_a_watch(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_tfjob.commands.jobs._AGAIN_S", 0.0)
+    server = _watched()
+    result = ask(server, "jobs", "-w", "-o", "json")
+    shown = [
+        " ".join(f"{each['name']}:{each['state']}" for each in json.loads(line))
+        for line in result.stdout.split("\n")[:-1]
+    ]
+    assert shown == [
+        "a:Running b:Running",
+        "a:Running b:Running c:Waiting",
+        "a:Running b:Waiting c:Waiting",
+        "b:Waiting c:Waiting",
+        "z:Running",  # all is read anew
+    ]
+    assert server.versions == ["1", "20", "1"]
+    assert (result.exit_code, result.stderr) == (1, "Error: not allowed: taken away\n")
+    tables = ask(_watched(), "jobs", "-w", "--state", "Waiting").stdout.split("NAME")[1:]
+    assert [[line.split()[0] for line in each.splitlines()[1:]] for each in tables] == [
+        [],
+        ["c"],
+        ["b", "c"],
+        ["b", "c"],
+        [],
+    ]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output goes to a terminal, as far as rich knows."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.mark.usefixtures("terminal")
+def test_on_a_terminal_a_table_takes_the_place_of_the_last_one(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_tfjob.commands.jobs._AGAIN_S", 0.0)
+    shown = ask(_watched(), "jobs", "-w").stdout
+    up = "\x1b[1A\x1b[2K"
+    assert shown.count("NAME") > 4
+    assert shown.count("NAME") == 1 + sum(up in between for between in shown.split("NAME")[1:-1])
+    assert shown.endswith("\x1b[?25h")  # the cursor is there again
 
 
 def test_no_jobs_is_said_on_standard_error(ask: Ask) -> None:
@@ -197,6 +281,33 @@ def test_top_shows_what_is_held_and_lent(ask: Ask) -> None:
     assert json.loads(ask(server, "top", "jobs", "-o", "json").output)[0]["lent"] == 500
 
 
+class Changing(Server):
+    """Which goes on after each look at its jobs."""
+
+    async def once(self, method: str, path: str, body: Any = None, timeout_s: float = 5.0) -> dict[str, Any]:
+        if "/tfjobs" in path:
+            self.looks += 1
+            self.later(self.looks)
+        return await super().once(method, path, body, timeout_s)
+
+
+@pytest.mark.parametrize("what", ["nodes", "jobs"])
+def test_top_looks_again_and_shows_what_has_changed(ask: Ask, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    monkeypatch.setattr("elastic_tfjob.commands.top._LOOK_S", 0.0)
+    server = Changing(running(), nodes=[_node("n1")], pods=[_pod("j-worker-0", "n1", "1500m")])
+
+    def later(looks: int) -> None:
+        if looks == 3:
+            server.collections["pods"] = [_pod("j-worker-0", "n1", "2")]
+        if looks == 5:
+            server.error = Unavailable("GET", 503, "", "gone")
+
+    server.later = later
+    result = ask(server, "top", what, "-w", "-o", "json")
+    assert [row["held"] for line in result.stdout.splitlines() for row in json.loads(line)] == [1500, 2000]
+    assert (result.exit_code, result.stderr) == (1, "Error: the API server does not answer: gone\n")
+
+
 def test_scale_asks_by_annotations_and_auto_takes_them_back(ask: Ask) -> None:
     server = Server(running())
     assert ask(server, "scale", "j", "--workers", "3").output == "j: 3 Worker asked for\n"
@@ -222,6 +333,33 @@ def test_scale_waits_until_the_job_has_the_size(ask: Ask, monkeypatch: pytest.Mo
     late = ask(Server(running()), "scale", "j", "--workers", "3", "--wait", "--timeout", "1")
     assert late.exit_code == cluster.EXIT_NOT_IN_TIME
     assert "does not have the size after 1 s (Running: idle CPU)" in late.stderr
+
+
+def test_who_waits_at_a_terminal_is_told_for_what(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a program, which reads standard output or a file, has nothing of it."""
+    monkeypatch.setattr(
+        "elastic_tfjob.commands.change._LOOK_S", 0.2
+    )  # a tenth of a second is from one look to the next
+
+    def scaled() -> Result:
+        server = Server(tfjob(state={"phase": "Stable", "replicas": {"Chief": 1, "PS": 1, "Worker": 2}}))
+
+        def grow(looks: int) -> None:
+            if looks == 4:
+                server.jobs = [running()]
+
+        server.later = grow
+        return ask(server, "scale", "j", "--workers", "4", "--wait")
+
+    said = "j: 4 Worker asked for\nj: has 1 Chief + 1 PS + 4 Worker\n"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert (scaled().stdout, scaled().stderr) == (said, "")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True)
+    told = scaled()
+    assert told.stdout == said
+    assert "j: waiting for 4 Worker (" in told.stderr
+    assert told.stderr.endswith("\x1b[1A\x1b[2K")  # and it is gone
 
 
 KUEUE = {"kueue.x-k8s.io/queue-name": "q"}

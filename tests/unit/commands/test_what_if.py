@@ -185,6 +185,16 @@ def test_a_busy_query_api_is_asked_again_when_it_says_so(ask: Ask) -> None:
     assert len(away.asked) == 1
 
 
+def test_at_a_terminal_it_is_told_that_an_answer_takes_long(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True)
+    busy = error_of("POST", 503, b'{"error": {"message": "there was no time"}}', {"Retry-After": "0.01"})
+    result = ask(Server({PROXY: [busy, ANSWER]}), "what-if", "--add-nodes", "2", "-o", "json")
+    assert json.loads(result.stdout)["nodes_added"] == 2
+    assert "the operator looks ahead" in result.stderr
+    assert "asking again in 0 s" in result.stderr
+
+
 def test_a_query_api_that_stays_busy_is_given_up(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "_PATIENCE_S", 0.1)
     busy = error_of("POST", 503, b'{"error": {"message": "this machine is busy"}}', {"Retry-After": "0.04"})

@@ -4,14 +4,18 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
-from elastic_tfjob.controller.objects.settings import parse_configuration
-from elastic_tfjob.controller.query import openapi
-from elastic_tfjob.controller.query.gate import Asker, NoGate, Refused
-from elastic_tfjob.controller.query.streams import changed
+from elastic_tfjob.controller.objects.settings import QueryLimits, parse_configuration
+from elastic_tfjob.controller.query import openapi, streams
+from elastic_tfjob.controller.query.gate import ANYBODY, Asker, NoGate, Refused
+from elastic_tfjob.controller.query.streams import Streams, changed
 
 from .build import job, running, waiting, world
 
@@ -56,6 +60,91 @@ async def test_an_id_is_the_same_at_another_replica() -> None:
         async with world(running()).client() as client, client.get(STREAM) as response:
             ids.add((await said(response))[1])
     assert len(ids) == 1
+
+
+def quick(monkeypatch: pytest.MonkeyPatch, **more: float) -> None:
+    """Streams that look again at once."""
+    for name, value in {"_DEBOUNCE_S": 0.01, "_REFRESH_S": 0.01, **more}.items():
+        monkeypatch.setattr(streams, name, value)
+
+
+async def test_a_stream_with_no_news_says_so_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch, _HEARTBEAT_S=0.05)
+    found = world(running("a"))
+    async with found.client() as client, client.get(STREAM) as response, asyncio.timeout(60):
+        await said(response)
+        for _ in range(2):
+            assert await response.content.readuntil(b"\n\n") == b": nothing new\n\n"
+        # Comments are nothing to a reader: the next event is the one that it would have been.
+        found.jobs.entries[0] = job(waiting("a", version=8))
+        assert (await said(response))[0] == "delta"
+
+
+@pytest.mark.parametrize("bound", ["_LIFE_S", "_MOST_BYTES"])
+async def test_a_stream_that_has_lived_ends_and_its_reader_has_missed_nothing(
+    monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    quick(monkeypatch)
+    found = world(running("a"))
+    async with found.client() as client:
+        async with client.get(STREAM) as response:
+            await said(response)
+            found.jobs.entries[0] = job(waiting("a", version=8))
+            name, has, _ = await said(response)
+            assert name == "delta"
+            monkeypatch.setattr(streams, bound, 0)  # what this stream has lived, and sent, is more
+            assert await said(response) == ("end", has, {})
+            assert await response.content.read() == b""
+        monkeypatch.undo()
+        # Its reader comes back with the id of the end: nothing is sent again, and what comes next is told as before.
+        async with client.get(STREAM, headers={"Last-Event-ID": has}) as again:
+            assert await said(again) == ("same", has, {})
+            found.jobs.entries[0] = job(running("a", version=9))
+            name, newer, delta = await said(again)
+            assert (name, delta["items"]["0"]["state"]) == ("delta", "Running")
+        # What changed while nobody was there is told whole.
+        async with client.get(STREAM, headers={"Last-Event-ID": has}) as late:
+            assert (await said(late))[:2] == ("snapshot", newer)
+
+
+@dataclass(frozen=True)
+class _Large:
+    text: str
+
+
+async def test_a_reader_who_does_not_read_is_dropped_and_holds_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch, _STUCK_S=0.5)
+    found = Streams(lambda: QueryLimits(max_streams=1), lambda: 0, lambda _: b"{}")
+    dropped = asyncio.Event()
+    # More than sockets hold for a reader.
+    answers = [_Large("x" * (32 << 20)), _Large("short")]
+
+    async def ask() -> _Large:
+        return answers[0]
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        try:
+            return await found.serve(request, ANYBODY, ask)
+        finally:
+            dropped.set()
+
+    app = web.Application()
+    app.router.add_get("/", serve)
+    app.on_shutdown.append(found.close)
+    async with TestClient(TestServer(app)) as client, asyncio.timeout(60):
+        async with client.get("/") as asleep:
+            assert len(found) == 1
+            await dropped.wait()
+            assert len(found) == 0
+            with pytest.raises((aiohttp.ClientError, ConnectionError)):  # cut off, not ended
+                await asleep.content.read()
+        # The place is free for one who reads.
+        answers.pop(0)
+        async with client.get("/") as awake:
+            assert (await said(awake))[0] == "snapshot"
+            answers[0] = _Large("other")
+            name, _, delta = await said(awake)
+            assert (name, delta) == ("delta", {"text": "other"})
 
 
 class _Leaving(NoGate):
