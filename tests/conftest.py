@@ -67,6 +67,22 @@ def kubeconfig(share: Callable[..., Facts], operator_name: operators.Name) -> Pa
     return Path(share("control-plane", make)["kubeconfig"])
 
 
+@pytest.fixture(scope="session")
+def pod_groups(share: Callable[..., Facts], kubeconfig: Path) -> Path:
+    """The kubeconfig of a control plane that knows both kinds of PodGroup."""
+
+    @contextlib.contextmanager
+    def make(_: Path) -> Iterator[Facts]:
+        # Once for both schedulers: two `kubectl apply` at the same time both find nothing, and the later one fails.
+        operators.kubectl(kubeconfig, "apply", "-f", str(Path(__file__).parent / "conformance" / "podgroups.yaml"))
+        for group in ("scheduling.volcano.sh/v1beta1", "scheduling.x-k8s.io/v1alpha1"):
+            operators.wait_served(kubeconfig, f"/apis/{group}/podgroups")
+        yield {}
+
+    share("pod-groups", make, on=("control-plane",))
+    return kubeconfig
+
+
 @pytest.fixture
 async def api(kubeconfig: Path) -> AsyncIterator[Api]:
     """A client of the control plane, as administrator."""

@@ -112,22 +112,6 @@ def arena(share: Callable[..., Facts], operator_name: operators.Name) -> Place:
 
 
 @pytest.fixture(scope="session")
-def pod_groups(share: Callable[..., Facts], kubeconfig: Path) -> Path:
-    """The kubeconfig of a control plane that knows both kinds of PodGroup."""
-
-    @contextlib.contextmanager
-    def make(_: Path) -> Iterator[Facts]:
-        # Once for both schedulers: two `kubectl apply` at the same time both find nothing, and the later one fails.
-        operators.kubectl(kubeconfig, "apply", "-f", str(Path(__file__).with_name("podgroups.yaml")))
-        for group in ("scheduling.volcano.sh/v1beta1", "scheduling.x-k8s.io/v1alpha1"):
-            operators.wait_served(kubeconfig, f"/apis/{group}/podgroups")
-        yield {}
-
-    share("pod-groups", make, on=("control-plane",))
-    return kubeconfig
-
-
-@pytest.fixture(scope="session")
 def volcano_place(share: Callable[..., Facts], pod_groups: Path, operator_name: operators.Name) -> Place:
     return _gang_place("volcano", share, pod_groups, operator_name)
 

@@ -15,6 +15,7 @@ from elastic_tfjob.controller.job.decision import (
     Decision,
     DeleteBudget,
     DeletePod,
+    DeletePodGroup,
     Observed,
     ResizePod,
     SaveState,
@@ -219,7 +220,9 @@ class Cluster:
         """Changes of CPU that the API server refuses, as Observed has them."""
         self.budget: Budget | None = None
         self.gang: list[dict[str, Any]] = []
-        """The spec of the PodGroup, each time that it was written."""
+        """The spec of the PodGroup, each time that it was written; none of one that was deleted."""
+        self.gang_phase = "Running"
+        """What Volcano says of it."""
         self.reported_at = 0.0
         self.report_age_s = 0.0
         """How long ago the pods were asked for their status."""
@@ -287,7 +290,7 @@ class Cluster:
                 pods=tuple(self.pods.values()),
                 reports=reports,
                 refused=self.refused,
-                pod_group=pod_group(**self.gang[-1]) if self.gang else None,
+                pod_group=pod_group(**self.gang[-1], phase=self.gang_phase) if self.gang else None,
                 budget=self.budget,
                 listened_s=(self.now - self.listens_since).total_seconds(),
                 forecast=self.forecast,
@@ -299,10 +302,11 @@ class Cluster:
 
     def carry_out(self, decision: Decision, *, killed_after: int | None = None) -> None:
         """What the executor does, in its order: tests/integration/test_writes.py holds it to that one."""
+        groups = [each for each in decision.actions if isinstance(each, UpdatePodGroup)]
         creations = [action for action in decision.actions if isinstance(action, Create)]
         states = [action for action in decision.actions if isinstance(action, SaveState)]
-        others = [action for action in decision.actions if not isinstance(action, Create | SaveState)]
-        writes = [*creations, *([] if decision.status is None else [decision.status]), *states, *others]
+        others = [each for each in decision.actions if not isinstance(each, UpdatePodGroup | Create | SaveState)]
+        writes = [*groups, *creations, *([] if decision.status is None else [decision.status]), *states, *others]
         self.events += [(event.reason, event.message) for event in decision.events]
         for write in writes[:killed_after]:
             self._write(write)
@@ -338,6 +342,8 @@ class Cluster:
                 self.gang.append(write.body["spec"])
             case UpdatePodGroup(_, spec):
                 self.gang.append(spec)
+            case DeletePodGroup():
+                self.gang.clear()
             case DeletePod(name, uid, mark):
                 assert self.pods[name].uid == uid
                 command = '{"action":"stop"}' if mark else self.pods[name].command

@@ -7,7 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from elastic_tfjob.controller.job.decision import Create, Decision, DeletePod, Event, ResizePod, SaveState
+from elastic_tfjob.controller.job.decision import (
+    Create,
+    Decision,
+    DeletePod,
+    Event,
+    ResizePod,
+    SaveState,
+    UpdatePodGroup,
+)
 from elastic_tfjob.controller.job.pods import render_pod
 from elastic_tfjob.controller.kube.caches import Caches
 from elastic_tfjob.controller.kube.client import ApiClient
@@ -142,6 +150,13 @@ def test_a_group_is_there_before_its_pods(refused: bool) -> None:
     )
     assert error is (forbidden if refused else None)
     assert api.asked == ["POST podgroups", *([] if refused else ["POST pods", "POST services"])]
+
+
+def test_a_group_is_changed_before_pods_are_made() -> None:
+    """Else some pods of a job that has grown would be bound as the whole gang of the smaller one."""
+    _, api, _, error = carry_out(Create("Pod", "j-worker-3", dict), UpdatePodGroup("j", {"minMember": 4}))
+    assert error is None
+    assert api.asked == ["PATCH podgroups/j", "POST pods"]
 
 
 def test_bodies_are_rendered_one_at_a_time() -> None:

@@ -643,6 +643,19 @@ class TestVerdict:
             "Worker": {"succeeded": 2},
         }
 
+    def test_as_many_as_declared_are_not_all_of_a_job_that_has_grown(self) -> None:
+        """What waits for 2 must not go on while two others train, nor when one of them has failed."""
+        cluster = started(types={"PS": 1, "Worker": 2}, spec={"successPolicy": "AllWorkers"})
+        cluster.target(1, Worker=4)
+        cluster.run(20)
+        for number in (1, 2, 3, 0):
+            assert cluster.status["replicaStatuses"]["Worker"].get("succeeded", 0) < 2
+            name = f"j-worker-{number}"
+            cluster.pods[name] = replace(cluster.pods[name], phase="Succeeded", exit_code=0)
+            cluster.run(2)
+        assert conditions(cluster)[-1] == "Succeeded"
+        assert cluster.status["replicaStatuses"]["Worker"] == {"succeeded": 2}
+
 
 @pytest.mark.parametrize("policy", ["Never", "ExitCode"])
 @pytest.mark.parametrize("spec", [{}, {"runPolicy": {"backoffLimit": 0}}])
@@ -953,15 +966,57 @@ class TestRefusedCpu:
 class TestGang:
     """The gang is as large as the job that runs."""
 
-    @pytest.mark.parametrize("policy", [{}, {"minAvailable": 4}])
-    def test_it_follows_the_size(self, policy: dict[str, int]) -> None:
-        plugins = Settings(image="operator:1", gang_scheduler="scheduler-plugins-scheduler")
-        cluster = started(settings=plugins, spec={"runPolicy": {"schedulingPolicy": policy}} if policy else {})
+    @pytest.mark.parametrize("scheduler", ["volcano", "scheduler-plugins-scheduler"])
+    @pytest.mark.parametrize(("policy", "grown"), [({}, 6), ({"minAvailable": 4}, 4)])
+    def test_it_follows_the_size(self, policy: dict[str, int], grown: int, scheduler: str) -> None:
+        """A minAvailable of the user's is a minimum still where the job has grown."""
+        found = Settings(image="operator:1", gang_scheduler=scheduler)
+        cluster = started(settings=found, spec={"runPolicy": {"schedulingPolicy": policy}} if policy else {})
         assert cluster.gang[-1]["minMember"] == 4
-        cluster.target(1, Worker=1)
+        cluster.target(1, Worker=4)
+        cluster.until("Checkpointing")
+        assert len(cluster.pods) == 6
+        assert cluster.gang[-1]["minMember"] == 4, "a gang is not whole while the added pods come one by one"
         cluster.run(20)
-        assert cluster.running == {"chief-0": 1, "ps-0": 1, "worker-0": 1}
+        assert cluster.gang[-1]["minMember"] == grown
+        cluster.target(2, Worker=1)
+        cluster.run(20)
+        assert cluster.running == {"chief-0": 2, "ps-0": 2, "worker-0": 2}
         assert cluster.gang[-1]["minMember"] == 3
+
+    def test_pods_go_while_volcano_says_pending(self) -> None:
+        """It says so once the chief is gone, for as long as the others leave too little room for the whole gang."""
+        found = Settings(image="operator:1", gang_scheduler="volcano")
+        cluster = started(settings=found, annotations={**ELASTIC, f"{PREFIX}rescale": "recreate"})
+        cluster.target(1, Worker=3)
+        cluster.until("Recreating")
+        while "j-chief-0" in cluster.pods:
+            cluster.reconcile()
+            cluster.tick()
+        cluster.gang_phase = "Pending"
+        cluster.run(10)
+        assert not cluster.pods
+        assert cluster.gang[-1]["minMember"] == 5
+        cluster.gang_phase = "Inqueue"
+        cluster.run(20)
+        assert set(cluster.running.values()) == {1}
+        assert len(cluster.running) == 5
+
+    def test_a_stopped_job_has_none(self) -> None:
+        """Volcano would keep the room for it that others were given."""
+        found = Settings(image="operator:1", gang_scheduler="volcano", wait_for_target=True)
+        cluster = Cluster(settings=found)
+        cluster.target(0)
+        cluster.run(5)
+        assert cluster.gang[-1]["minMember"] == 4
+        cluster.annotations[TARGET_ANNOTATION] = Target(1, {}, reason="others go before it").to_json()
+        cluster.until("Waiting")
+        cluster.run(5)
+        assert not cluster.gang
+        cluster.target(2, Worker=1)
+        cluster.run(5)
+        assert cluster.gang[-1]["minMember"] == 3
+        assert len(cluster.pods) == 3
 
 
 def test_last_words_are_readable() -> None:

@@ -46,8 +46,8 @@ def update_status(p: Pass) -> None:
                 )
     if p.status.finished:
         count_active_as_succeeded(p)
-        _count_as_declared(p)
         p.again_at = p.time  # the verdict is stored first; then another pass cleans up
+    _count_as_declared(p)
 
 
 def _runs_with(p: Pass, name: str) -> bool:
@@ -100,11 +100,18 @@ def count_active_as_succeeded(p: Pass) -> None:
 
 def _count_as_declared(p: Pass) -> None:
     """A job that succeeded with another size than its spec's is counted as if it had had that one: tools wait for
-    `replicaStatuses.Worker.succeeded` to be what the manifest says."""
-    if p.state is None or not p.status.is_true("Succeeded"):
+    `replicaStatuses.Worker.succeeded` to be what the manifest says. They must not find it before: of one that has
+    grown, fewer have succeeded until all have."""
+    if p.state is None:
         return
+    over = p.status.is_true("Succeeded")
     for name, counts in p.status.replicas.items():
         replica = p.declared.tf_replica_specs.get(name)
-        if replica is not None:
-            all_have = counts.succeeded > 0 and counts.succeeded == p.state.replicas.get(name, 0)
+        if replica is None:
+            continue
+        size = p.state.replicas.get(name, 0)
+        all_have = counts.succeeded > 0 and counts.succeeded == size
+        if over:
             counts.succeeded = replica.count if all_have else min(counts.succeeded, replica.count)
+        elif size > replica.count and not all_have:
+            counts.succeeded = min(counts.succeeded, max(replica.count - 1, 0))

@@ -137,14 +137,18 @@ def gang_may_start(p: Pass) -> bool:
     spec = p.spec
     if p.state is not None:
         if p.state.phase == "Waiting":
-            return True  # it has no gang yet
+            _delete(p)  # that of a job which was stopped: Volcano would keep room for it
+            return True  # it has no gang
         spec = shrunk(p.sizes.spec(p.state.replicas))
     wanted = render_pod_group(p.job, spec, scheduler, p.priorities, p.pod_group)
     if p.pod_group is None:
         p.actions.append(Create("PodGroup", p.job.name, lambda: wanted))
     elif p.pod_group.owner == p.job.uid and not _within(wanted["spec"], p.pod_group.spec()):
         p.actions.append(UpdatePodGroup(p.pod_group.name, wanted["spec"]))
-    if must_wait(scheduler, p.pod_group):
+    # A job whose pods are made anew loses them while Volcano says Pending, and makes none before they are gone: if it
+    # waited, Volcano might wait for their room.
+    recreating = p.state is not None and p.state.phase == "Recreating"
+    if must_wait(scheduler, p.pod_group) and not recreating:
         p.status.last_reconcile_time = p.status.last_reconcile_time or p.now
         return False
     return True
@@ -152,10 +156,17 @@ def gang_may_start(p: Pass) -> bool:
 
 def delete_pod_group(p: Pass) -> None:
     """Of a job that ended or is suspended."""
-    group = p.pod_group
-    if p.settings.gang_scheduler and group is not None and group.owner == p.job.uid:
-        p.actions.append(DeletePodGroup(group.name, group.uid))
+    if p.settings.gang_scheduler and _delete(p):
         p.events.append(Event("Normal", "JobTerminated", "Job has been terminated. Deleting PodGroup"))
+
+
+def _delete(p: Pass) -> bool:
+    """Delete the job's PodGroup; False where it has none of its own."""
+    group = p.pod_group
+    if group is None or group.owner != p.job.uid:
+        return False
+    p.actions.append(DeletePodGroup(group.name, group.uid))
+    return True
 
 
 def _within(wanted: Mapping[str, Any], existing: Mapping[str, Any]) -> bool:

@@ -104,11 +104,11 @@ class Executor:
     async def carry_out(self, job: Job, decision: Decision) -> None:
         """Create what is to be created, store status and state, then delete and change what is to be.
 
-        Deletions come last, so that a crash never leaves a pod gone without the status that explains it. A PodGroup
-        comes before all else, as nothing is created without it. What else fails to be created or deleted does not keep
-        the rest from being done, nor does a state that is refused for good (what is
-        done follows from the one that is stored): the first ApiError is raised at the end. Conflict on status or state,
-        raised at once, means that the decision was made from an old view of the job.
+        Deletions come last, so that a crash never leaves a pod gone without the status that explains it. A PodGroup is
+        made or changed before all else, as nothing is created without it. What else fails to be created or deleted does
+        not keep the rest from being done, nor does a state that is refused for good (what is done follows from the one
+        that is stored): the first ApiError is raised at the end. Conflict on status or state, raised at once, means
+        that the decision was made from an old view of the job.
         """
         slots = asyncio.Semaphore(_WRITES_PER_JOB)
 
@@ -120,13 +120,14 @@ class Executor:
                     return error
             return None
 
-        creations = [action for action in decision.actions if isinstance(action, Create)]
-        others = [action for action in decision.actions if not isinstance(action, (Create, SaveState))]
-        groups = [action for action in creations if action.kind == "PodGroup"]
+        made = [action for action in decision.actions if isinstance(action, (Create, UpdatePodGroup))]
+        others = [action for action in decision.actions if not isinstance(action, (Create, UpdatePodGroup, SaveState))]
+        groups = [action for action in made if isinstance(action, UpdatePodGroup) or action.kind == "PodGroup"]
         failures = await asyncio.gather(*map(bounded, groups))
-        # scheduler-plugins binds a pod whose group does not exist as if it had none, so that its gang would be torn.
+        # scheduler-plugins binds a pod whose group does not exist as if it had none, and one whose group is that of a
+        # smaller job as a part of that: the gang would be torn.
         if not any(failures):
-            failures += await asyncio.gather(*map(bounded, [action for action in creations if action not in groups]))
+            failures += await asyncio.gather(*map(bounded, [action for action in made if action not in groups]))
         for event in decision.events:
             self._recorder.record(job, event)
         version = job.version
