@@ -108,7 +108,7 @@ def test_evolution_changes_only_the_part_that_is_asked_for() -> None:
 
 def test_a_training_improves_its_objective(monkeypatch: pytest.MonkeyPatch) -> None:
     """From a network that never adds anything; on one workload, so that a few iterations are enough."""
-    one = replace(draw("train", 2), jobs=draw("train", 2).jobs[:5])
+    one = draw("train", 12)  # four jobs
     monkeypatch.setattr(training, "draw", lambda split, seed, models=(): one)
     how = Evolution(pairs=6, episodes=1, rate=4.0, part="all")
     plan = Plan(seed=1, iterations=6, train=1, select=1, every=1, method=how)
