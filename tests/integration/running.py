@@ -6,7 +6,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from harness import operators
+from harness import audit, operators
+
+OPERATOR = f"system:serviceaccount:kubeflow:{audit.ACCOUNT}"
+"""The user that an operator with the rights of its manifests is. The API server heeds these a moment after they were
+applied (`Api.allowed`), and what it refuses until then looks like a right that is missing."""
 
 
 @contextlib.asynccontextmanager

@@ -15,6 +15,7 @@ from harness.api import CORE, NODES, Api, Object, events, pods, tfjobs
 from harness.controlplane import ControlPlane
 from harness.operators import install, kubectl, service_account
 
+from .running import OPERATOR
 from .test_loop import HOME, PREFIX, configure, job, operator_with_its_rights, target_of, until
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,13 @@ async def cluster(plane: ControlPlane, folder: Path, count: int) -> AsyncIterato
         for i in range(1, count):
             await api.merge(f"{NODES}/kwok-{i:03d}", {"metadata": {"labels": {f"{PREFIX}pool": "inference"}}})
         yield api
+
+
+async def allow(plane: ControlPlane, api: Api) -> None:
+    """Apply the component, and wait until the API server heeds it."""
+    manifests = component("role.yaml", "policy.yaml")
+    await asyncio.to_thread(kubectl, plane.kubeconfig, "apply", "-f", "-", stdin=manifests)
+    await api.allowed(OPERATOR, "", verb="patch", group="", resource="nodes")
 
 
 async def lend(api: Api, **pool: Any) -> None:
@@ -123,9 +131,7 @@ async def test_a_node_is_lent_and_comes_back_whenever_the_operator_is_killed(
     own_plane: ControlPlane, tmp_path: Path
 ) -> None:
     async with cluster(own_plane, tmp_path, 2) as api:
-        await asyncio.to_thread(
-            kubectl, own_plane.kubeconfig, "apply", "-f", "-", stdin=component("role.yaml", "policy.yaml")
-        )
+        await allow(own_plane, api)
         await api.merge(f"{NODES}/kwok-001", {"spec": {"taints": [kwok.TAINT, OTHER_TAINT]}})
         await lend(api)
         async with operator_with_its_rights(own_plane, tmp_path) as operator:
@@ -182,9 +188,7 @@ async def test_what_others_do_to_a_lent_node_and_what_is_forbidden(own_plane: Co
             await api.create(tfjobs("default"), job("small", Worker=1))
             assert (await until(api, "small", lambda target: target["replicas"]))["nodes"]["Worker"] == ["kwok-000"]
             assert all(loan_of(node) == ("", False) for node in (await api.items(NODES))[0])
-        await asyncio.to_thread(
-            kubectl, own_plane.kubeconfig, "apply", "-f", "-", stdin=component("role.yaml", "policy.yaml")
-        )
+        await allow(own_plane, api)
         names = [f"kwok-{i:03d}" for i in range(1, 5)]
         async with operator_with_its_rights(own_plane, tmp_path):
             for name in names:

@@ -14,7 +14,7 @@ from harness.api import CORE, Api, Object, pods, services, tfjobs
 from harness.controlplane import ControlPlane
 from harness.kubelet import kubelet
 
-from .running import running
+from .running import OPERATOR, running
 
 NAME = "elastic-tfjob-operator"
 HOME = "kubeflow"
@@ -32,6 +32,8 @@ async def api(own_plane: ControlPlane) -> AsyncIterator[Api]:
         operators.wait_served(own_plane.kubeconfig, f"{group}/podgroups")
     operators.service_account("ours", own_plane.kubeconfig)  # makes the namespace, too
     async with Api(own_plane.kubeconfig) as client:
+        await client.allowed(OPERATOR, "", verb="list", group="kubeflow.org", resource="tfjobs")
+        await client.allowed(OPERATOR, HOME, verb="create", group="coordination.k8s.io", resource="leases")
         yield client
 
 

@@ -25,7 +25,7 @@ from harness.operators import install, kubectl, service_account
 from harness.progress import run
 
 from .ledger import conditions
-from .running import running
+from .running import OPERATOR, running
 from .test_loans import component
 
 ROOT = Path(__file__).parents[2]
@@ -96,6 +96,7 @@ async def world(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
     await asyncio.to_thread(kubectl, plane.kubeconfig, "apply", "-f", "-", stdin=role)
     identity = await asyncio.to_thread(service_account, "ours", plane.kubeconfig)
     async with Api(plane.kubeconfig) as api, kwok.nodes(api, plane.kubeconfig, tmp_path, 1, cpu=16):
+        await api.allowed(OPERATOR, "", verb="create", group="kubeflow.org", resource="tfjobs")
         found = World(api, plane)
         await found.offer(runtime())
         try:

@@ -84,9 +84,9 @@ class Job:
                 pod = self._pod(replica)
                 self._command("prepare", generation, mode)
                 pod.start()
-        until("all are ready", self._ready, SLOW)
+        until("all are ready", lambda: self._ready(generation), SLOW)
         self.while_prepared()
-        until("all are ready still", self._ready, SLOW)
+        until("all are ready still", lambda: self._ready(generation), SLOW)
         prepared = time.monotonic()
         meanwhile = self.chief.status["steps_per_s"] or 0.0  # not known at the first step
         self._command("switch", generation, mode)
@@ -97,6 +97,8 @@ class Job:
         for replica in [replica for replica in self.pods if replica not in self.configs]:
             self.pods.pop(replica).stop()
         status = until("it trains again", lambda: self._trains(generation), SLOW)
+        if operator:  # the others' launchers may be later than the chief
+            until("all run it", lambda: self._all_run(generation), SLOW)
         save, switch = status["checkpoint"], status["switch"]
         print(
             f"{mode} to {replicas}: ready in {prepared - begin:.1f} s (training went on at {meanwhile:.0f} steps/s), "
@@ -111,12 +113,18 @@ class Job:
         lines = self.chief.output.splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
 
-    def _ready(self) -> bool:
+    def _ready(self, generation: int) -> bool:
         """Whether all that the new size needs is prepared; fails with the output of a program that has died."""
         prepared = {replica: self.pods[replica].status["prepared"] or {} for replica in self.configs}
-        for replica, each in prepared.items():
-            assert each.get("state") != "failed", f"{replica}: {each}\n{self.pods[replica].output}"
-        return all(each.get("state") == "ready" for each in prepared.values())
+        states = {
+            replica: each["state"] if each.get("generation") == generation else "" for replica, each in prepared.items()
+        }
+        for replica, state in states.items():
+            assert state != "failed", f"{replica}: {prepared[replica]}\n{self.pods[replica].output}"
+        return all(state == "ready" for state in states.values())
+
+    def _all_run(self, generation: int) -> bool:
+        return all(self.pods[replica].status["generation"] == generation for replica in self.configs)
 
     def _decided(self, generation: int) -> dict[str, Any] | None:
         """What the chief decided about the switch to this generation; one before it has been decided, too."""
@@ -130,7 +138,7 @@ class Job:
     def _command(self, action: str, generation: int, mode: str) -> None:
         for replica, pod in self.pods.items():
             if replica in self.configs:
-                pod.command(action, generation, mode=mode, tf_config=self.configs[replica])
+                pod.command(action, generation, mode=mode, tf_config=self.configs[replica], timeout_s=SLOW)
 
     def stop(self) -> None:
         for pod in self.pods.values():

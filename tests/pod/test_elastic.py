@@ -1,6 +1,7 @@
 """ElasticCheckpoint with real TensorFlow in one process: what counts as a checkpoint, what a failing one does, cost."""
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -622,10 +623,12 @@ def test_a_step_costs_less_than_10_microseconds(tmp_path: Path) -> None:
     job, _ = elastic(tmp_path / "checkpoints")
     job.resume()
     steps = 20_000
+    gc.freeze()  # what TensorFlow has made is no garbage, and to look through it no cost of the hook
     begin = time.thread_time()  # of this thread: other programs of a busy machine are not the hook's cost
     for step in range(1, steps + 1):
         job.step(step, loss=0.5, examples=32)
     cost = (time.thread_time() - begin) / steps
+    gc.unfreeze()
     print(f"hook: {cost * 1e6:.2f} µs a step in the thread that trains")
     assert cost < 10e-6
 

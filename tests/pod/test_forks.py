@@ -245,7 +245,8 @@ time.sleep(600)
 def runs(pod: Pod, generation: int, how: str) -> None:
     if generation:
         pod.command("run", generation, tf_config=tf_config("ps"))
-    until(f"generation {generation} runs", lambda: f"{generation} {how}\n" in pod.output)
+    # For an interpreter that does not answer the launcher waits ANSWER_S.
+    until(f"generation {generation} runs", lambda: f"{generation} {how}\n" in pod.output, 60 + forking.ANSWER_S)
 
 
 def test_generations_are_forked_from_what_the_first_one_imported(forked: MakeForked) -> None:

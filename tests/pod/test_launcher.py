@@ -191,6 +191,10 @@ def test_a_program_that_is_prepared_goes_last(make_pod: Callable[..., Pod]) -> N
     """Its threads, and what it starts: until it is ready. Then it is as it would be without that."""
     source = (
         "import os, subprocess, threading, time\n"
+        "log = os.path.join(os.environ['ELASTIC_TFJOB_DIR'], 'launcher.log')\n"
+        "if os.environ['ELASTIC_TFJOB_GENERATION'] == '1':\n"
+        "    while f' started as {os.getpid()}:' not in open(log).read():  # what starts earlier inherits nothing\n"
+        "        time.sleep(0.01)\n"
         "child = subprocess.Popen(['sleep', '600'])\n"
         "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
         "if os.environ['ELASTIC_TFJOB_GENERATION'] == '1':\n"

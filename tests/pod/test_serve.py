@@ -18,8 +18,8 @@ pytestmark = pytest.mark.xdist_group("tensorflow-2")  # one server for all; two 
 PROGRAM = Path(__file__).parents[2] / "trainer_images" / "digits" / "serve_digits.py"
 PREDICT = "/v1/models/digits:predict"
 IMAGE = [0.5] * 64
-DRAIN_S = 15
-"""In this time a busy machine must have seen that it drains."""
+DRAIN_S = 30
+"""In this time a busy machine must have seen that it drains; a test waits for its end."""
 
 
 class Server:

@@ -73,7 +73,13 @@ KEY = ("ns", "j")
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[tuple[World, Reports]]:
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer than an operator waits."""
+    monkeypatch.setattr(polling, "_TIMEOUT_S", 60.0)
+
+
+@pytest.fixture
+async def world(patient: None) -> AsyncIterator[tuple[World, Reports]]:
     world = World()
     app = web.Application()
     app.add_routes([web.get("/status", world.status)])
@@ -302,12 +308,6 @@ async def asked(handler: Handler, host: str = "127.0.0.1") -> tuple[bytes | Exce
     await runner.cleanup()
     assert kept == []
     return found, seen
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine may take longer than an operator waits."""
-    monkeypatch.setattr(polling, "_TIMEOUT_S", 60.0)
 
 
 @pytest.mark.usefixtures("patient")

@@ -113,12 +113,12 @@ def test_no_quantity_is_nothing(written: object) -> None:
 
 @given(st.from_regex(QUANTITY_PATTERN, fullmatch=True) | st.text(max_size=20) | st.integers() | st.binary())
 def test_any_quantity_is_read_at_once(written: object) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     value = quantity(written)
     assert 0 <= value <= MAX_BYTES
     assert 0 <= millicores(written) <= MAX_MILLICORES
     assert 0 <= whole(written) <= MAX_BYTES
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 2.0
 
 
 @given(st.from_regex(r"\A[0-9]{1,9}(\.[0-9]{1,6})?([KMGT]i|[mkMG]|e[0-6])?\Z"))

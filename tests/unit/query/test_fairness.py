@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from yarl import URL
 
 from elastic_tfjob.controller.objects.settings import QueryLimits, parse_configuration
 from elastic_tfjob.controller.query.fair import Room, Turns
-from elastic_tfjob.controller.query.gate import Refused
+from elastic_tfjob.controller.query.gate import Asker, Refused
 from elastic_tfjob.controller.query.reviews import TokenGate
 from elastic_tfjob.controller.query.server import QueryServer
 
@@ -32,7 +32,7 @@ class ApiServer:
         self.tokens = 0
         self.reviews = 0
         self.questions = list[tuple[str, str]]()
-        """Kind and user, in the order in which they came."""
+        """Kind and user, in the order in which they came; ("came", user): a request came to the gate."""
         self.held: dict[str, asyncio.Event] = {}
 
     async def once(
@@ -54,6 +54,18 @@ class ApiServer:
         return {"status": {"allowed": spec["resourceAttributes"]["namespace"] == "mine"}}
 
 
+class Gate(TokenGate):
+    """Notes when a token comes, before anything is asked about it."""
+
+    def __init__(self, api: ApiServer, limits: Callable[[], QueryLimits]) -> None:
+        super().__init__(api, limits)
+        self._questions = api.questions
+
+    async def asker(self, headers: Mapping[str, str], peer: str) -> Asker:
+        self._questions.append(("came", headers.get("Authorization", "").removeprefix("Bearer of-")))
+        return await super().asker(headers, peer)
+
+
 class Asked:
     """A query server on this machine. Clients may come from any address of 127.0.0.0/8."""
 
@@ -72,7 +84,7 @@ async def serving(found: World | None = None, **limits: Any) -> AsyncIterator[As
     api, found = ApiServer(), found or world(running("a", "mine"))
     settings = QueryLimits(**limits)
     found.configuration = parse_configuration(f"query: {settings.model_dump()}")
-    app = QueryServer(found.source(), TokenGate(api, lambda: settings)).application()
+    app = QueryServer(found.source(), Gate(api, lambda: settings)).application()
     async with TestServer(app) as server, AsyncExitStack() as stack:
         yield Asked(api, server.make_url("/"), stack)
 
@@ -182,11 +194,14 @@ async def test_what_may_be_a_name_is_looked_for(namespace: str, name: str) -> No
 
 
 async def questions_before(asked: Asked, client: aiohttp.ClientSession, token: str) -> int:
-    """How many questions of others go before that about a token: counted, not timed, for a machine may be busy."""
-    before, question = len(asked.api.questions), ("token", token.removeprefix("of-"))
+    """How many questions of others go before that about a token: counted, not timed, for a machine may be busy. From
+    when it comes to the gate, since a busy machine takes long until then, too."""
+    user, before = token.removeprefix("of-"), len(asked.api.questions)
     assert await status(client, token) == 200
-    found = asked.api.questions[before:]
-    return found.index(question) if question in found else 0
+    found = asked.api.questions[asked.api.questions.index(("came", user), before) :]
+    if ("token", user) not in found:
+        return 0
+    return sum(kind != "came" for kind, _ in found[: found.index(("token", user))])
 
 
 async def test_junk_tokens_from_two_addresses_starve_no_third_and_no_known_token() -> None:
