@@ -27,7 +27,7 @@ LEAST_LIMIT = 1 << 30
 """A container with a smaller limit of memory keeps no second interpreter: about 100 MB are its own."""
 MOST_OWN = 120 << 20
 """Bytes of memory that only the second interpreter has, at most (measured with TensorFlow 2.21: 24 to 64 MB)."""
-ANSWER_S = 20.0
+ANSWER_S = 10.0
 """How long a fork may take before the program is started as a process of its own. On a busy machine both take long, and
 a process of its own imports everything again."""
 MAX_WHY, _MAX_MESSAGE = 200, 1 << 16
