@@ -40,7 +40,7 @@ def reason(jobs: Jobs, name: str) -> str:
 def test_preempted_and_resumed_without_losing_a_step(jobs: Jobs) -> None:
     """One of a fixed size: it needs a checkpoint-dir for that, and no bounds with room between them."""
     one_size = {"min-workers": "1", "max-workers": "1", "min-ps": "1", "max-ps": "1"}
-    jobs.apply(elastic(jobs, "digits", steps=8000, cpu_m=400, annotations=one_size))
+    jobs.apply(elastic(jobs, "digits", steps=8000, cpu_m=450, annotations=one_size))
     with Lines(jobs.cluster, jobs.namespace, "digits-chief-0") as lines:
         wait_for_step(lines, 200, 400)
         urgent = sleepers("urgent", command=UNTIL_TOLD, Worker=1)
