@@ -33,6 +33,11 @@ class Engine:
     def has(self, image: str) -> bool:
         return self._try("image", "inspect", image).returncode == 0
 
+    def forget(self, *images: str) -> None:
+        """Remove images. Those that a container uses stay, as Docker has it: they go another time."""
+        for image in images:
+            self._try("rmi", image)
+
     def containers_of(self, cluster: str) -> list[str]:
         """The containers of this kind cluster, also those that have stopped: kind may not be built yet."""
         label = f"label=io.x-k8s.kind.cluster={cluster}"

@@ -79,7 +79,7 @@ def _build(name: str, hashed: str, expect: str, make: Callable[[str], None]) -> 
     docker.run("tag", image, tag(name, "dev"))
     same = docker.run("images", "--format", "{{.Repository}}:{{.Tag}}", f"{PREFIX}/{name}").split()
     if old := [other for other in same if other not in (image, tag(name, "dev"))]:
-        docker.run("rmi", *old)
+        docker.forget(*old)
     return image
 
 

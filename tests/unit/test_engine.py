@@ -54,6 +54,12 @@ def test_builds_are_by_buildkit_also_where_the_older_builder_is_the_default(dock
     engine.engine().build(tmp_path, "x", dockerfile=tmp_path / "Dockerfile", log=tmp_path / "log", args={})
 
 
+def test_an_old_image_that_a_node_still_uses_stays(docker: Docker) -> None:
+    calls = docker(rmi='[ "$2" != used ] || { echo "conflict: a container is using it" >&2; exit 1; }')
+    engine.engine().forget("used", "old")
+    assert calls.read_text().splitlines()[-2:] == ["rmi used", "rmi old"]
+
+
 def test_a_cluster_that_exists_is_not_checked_again(docker: Docker) -> None:
     calls = docker(ps="echo elastic-tfjob-control-plane", buildx="exit 1")
     cluster.check()
