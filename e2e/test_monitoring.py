@@ -1,7 +1,9 @@
 """A real Prometheus scrapes jobs that train, and their operator: what dashboards and rules ask for is there."""
 
 import base64
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,33 @@ DOES_NOT_HAPPEN = {
 }
 """Series that begin with what this scenario has not: nodes of pools, changes that are taken back, stops, failures."""
 OPERATOR = {"control-plane": "elastic-tfjob-operator"}
+PODS = "pods.json"
+
+
+def meta(label: str) -> str:
+    """A label of Kubernetes, as it goes on in the name of one of Prometheus."""
+    return re.sub(r"\W", "_", label)
+
+
+def discover(cluster: Cluster, folder: Path) -> None:
+    """Write down all pods as Prometheus' role `pod` finds them, with a target for each port: Debian's Prometheus is
+    built without Kubernetes."""
+    found = json.loads(cluster.kubectl("get", "pods", "--all-namespaces", "-o", "json"))["items"]
+    unfinished = folder / "unfinished"
+    unfinished.write_text(json.dumps([each for pod in found for each in targets(pod)]))
+    unfinished.rename(folder / PODS)
+
+
+def targets(pod: Json) -> Iterator[Json]:
+    of_pod = {f"pod_label_{meta(key)}": value for key, value in pod["metadata"].get("labels", {}).items()}
+    of_pod |= {"namespace": pod["metadata"]["namespace"], "pod_name": pod["metadata"]["name"]}
+    if pod["status"]["phase"] != "Running":
+        return
+    for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", [])):
+        for port in container.get("ports", []):
+            of_port = {"port_name": port.get("name", ""), "port_number": str(port["containerPort"])}
+            labels = of_pod | {f"pod_container_{key}": value for key, value in of_port.items()}
+            yield {"targets": ["pod"], "labels": {f"__meta_kubernetes_{key}": value for key, value in labels.items()}}
 
 
 def scraped_from(cluster: Cluster, folder: Path) -> list[Json]:
@@ -38,7 +67,7 @@ def scraped_from(cluster: Cluster, folder: Path) -> list[Json]:
     def pods(name: str, labels: dict[str, str], port: str, **more: Any) -> Json:
         found = [
             {"source_labels": [f"__meta_kubernetes_pod_label_{label}"], "regex": value, "action": "keep"}
-            for label, value in ((re.sub(r"\W", "_", key), value) for key, value in labels.items())
+            for label, value in ((meta(key), value) for key, value in labels.items())
         ]
         proxied = "/api/v1/namespaces/$1/pods/$2:$3/proxy/metrics"
         named = [f"__meta_kubernetes_{each}" for each in ("namespace", "pod_name", "pod_container_port_number")]
@@ -46,7 +75,7 @@ def scraped_from(cluster: Cluster, folder: Path) -> list[Json]:
             "job_name": name,
             "scheme": "https",
             "tls_config": {f"{each}_file": str(folder / each) for each in tls},
-            "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(cluster.kubeconfig)}],
+            "file_sd_configs": [{"files": [str(folder / PODS)]}],
             "relabel_configs": [
                 *found,
                 {"source_labels": ["__meta_kubernetes_pod_container_port_name"], "regex": port, "action": "keep"},
@@ -90,13 +119,21 @@ def test_what_dashboards_and_rules_ask_of_a_live_job_is_there(jobs: Jobs, tmp_pa
     with prometheus(scraped_from(jobs.cluster, tmp_path), tmp_path) as asks:
         for each in (job, ends, fails, again):
             jobs.apply(each)
+
+        def series(expr: str) -> bool:
+            """Whether it has data; pods come and go meanwhile."""
+            discover(jobs.cluster, tmp_path)
+            return bool(asks.data(expr))
+
         step = f'elastic_tfjob_step{{namespace="{jobs.namespace}", tfjob="seen"}}'
-        until(lambda: bool(asks.data(step)), 400, lambda: asks.log.read_text()[-2000:] + jobs.describe("seen"))
+        until(lambda: series(step), 400, lambda: asks.log.read_text()[-2000:] + jobs.describe("seen"))
         for workers in (2, 1):  # what increases must have been scraped before
             ask(jobs, "seen", workers=workers)
             settled(jobs, "seen", Worker=workers)
+            discover(jobs.cluster, tmp_path)
 
         def answered() -> bool:
+            discover(jobs.cluster, tmp_path)
             left.difference_update([each for each in left if asks.data(each[1])])
             return not left
 

@@ -25,9 +25,11 @@ class Prometheus:
 
     url: str
     log: Path
+    process: Process
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """`data` of an answer; None while it does not answer. AssertionError where a query is wrong."""
+        """`data` of an answer; None while it does not answer. AssertionError where a query is wrong, or it ended."""
+        assert self.process.alive, self.process.tail()
         try:
             with urllib.request.urlopen(
                 f"{self.url}/{path}?{urllib.parse.urlencode(parameters)}", timeout=30
@@ -68,7 +70,7 @@ def prometheus(scrape_configs: list[Json], folder: Path) -> Iterator[Prometheus]
     flags = (f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data")
     process = Process((debian.path("prometheus"), *flags, f"--web.listen-address={address}"), log)
     try:
-        yield Prometheus(f"http://{address}/api/v1", log)
+        yield Prometheus(f"http://{address}/api/v1", log, process)
     finally:
         process.stop()
 
