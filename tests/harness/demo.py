@@ -10,6 +10,7 @@ PYTHONPATH=tests PICTURE=FILE.svg python3 -m harness.demo    # its tables as a p
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -73,16 +74,20 @@ class Followed:
         )
 
 
-def run_job(cluster: Cluster, console: Console) -> tuple[dict[str, Any], Followed]:
+def run_job(cluster: Cluster, console: Console, steps: int = 0) -> tuple[dict[str, Any], Followed]:
     """Submit the sample anew, a second job when it has grown, and follow the first to its end: the job, and what was
-    seen."""
-    manifest = yaml.safe_load(SAMPLE.read_text())
+    seen. `steps`: in place of the sample's own."""
+    text = names.local(SAMPLE)
+    if steps:
+        text, found = re.subn(r"--steps=\d+", f"--steps={steps}", text)
+        assert found, f"{SAMPLE} says no --steps"
+    manifest = yaml.safe_load(text)
     name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
     for sample in (SECOND, SAMPLE):
         cluster.kubectl("delete", "-f", sample, "--ignore-not-found", "--cascade=foreground")
     shutil.rmtree(shared_folder(namespace) / name, ignore_errors=True)  # or it would go on where the last one ended
     cluster.kubectl("apply", "-f", CLAIM)
-    cluster.kubectl("apply", "-f", "-", stdin=names.local(SAMPLE))
+    cluster.kubectl("apply", "-f", "-", stdin=text)
     console.print(f"submitted {SAMPLE.relative_to(images.ROOT)}")
     seen = Followed()
     second = False
