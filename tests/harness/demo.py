@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -238,7 +239,8 @@ def _show(cluster: Cluster, console: Console) -> None:
     if picture := os.environ.get("PICTURE"):
         drawn = Console(record=True, width=130, file=io.StringIO())
         drawn.print(*tables, sep="\n")
-        drawn.save_svg(picture, title="make demo")
+        fonts = re.compile(r"@font-face {.*?}\s*", re.DOTALL)  # which a browser would fetch from elsewhere
+        Path(picture).write_text(fonts.sub("", drawn.export_svg(title="make demo")))
     console.print(f"Look around: export KUBECONFIG={cluster.kubeconfig} PATH={BUILD / 'bin'}:$PATH; kubectl get tfjobs")
     console.print(f"Live page: {how_to_open()}")
     if seen.state != "Succeeded":
