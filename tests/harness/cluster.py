@@ -208,12 +208,23 @@ def ensure(config: str = "standard") -> Cluster:
             f"--kubeconfig={_private(KUBECONFIG)}", "--wait=180s", log="kind-create", stdin=text,
         )  # fmt: skip
     with step("waiting for the nodes and the name service"):
+        _registered(cluster)
         cluster.kubectl("label", "nodes", "--all", f"{_DEFINITION_LABEL}={definition}")
         cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s")
         cluster.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s")
         cluster.kubectl("apply", "-f", VOLUMES)
     _link_commands()
     return cluster
+
+
+def _registered(cluster: Cluster) -> None:
+    """Wait until the API server knows all nodes: kind waits for the control plane alone."""
+    expected = cluster._containers()
+    deadline = time.monotonic() + BACK_S
+    while missing := set(expected) - {node["metadata"]["name"] for node in cluster.nodes()}:
+        if time.monotonic() > deadline:
+            raise Problem(f"after {BACK_S} s {', '.join(sorted(missing))} did not join the cluster")
+        time.sleep(0.5)
 
 
 def check() -> None:
