@@ -61,9 +61,9 @@ def person(jobs: Jobs, cluster: Cluster, tmp_path: Path) -> Iterator[tuple[str, 
 
 
 def fixed(jobs: Jobs, name: str, steps: int) -> Object:
-    """A job that keeps its size, and whose model has a name."""
+    """A job that keeps its size and trains as fast as it can, and whose model has a name."""
     bounds = {"min-workers": "1", "max-workers": "1", "min-ps": "1", "max-ps": "1", "model": "digits-live"}
-    return elastic(jobs, name, steps=steps, cpu_m=400, annotations=bounds)
+    return elastic(jobs, name, steps=steps, at_most=0, cpu_m=400, annotations=bounds)
 
 
 # -- the page
