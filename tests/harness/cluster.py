@@ -209,10 +209,11 @@ def ensure(config: str = "standard") -> Cluster:
         )  # fmt: skip
     with step("waiting for the nodes and the name service"):
         _registered(cluster)
-        cluster.kubectl("label", "nodes", "--all", f"{_DEFINITION_LABEL}={definition}")
         cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s")
         cluster.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s")
         cluster.kubectl("apply", "-f", VOLUMES)
+        # The last of all: who finds it takes the cluster for complete.
+        cluster.kubectl("label", "nodes", "--all", f"{_DEFINITION_LABEL}={definition}")
     _link_commands()
     return cluster
 
