@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ DOES_NOT_HAPPEN = {
     "elastic_tfjob_task_failures_total",
 }
 """Series that begin with what this scenario has not: nodes of pools, changes that are taken back, stops, failures."""
+ENDS = {"ends": "exit 0", "fails": "exit 1", "again": "exit 137"}
 OPERATOR = {"control-plane": "elastic-tfjob-operator"}
 PODS = "pods.json"
 
@@ -64,10 +65,10 @@ def scraped_from(cluster: Cluster, folder: Path) -> list[Json]:
     for name, data in tls.items():
         (folder / name).write_bytes(base64.b64decode(data))
 
-    def pods(name: str, labels: dict[str, str], port: str, **more: Any) -> Json:
+    def pods(name: str, labels: dict[str, str], port: str, added: Sequence[Json] = (), **more: Any) -> Json:
         found = [
-            {"source_labels": [f"__meta_kubernetes_pod_label_{label}"], "regex": value, "action": "keep"}
-            for label, value in ((meta(key), value) for key, value in labels.items())
+            {"source_labels": [f"__meta_kubernetes_pod_label_{meta(key)}"], "regex": value, "action": "keep"}
+            for key, value in labels.items()
         ]
         proxied = "/api/v1/namespaces/$1/pods/$2:$3/proxy/metrics"
         named = [f"__meta_kubernetes_{each}" for each in ("namespace", "pod_name", "pod_container_port_number")]
@@ -81,7 +82,7 @@ def scraped_from(cluster: Cluster, folder: Path) -> list[Json]:
                 {"source_labels": ["__meta_kubernetes_pod_container_port_name"], "regex": port, "action": "keep"},
                 {"source_labels": named[:1], "target_label": "namespace"},
                 {"source_labels": named[1:2], "target_label": "pod"},
-                *relabelings(more.pop("relabelings", [])),
+                *added,
                 {
                     "source_labels": named,
                     "regex": "(.*);(.*);(.*)",
@@ -101,7 +102,7 @@ def scraped_from(cluster: Cluster, folder: Path) -> list[Json]:
             "exporters",
             pod["selector"]["matchLabels"],
             endpoint["port"],
-            relabelings=endpoint["relabelings"],
+            added=relabelings(endpoint["relabelings"]),
             metric_relabel_configs=relabelings(endpoint["metricRelabelings"]),
             sample_limit=pod["sampleLimit"],
         ),
@@ -111,22 +112,22 @@ def scraped_from(cluster: Cluster, folder: Path) -> list[Json]:
 def test_what_dashboards_and_rules_ask_of_a_live_job_is_there(jobs: Jobs, tmp_path: Path) -> None:
     variables = {"namespace": jobs.namespace, "tfjob": "seen", "datasource": "d", "__rate_interval": "1m"}
     asked = {(each.where, each.expr) for each in (*monitoring.panels(variables), *monitoring.menus(variables))}
-    left = {each for each in asked if not DOES_NOT_HAPPEN & metrics_of(each[1])}
+    left = {each for each in asked if not DOES_NOT_HAPPEN & monitoring.metrics_of(each[1])}
     job = elastic(jobs, "seen", steps=100_000, annotations={"deadline": "5h"})
     ends, fails, again = (sleepers(name, command, Worker=1) for name, command in ENDS.items())
     fails["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "Never"
     again["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "ExitCode"
     with prometheus(scraped_from(jobs.cluster, tmp_path), tmp_path) as asks:
-        for each in (job, ends, fails, again):
-            jobs.apply(each)
 
-        def series(expr: str) -> bool:
+        def scraped(expr: str) -> bool:
             """Whether it has data; pods come and go meanwhile."""
             discover(jobs.cluster, tmp_path)
             return bool(asks.data(expr))
 
+        for each in (job, ends, fails, again):
+            jobs.apply(each)
         step = f'elastic_tfjob_step{{namespace="{jobs.namespace}", tfjob="seen"}}'
-        until(lambda: series(step), 400, lambda: asks.log.read_text()[-2000:] + jobs.describe("seen"))
+        until(lambda: scraped(step), 400, lambda: asks.process.tail() + jobs.describe("seen"))
         for workers in (2, 1):  # what increases must have been scraped before
             ask(jobs, "seen", workers=workers)
             settled(jobs, "seen", Worker=workers)
@@ -137,21 +138,13 @@ def test_what_dashboards_and_rules_ask_of_a_live_job_is_there(jobs: Jobs, tmp_pa
             left.difference_update([each for each in left if asks.data(each[1])])
             return not left
 
-        until(answered, 240, lambda: f"no data: {left}\n{asks.log.read_text()[-2000:]}")
+        until(answered, 240, lambda: f"no data: {left}\n{asks.process.tail()}")
         rules = asks.rules()
         assert {rule["name"]: rule["health"] for rule in rules} == {each.where: "ok" for each in monitoring.alerts()}
-        of_rules = set().union(*(metrics_of(each.expr) for each in monitoring.alerts()))
+        of_rules = set().union(*(monitoring.metrics_of(each.expr) for each in monitoring.alerts()))
         assert of_rules - DOES_NOT_HAPPEN <= asks.names()
         (pause,) = asks.data(next(expr for where, expr in asked if "Mean pause" in where))
         assert 0 < float(pause["value"][1]) < 60
         # Who may make pods cannot pass for the operator: labels are those of Kubernetes.
         (found,) = asks.data("elastic_tfjob_leader == 1")
         assert found["metric"]["namespace"] == NAMESPACE
-
-
-ENDS = {"ends": "exit 0", "fails": "exit 1", "again": "exit 137"}
-
-
-def metrics_of(expr: str) -> set[str]:
-    """The operator's and the exporters' that a query names."""
-    return set(re.findall(r"\b(?:elastic_tfjob|training_operator)_\w+", expr))

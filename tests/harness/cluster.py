@@ -7,6 +7,7 @@ PYTHONPATH=tests python3 -m harness.cluster --delete
 """
 
 import argparse
+import functools
 import json
 import os
 import string
@@ -188,8 +189,7 @@ class Cluster:
 
 def ensure(config: str = "standard") -> Cluster:
     """The cluster, ready: the existing one if it is healthy and defined as `config` is today, else a new one."""
-    check()
-    exists = bool(engine().containers_of(NAME))
+    exists = check()
     node_image = images.node()
     text = _config(config, stock=node_image == images.STOCK_NODE_IMAGE)
     # The folder's path, too: another checkout's nodes have another one.
@@ -228,13 +228,21 @@ def _registered(cluster: Cluster) -> None:
         time.sleep(0.5)
 
 
-def check() -> None:
-    """Make sure that this machine can make a cluster, if there is none: before anything is built, but for the small
-    image with which the last of it is tried. Raises Problem with what is missing."""
-    if not engine().containers_of(NAME):
-        engine().need_builds()
-        engine().need_room()
-        engine().need_privileged(images.base())
+def check() -> bool:
+    """Whether there is a cluster. If not, make sure that this machine can make one: before anything is built, but for
+    the small image with which the last of it is tried. Raises Problem with what is missing."""
+    exists = bool(engine().containers_of(NAME))
+    if not exists:
+        _need_all()
+    return exists
+
+
+@functools.cache
+def _need_all() -> None:
+    """Once: containers are run for it, and it is asked for before images are built and before the cluster is made."""
+    engine().need_builds()
+    engine().need_room()
+    engine().need_privileged(images.base())
 
 
 def _config(name: str, *, stock: bool) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 
 import yaml
 
+from elastic_tfjob.runtime import protocol
+
+METRIC = re.compile(r"\b(?:elastic_tfjob|training_operator)_\w+")
 COMPONENT = Path(__file__).parents[2] / "manifests" / "components" / "prometheus"
 DASHBOARDS = sorted((COMPONENT / "dashboards").glob("*.json"))
 
@@ -61,6 +65,28 @@ def menus(variables: dict[str, str]) -> Iterator[Query]:
                 found = re.fullmatch(r"label_values\((.*), (\w+)\)", each["query"])
                 assert found, each["query"]
                 yield Query(f"{file.stem}: ${each['name']}", _filled(found[1], variables), frozenset({found[2]}))
+
+
+def metrics_of(expr: str) -> set[str]:
+    """The operator's and the exporters' that a query or another text names."""
+    return set(METRIC.findall(expr))
+
+
+def train(folder: Path, step: int) -> None:
+    """Write all that a program and its launcher may tell an exporter, after so many steps."""
+    progress = {
+        **dict.fromkeys(("step", "steps"), step),
+        "generation": 1,
+        "examples": 32 * step,
+        "total_steps": 10**6,
+        "loss": 0.5,
+        "step_seconds": {"bounds": [0.1, 1], "counts": [step, 0, 0], "sum": step / 20},
+        "downtimes": {"bounds": [1], "counts": [step, 0], "sum": step / 2},
+        "checkpoint": {"at": time.time(), "bytes": 1000, "seconds": 0.1},
+    }
+    protocol.write(folder / protocol.PROGRESS, progress)
+    cgroup = {"usage_s": float(step), "throttled_s": float(step) / 10, "used_bytes": 1 << 20}
+    protocol.write(folder / protocol.LAUNCHER, {"generation": 1, "cgroup": cgroup})
 
 
 def _filled(expr: str, variables: dict[str, str]) -> str:

@@ -21,10 +21,9 @@ SCRAPE_S = 3
 
 @dataclass(frozen=True, slots=True)
 class Prometheus:
-    """One that runs. `log`: what it says."""
+    """One that runs."""
 
     url: str
-    log: Path
     process: Process
 
     def ask(self, path: str, **parameters: str) -> Any:
@@ -66,11 +65,12 @@ def prometheus(scrape_configs: list[Json], folder: Path) -> Iterator[Prometheus]
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(said))
     (folder / "rules.yaml").write_text(yaml.safe_dump(monitoring.rules()))
-    address, log = f"127.0.0.1:{free_port()}", folder / "prometheus.log"
+    address = f"127.0.0.1:{free_port()}"
     flags = (f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data")
-    process = Process((debian.path("prometheus"), *flags, f"--web.listen-address={address}"), log)
+    command = (debian.path("prometheus"), *flags, f"--web.listen-address={address}")
+    process = Process(command, folder / "prometheus.log")
     try:
-        yield Prometheus(f"http://{address}/api/v1", log, process)
+        yield Prometheus(f"http://{address}/api/v1", process)
     finally:
         process.stop()
 

@@ -15,7 +15,6 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from elastic_tfjob.runtime import protocol
 from harness import monitoring, operators
 from harness.controlplane import Process, free_port
 from harness.prometheus import prometheus, relabelings
@@ -54,23 +53,6 @@ def scraped_from(operator: str, exporter: str) -> list[dict[str, Any]]:
     ]
 
 
-def train(folder: Path, step: int) -> None:
-    histogram = {"bounds": [0.1, 1], "counts": [step, 0, 0], "sum": step / 20}
-    progress = {
-        **dict.fromkeys(("step", "steps"), step),
-        "generation": 1,
-        "examples": 32 * step,
-        "total_steps": 10**6,
-        "loss": 0.5,
-        "step_seconds": histogram,
-        "downtimes": {"bounds": [1], "counts": [step, 0], "sum": step / 2},
-        "checkpoint": {"at": time.time(), "bytes": 1000, "seconds": 0.1},
-    }
-    protocol.write(folder / protocol.PROGRESS, progress)
-    cgroup = {"usage_s": float(step), "throttled_s": float(step) / 10, "used_bytes": 1 << 20}
-    protocol.write(folder / protocol.LAUNCHER, {"generation": 1, "cgroup": cgroup})
-
-
 def test_the_component_adds_to_an_overlay(kubeconfig: Path, tmp_path: Path) -> None:
     """Its objects get the overlay's namespace, and the ConfigMap the dashboards and Grafana's label."""
     folders = [ROOT / "manifests" / part for part in ("overlays/standalone", "components/prometheus")]
@@ -107,7 +89,7 @@ def test_each_query_is_answered_with_data(kubeconfig: Path, namespace: str, tmp_
     folder = tmp_path / "pod"
     folder.mkdir()
     exporter = f"127.0.0.1:{free_port()}"
-    train(folder, 1)
+    monitoring.train(folder, 1)
     serve = (sys.executable, "-m", "elastic_tfjob.exporter", "--dir", folder, "--port", exporter.rpartition(":")[2])
     with (
         operators.start("ours", kubeconfig, tmp_path / "operator", namespace=namespace) as operator,
@@ -127,11 +109,11 @@ def test_each_query_is_answered_with_data(kubeconfig: Path, namespace: str, tmp_
             assert "elastic-tfjob-cluster: Leaders" in dict(left)
             end = time.monotonic() + PATIENCE_S
             for step in count(2):
-                train(folder, step)
+                monitoring.train(folder, step)
                 left = {each for each in left if not asks.data(each[1])}
                 if not left:
                     break
-                assert time.monotonic() < end, (left, asks.log.read_text()[-2000:])
+                assert time.monotonic() < end, (left, asks.process.tail())
                 time.sleep(0.5)
             for _, expr in asked:
                 asks.data(expr)

@@ -39,10 +39,10 @@ from elastic_tfjob.controller.objects.told import TOLD_ANNOTATION
 from elastic_tfjob.controller.objects.verdict import DEADLINE_ANNOTATION, SLACK_ANNOTATION, VERDICT_ANNOTATION
 from elastic_tfjob.controller.query import openapi
 from elastic_tfjob.exporter.metrics import Progress
-from elastic_tfjob.runtime import protocol
 from elastic_tfjob.scheduling.contract import as_markdown
 from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
 from elastic_tfjob.scheduling.unmet import refused_values
+from harness import monitoring
 from unit import chart_schema
 
 ROOT = Path(__file__).parents[2]
@@ -264,16 +264,8 @@ def operator_metrics() -> str:
 
 def pod_metrics() -> list[tuple[str, str, str]]:
     """All that an exporter tells where program and launcher wrote everything."""
-    histogram = {"bounds": [1], "counts": [1, 0], "sum": 1}
-    progress = {
-        **dict.fromkeys(("steps", "examples", "step", "total_steps", "loss"), 1),
-        **dict.fromkeys(("step_seconds", "downtimes"), histogram),
-        "checkpoint": {"at": 1.0, "bytes": 1, "seconds": 1},
-    }
-    launcher = {"generation": 1, "cgroup": {"usage_s": 1.0, "throttled_s": 1.0, "used_bytes": 1}}
     with tempfile.TemporaryDirectory() as folder:
-        protocol.write(Path(folder) / protocol.PROGRESS, progress)
-        protocol.write(Path(folder) / protocol.LAUNCHER, launcher)
+        monitoring.train(Path(folder), 1)
         return sorted(
             (f"`{each.name}{'_total' if each.type == 'counter' else ''}`", each.type, each.documentation)
             for each in Progress(Path(folder)).collect()

@@ -35,9 +35,11 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Docker]:
     monkeypatch.setenv("ELASTIC_TFJOB_REGISTRY", "yes")
     monkeypatch.setattr(binaries, "path", lambda name: pytest.fail(f"began to build {name}"))
     monkeypatch.setattr(images, "node", lambda: pytest.fail("began to build the node image"))
-    engine.engine.cache_clear()
+    for cached in (engine.engine, cluster._need_all):
+        cached.cache_clear()
     yield make
-    engine.engine.cache_clear()
+    for cached in (engine.engine, cluster._need_all):
+        cached.cache_clear()
 
 
 def test_a_docker_without_buildx_is_told_before_anything_is_built(docker: Docker) -> None:

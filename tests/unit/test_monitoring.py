@@ -14,7 +14,6 @@ from elastic_tfjob.api.tfjob import CONTAINER, CONTROLLER_NAME, JOB_NAME_LABEL, 
 from elastic_tfjob.controller.job.inject import STATUS_PORT, inject
 from elastic_tfjob.controller.objects.verdict import Verdict
 from elastic_tfjob.exporter.metrics import Progress
-from elastic_tfjob.runtime import protocol
 from harness import debian, monitoring
 from harness.monitoring import Query
 from harness.progress import CommandFailed, run
@@ -27,8 +26,6 @@ TARGET = {"namespace", "pod"}
 """Labels that the Prometheus Operator gives to what it scrapes, of those that are used here."""
 VARIABLES = {"namespace": "n", "tfjob": "t", "datasource": "d", "__rate_interval": "5m"}
 
-NAME = re.compile(r"\b(?:elastic_tfjob|training_operator)_\w+")
-
 
 def queries() -> list[Query]:
     return [*monitoring.alerts(), *monitoring.panels(VARIABLES), *monitoring.menus(VARIABLES)]
@@ -36,16 +33,7 @@ def queries() -> list[Query]:
 
 def exporters(folder: Path) -> list[Metric]:
     """All metrics that an exporter may serve."""
-    histogram = {"bounds": [1], "counts": [1, 0], "sum": 0.5}
-    progress = {
-        **dict.fromkeys(("generation", "steps", "examples", "step", "total_steps", "loss"), 1),
-        "step_seconds": histogram,
-        "downtimes": histogram,
-        "checkpoint": dict.fromkeys(("at", "bytes", "seconds"), 1),
-    }
-    protocol.write(folder / protocol.PROGRESS, progress)
-    cgroup = dict.fromkeys(("usage_s", "throttled_s", "used_bytes"), 1)
-    protocol.write(folder / protocol.LAUNCHER, {"generation": 1, "cgroup": cgroup})
+    monitoring.train(folder, 1)
     return list(Progress(folder).collect())
 
 
@@ -74,10 +62,10 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("query", queries(), ids=lambda query: query.where)
 def test_a_query_names_metrics_and_labels_of_the_code(query: Query, labels: dict[str, set[str]]) -> None:
-    names = set(NAME.findall(query.expr))
+    names = monitoring.metrics_of(query.expr)
     assert names
     assert names <= labels.keys()
-    for name, matchers in re.findall(rf"({NAME.pattern})\{{(.*?)\}}", query.expr):
+    for name, matchers in re.findall(rf"({monitoring.METRIC.pattern})\{{(.*?)\}}", query.expr):
         assert set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers)) <= labels[name]
     grouped = re.findall(r"\b(?:by|on|without|ignoring)\s*\((.*?)\)", query.expr)
     used = query.named.union(*(set(re.split(r",\s*", each)) for each in grouped))

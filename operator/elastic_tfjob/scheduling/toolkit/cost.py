@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from elastic_tfjob.scheduling.snapshot import Job
+from elastic_tfjob.scheduling.snapshot import AS_REQUESTED, Cpu, Job
 
 __all__ = ["ChangeCosts", "time_left_s"]
 
@@ -20,18 +20,11 @@ class ChangeCosts:
 
     def starting_s(self, job: Job) -> float:
         """Seconds until the slowest replica's program has started, with the CPU that it holds or requests."""
-        return self._takes_s(job, self.start_cpu_s)
+        return _takes_s(job, self.start_cpu_s, job.cpu)
 
     def starting_as_requested_s(self, job: Job) -> float:
         """The same, with the CPU that they request: what they hold beside that was only lent."""
-        slowest = min((job.spec.requested_cpu(t) for t in job.placement or job.spec.minimum), default=0)
-        return 1000 * self.start_cpu_s / slowest if slowest else 0.0
-
-    def _takes_s(self, job: Job, cpu_s: float) -> float:
-        spec = job.spec
-        types = job.placement or spec.minimum
-        slowest = min((min(job.cpu.get(t, ()), default=0) or spec.requested_cpu(t) for t in types), default=0)
-        return 1000 * cpu_s / slowest if slowest else 0.0
+        return _takes_s(job, self.start_cpu_s, AS_REQUESTED)
 
     def rescale_s(self, job: Job, saved: float = 0.0) -> float:
         """The pause, and the new program's start beside the running one, which takes its CPU time at the pace of the
@@ -41,7 +34,9 @@ class ChangeCosts:
         With a warm start the replicas that stay lose that for their own short start alone. Those that are added start
         on CPU of their own: until they have, the new size saves nothing yet."""
         starting_s = self.starting_s(job)
-        beside_s = self._takes_s(job, min(self.start_cpu_s, self.start_kept_cpu_s)) if job.warm_start else starting_s
+        beside_s = (
+            _takes_s(job, min(self.start_cpu_s, self.start_kept_cpu_s), job.cpu) if job.warm_start else starting_s
+        )
         part = (1 + saved) / 2 if job.steps_per_s > 0 else 1.0
         return self.pause_s + beside_s * part + (starting_s - beside_s) * saved
 
@@ -57,6 +52,14 @@ class ChangeCosts:
     def worth(self, job: Job, saved: float, now: float) -> bool:
         """Whether a rescale costs less than it saves of the time left; with 0 saved: than the time left itself."""
         return time_left_s(job, now) * (saved or 1.0) > self.rescale_s(job, saved)
+
+
+def _takes_s(job: Job, cpu_s: float, held: Cpu) -> float:
+    """Seconds that the slowest replica takes for this CPU time, with the CPU that it holds or else requests."""
+    spec = job.spec
+    types = job.placement or spec.minimum
+    slowest = min((min(held.get(t, ()), default=0) or spec.requested_cpu(t) for t in types), default=0)
+    return 1000 * cpu_s / slowest if slowest else 0.0
 
 
 def time_left_s(job: Job, now: float) -> float:
