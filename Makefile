@@ -133,6 +133,10 @@ bounds: .venv ## how many deadlines anybody could meet on those inputs, by linea
 bench-hull-simulation: .venv ## hull beside fifo, srtf, drf, Optimus and a bound in simulation: a table, and build/bench/hull-simulation.json
 	$(RUN) python tests/benchmarks/bench_hull_simulation.py
 
+.PHONY: bench-dl2-ablations
+bench-dl2-ablations: .venv ## what each part of training dl2 is worth, an hour: a table, and build/bench/dl2-ablations.json
+	$(RUN) python tests/benchmarks/bench_dl2_ablations.py
+
 .PHONY: bench-dl2-simulation
 bench-dl2-simulation: .venv ## dl2 beside drf, Optimus, hull and the bound in simulation: a table, and build/bench/dl2-simulation.json
 	$(RUN) python tests/benchmarks/bench_dl2_simulation.py

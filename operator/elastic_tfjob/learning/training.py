@@ -31,6 +31,7 @@ from elastic_tfjob.scheduling.profiles.dl2.network import (
 
 __all__ = [
     "METHODS",
+    "RIVALS",
     "Drawn",
     "Plan",
     "State",
