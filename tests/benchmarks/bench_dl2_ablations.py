@@ -1,9 +1,9 @@
 """What each part of training `dl2` is worth: the same training without it (make bench-dl2-ablations).
 
-Two groups, each beside a training with all parts. `actor-critic` is the paper's reinforcement (DL2, arXiv 1909.06040,
+Three groups, each beside a training with all parts. `actor-critic` is the paper's reinforcement (DL2, arXiv 1909.06040,
 section 4.3) from drf's decisions: without replay, exploration, critic or warm-up. `evolution` is this project's: from
 other profiles' decisions, without reinforcement, with all weights, and without features. Those about sizes are left out
-of a training that has learned from `hull`'s decisions, since the network that training begins with else is made of them.
+of a training that has learned from `hull`'s decisions: the network that training begins with otherwise is made of them.
 
 Completion times are held against those of drf, Optimus and hull on test seeds, which nothing was trained or chosen on.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -93,9 +94,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def one(plan: Plan, tests: Sequence[Episode], rivals: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """One training, and how its best weights do on the tests: geometric means of ratios less 1."""
     before = time.process_time()
-    state = begin(plan)
-    for state in train(state):
-        pass
+    begun = begin(plan)
+    state = deque(train(begun), maxlen=1).pop() if plan.iterations else begun
     cpu_s = time.process_time() - before
     ours = [mean_jct_s(of_network(state.network, each), each) for each in tests]
     change = {name: float(np.exp(np.mean(np.log(np.divide(ours, theirs)))) - 1) for name, theirs in rivals.items()}

@@ -1,7 +1,7 @@
 """Aryl: nodes on loan from an inference pool, and elastic jobs that use what others leave (arXiv 2202.07896, Lyra)."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import Field
@@ -16,6 +16,7 @@ from elastic_tfjob.scheduling.stages.lend.offered import Reclaim
 from elastic_tfjob.scheduling.stages.order.fifo import Fifo
 from elastic_tfjob.scheduling.stages.order.sjf import AgedShortestFirst
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
+from elastic_tfjob.scheduling.toolkit.cost import ChangeCosts
 
 __all__ = ["ArylParameters", "TwoPhases"]
 
@@ -23,19 +24,21 @@ __all__ = ["ArylParameters", "TwoPhases"]
 @dataclass(frozen=True, slots=True)
 class TwoPhases:
     """Base demands first, then flexible replicas on what is left. Where a base took room of flexible replicas, once
-    more: a job that shrank may have given up more than was needed. `scaling` false: no job grows or shrinks."""
+    more: a job that shrank may have given up more than was needed. `scaling` false: no job grows or shrinks. Nor does
+    a job whose rescale `costs` more than it brings, which Aryl leaves open."""
 
     backfill: bool = True
     scaling: bool = True
+    costs: ChangeCosts = field(default_factory=ChangeCosts)
 
     def __call__(self, round_: Round) -> None:
         tails = round_.snapshot.view("tails", tails_view)
         for job in (round_.job(key) for key in round_.changes):
             tails.hold(job, round_.placement(job))
-        while donors := admit(round_, tails, backfill=self.backfill, shrinks=self.scaling):
+        while donors := admit(round_, tails, self.costs, backfill=self.backfill, shrinks=self.scaling):
             give_back(round_, tails, donors)
         if self.scaling:
-            grow(round_, tails)
+            grow(round_, tails, self.costs)
         tails.restore()
 
 
@@ -52,6 +55,11 @@ class ArylParameters(ElasticParameters):
     )
     cooldown_s: Seconds = Field(60.0, description="least time between two rescales of one job")
     min_gain: float = Field(0.1, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
+    rescale_pause_s: Seconds = Field(1.0, description="what a rescale stops training for")
+    prepare_cpu_s: Seconds = Field(12.0, description="CPU time of starting one process of the new size")
+    prepare_kept_cpu_s: Seconds = Field(
+        12.0, description="the same for a replica that stays and has imported what its next program imports"
+    )
     order: Literal["sjf", "fifo"] = Field("sjf", description="shortest job first, or by arrival")
     patience: float = Field(
         10.0,
@@ -75,4 +83,5 @@ class ArylParameters(ElasticParameters):
             declared.append("resize")
         if self.order == "sjf" or self.scaling:  # who grows is chosen by the time that it has left
             declared += ["duration", "speed"]
-        return Stages(order, (TwoPhases(self.backfill, self.scaling),), needs(*declared))
+        costs = ChangeCosts(self.rescale_pause_s, self.prepare_cpu_s, start_kept_cpu_s=self.prepare_kept_cpu_s)
+        return Stages(order, (TwoPhases(self.backfill, self.scaling, costs),), needs(*declared))

@@ -7,13 +7,14 @@ from elastic_tfjob.scheduling.resources import NOTHING
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, JobSpec, ReplicaGroup, counts_of
 from elastic_tfjob.scheduling.stages.place.apart import Apart
+from elastic_tfjob.scheduling.toolkit.cost import ChangeCosts
 from elastic_tfjob.scheduling.toolkit.refusal import lacks
 from elastic_tfjob.scheduling.toolkit.sizes import movable
 
 __all__ = ["admit"]
 
 
-def admit(round_: Round, tails: Tails, *, backfill: bool, shrinks: bool) -> set[str]:
+def admit(round_: Round, tails: Tails, costs: ChangeCosts, *, backfill: bool, shrinks: bool) -> set[str]:
     """Start waiting jobs, first to serve first: with `shrinks` with their minimum, and one that finds no room gets that
     of flexible replicas; else with their declared size. Without `backfill` the first that finds none holds back all
     behind it; with it only one that has waited too long does, if the cluster could hold it at all. Gives the keys of
@@ -26,7 +27,7 @@ def admit(round_: Round, tails: Tails, *, backfill: bool, shrinks: bool) -> set[
         if round_.start(job, job.spec.minimum if shrinks else job.spec.declared, Reason("fits")):
             tails.hold(job, round_.placement(job))
             continue
-        if shrinks and not round_.cools(job) and (gave := _make_room(round_, tails, job)):
+        if shrinks and not round_.cools(job) and (gave := _make_room(round_, tails, job, costs)):
             donors |= gave
             continue
         round_.refuse(job, lacks(job, round_))
@@ -40,7 +41,7 @@ def admit(round_: Round, tails: Tails, *, backfill: bool, shrinks: bool) -> set[
     return donors
 
 
-def _make_room(round_: Round, tails: Tails, job: Job) -> set[str]:
+def _make_room(round_: Round, tails: Tails, job: Job, costs: ChangeCosts) -> set[str]:
     """Start a job on room that flexible replicas give up: of one kind of nodes, and as few of them as can be. Gives the
     keys of those that shrank; none where that is of no use."""
     spec, room = job.spec, round_.room
@@ -49,7 +50,7 @@ def _make_room(round_: Round, tails: Tails, job: Job) -> set[str]:
     group = max(spec.groups, key=lambda g: (g.request.accelerators, g.request.cpu))
     place = round_.profile.place if isinstance(round_.profile.place, Apart) else Apart()
     for where in place.wheres(spec, room, UNPLACED):
-        nodes = _to_clear(round_, tails, job, group, where[group.type])
+        nodes = _to_clear(round_, tails, job, group, allowed=where[group.type], costs=costs)
         if not nodes:
             continue
         mark, before = room.mark(), dict[str, Target | None]()
@@ -57,7 +58,7 @@ def _make_room(round_: Round, tails: Tails, job: Job) -> set[str]:
         for name in nodes:
             for key in sorted(tails.on.get(name, ())):
                 donor = round_.job(key)
-                if not _gives(round_, donor, job):
+                if not _gives(round_, donor, job, costs):
                     continue
                 before.setdefault(key, round_.changes.get(key))
                 _leave(round_, donor, name, reason)
@@ -71,7 +72,9 @@ def _make_room(round_: Round, tails: Tails, job: Job) -> set[str]:
     return set()
 
 
-def _to_clear(round_: Round, tails: Tails, job: Job, group: ReplicaGroup, allowed: frozenset[int] | None) -> list[str]:
+def _to_clear(
+    round_: Round, tails: Tails, job: Job, group: ReplicaGroup, *, allowed: frozenset[int] | None, costs: ChangeCosts
+) -> list[str]:
     """The nodes to take flexible replicas from, so that the job's minimum of this group has room; none where even all
     of them would not do. Those first that give most replicas room for the least that leaves."""
     room, request = round_.room, group.request
@@ -85,7 +88,7 @@ def _to_clear(round_: Round, tails: Tails, job: Job, group: ReplicaGroup, allowe
             continue
         flexible = NOTHING
         for key, held in tails.on[name].items():
-            if _gives(round_, round_.job(key), job):
+            if _gives(round_, round_.job(key), job, costs):
                 flexible = flexible.plus(held)
         gained = room.fit(i, request, flexible.times(-1)) - room.fit(i, request)
         if gained > 0:
@@ -109,8 +112,10 @@ def _to_clear(round_: Round, tails: Tails, job: Job, group: ReplicaGroup, allowe
     return chosen
 
 
-def _gives(round_: Round, donor: Job, job: Job) -> bool:
-    return movable(donor, round_) and donor.spec.priority <= job.spec.priority
+def _gives(round_: Round, donor: Job, job: Job, costs: ChangeCosts) -> bool:
+    """One that ends sooner than it would have shrunk does not: its room is free by then."""
+    lower = donor.spec.priority <= job.spec.priority
+    return lower and movable(donor, round_) and costs.worth(donor, 0.0, round_.now)
 
 
 def _leave(round_: Round, donor: Job, name: str, reason: Reason) -> None:

@@ -13,6 +13,7 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import WORKER, Counts, Job, JobSpec, counts_of
 from elastic_tfjob.scheduling.stages.place.apart import Apart
+from elastic_tfjob.scheduling.toolkit.cost import ChangeCosts
 from elastic_tfjob.scheduling.toolkit.sizes import largest, movable
 
 __all__ = ["give_back", "grow"]
@@ -20,7 +21,7 @@ __all__ = ["give_back", "grow"]
 DAY_S: Final = 86400.0
 
 
-def grow(round_: Round, tails: Tails) -> None:
+def grow(round_: Round, tails: Tails, costs: ChangeCosts) -> None:
     """Workers beyond what jobs hold, for those whose size may change now. Nobody gives any up here: what a running job
     has it keeps until somebody waits for it, so that sizes do not follow the clock."""
     place = round_.profile.place if isinstance(round_.profile.place, Apart) else Apart()
@@ -40,7 +41,7 @@ def grow(round_: Round, tails: Tails) -> None:
             free = round_.room.free_accelerators if accelerators else round_.room.free_cpu
             chosen = allot([items for _, _, items in alike], float(free))
             tried = [(job, sizes[:k]) for (job, sizes, _), k in zip(alike, chosen, strict=True) if k]
-            grown = [job for job, sizes in tried if _grow_to(round_, job, sizes)]
+            grown = [job for job, sizes in tried if _grow_to(round_, job, sizes, costs)]
             for job in grown:
                 tails.hold(job, round_.placement(job))
             # What found no nodes may once others have theirs; the last pass finds none for anybody.
@@ -69,13 +70,14 @@ def give_back(round_: Round, tails: Tails, donors: Set[str]) -> None:
         tails.hold(job, held)
 
 
-def _grow_to(round_: Round, job: Job, sizes: Sequence[Counts]) -> bool:
+def _grow_to(round_: Round, job: Job, sizes: Sequence[Counts], costs: ChangeCosts) -> bool:
     """The largest of these sizes that finds nodes; of a running job only one that is worth a rescale."""
     held = counts_of(round_.placement(job))
     falling = sizes[::-1]
 
     def too_little(k: int) -> bool:
-        return _gain(job, held, falling[k]) < round_.profile.min_gain
+        gain = _gain(job, held, falling[k])
+        return gain < round_.profile.min_gain or not costs.worth(job, 1 - 1 / (1 + gain), round_.now)
 
     number = bisect_left(range(len(falling)), True, key=too_little) if job.placement else len(falling)
     return largest(round_, job, falling, lambda counts: round_.resize(job, counts, Reason("time-saved")), number) >= 0
