@@ -115,6 +115,23 @@ class TestTwoPhases:
         slow = job("e", ELASTIC, duration=9000, on=on("n", "n"), speed=rates(1, 2, 1.9, 1.8))
         assert plan("aryl", [node("n", gpus=4)], [slow]).changes == {}
 
+    def test_nobody_grows_or_gives_room_who_ends_before_that_is_worth_its_cost(self) -> None:
+        """Another worker's program starts within 24 s on half a core, and saves a third of the time that is left."""
+        some, place = ReplicaGroup(WORKER, Resources(500), 2, 1, 3), {WORKER: ("n", "n")}
+        nodes = [node("n", cpus=1.5)]
+
+        def sizes(left_s: float, *others: Job, **said: float) -> dict[str, int]:
+            done = {"steps": 1000 - left_s, "steps_per_s": 1.0}
+            runs = replace(job("e", some, duration=1000, on=place), **done)
+            return {key: t.replicas[WORKER] for key, t in plan("aryl", nodes, [runs, *others], **said).changes.items()}
+
+        assert sizes(120) == {"e": 3}
+        assert sizes(20) == {}
+        assert sizes(20, prepare_cpu_s=1, prepare_kept_cpu_s=1) == {"e": 3}
+        waits = job("w", ReplicaGroup(WORKER, Resources(1000), 1, 1, 1), duration=60)
+        assert sizes(120, waits) == {"e": 1, "w": 1}
+        assert sizes(10, waits) == {}
+
     def test_without_scaling_jobs_have_what_they_declare(self) -> None:
         found = plan("aryl", [node("n", gpus=9)], [job("e", workers(3, 2, 6), duration=9000)], scaling=False)
         assert found.changes["e"].nodes == on("n", "n", "n")
