@@ -74,7 +74,7 @@ def node(stage: str) -> dict[str, Any]:
 
 def stopped(job: str, name: str = "e", **more: Any) -> dict[str, Any]:
     about = {"kind": "TFJob", "name": job, "namespace": "bench"}
-    return {"metadata": {"name": name}, "involvedObject": about, "reason": "Stopped", **more}
+    return {"metadata": {"name": name}, "involvedObject": about, "reason": "Stopped", "message": "", **more}
 
 
 def seen() -> Seen:
@@ -213,6 +213,9 @@ def test_a_stop_is_a_chief_that_comes_again_and_is_told_by_an_event() -> None:
     found.event({**stopped("untold", "other"), "reason": "Resumed"})
     made = figures(found, [], BEGIN + 90)
     assert (made.preempted, made.untold) == ({"told": 2, "untold": 2}, 1)
+    for name, mode, untold in (("moved", "overlap", 1), ("made anew", "recreate", 0)):
+        found.event({**stopped("untold", name), "reason": "Rescaling", "message": f"Worker 1 -> 2 ({mode}): why"})
+        assert figures(found, [], BEGIN + 90).untold == untold
 
 
 def chief(*lines: tuple[float, int, int]) -> Chief:

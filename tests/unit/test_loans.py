@@ -346,6 +346,7 @@ class TestSpeed:
             JobSpec("default/j", NOW_S - 9000, (size,), loanable=True, duration_s=90_000.0),
             {"Worker": ("o",) * 4},
             phase="running",
+            since_s=NOW_S - 9000,
         )
         snapshot = assemble([], nodes, [], NOW_S, lending=found).evolve(NOW_S, changed=[runs])
         plan = schedule(snapshot, build("aryl", parse_profile("aryl", {})))
@@ -402,6 +403,19 @@ class TestFollowingAPlan:
         profile = build("fifo", parse_profile("fifo", {}))
         late = replace(profile, lend=StopOverdue(profile.lend, frozenset("a")))
         assert schedule(snapshot, late).changes["ns/j"].cause == "reclaim"
+
+    def test_a_late_job_is_stopped_also_while_it_moves_away(self) -> None:
+        """It holds another node by then; its pods are on the one that is recalled until it has moved."""
+        spec = JobSpec("ns/j", 0.0, (fixed_group("Worker", Resources(1000, pods=1), 1),))
+        nodes = {name: node(name, pool=None) for name in "bc"}
+        moves = Job(spec, {"Worker": ("b",)}, "rescaling")
+        stopping = replace(moves, spec=replace(spec, key="ns/stops"), placement={})
+        snapshot = assemble([], nodes, [], NOW_S).evolve(NOW_S, changed=[moves, stopping])
+        profile = build("fifo", parse_profile("fifo", {}))
+        for leaving, stopped in (({"ns/j", "ns/stops"}, {"ns/j": "reclaim"}), ({"ns/stops"}, {})):
+            late = replace(profile, lend=StopOverdue(profile.lend, frozenset("a"), frozenset(leaving)))
+            changes = schedule(snapshot, late).changes
+            assert {key: change.cause for key, change in changes.items()} == stopped
 
 
 class TestPods:

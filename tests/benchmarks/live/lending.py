@@ -65,7 +65,7 @@ class Seen:
     chiefs: dict[str, Chief] = field(default_factory=dict)
     """By uid, in the order of their start."""
     stops: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Of each job: how often each event told that it was stopped."""
+    """Of each job: how often each event told that its pods end, to be made anew later or elsewhere."""
     _namespaces: set[str] = field(default_factory=set)
     _running: dict[str, set[str]] = field(default_factory=dict)
 
@@ -116,7 +116,8 @@ class Seen:
     def event(self, item: Object) -> None:
         """An event; it is counted as often as it happened."""
         about = item["involvedObject"]
-        if about.get("kind") == "TFJob" and about.get("namespace") in self._namespaces and item["reason"] == "Stopped":
+        stopped = item["reason"] == "Stopped" or (item["reason"] == "Rescaling" and "(recreate)" in item["message"])
+        if about.get("kind") == "TFJob" and about.get("namespace") in self._namespaces and stopped:
             told = self.stops.setdefault(about["name"], {})
             told[item["metadata"]["name"]] = max(1, item.get("count") or 1)
 

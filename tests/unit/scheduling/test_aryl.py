@@ -117,13 +117,14 @@ class TestTwoPhases:
 
     def test_nobody_grows_or_gives_room_who_ends_before_that_is_worth_its_cost(self) -> None:
         """Another worker's program starts within 24 s on half a core, and saves a third of the time that is left."""
-        some, place = ReplicaGroup(WORKER, Resources(500), 2, 1, 3), {WORKER: ("n", "n")}
+        some = ReplicaGroup(WORKER, Resources(500), 2, 1, 3)
         nodes = [node("n", cpus=1.5)]
 
-        def sizes(left_s: float, *others: Job, **said: float) -> dict[str, int]:
-            done = {"steps": 1000 - left_s, "steps_per_s": 1.0}
-            runs = replace(job("e", some, duration=1000, on=place), **done)
-            return {key: t.replicas[WORKER] for key, t in plan("aryl", nodes, [runs, *others], **said).changes.items()}
+        def sizes(left_s: float, *others: Job, **said: Any) -> dict[str, int]:
+            runs = job("e", some, duration=1000, on=on("n", "n"))
+            runs = replace(runs, steps=1000 - left_s, steps_per_s=1.0)
+            changes = plan("aryl", nodes, [runs, *others], **said).changes
+            return {key: target.replicas[WORKER] for key, target in changes.items()}
 
         assert sizes(120) == {"e": 3}
         assert sizes(20) == {}

@@ -5,18 +5,27 @@ from dataclasses import dataclass
 from elastic_tfjob.scheduling.profile import Lend
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import Job
 
 
 @dataclass(frozen=True, slots=True)
 class StopOverdue:
     """The profile's own Lend, and after it the stops. A stop asks for a checkpoint first, and has a deadline of its own
-    (rescale.stop_timeout_s), after which the job's pods are deleted without one."""
+    (rescale.stop_timeout_s), after which the job's pods are deleted without one. `leaving`: keys of jobs with pods on
+    these nodes, among them those that are to go on elsewhere and have not moved yet."""
 
     lend_as: Lend
     nodes: frozenset[str]
+    leaving: frozenset[str] = frozenset()
 
     def lend(self, round_: Round) -> None:
         self.lend_as.lend(round_)
-        for job in (*round_.running_in_order(), *round_.rescaling()):
-            if any(not self.nodes.isdisjoint(names) for names in round_.placement(job).values()):
+        for job in round_.running_in_order():
+            if self._holds(round_, job):
                 round_.stop(job, Reason("node-returns"), "reclaim")
+        for job in round_.rescaling():
+            if (job.key in self.leaving and round_.placement(job)) or self._holds(round_, job):
+                round_.stop(job, Reason("node-returns"), "reclaim")
+
+    def _holds(self, round_: Round, job: Job) -> bool:
+        return any(not self.nodes.isdisjoint(names) for names in round_.placement(job).values())

@@ -110,8 +110,14 @@ def plan_round(
     lent = NOTHING_LENT if cluster is None else lending(cluster, now_s)
     snapshot = assemble(candidates.values(), nodes, foreign, now_s, previous, history=history, lending=lent)
     if lent.overdue:
-        profile = replace(profile, lend=StopOverdue(profile.lend, lent.overdue))
+        leaving = {name for name, found in candidates.items() if _on(found, lent.overdue)}
+        profile = replace(profile, lend=StopOverdue(profile.lend, lent.overdue, frozenset(leaving)))
     plan = schedule(snapshot, profile)
     failed: dict[str, Exception] = {}
     decided = {name: found for name, found in candidates.items() if found.job is not None}
     return Planned(snapshot, decide(plan, decided, failed.__setitem__), failed, plan, lent)
+
+
+def _on(found: ScheduledJob, nodes: Collection[str]) -> bool:
+    """Whether any of its pods are on these nodes."""
+    return any(node in nodes for node in (*found.taken, *found.others))
