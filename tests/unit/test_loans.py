@@ -37,7 +37,7 @@ from elastic_tfjob.controller.schedule.loans import Loans, patch_of
 from elastic_tfjob.controller.schedule.overdue import StopOverdue
 from elastic_tfjob.controller.schedule.pool_demand import MAX_PODS, MAX_SHAPES, MAX_TERMS
 from elastic_tfjob.controller.schedule.round import plan_round
-from elastic_tfjob.controller.schedule.scheduled_job import scheduled_job
+from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job
 from elastic_tfjob.controller.schedule.snapshot import assemble
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Loan
@@ -395,6 +395,23 @@ class TestFollowingAPlan:
             )
             assert [loan.action for loan in planned.plan.loans] == ([] if stage else ["borrow"])
             assert planned.targets["ns/j"].replicas == stored
+
+    @pytest.mark.parametrize(("since_s", "stopped"), [(119, False), (121, True)])
+    def test_a_job_that_moves_away_is_late_as_long_as_its_pods_are_there(self, since_s: float, stopped: bool) -> None:
+        nodes = {"a": node("a", "recalled", since_s=since_s), "b": node("b", pool=None)}
+        spec = JobSpec("ns/j", 0.0, (fixed_group("Worker", Resources(1000, pods=1), 1),))
+        moves = ScheduledJob(None, Job(spec, {"Worker": ("b",)}, "rescaling"), others={"a": Resources(1000, pods=1)})
+        planned = plan_round(
+            {"ns/j": moves},
+            nodes,
+            (),
+            build("fifo", parse_profile("fifo", {})),
+            now_s=NOW_S,
+            previous=None,
+            history=assemble([], {}, [], NOW_S).history,
+            cluster=Cluster(nodes, POOLS),
+        )
+        assert bool(planned.plan.changes) == stopped
 
     def test_late_jobs_are_stopped_whatever_the_profile(self) -> None:
         spec = JobSpec("ns/j", 0.0, (fixed_group("Worker", Resources(1000, pods=1), 1),))
