@@ -97,9 +97,7 @@ def test_without_extras_a_command_for_clusters_names_the_extra(plain: Path, comm
 def test_with_its_extra_the_operator_is_complete(wheel: Facts, tmp_path: Path) -> None:
     bin = installed(wheel, tmp_path / "operator", extra="[operator]")
     assert said(bin / "elastic-tfjob", "crd") == (0, (ROOT / "manifests" / "base" / "crd.yaml").read_text())
-    assert (
-        said(bin / "python", "-c", "import elastic_tfjob.controller.operator, elastic_tfjob.exporter.__main__")[0] == 0
-    )
+    assert said(bin / "python", "-c", "import elastic_tfjob.controller.operator, elastic_tfjob.exporter.server")[0] == 0
     code, text = said(bin / "kubectl-tfjob", "jobs", "--help")
     assert code == 0, text
     assert "Needs pip install" not in said(bin / "elastic-tfjob", "--help")[1]

@@ -5,7 +5,7 @@ be killed after any of its writes. Reconcile is the real one; time is a number.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -34,6 +34,7 @@ from elastic_tfjob.controller.objects.reports import Checkpoint, CpuUse, MemoryU
 from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.scheduling.causes import Cause
 from elastic_tfjob.scheduling.forecasts import Forecast
 from unit.build import NOW, UID, job, pod_group
 
@@ -429,8 +430,11 @@ class Cluster:
     # What is asked for and what is
 
     def target(self, generation: int, **replicas: int) -> None:
+        self.want(generation, replicas)
+
+    def want(self, generation: int, replicas: dict[str, int], cause: Cause | Literal[""] = "") -> None:
         size = {**self.types, **replicas}
-        target = Target(generation, size, {}, {}, "wanted", dict(self.types))
+        target = Target(generation, size, {}, {}, "wanted", dict(self.types), cause=cause)
         self.annotations[TARGET_ANNOTATION] = target.to_json()
 
     @property

@@ -753,6 +753,19 @@ class TestWithoutHook:
         cluster.run(30)
         assert [each.mode for each in cluster.state.history] == ["overlap"]
 
+    def test_a_program_that_has_just_started_leaves_a_node_that_goes_away_at_once(self) -> None:
+        cluster = Cluster()
+        cluster.modes, cluster.steps = (), False
+        cluster.run(8)
+        cluster.events.clear()
+        cluster.want(1, {"Worker": 1}, "repair")
+        cluster.run(5)
+        cluster.steps = True
+        cluster.run(30)
+        assert [each.mode for each in cluster.state.history] == ["recreate"]
+        assert cluster.reasons[0] == "Rescaling"
+        assert "chief-0 has made no step yet" in cluster.events[0][1]
+
     def test_what_its_pod_waited_for_a_node_or_image_is_not_its_time(self) -> None:
         cluster = Cluster()
         cluster.hook, cluster.modes, cluster.steps = None, (), False

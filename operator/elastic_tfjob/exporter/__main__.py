@@ -1,107 +1,12 @@
 """`python -m elastic_tfjob.exporter --dir DIRECTORY --port PORT`: serve /status, /metrics and /healthz."""
 
-from __future__ import annotations
-
-import argparse
-import contextlib
-import json
-import os
-import socket
-import threading
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
-
-from elastic_tfjob.exporter.files import status
-from elastic_tfjob.exporter.metrics import Progress
 from elastic_tfjob.runtime.sigterm import Sigterm
 
-
-def handler(directory: Path) -> type[BaseHTTPRequestHandler]:
-    """Answers from the files in `directory`."""
-    registry = CollectorRegistry()
-    registry.register(Progress(directory))
-    one_by_one = threading.Lock()  # what is made of the files for many at once would not fit into the container
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 10  # of a client that says nothing
-
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            try:
-                if path == "/status":
-                    with one_by_one:
-                        body = json.dumps(status(directory)).encode()
-                    self._send(200, "application/json", body)
-                elif path == "/metrics":
-                    with one_by_one:
-                        body = generate_latest(registry)
-                    self._send(200, CONTENT_TYPE_LATEST, body)
-                elif path == "/healthz":
-                    self._send(200, "text/plain", b"ok\n")
-                else:
-                    self._send(404, "text/plain", b"there are /status, /metrics and /healthz\n")
-            except (BrokenPipeError, ConnectionResetError):
-                pass
-
-        def _send(self, code: int, kind: str, body: bytes) -> None:
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """A line for each scrape would be all that is in the log."""
-
-    return Handler
-
-
-class Server(ThreadingHTTPServer):
-    """Listens on IPv6 and IPv4, on IPv4 alone where the machine has no IPv6."""
-
-    daemon_threads = True
-
-    def __init__(self, port: int, directory: Path) -> None:
-        super().__init__(("", port), handler(directory), bind_and_activate=False)
-        self.socket.close()
-        if socket.has_dualstack_ipv6():
-            with contextlib.suppress(OSError):
-                self.socket = socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
-                return
-        self.socket = socket.create_server(("0.0.0.0", port))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dir", type=Path, default=Path("/elastic-tfjob"), help="where launcher and program write")
-    parser.add_argument("--port", type=int, default=9465)
-    options = parser.parse_args()
-    sigterm = Sigterm()
-    threading.Thread(target=_end_at, args=(sigterm, _told(options.dir)), daemon=True).start()
-    with Server(options.port, options.dir) as server:
-        server.serve_forever(poll_interval=3600)  # how often it would look whether it is to end
-
-
-def _told(directory: Path) -> Callable[[], None] | None:
-    """What tells Trainer v2 for the last time, where it asks to be told."""
-    if "KUBEFLOW_TRAINER_SERVER_URL" not in os.environ:
-        return None
-    from elastic_tfjob.exporter.trainer import begin  # noqa: PLC0415  TLS takes memory that other pods do not need
-
-    return begin(directory)
-
-
-def _end_at(sigterm: Sigterm, last: Callable[[], None] | None) -> None:
-    while not sigterm.wait():
-        pass
-    if last is not None:
-        last()
-    os._exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    # Before all else is imported: the first process of a container does not get a SIGTERM that it has no handler for,
+    # and its pod is ended half a minute later.
+    sigterm = Sigterm()
+
+    from elastic_tfjob.exporter.server import main
+
+    main(sigterm)

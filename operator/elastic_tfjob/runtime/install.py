@@ -8,7 +8,17 @@ import tempfile
 import zipapp
 from pathlib import Path
 
-_MAIN = "from elastic_tfjob.runtime.launcher import main\n\nmain()\n"
+_MAIN = """
+import _signal as signal
+
+# Before all else is imported: the first process of a container does not get a SIGTERM that it neither handles nor
+# blocks, and its pod is ended half a minute later. (The module signal takes some time to import.)
+mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+
+from elastic_tfjob.runtime.launcher import main
+
+main(mask)
+"""
 
 
 def install(directory: Path) -> Path:

@@ -63,6 +63,8 @@ class Launcher(Switching):
     def run(self, mask: set[Any]) -> int:
         """Until the running program ends; gives the launcher's exit code. `mask`: signals that children block."""
         self._mask = mask
+        if early := signal.sigpending() & {signal.SIGTERM, signal.SIGINT}:
+            return 128 + int(min(early))
         self._begin()
         while True:
             code = self._reap()
@@ -259,8 +261,9 @@ class Launcher(Switching):
             protocol.write(self.directory / protocol.LAUNCHER, {"at": time.time(), **state, **use})
 
 
-def main() -> None:
-    """Run the command after `--`. Does not return."""
+def main(mask: set[Any] | None = None) -> None:
+    """Run the command after `--`. Does not return. `mask`: signals that were blocked when this process began, where
+    more are by now."""
     arguments = sys.argv[1:]
     program = arguments[1:] if arguments[:1] == ["--"] else arguments
     if not program:
@@ -271,14 +274,14 @@ def main() -> None:
     except OSError as error:
         # No place to speak through: then the program alone. Where one is only full, what was committed still counts.
         if error.errno not in _FULL and protocol.read(directory / protocol.COMMITTED) is None:
-            _become(program)
+            _become(program, mask)
     with contextlib.suppress(OSError, AttributeError):  # PID 1 gets orphans anyway
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     command = os.environ.get(protocol.COMMAND)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     launcher = Launcher(program, directory, Path(command) if command else None, os.environ.get("TF_CONFIG"))
     try:
-        code = launcher.run(mask)
+        code = launcher.run(before if mask is None else mask)
     except OSError as error:  # of the first start: what a shell would say
         print(f"{program[0]}: {error.strerror or error}", file=sys.stderr)
         code = 127 if isinstance(error, FileNotFoundError) else 126
@@ -286,7 +289,9 @@ def main() -> None:
     os._exit(code)
 
 
-def _become(program: list[str]) -> None:
+def _become(program: list[str], mask: set[Any] | None) -> None:
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     for number in IGNORED:
         signal.signal(number, signal.SIG_DFL)
     try:

@@ -39,6 +39,9 @@ def choose_mode(s: RescaleInput, moving: Sequence[Move] = (), *, numbered: bool 
     if report is None or report.generation != s.state.generation or report.first_step_at is None:
         if _without_hook(s, chief, report):
             return "recreate", "the program does not use ElasticCheckpoint"
+        if report is not None and s.target is not None and s.target.cause == "repair":
+            # Its nodes are going away, and a recall has a limit: its start is all that there is to lose.
+            return "recreate", f"{describe_role(s.chief)} has made no step yet"
         limit_s = s.timeouts.hook_s
         if min(s.unheard_s, _running_s(s, chief)) > limit_s:
             return "recreate", f"{describe_role(s.chief)} has not reported a step for {limit_s:.0f} s"
