@@ -89,8 +89,13 @@ def told(outcome: Outcome, name: str, jobs: Sequence[WorkloadJob], setting: Sett
     s = summarise(outcome, len(jobs))
     assert s.finished == len(jobs), f"{name}: not all jobs finished"
     where = {"scale": setting.scale, "load": setting.load, "fungible": setting.fungible, "seed": seed}
-    where |= {"clusters": ",".join(setting.clusters), "policy": name}
-    return where | s.as_dict() | {"bound": least_s(jobs, setting)}
+    return {
+        **where,
+        "clusters": ",".join(setting.clusters),
+        "policy": name,
+        **s.as_dict(),
+        "bound": least_s(jobs, setting),
+    }
 
 
 def table(found: Sequence[dict[str, Any]]) -> Table:
