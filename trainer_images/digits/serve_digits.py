@@ -27,10 +27,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# The first process of a container does not get a signal that nothing handles, and TensorFlow takes a while to import.
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
-import numpy as np
-import tensorflow as tf
-from digits import Network, digits
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from digits import Network, digits  # noqa: E402
 
 NAME = "digits"
 PIXELS, MAX_INSTANCES, MAX_BODY, MAX_CONNECTIONS = 64, 1024, 1 << 20, 128
