@@ -149,6 +149,10 @@ bench-specon-simulation: .venv ## specon, SpeCon as published and rebalance in s
 bench-aryl-simulation: .venv ## aryl beside FIFO and SJF, with and without loans and scaling: a table, and build/bench/aryl-simulation.json (needs the public traces)
 	$(RUN) python tests/benchmarks/bench_aryl_simulation.py
 
+.PHONY: bench-aryl-reclaim
+bench-aryl-reclaim: .venv ## jobs stopped by each rule of a reclaim beyond the fewest that are possible: a table, and build/bench/aryl-reclaim.json (needs the public traces)
+	$(RUN) python tests/benchmarks/bench_aryl_reclaim.py
+
 .PHONY: bench-aryl
 bench-aryl: .venv ## jobs and a model server with loans of nodes, without, and with the Go operator: build/bench/aryl.json
 	$(RUN) python tests/benchmarks/bench_aryl.py

@@ -20,7 +20,7 @@ from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.inference import DAY_S, InferencePool
 from elastic_tfjob.simulation.workload import WorkloadJob
 
-__all__ = ["CLUSTERS", "COSTS", "SERVER", "Setting", "inference", "read_rows", "servers", "workload"]
+__all__ = ["CLUSTERS", "COSTS", "SERVER", "Row", "Setting", "inference", "read_rows", "servers", "workload"]
 
 CLUSTERS: Final = ("01", "02", "03", "04", "05", "06", "07", "09", "10")
 DAYS, LONGEST_S, JOBS = 15, 5 * DAY_S, 50_000

@@ -9,9 +9,12 @@ rescale 1 s. All policies are told true durations.
 - loans, scaling, both: one or both of Aryl's mechanisms on top of HOL;
 - SJF: shortest first, who fits starts, none of Aryl's mechanisms; SJF + both is the profile `aryl` as it comes.
 
-Ratios of means are baseline over policy: above 1 is better. `alone` is the mean completion time if each job had the
-cluster for itself at its largest size: no schedule is below it. What is printed is for seeds from 11 on; no parameter
-was chosen by the results of any seed. A loser is a job that takes over 1 % longer than with backfill.
+Ratios of means are baseline over policy: above 1 is better. No schedule's mean completion time is below `bound`. What
+is printed is for seeds from 11 on; no parameter was chosen by the results of any seed. A loser is a job that takes over
+1 % longer than with backfill.
+
+How much better others are than HOL depends on how long HOL's queue is, so --queue says that instead of the load: for
+each seed the load is looked for at which HOL's mean queue is that long.
 """
 
 from __future__ import annotations
@@ -19,19 +22,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 from anchors import traces_dir
-from aryl_workload import CLUSTERS, COSTS, SERVER, Setting, inference, read_rows, servers, workload
+from aryl_workload import CLUSTERS, COSTS, SERVER, Row, Setting, inference, read_rows, servers, workload
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.scheduling.snapshot import WORKER
+from elastic_tfjob.simulation.bound import least_mean_jct_s
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import uniform_cluster
@@ -49,6 +53,9 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
     "SJF": {"lend": "none", "scaling": False},
     "SJF + both": {},
 }
+QUEUE_ERROR = 0.1
+LOADS = (0.4, 1.2)
+"""Where a load is looked for."""
 
 
 def run(jobs: Sequence[WorkloadJob], setting: Setting, said: Mapping[str, Any], seed: int) -> Outcome:
@@ -58,21 +65,37 @@ def run(jobs: Sequence[WorkloadJob], setting: Setting, said: Mapping[str, Any], 
     return Simulation(jobs, nodes, LinearSpeedModel(), profile, costs=COSTS, inference=pool, seed=seed).run()
 
 
-def alone_s(jobs: Sequence[WorkloadJob]) -> float:
-    """The mean completion time of jobs that never wait and always have their largest size, on our own nodes."""
-    times = []
-    for job in jobs:
-        group = next(group for group in job.groups if group.type == WORKER)
-        times.append((job.duration_s or 0.0) * group.count / group.maximum)
-    return float(np.mean(times))
+def calibrated(rows: Sequence[Row], setting: Setting, queue_s: float, seed: int) -> tuple[Setting, Outcome]:
+    """The load at which HOL's mean queue is within a tenth of `queue_s`, by bisection, and the run of HOL there."""
+    low, high = LOADS
+    for _ in range(12):
+        at = replace(setting, load=(low + high) / 2)
+        outcome = run(workload(rows, at, seed), at, HOL, seed)
+        found = float(np.mean([record.queue_s for record in outcome.records]))
+        if abs(found - queue_s) <= QUEUE_ERROR * queue_s:
+            return at, outcome
+        low, high = (at.load, high) if found < queue_s else (low, at.load)
+    raise click.ClickException(f"seed {seed}: at no load from {LOADS[0]} to {LOADS[1]} is HOL's queue {queue_s:g} s")
+
+
+def least_s(jobs: Sequence[WorkloadJob], setting: Setting) -> float | None:
+    """What no schedule's mean completion time is below, with all nodes of both pools for ever, as fast as ours."""
+    nodes = uniform_cluster(servers(setting.scale), SERVER.accelerators, 0, 0)
+    return least_mean_jct_s(jobs, [*nodes, *inference(setting.scale).build()], LinearSpeedModel())
 
 
 def told(outcome: Outcome, name: str, jobs: Sequence[WorkloadJob], setting: Setting, seed: int) -> dict[str, Any]:
     """The figures of one run."""
     s = summarise(outcome, len(jobs))
     assert s.finished == len(jobs), f"{name}: not all jobs finished"
-    where = {"scale": setting.scale, "load": setting.load, "seed": seed, "clusters": ",".join(setting.clusters)}
-    return where | {"policy": name, "alone_s": alone_s(jobs)} | s.as_dict()
+    where = {"scale": setting.scale, "load": setting.load, "fungible": setting.fungible, "seed": seed}
+    return {
+        **where,
+        "clusters": ",".join(setting.clusters),
+        "policy": name,
+        **s.as_dict(),
+        "bound": least_s(jobs, setting),
+    }
 
 
 def table(found: Sequence[dict[str, Any]]) -> Table:
@@ -81,9 +104,9 @@ def table(found: Sequence[dict[str, Any]]) -> Table:
         *("policy", "queue s", "JCT s", "median", "p95", "queue vs HOL", "JCT vs HOL", "queue vs backfill"),
         *("JCT vs backfill", "GPU", "preempted", "scaled in", "used of lent", "losers", "worst", "CPU s"),
     )
-    first = found[0]
+    first, loads = found[0], {f"{row['load']:.3g}" for row in found}
     shown = Table(
-        title=f"scale {first['scale']:g}, load {first['load']:g}; alone: {_mean(found[:1], 'alone_s'):,.0f} s",
+        title=f"scale {first['scale']:g}, load {', '.join(sorted(loads))}; bound: {_mean(found, 'bound'):,.0f} s",
         title_justify="left",
     )
     for k, column in enumerate(columns):
@@ -106,8 +129,8 @@ def table(found: Sequence[dict[str, Any]]) -> Table:
             f"{100 * _mean(each, 'preempted_jobs') / each[0]['jobs']:.2f} %",
             f"{_mean(each, 'scaled_in'):.0f}",
             f"{100 * used / lent:.0f} %" if lent else "-",
-            f"{_mean(each, 'losers'):.0f}",
-            f"{100 * max((row['worst_loser'] or 0.0) for row in each):+.0f} %",
+            f"{_mean(each, 'losers'):.0f}" if "backfill" in by_policy else "-",
+            f"{100 * max((row['worst_loser'] or 0.0) for row in each):+.0f} %" if "backfill" in by_policy else "-",
             f"{_mean(each, 'cpu_s'):.1f}",
         )
     return shown
@@ -121,7 +144,8 @@ def _mean(each: Sequence[Mapping[str, Any]], key: str) -> float:
 @click.option("--traces", type=click.Path(path_type=Path))
 @click.option("--seeds", default="11,12,13", show_default=True)
 @click.option("--scale", default=1 / 8, show_default=True, help="Part of Aryl's 50,000 jobs and 963 servers.")
-@click.option("--load", default=0.8, show_default=True, help="Work over what our own servers can do in 15 days.")
+@click.option("--load", type=float, help="Work over what our own servers can do in 15 days. [default: 0.8]")
+@click.option("--queue", type=click.FloatRange(min=1), help="Seconds of HOL's mean queue, in place of a load.")
 @click.option("--fungible", default=0.21, show_default=True, help="Jobs that may run on lent nodes.")
 @click.option("--clusters", default=",".join(CLUSTERS), show_default=True)
 @click.option("--policies", default=",".join(POLICIES), show_default=True)
@@ -131,32 +155,37 @@ def main(
     traces: Path | None,
     seeds: str,
     scale: float,
-    load: float,
+    load: float | None,
+    queue: float | None,
     fungible: float,
     clusters: str,
     policies: str,
     output: Path,
 ) -> None:
+    if load is not None and queue is not None:
+        raise click.UsageError("--queue finds the load itself: give it or --load, not both")
     folder = traces_dir(traces)
     if not (folder / "itp").exists():
         raise click.ClickException(f"{folder / 'itp'} is missing: give --traces DIR or set ELASTIC_TFJOB_TRACES")
-    setting = Setting(scale, load, fungible, tuple(clusters.split(",")))
-    rows, found = read_rows(folder, setting.clusters), list[dict[str, Any]]()
+    given = Setting(scale, Setting().load if load is None else load, fungible, tuple(clusters.split(",")))
+    rows, found = read_rows(folder, given.clusters), list[dict[str, Any]]()
     output.parent.mkdir(parents=True, exist_ok=True)
-    todo = [(int(seed), name) for seed in seeds.split(",") for name in policies.split(",")]
-    backfill: dict[int, Outcome] = {}
+    names = policies.split(",")
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        for seed, name in bar.track(todo, description="runs"):
-            jobs = workload(rows, setting, seed)
-            outcome = run(jobs, setting, POLICIES[name], seed)
-            if name == "backfill":
-                backfill[seed] = outcome
-            row = told(outcome, name, jobs, setting, seed)
-            if seed in backfill:
-                beside = with_losers(summarise(outcome, len(jobs)), outcome, backfill[seed])
-                row |= {"losers": beside.losers, "worst_loser": beside.worst_loser}
-            found.append(row)
-            output.write_text(json.dumps({"runs": found}, indent=1) + "\n")
+        task = bar.add_task("runs", total=len(names) * len(seeds.split(",")))
+        for seed in map(int, seeds.split(",")):
+            setting, hol = calibrated(rows, given, queue, seed) if queue else (given, None)
+            jobs, backfill = workload(rows, setting, seed), None
+            for name in names:
+                outcome = hol if hol and name == "HOL" else run(jobs, setting, POLICIES[name], seed)
+                backfill = outcome if name == "backfill" else backfill
+                row = told(outcome, name, jobs, setting, seed)
+                if backfill:
+                    beside = with_losers(summarise(outcome, len(jobs)), outcome, backfill)
+                    row |= {"losers": beside.losers, "worst_loser": beside.worst_loser}
+                found.append(row)
+                output.write_text(json.dumps({"runs": found}, indent=1) + "\n")
+                bar.advance(task)
     Console(width=190).print(table(found))
 
 

@@ -29,6 +29,34 @@ def until(what: str, true: Callable[[], T | None], seconds: float = 60.0) -> T:
     return found
 
 
+_EARLY = """
+import os, runpy, signal, sys
+
+class Early:
+    def find_spec(name, path=None, target=None):
+        if name == importing:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as the first process of a container, where nothing handles it
+importing, sys.argv = sys.argv[1], sys.argv[2:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+sys.meta_path.insert(0, Early)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def ended_early(importing: str, program: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A program that is told to end when it begins to import this module, once it has ended."""
+    return subprocess.run(
+        [PYTHON, "-c", _EARLY, importing, program, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
 class Pod:
     """One pod's launcher and directory."""
 

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import elastic_tfjob.exporter
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.exporter.files import status
 from elastic_tfjob.exporter.metrics import Progress as Metrics
@@ -29,7 +30,7 @@ from elastic_tfjob.runtime import protocol
 from elastic_tfjob.runtime.progress import Progress
 from harness.controlplane import free_port
 
-from .pods import until
+from .pods import ended_early, until
 
 Get = Callable[[str], bytes]
 
@@ -64,23 +65,10 @@ def get(tmp_path: Path) -> Iterator[Get]:
     assert memory < 64 << 20
 
 
-EARLY = """
-import os, runpy, signal, sys
-
-class Early:
-    def find_spec(name, path=None, target=None):
-        if name == "elastic_tfjob.exporter.files":
-            os.kill(os.getpid(), signal.SIGTERM)
-
-signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as the first process of a container, where nothing handles it
-sys.meta_path.insert(0, Early)
-runpy.run_module("elastic_tfjob.exporter", run_name="__main__", alter_sys=True)
-"""
-
-
 def test_a_signal_that_comes_while_it_starts_is_not_lost(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", EARLY, f"--dir={tmp_path}", f"--port={free_port()}"]
-    assert subprocess.run(program, check=False, timeout=60).returncode == 0
+    program = Path(elastic_tfjob.exporter.__path__[0], "__main__.py")
+    ended = ended_early("elastic_tfjob.exporter.files", program, f"--dir={tmp_path}", f"--port={free_port()}")
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_it_is_reached_by_ipv4_and_ipv6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from elastic_tfjob.runtime.programs import Child
 from elastic_tfjob.runtime.stderr_pipe import StderrPipe
 from harness.controlplane import free_port
 
-from .pods import Pod, until
+from .pods import Pod, ended_early, until
 from .programs import SERVER, TRAINER, tf_config
 
 MakePod = Callable[..., Pod]
@@ -109,26 +109,9 @@ def test_a_program_without_handler_ends_by_the_signal(make_pod: MakePod) -> None
     assert pod.wait() == 143
 
 
-EARLY = """
-import os, runpy, signal, sys
-
-class Early:
-    def find_spec(name, path=None, target=None):
-        if name == "elastic_tfjob.runtime.launcher":
-            os.kill(os.getpid(), signal.SIGTERM)
-
-signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as the first process of a container, where nothing handles it
-sys.meta_path.insert(0, Early)
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
 def test_a_signal_that_comes_while_the_launcher_starts_is_not_lost(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", EARLY, str(install(tmp_path)), "--", "echo", "ran"]
-    ended = subprocess.run(
-        program, env={**os.environ, protocol.DIRECTORY: str(tmp_path)}, capture_output=True, text=True, check=False
-    )
+    environment = {protocol.DIRECTORY: str(tmp_path)}
+    ended = ended_early("elastic_tfjob.runtime.launcher", install(tmp_path), "--", "echo", "ran", **environment)
     assert (ended.returncode, ended.stdout) == (128 + signal.SIGTERM, ""), ended.stderr
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .pods import PYTHON, until
+from .pods import PYTHON, ended_early, until
 
 pytestmark = pytest.mark.xdist_group("tensorflow-2")  # one server for all; two programs with TensorFlow at once
 
@@ -155,3 +155,8 @@ def test_it_finishes_what_it_has_before_it_ends(server: Server) -> None:
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"predictions" in answer
     assert server.process.wait(60) == 0
+
+
+def test_a_signal_that_comes_while_it_starts_is_not_lost(tmp_path: Path) -> None:
+    ended = ended_early("tensorflow", PROGRAM, "--port=0", f"--model-dir={tmp_path}")
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr

@@ -95,14 +95,20 @@ def best(job: Scored, at: int, moment: Sequence[float], k: int, left: Resources)
     where none is above 0."""
     if job.scores is None:
         return None
-    held, for_it, wide = job.known.grid.demand, job.known.for_it, len(job.known.grid.workers)
+    known = job.known
+    held, for_it, wide = known.grid.demand, known.for_it, len(known.grid.workers)
     had = held[for_it[at]]
-    found, least = None, 0.0
-    for score, more, then in zip(job.scores[at], moment, (at + 1, at + wide, at + wide + 1), strict=True):
-        # What is not allowed leads nowhere, and has a score below every number.
-        if (minus := -(score + more)) < least and fits(had, held[for_it[then]], left):
-            found, least = then, minus
-    return None if found is None else (least, k, found)
+    found, most = -1, 0.0
+    # One by one, as a round of many jobs is hardly anything else. What is not allowed leads nowhere, and has a score
+    # below every number.
+    worker, ps, both = job.scores[at]
+    if (score := worker + moment[0]) > most and fits(had, held[for_it[at + 1]], left):
+        found, most = at + 1, score
+    if (score := ps + moment[1]) > most and fits(had, held[for_it[at + wide]], left):
+        found, most = at + wide, score
+    if (score := both + moment[2]) > most and fits(had, held[for_it[at + wide + 1]], left):
+        found, most = at + wide + 1, score
+    return None if found < 0 else (-most, k, found)
 
 
 def fits(had: Resources, has: Resources, left: Resources) -> bool:
