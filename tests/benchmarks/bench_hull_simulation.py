@@ -78,7 +78,7 @@ def noise_named(name: str, slot_s: float) -> Noise:
 
 
 def run(
-    config: Dl2, world: str, seed: int, policy: str, settings: Settings = SETTINGS, noise: Noise | None = None
+    config: Dl2, world: str, seed: int, policy: str, settings: Settings = SETTINGS, *, noise: Noise | None = None
 ) -> Outcome:
     """`policy`: a name of `settings`, which begins with a profile's, and after a comma what it is told."""
     known, _, _ = policy.partition(",")
@@ -132,7 +132,9 @@ def compare(
     """One row per policy (none: those of this world), and one for the bound, which is of speeds without noise."""
     config = CASES[case]
     drawn = noise_named(noise, config.slot_s)
-    outcomes = {policy: run(config, world, seed, policy, settings, drawn) for policy in policies or POLICIES[world]}
+    outcomes = {
+        policy: run(config, world, seed, policy, settings, noise=drawn) for policy in policies or POLICIES[world]
+    }
     where = {"case": case, "world": world, "noise": noise, "seed": seed}
     rows: list[dict[str, Any]] = []
     for policy, outcome in outcomes.items():
@@ -153,22 +155,9 @@ def compare(
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
     shown = Table(title="Mean completion times in slots, and how they compare", title_justify="left")
-    for k, column in enumerate(
-        (
-            "speed model",
-            "nodes x jobs",
-            "noise",
-            "policy",
-            "mean",
-            "vs optimus",
-            "vs drf",
-            "median",
-            "p95",
-            "slower",
-            "worst",
-        )
-    ):
-        shown.add_column(column, justify="right" if k > 3 else "left")
+    said = ("speed model", "nodes x jobs", "noise", "policy")
+    for k, column in enumerate((*said, "mean", "vs optimus", "vs drf", "median", "p95", "slower", "worst")):
+        shown.add_column(column, justify="right" if k >= len(said) else "left")
     groups: dict[tuple[str, str, str], dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
         groups.setdefault((row["world"], row["case"], row["noise"]), {}).setdefault(row["policy"], []).append(row)

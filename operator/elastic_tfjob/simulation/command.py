@@ -25,6 +25,7 @@ from elastic_tfjob.simulation.report import write_report
 from elastic_tfjob.simulation.runner import RunSpec, run_all, uniform_cluster
 from elastic_tfjob.simulation.scenario import generate, node_changes, own_pool, read_scenario
 from elastic_tfjob.simulation.speed_models.catalogue import DEFAULT_SPEED_MODEL, SPEED_MODELS, speed_model_named
+from elastic_tfjob.simulation.speed_models.cpu import CpuBound
 from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
 from elastic_tfjob.simulation.summary import COLUMNS, Summary, beside_the_first, job_rows, summarise
 from elastic_tfjob.simulation.tables import print_catalogue, print_runs
@@ -268,6 +269,12 @@ def simulate(
     print_runs(summaries, replications > 1)
     for summary in never:
         click.echo(f"{summary.profile}: {summary.jobs - summary.finished} job(s) never fit this cluster", err=True)
+    for name in _lent_in_vain(specs, outcomes):
+        click.echo(
+            f"{name}: lends CPU, which changes nothing here: speeds of {model.name} do not follow CPU, "
+            "those of ps-cpu and cpu-share do",
+            err=True,
+        )
     if json_file:
         json_file.write_text(json.dumps({"runs": [s.as_dict() for s in summaries]}, indent=2) + "\n")
     if csv_file:
@@ -277,6 +284,16 @@ def simulate(
     if len(outcomes) < len(specs) or any(s.partial for s in summaries):
         click.echo("Interrupted: the numbers are partial.", err=True)
         raise SystemExit(INTERRUPTED)
+
+
+def _lent_in_vain(specs: Sequence[RunSpec], outcomes: Sequence[Outcome]) -> list[str]:
+    """Profiles that gave running jobs other CPU, where no speed goes by that."""
+    lent = {spec.profile: spec for spec, outcome in zip(specs, outcomes, strict=False) if outcome.changes["cpu"]}
+    return [
+        name
+        for name, spec in lent.items()
+        if not spec.speed_model.contended and not isinstance(spec.speed_model.true_speed(spec.jobs[0]), CpuBound)
+    ]
 
 
 def _with_bounds(summaries: Sequence[Summary], specs: Sequence[RunSpec]) -> list[Summary]:
