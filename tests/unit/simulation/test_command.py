@@ -128,7 +128,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     for k in range(2):
         html, rows, out = tmp_path / f"{k}.html", tmp_path / f"{k}.csv", tmp_path / f"{k}.json"
         files = ("--html", html, "--jobs-csv", rows, "--json", out)
-        noise = ("--speed-noise", 0.2, "--seed", 7)
+        noise = ("--speed-noise", 0.2, "--speed-noise-every", 20, "--estimate-noise", 0.2, "--seed", 7)
         assert simulate(path, "--nodes", 2, "--profile", "optimus", *files, *noise).exit_code == 0
         pages.append(html.read_bytes())
         tables.append(rows.read_bytes())
