@@ -136,6 +136,7 @@ class LiveJobs:
                 awaited = more_replicas(other.placement, boot.placement)
                 if not left.isdisjoint(awaited) and boot.not_before_s > now:
                     boot.not_before_s = self._boots.free_s(awaited, now)
+                    other.train_until(now)
                     other.observed_s = max(other.observed_s, now)
                     self._follow_cpu(other, now)
 

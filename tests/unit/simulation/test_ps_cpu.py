@@ -12,6 +12,7 @@ from elastic_tfjob.scheduling.snapshot import PS, WORKER, JobSpec, ReplicaGroup
 from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.live_job import LiveJob
+from elastic_tfjob.simulation.live_jobs import LiveJobs
 from elastic_tfjob.simulation.outcome import JobRecord
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.ps import MODELS
@@ -125,6 +126,32 @@ def test_training_goes_on_beside_what_a_rescale_starts() -> None:
     done = 100 + 20 / 0.176 * 0.55
     assert finishes(outcome)["b"] == pytest.approx(27.6 + 20 + 1 + (1000 - done) * 0.112)
     assert outcome.records[1].rescales == 1
+
+
+@pytest.mark.parametrize("boot_cpu_s", [5, 12])
+def test_nobody_loses_steps_where_another_ends_whose_room_it_waits_for(
+    boot_cpu_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """a ends while it shrinks, and b while it prepares to grow into that trains on."""
+    finish, trained = LiveJobs.finish, list[float]()
+
+    def watched(jobs: LiveJobs, ended: LiveJob, now: float) -> None:
+        before = {key: live.steps_at(now) for key, live in jobs.by_key.items()}
+        finish(jobs, ended, now)
+        trained.extend(before[key] - live.steps_at(now) for key, live in jobs.by_key.items())
+
+    monkeypatch.setattr(LiveJobs, "finish", watched)
+    jobs = [job("a", 5, 400, high=3), job("b", 5, 800, high=4)]
+    simulate(
+        "optimus",
+        jobs,
+        cpus=3,
+        speed_model=PsCpuSpeedModel(),
+        costs=Costs(boot_cpu_s=boot_cpu_s, rescale_s=1),
+        parameters={"interval_s": 5},
+    )
+    assert trained
+    assert trained == pytest.approx([0.0] * len(trained))
 
 
 def test_a_replica_that_stays_may_start_its_next_program_for_less() -> None:
