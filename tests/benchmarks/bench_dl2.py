@@ -41,18 +41,22 @@ def goals(runs: Runs, scenario: str, learned: dict[str, Any]) -> Goals:
     if len(known) < len(RIVALS):
         return ()
     accepted = sum(update["outcome"] == "accepted" for update in learned["updates"])
-    decision_s = learned["decision_s"]
+    decision_s = max(learned["decision_s"], default=float("inf"))
     return [
         *((f"mean JCT <= {name}'s", f"{change:+.0%}", change <= 0) for name, change in known.items()),
         ("an update from live experience is accepted", f"{accepted} of {len(learned['updates'])}", accepted > 0),
-        (f"decision < {MOST_DECISION_S * 1000:.0f} ms", f"{decision_s * 1000:.1f} ms", decision_s < MOST_DECISION_S),
+        (
+            f"mean decision of each call < {MOST_DECISION_S * 1000:.0f} ms",
+            f"{decision_s * 1000:.1f} ms",
+            decision_s < MOST_DECISION_S,
+        ),
     ]
 
 
 def noted(output: Path) -> dict[str, Any]:
     """What measurements of dl2 noted beside their runs."""
     raw = json.loads(output.read_text()) if output.exists() else {}
-    return {"updates": raw.get("updates", []), "decision_s": raw.get("decision_s", float("inf"))}
+    return {"updates": raw.get("updates", []), "decision_s": raw.get("decision_s", [])}
 
 
 def save(path: Path, runs: Runs) -> None:
@@ -95,7 +99,7 @@ def main(*, operators: list[str], runs: int, output: Path) -> None:
                 yield
         finally:
             beside_runs["updates"] += learning.updates(CHECKPOINTS / learning.CLAIM)
-            beside_runs["decision_s"] = deploy.mean_s(cluster, "elastic_tfjob_scheduling_seconds")
+            beside_runs["decision_s"].append(deploy.mean_s(cluster, "elastic_tfjob_scheduling_seconds"))
             if output.exists():
                 note(output, beside_runs)
 

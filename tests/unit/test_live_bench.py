@@ -262,7 +262,7 @@ def test_goals_of_specon_name_what_was_missed() -> None:
 
 
 def test_goals_of_dl2_need_all_operators_and_what_was_learned() -> None:
-    noted = {"updates": [{"outcome": "refused"}, {"outcome": "accepted"}], "decision_s": 0.004}
+    noted = {"updates": [{"outcome": "refused"}, {"outcome": "accepted"}], "decision_s": [0.002, 0.004]}
     made = runs(run("drf", scenario="mixed", a=100, b=300), run("dl2", scenario="mixed", a=90, b=200))
     assert bench_dl2.goals(made, "mixed", noted) == ()
     made.add(run("optimus", scenario="mixed", a=95, b=180))
@@ -270,7 +270,7 @@ def test_goals_of_dl2_need_all_operators_and_what_was_learned() -> None:
     assert found["mean JCT <= drf's"]
     assert not found["mean JCT <= optimus's"]
     assert found["an update from live experience is accepted"]
-    assert found["decision < 50 ms"]
+    assert found["mean decision of each call < 50 ms"]
     assert not {what: met for what, _, met in bench_dl2.goals(made, "mixed", {**noted, "updates": []})}[
         "an update from live experience is accepted"
     ]
@@ -278,10 +278,10 @@ def test_goals_of_dl2_need_all_operators_and_what_was_learned() -> None:
 
 def test_what_dl2_noted_stays_beside_later_runs(tmp_path: Path) -> None:
     output = tmp_path / "dl2.json"
-    assert bench_dl2.noted(output) == {"updates": [], "decision_s": float("inf")}
-    output.write_text(json.dumps({"runs": [], "updates": [{"outcome": "accepted"}], "decision_s": 0.01}))
+    assert bench_dl2.noted(output) == {"updates": [], "decision_s": []}
+    output.write_text(json.dumps({"runs": [], "updates": [{"outcome": "accepted"}], "decision_s": [0.01]}))
     bench_dl2.save(output, runs(run("drf", a=1.0)))
-    assert bench_dl2.noted(output) == {"updates": [{"outcome": "accepted"}], "decision_s": 0.01}
+    assert bench_dl2.noted(output) == {"updates": [{"outcome": "accepted"}], "decision_s": [0.01]}
     assert read(output).of("s", "drf")
 
 
