@@ -31,6 +31,7 @@ __all__ = [
     "Row",
     "Setting",
     "Trace",
+    "elastic_part",
     "inference",
     "read_philly",
     "read_rows",
@@ -50,7 +51,7 @@ COSTS: Final = Costs(restart_s=((float("inf"), 63.0),), rescale_s=1.0)
 """A preemption costs what Aryl's did; a rescale what ours does."""
 SMALLEST_ELASTIC = 8
 """Accelerators. Elastic jobs are large ones: a twentieth of all jobs with about a third of the work. Where fewer
-jobs are that large, as in Philly, all of them are elastic."""
+jobs are that large, as in Philly, all of them are, unless `Setting.elastic_work` says that it is too much work."""
 EACH = 2
 """Accelerators of one worker of an elastic job; rigid jobs have one worker on each server."""
 
@@ -66,6 +67,8 @@ class Setting:
     clusters: tuple[str, ...] = CLUSTERS
     """Of ITP; Philly is one trace."""
     trace: Trace = "itp"
+    elastic_work: float = 1.0
+    """About as much of the work is in elastic jobs at most."""
 
 
 def read_rows(traces: Path, clusters: Sequence[str] = CLUSTERS) -> list[Row]:
@@ -102,8 +105,9 @@ def workload(rows: Sequence[Row], setting: Setting, seed: int) -> list[WorkloadJ
     wanted = round(JOBS * setting.scale)
     drawn = rng.sample(fitting, wanted) if wanted <= len(fitting) else rng.choices(fitting, k=wanted)
     durations = _scaled([(duration, gpus) for _, duration, gpus in drawn], setting.load * capacity * DAYS * DAY_S)
-    large = sum(gpus >= SMALLEST_ELASTIC for _, _, gpus in drawn)
-    share = min(1.0, ELASTIC * wanted / max(large, 1))
+    work = [gpus * duration for (_, _, gpus), duration in zip(drawn, durations, strict=True)]
+    large = [seconds for (_, _, gpus), seconds in zip(drawn, work, strict=True) if gpus >= SMALLEST_ELASTIC]
+    share = min(1.0, ELASTIC * wanted / len(large), setting.elastic_work * sum(work) / sum(large)) if large else 0.0
     jobs = []
     for k, ((submit, _, gpus), duration) in enumerate(zip(drawn, durations, strict=True)):
         elastic = gpus >= SMALLEST_ELASTIC and rng.random() < share
@@ -112,6 +116,13 @@ def workload(rows: Sequence[Row], setting: Setting, seed: int) -> list[WorkloadJ
             WorkloadJob(f"job-{k:05}", submit % (DAYS * DAY_S), (_group(gpus, elastic),), duration, loanable=loanable)
         )
     return jobs
+
+
+def elastic_part(jobs: Sequence[WorkloadJob]) -> tuple[float, float]:
+    """Of all jobs, and of the work, the part that is elastic."""
+    work = [(job.duration_s or 0.0) * sum(g.count * g.request.accelerators for g in job.groups) for job in jobs]
+    elastic = [any(group.maximum > group.count for group in job.groups) for job in jobs]
+    return sum(elastic) / len(jobs), sum(w for w, e in zip(work, elastic, strict=True) if e) / sum(work)
 
 
 def _group(gpus: int, elastic: bool) -> ReplicaGroup:

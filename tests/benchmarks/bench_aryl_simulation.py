@@ -38,6 +38,7 @@ from aryl_workload import (
     Row,
     Setting,
     Trace,
+    elastic_part,
     inference,
     read_philly,
     read_rows,
@@ -103,10 +104,13 @@ def told(outcome: Outcome, name: str, jobs: Sequence[WorkloadJob], setting: Sett
     s = summarise(outcome, len(jobs))
     assert s.finished == len(jobs), f"{name}: not all jobs finished"
     where = {"scale": setting.scale, "load": setting.load, "fungible": setting.fungible, "seed": seed}
+    elastic_jobs, elastic_work = elastic_part(jobs)
     return {
         **where,
         "trace": setting.trace,
         "clusters": ",".join(setting.clusters),
+        "elastic_jobs": elastic_jobs,
+        "elastic_work": elastic_work,
         "policy": name,
         **s.as_dict(),
         "bound": least_s(jobs, setting),
@@ -120,9 +124,12 @@ def table(found: Sequence[dict[str, Any]]) -> Table:
         *("JCT vs backfill", "GPU", "preempted", "scaled in", "used of lent", "losers", "worst", "CPU s"),
     )
     first, loads = found[0], ", ".join(sorted({f"{row['load']:.3g}" for row in found}))
+    jobs, work = (f"{100 * _mean(found, f'elastic_{what}'):.1f} %" for what in ("jobs", "work"))
     shown = Table(
         title=f"{first['trace']}, scale {first['scale']:g}, load {loads}; bound: {_mean(found, 'bound'):,.0f} s",
         title_justify="left",
+        caption=f"elastic: {jobs} of jobs, with {work} of the work",
+        caption_justify="left",
     )
     for k, column in enumerate(columns):
         shown.add_column(column, justify="right" if k else "left")
@@ -162,6 +169,7 @@ def _mean(each: Sequence[Mapping[str, Any]], key: str) -> float:
 @click.option("--load", type=float, help="Work over what our own servers can do in 15 days. [default: 0.8]")
 @click.option("--queue", type=click.FloatRange(min=1), help="Seconds of HOL's mean queue, in place of a load.")
 @click.option("--fungible", default=0.21, show_default=True, help="Jobs that may run on lent nodes.")
+@click.option("--elastic-work", default=1.0, show_default=True, help="The part of the work in elastic jobs, at most.")
 @click.option("--trace", type=click.Choice(TRACES), default="itp", show_default=True)
 @click.option("--clusters", help=f"Of ITP. [default: {','.join(CLUSTERS)}]")
 @click.option("--policies", default=",".join(POLICIES), show_default=True)
@@ -174,6 +182,7 @@ def main(
     load: float | None,
     queue: float | None,
     fungible: float,
+    elastic_work: float,
     trace: Trace,
     clusters: str | None,
     policies: str,
@@ -188,7 +197,7 @@ def main(
     if not needed.exists():
         raise click.ClickException(f"{needed} is missing: give --traces DIR or set ELASTIC_TFJOB_TRACES")
     chosen = () if trace != "itp" else CLUSTERS if clusters is None else tuple(clusters.split(","))
-    given = Setting(scale, Setting().load if load is None else load, fungible, chosen, trace)
+    given = Setting(scale, Setting().load if load is None else load, fungible, chosen, trace, elastic_work)
     rows = read_rows(folder, given.clusters) if trace == "itp" else read_philly(folder)
     found: list[dict[str, Any]] = []
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import bench_aryl_reclaim
 import bench_aryl_simulation
-from aryl_workload import DAYS, PHILLY, Row, Setting, read_philly, workload
+from aryl_workload import DAYS, PHILLY, Row, Setting, elastic_part, read_philly, workload
 
 from elastic_tfjob.simulation.inference import DAY_S
 
@@ -53,6 +53,14 @@ def test_a_queue_and_a_load_are_not_both_taken(tmp_path: Path) -> None:
     done = simulated(tmp_path, "--queue", "4000", "--load", "0.8")
     assert done.exit_code == 2
     assert "give it or --load, not both" in done.output
+
+
+@pytest.mark.parametrize("most", [0.1, 1.0])
+def test_elastic_jobs_have_at_most_about_as_much_of_the_work_as_is_said(most: float) -> None:
+    rows: list[Row] = [(0.0, 3600.0, 8 if k % 40 == 0 else 1) for k in range(2000)]
+    jobs = workload(rows, Setting(scale=0.04, elastic_work=most), 11)
+    all_large = 8 / (8 + 39)
+    assert elastic_part(jobs)[1] == pytest.approx(min(most, all_large), abs=0.03)
 
 
 def philly(tmp_path: Path, *lines: str) -> Path:
