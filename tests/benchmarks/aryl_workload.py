@@ -105,7 +105,8 @@ def workload(rows: Sequence[Row], setting: Setting, seed: int) -> list[WorkloadJ
     wanted = round(JOBS * setting.scale)
     drawn = rng.sample(fitting, wanted) if wanted <= len(fitting) else rng.choices(fitting, k=wanted)
     durations = _scaled([(duration, gpus) for _, duration, gpus in drawn], setting.load * capacity * DAYS * DAY_S)
-    work = [gpus * duration for (_, _, gpus), duration in zip(drawn, durations, strict=True)]
+    # Of the durations as they are in the trace, so that the same jobs are elastic at each load.
+    work = [gpus * min(LONGEST_S, duration) for _, duration, gpus in drawn]
     large = [seconds for (_, _, gpus), seconds in zip(drawn, work, strict=True) if gpus >= SMALLEST_ELASTIC]
     share = min(1.0, ELASTIC * wanted / len(large), setting.elastic_work * sum(work) / sum(large)) if large else 0.0
     jobs = []
