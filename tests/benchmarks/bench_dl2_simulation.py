@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from bench_hull_simulation import CASES, FIRST_SEED, SETTINGS, WORLDS, asked, compare, run_all, table
+from bench_hull_simulation import CASES, FIRST_SEED, NOISES, SETTINGS, WORLDS, asked, compare, run_all, table
 from rich.console import Console
 
 from elastic_tfjob.scheduling.profiles.dl2.weights import read
@@ -43,16 +43,30 @@ def named(given: Sequence[str]) -> dict[str, str]:
 @click.option("--first-seed", default=FIRST_SEED, show_default=True)
 @click.option("--seeds", default=20, show_default=True)
 @click.option("--attempts", default=300, show_default=True, help="Of raising the bound.")
+@click.option("--noise", default="none", show_default=True, help=f"Of {', '.join(NOISES)}, each of 20 %.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("build/bench/dl2-simulation.json"))
 def main(
-    *, weights: Sequence[str], cases: str, worlds: str, first_seed: int, seeds: int, attempts: int, output: Path
+    *,
+    weights: Sequence[str],
+    cases: str,
+    worlds: str,
+    first_seed: int,
+    seeds: int,
+    attempts: int,
+    noise: str,
+    output: Path,
 ) -> None:
     learned = named(weights)
     settings = {**SETTINGS, **{name: {"oracle": True, "weights": path} for name, path in learned.items()}}
 
     def run(case: str, world: str, seed: int) -> list[dict[str, Any]]:
         fits = [f"{name}, fit" for name in learned] if world == "ps-measured" else []
-        return compare(case, world, seed, attempts, policies=(*POLICIES[world], *fits, *learned), settings=settings)
+        policies = (*POLICIES[world], *fits, *learned)
+        return [
+            row
+            for kind in noise.split(",")
+            for row in compare(case, world, seed, attempts, policies=policies, settings=settings, noise=kind)
+        ]
 
     rows = run_all(asked(cases, worlds, first_seed, seeds), output, run)
     Console(width=150).print(table(rows))

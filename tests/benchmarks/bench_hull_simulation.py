@@ -28,6 +28,7 @@ from rich.table import Table
 
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.snapshot import PS, WORKER
+from elastic_tfjob.simulation.costs import Noise
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import uniform_cluster
@@ -55,6 +56,8 @@ POLICIES = {
     "ps-measured": ("fifo", "srtf", "drf", "optimus", "optimus, told", "hull, fit", "hull"),
 }
 FIRST_SEED = 2001
+NOISES = ("none", "job", "slot", "steps")
+"""Of 20 %: of a job's speed, once per job or anew in each slot, or of the steps that policies are told."""
 
 
 def speed_model(world: str, seed: int, policy: str) -> SpeedModel:
@@ -65,14 +68,26 @@ def speed_model(world: str, seed: int, policy: str) -> SpeedModel:
     return PsMeasuredSpeedModel(seed=seed, told="fit" if fit else "truth")
 
 
-def run(config: Dl2, world: str, seed: int, policy: str, settings: Settings = SETTINGS) -> Outcome:
+def noise_named(name: str, slot_s: float) -> Noise:
+    return {
+        "none": Noise(),
+        "job": Noise(speed=0.2),
+        "slot": Noise(speed=0.2, speed_every_s=slot_s),
+        "steps": Noise(estimate=0.2),
+    }[name]
+
+
+def run(
+    config: Dl2, world: str, seed: int, policy: str, settings: Settings = SETTINGS, *, noise: Noise | None = None
+) -> Outcome:
     """`policy`: a name of `settings`, which begins with a profile's, and after a comma what it is told."""
     known, _, _ = policy.partition(",")
     profile = known.split()[0]
     said = {"place": "spread", "interval_s": config.slot_s, "on_change": False, **settings[known]}
     made = build(profile, parse_profile(profile, said))
     nodes = uniform_cluster(config.nodes, ACCELERATORS, CPUS, 64)
-    return Simulation(dl2_jobs(config, seed), nodes, speed_model(world, seed, policy), made, seed=seed).run()
+    speeds = speed_model(world, seed, policy)
+    return Simulation(dl2_jobs(config, seed), nodes, speeds, made, noise=noise, seed=seed).run()
 
 
 def bound(config: Dl2, world: str, seed: int, reached: Outcome, attempts: int) -> float:
@@ -112,11 +127,15 @@ def compare(
     *,
     policies: Sequence[str] = (),
     settings: Settings = SETTINGS,
+    noise: str = "none",
 ) -> list[dict[str, Any]]:
-    """One row per policy (none: those of this world), and one for the bound."""
+    """One row per policy (none: those of this world), and one for the bound, which is of speeds without noise."""
     config = CASES[case]
-    outcomes = {policy: run(config, world, seed, policy, settings) for policy in policies or POLICIES[world]}
-    where = {"case": case, "world": world, "seed": seed}
+    drawn = noise_named(noise, config.slot_s)
+    outcomes = {
+        policy: run(config, world, seed, policy, settings, noise=drawn) for policy in policies or POLICIES[world]
+    }
+    where = {"case": case, "world": world, "noise": noise, "seed": seed}
     rows: list[dict[str, Any]] = []
     for policy, outcome in outcomes.items():
         s = with_losers(summarise(outcome, config.jobs), outcome, outcomes["optimus"])
@@ -127,6 +146,8 @@ def compare(
             | {"losers": s.losers, "worst_loser": s.worst_loser, "rescales_per_job": s.rescales / config.jobs}
             | {"run_cpu_s": s.cpu_s}
         )
+    if drawn.speed:
+        return rows
     least = bound(config, world, seed, outcomes["hull"], attempts)
     assert all(least <= row["jct_mean_s"] * (1 + 1e-9) for row in rows), "a schedule is below the bound"
     return [*rows, where | {"policy": "bound", "jct_mean_s": least}]
@@ -134,14 +155,13 @@ def compare(
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
     shown = Table(title="Mean completion times in slots, and how they compare", title_justify="left")
-    for k, column in enumerate(
-        ("speed model", "nodes x jobs", "policy", "mean", "vs optimus", "vs drf", "median", "p95", "slower", "worst")
-    ):
-        shown.add_column(column, justify="right" if k > 2 else "left")
-    groups: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
+    said = ("speed model", "nodes x jobs", "noise", "policy")
+    for k, column in enumerate((*said, "mean", "vs optimus", "vs drf", "median", "p95", "slower", "worst")):
+        shown.add_column(column, justify="right" if k >= len(said) else "left")
+    groups: dict[tuple[str, str, str], dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
-        groups.setdefault((row["world"], row["case"]), {}).setdefault(row["policy"], []).append(row)
-    for (world, case), policies in groups.items():
+        groups.setdefault((row["world"], row["case"], row["noise"]), {}).setdefault(row["policy"], []).append(row)
+    for (world, case, noise), policies in groups.items():
         slot_s = CASES[case].slot_s
         means = {policy: np.array([row["jct_mean_s"] for row in found]) for policy, found in policies.items()}
         for policy, found in policies.items():
@@ -153,7 +173,7 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
                 cells += [f"{np.mean([row[name] for row in found]) / slot_s:.2f}" for name in TIMES]
                 cells.append(f"{np.mean([row['losers'] for row in found]):.1f}")
                 cells.append(f"{100 * max(row['worst_loser'] for row in found):+.0f} %")
-            shown.add_row(world, case, policy, *cells)
+            shown.add_row(world, case, noise, policy, *cells)
         shown.add_section()
     return shown
 

@@ -61,13 +61,13 @@ async def allow(plane: ControlPlane, api: Api) -> None:
     await api.allowed(OPERATOR, "", verb="patch", group="", resource="nodes")
 
 
-async def lend(api: Api, **pool: Any) -> None:
+async def lend(api: Api, profile: str = PROFILE, **pool: Any) -> None:
     """Configure the pool."""
     settings = {"namespaces": ["serving"], "headroom": 0, "hold_s": 600, "grace_s": 60, **pool}
     await configure(
         api,
-        profile=PROFILE,
-        profiles={PROFILE: {"lend": "offered", "reclaim": "cost"}},
+        profile=profile,
+        profiles={profile: {"lend": "offered", "reclaim": "cost"}},
         pools={"inference": settings},
         rescale={"stop_timeout_s": 1, "checkpoint_timeout_s": 1},  # nothing trains on these nodes, so nothing saves
     )
@@ -172,6 +172,38 @@ async def test_a_node_is_lent_and_comes_back_whenever_the_operator_is_killed(
             assert again["nodes"] == {"Worker": ["kwok-000"] * 2}
             assert loan_of(await api.get(f"{NODES}/kwok-001")) == ("returned", False)
     assert audit.differs_from("loans", own_plane.audit_log.read_text().splitlines()) == []
+
+
+async def test_an_elastic_guest_gives_up_what_it_has_on_a_node_that_goes_back_and_trains_on(
+    own_plane: ControlPlane, tmp_path: Path
+) -> None:
+    async with cluster(own_plane, tmp_path, 3) as api:
+        await allow(own_plane, api)
+        await lend(api, "aryl")
+        async with operator_with_its_rights(own_plane, tmp_path):
+            await api.create(
+                tfjobs("default"), job("own", Worker=4, annotations={"placement": "auto", "estimated-duration": "1h"})
+            )
+            await until(api, "own", lambda target: target["replicas"])
+            sizes = {"min-workers": "4", "max-workers": "8", "estimated-duration": "2h"}
+            guest = loanable("guest", Worker=4)
+            guest["metadata"]["annotations"] |= {f"{PREFIX}{name}": text for name, text in sizes.items()}
+            await api.create(tfjobs("default"), guest)
+            grown = await until(api, "guest", lambda target: target["replicas"].get("Worker") == 8)
+            assert set(grown["nodes"]["Worker"]) == {"kwok-001", "kwok-002"}
+            stays = grown["nodes"]["Worker"][0]
+            (goes,) = {"kwok-001", "kwok-002"} - {stays}
+            for k in range(8):
+                await pod_is(api, "default", f"guest-worker-{k}", bound)
+            await api.create(pods("serving"), server("server", "3"))
+            await node_is(api, goes, ("returned", False))
+            smaller = await until(api, "guest", lambda target: target["replicas"].get("Worker") != 8)
+            assert smaller["nodes"]["Worker"] == [stays] * 4
+            assert (await pod_is(api, "serving", "server", bound))["spec"]["nodeName"] == goes
+            assert loan_of(await api.get(f"{NODES}/{stays}")) == ("loaned", True)
+            told = {each["reason"] for each in (await api.items(events("default")))[0]}
+            assert "Rescaling" in told
+            assert not told & {"Stopping", "Stopped"}
 
 
 async def test_what_others_do_to_a_lent_node_and_what_is_forbidden(own_plane: ControlPlane, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from elastic_tfjob.controller.objects.loan import (
 )
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.settings import Configuration, PoolSettings, parse_configuration
-from elastic_tfjob.controller.objects.state import State
+from elastic_tfjob.controller.objects.state import Phase, State
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.schedule import loans as loans_module
@@ -396,11 +396,28 @@ class TestFollowingAPlan:
             assert [loan.action for loan in planned.plan.loans] == ([] if stage else ["borrow"])
             assert planned.targets["ns/j"].replicas == stored
 
-    @pytest.mark.parametrize(("since_s", "stopped"), [(119, False), (121, True)])
-    def test_a_job_that_moves_away_is_late_as_long_as_its_pods_are_there(self, since_s: float, stopped: bool) -> None:
+    @pytest.mark.parametrize(
+        ("since_s", "phase", "stopped"),
+        [
+            (119, "Preparing", False),
+            (121, "Preparing", True),
+            (121, "Stable", True),
+            (121, "Checkpointing", False),
+            (121, "Recreating", False),
+            (121, "Switching", False),
+        ],
+    )
+    def test_a_job_that_prepares_to_move_away_is_late_and_one_that_goes_is_not(
+        self, since_s: float, phase: Phase, stopped: bool
+    ) -> None:
         nodes = {"a": node("a", "recalled", since_s=since_s), "b": node("b", pool=None)}
         spec = JobSpec("ns/j", 0.0, (fixed_group("Worker", Resources(1000, pods=1), 1),))
-        moves = ScheduledJob(None, Job(spec, {"Worker": ("b",)}, "rescaling"), others={"a": Resources(1000, pods=1)})
+        moves = ScheduledJob(
+            None,
+            Job(spec, {"Worker": ("b",)}, "rescaling"),
+            state=State(phase, replicas={"Worker": 1}),
+            others={"a": Resources(1000, pods=1)},
+        )
         planned = plan_round(
             {"ns/j": moves},
             nodes,

@@ -220,17 +220,17 @@ def main() -> None:
     parser.add_argument("--drain", type=float, default=5.0, metavar="SECONDS")
     options = parser.parse_args()
 
+    version = newest(options.model_dir)
+    if version is None:
+        version = 1
+        train(options.model_dir / str(version))
+    server = Server(("", options.port), options.model_dir, version)
     # Any thread may get a signal, and a main thread that waits for a lock is not woken by that: a pipe wakes it.
     told, teller = os.pipe()
     os.set_blocking(teller, False)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(teller)
-    version = newest(options.model_dir)
-    if version is None:
-        version = 1
-        train(options.model_dir / str(version))
-    server = Server(("", options.port), options.model_dir, version)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
     print(json.dumps({"serving": NAME, "version": version, "port": server.server_port}), flush=True)
     os.read(told, 1)

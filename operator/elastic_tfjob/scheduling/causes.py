@@ -21,9 +21,10 @@ Cause = Literal[
     "deadline",
 ]
 """A job starts, or goes on after a stop; has more replicas, fewer, or more of one type and fewer of another; other CPU
-in the same pods; replicas on other nodes; replicas anew, as their nodes are lost or cordoned; the size that a person
-asks for. All is taken from it: others go before it (`preempt`), a node goes back to its pool (`reclaim`), or another
-job would miss its deadline (`deadline`, which may also be why a job grows or shrinks)."""
+in the same pods; replicas on other nodes; replicas anew or fewer, as their nodes are lost or cordoned, or go back to
+their pool; the size that a person asks for. All is taken from it: others go before it (`preempt`), a node goes back to
+its pool (`reclaim`), or another job would miss its deadline (`deadline`, which may also be why a job grows or
+shrinks)."""
 
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 STOPS: Final[tuple[Cause, ...]] = ("preempt", "reclaim", "deadline")

@@ -58,7 +58,9 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         ),
         "priority": Both("the PriorityClass of the templates", "the workload"),
         "deadline_s": Both("annotation deadline", "the workload"),
-        "total_steps": Both("annotation total-steps, else what the program reports", "the speed model"),
+        "total_steps": Both(
+            "annotation total-steps, else what the program reports", "the speed model, off by the noise of estimates"
+        ),
         "duration_s": Both("annotation estimated-duration", "what the user says, or with `oracle` the truth"),
         "loanable": Both("annotation loanable, of a job that can be stopped", "the workload"),
         "resizable": Both("a checkpoint-dir, and bounds with room between them", "always"),

@@ -230,7 +230,7 @@ class Round:
         self._set_nodes({name: replace(self.nodes[name], loan="reclaiming") for name in returned})
         for job in leaving:
             counts = {type_: len(names_) for type_, names_ in self.placement(job).items() if names_}
-            if not self.repair(job, counts, Reason("leaves-node"), "migrate", leaves=frozenset(returned)):
+            if not self.repair(job, counts, Reason("leaves-node"), "repair", leaves=frozenset(returned)):
                 self.requeue(job, Reason("node-returns"), "reclaim")
 
     def _set_nodes(self, changed: Mapping[str, Node]) -> None:

@@ -4,7 +4,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Final
 
-__all__ = ["ARRIVE", "COOLED", "DEMAND", "FINISH", "JUMP", "NODES", "READY", "ROUND", "Agenda", "Event"]
+__all__ = ["ARRIVE", "COOLED", "DEMAND", "FINISH", "JUMP", "NODES", "READY", "ROUND", "STRAY", "Agenda", "Event"]
 
 FINISH: Final = 0
 READY: Final = 1
@@ -13,7 +13,8 @@ JUMP: Final = 3
 COOLED: Final = 4
 NODES: Final = 5
 DEMAND: Final = 6
-ROUND: Final = 7
+STRAY: Final = 7
+ROUND: Final = 8
 """Kinds of events, in the order of those at one time."""
 
 Event = tuple[float, int, int, int, str]

@@ -24,14 +24,16 @@ def arrive(
     now: float,
 ) -> LiveJob:
     """The job as it waits from `now` on. With the oracle its policy is told true speeds and durations; without, where
-    it asks for that, what a few brief runs show."""
+    it asks for that, what a few brief runs show. One error goes for the steps and the durations that are told: who
+    knows the speeds cannot find it out."""
     true_speed = speed_model.true_speed(work)
     total, oracle = true_speed.total_steps, profile.oracle
     error = lognormal(noise.estimate, random)
+    told = total * error
     duration = work.estimated_s
     if oracle:
         rate = true_speed.steps_per_s({group.type: group.count for group in work.groups})
-        duration = total / rate * error if rate else None
+        duration = told / rate if rate else None
     spec = JobSpec(
         key=work.key,
         arrival_s=work.submit_s,
@@ -39,7 +41,7 @@ def arrive(
         sequence=sequence,
         priority=work.priority,
         deadline_s=work.deadline_s,
-        total_steps=total,
+        total_steps=told,
         duration_s=duration,
         loanable=work.loanable,
         model=work.model or stem(work.key.rpartition("/")[2]),

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from elastic_tfjob.api.limits import MAX_DURATION_S, MAX_MILLICORES, MAX_POD_BYTES
+from elastic_tfjob.api.limits import MAX_MILLICORES, MAX_POD_BYTES
 from elastic_tfjob.api.scenario import MAX_GPUS_PER_NODE, MAX_NODES, MAX_SCENARIO_JOBS, Scenario
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse_profile
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
@@ -20,12 +19,13 @@ from elastic_tfjob.simulation.beside import read_pool
 from elastic_tfjob.simulation.bound import least_mean_jct_s
 from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.formats import FORMATS, GIB, BadRow, WorkloadError, made_elastic, read_csv
-from elastic_tfjob.simulation.options import SECONDS, Amount, OutputFile
+from elastic_tfjob.simulation.options import SECONDS, Amount, OutputFile, boot_cpu_s, restart_tiers
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.report import write_report
 from elastic_tfjob.simulation.runner import RunSpec, run_all, uniform_cluster
 from elastic_tfjob.simulation.scenario import generate, node_changes, own_pool, read_scenario
 from elastic_tfjob.simulation.speed_models.catalogue import DEFAULT_SPEED_MODEL, SPEED_MODELS, speed_model_named
+from elastic_tfjob.simulation.speed_models.cpu import CpuBound
 from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
 from elastic_tfjob.simulation.summary import COLUMNS, Summary, beside_the_first, job_rows, summarise
 from elastic_tfjob.simulation.tables import print_catalogue, print_runs
@@ -45,36 +45,6 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         print_catalogue()
         ctx.exit()
-
-
-def _restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[tuple[float, float], ...]:
-    """`60`, or `1:7,8:30,60`: 7 s up to 1 accelerator, 30 s up to 8, 60 s above."""
-    tiers = []
-    try:
-        for part in value.split(","):
-            limit, _, seconds = part.rpartition(":")
-            tiers.append((float(limit) if limit else math.inf, float(seconds)))
-    except ValueError:
-        raise click.BadParameter(f"{value!r}: give seconds, or tiers such as 1:7,8:30,60") from None
-    if not all(0 <= seconds <= MAX_DURATION_S for _, seconds in tiers):
-        raise click.BadParameter(f"{value!r}: seconds must be 0 to {MAX_DURATION_S}")
-    limits = [limit for limit, _ in tiers]
-    if any(map(math.isnan, limits)) or limits != sorted(set(limits)):
-        raise click.BadParameter(f"{value!r}: limits must rise")
-    return tuple(tiers)
-
-
-def _boot_cpu(ctx: click.Context, param: click.Parameter, value: str) -> tuple[float, float | None]:
-    """`12`, or `12,1`: 12 CPU-seconds for a new replica, 1 for one that stays."""
-    try:
-        parts = [float(part) for part in value.split(",")]
-    except ValueError:
-        parts = []
-    if not 1 <= len(parts) <= 2 or not all(0 <= part <= MAX_DURATION_S for part in parts):
-        raise click.BadParameter(f"{value!r}: give CPU seconds of at least 0, at most {MAX_DURATION_S}, or two: 12,1")
-    if parts[-1] > parts[0]:
-        raise click.BadParameter(f"{value!r}: the second, of a replica that stays, must not be above the first")
-    return parts[0], parts[1] if len(parts) == 2 else None
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -121,7 +91,7 @@ def _boot_cpu(ctx: click.Context, param: click.Parameter, value: str) -> tuple[f
 @click.option("--start-pause", type=SECONDS, default=0, help="Seconds before a job's first step.")
 @click.option(
     "--restart-pause",
-    callback=_restart_tiers,
+    callback=restart_tiers,
     default="0",
     help="Seconds after a preemption, or LIMIT:SECONDS,... by accelerators, such as 1:7,8:30,60.",
 )
@@ -136,7 +106,7 @@ def _boot_cpu(ctx: click.Context, param: click.Parameter, value: str) -> tuple[f
 @click.option(
     "--boot-cpu",
     metavar="SECONDS[,KEPT]",
-    callback=_boot_cpu,
+    callback=boot_cpu_s,
     default="0",
     show_default=True,
     help="CPU seconds of starting one process of the training program (speed model ps-cpu), and of one in a replica "
@@ -144,10 +114,16 @@ def _boot_cpu(ctx: click.Context, param: click.Parameter, value: str) -> tuple[f
 )
 @click.option("--speed-noise", type=SIGMA, default=0, help="Sigma of the lognormal factor on real speeds.")
 @click.option(
+    "--speed-noise-every",
+    type=SECONDS,
+    default=0,
+    help="Seconds after which each job's speed is drawn anew, at least 1. 0: it is drawn once per job.",
+)
+@click.option(
     "--estimate-noise",
     type=SIGMA,
     default=0,
-    help="Sigma of the factor on durations told. Who goes by steps is not told any.",
+    help="Sigma of the lognormal factor on the steps and true durations that a policy is told.",
 )
 @click.option("--silent", type=PART, default=0, help="Part of the jobs that report nothing while they train, 0 to 1.")
 @click.option(
@@ -200,6 +176,7 @@ def simulate(
     checkpoint_interval: float,
     boot_cpu: tuple[float, float | None],
     speed_noise: float,
+    speed_noise_every: float,
     estimate_noise: float,
     silent: float,
     accelerator: Literal["T4", "A100"] | None,
@@ -219,6 +196,10 @@ def simulate(
       elastic-tfjob simulate trace.csv --nodes 48 --profile fifo --profile srtf --place consolidate --html report.html
       elastic-tfjob simulate trace.csv --nodes 20 --profile elastic --tune --speed-model linear
     """
+    if speed_noise_every and not speed_noise:
+        raise click.UsageError("--speed-noise-every says how often --speed-noise is drawn: give --speed-noise, too")
+    if 0 < speed_noise_every < 1:
+        raise click.BadParameter(f"{speed_noise_every:g}: at least 1, or 0", param_hint="--speed-noise-every")
     parameters = {name: _parameters(name, settings, place) for name in dict.fromkeys(profiles)}
     _known_profiles(settings, parameters)
     if tune and (len(parameters) > 1 or html_file or csv_file):
@@ -258,7 +239,7 @@ def simulate(
                     cluster,
                     model,
                     costs,
-                    Noise(speed=speed_noise, estimate=estimate_noise, silent=silent),
+                    Noise(speed=speed_noise, speed_every_s=speed_noise_every, estimate=estimate_noise, silent=silent),
                     beside.pool if beside else own,
                     node_changes(scenario, cluster) if scenario else (),
                     trace=html_file is not None,
@@ -288,6 +269,12 @@ def simulate(
     print_runs(summaries, replications > 1)
     for summary in never:
         click.echo(f"{summary.profile}: {summary.jobs - summary.finished} job(s) never fit this cluster", err=True)
+    for name in _lent_in_vain(specs, outcomes):
+        click.echo(
+            f"{name}: lends CPU, which changes nothing here: speeds of {model.name} do not follow CPU, "
+            "those of ps-cpu and cpu-share do",
+            err=True,
+        )
     if json_file:
         json_file.write_text(json.dumps({"runs": [s.as_dict() for s in summaries]}, indent=2) + "\n")
     if csv_file:
@@ -297,6 +284,16 @@ def simulate(
     if len(outcomes) < len(specs) or any(s.partial for s in summaries):
         click.echo("Interrupted: the numbers are partial.", err=True)
         raise SystemExit(INTERRUPTED)
+
+
+def _lent_in_vain(specs: Sequence[RunSpec], outcomes: Sequence[Outcome]) -> list[str]:
+    """Profiles that gave running jobs other CPU, where no speed goes by that."""
+    lent = {spec.profile: spec for spec, outcome in zip(specs, outcomes, strict=False) if outcome.changes["cpu"]}
+    return [
+        name
+        for name, spec in lent.items()
+        if not spec.speed_model.contended and not isinstance(spec.speed_model.true_speed(spec.jobs[0]), CpuBound)
+    ]
 
 
 def _with_bounds(summaries: Sequence[Summary], specs: Sequence[RunSpec]) -> list[Summary]:

@@ -31,9 +31,11 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Standard deviations of the logarithm: of a job's real speed, and of the durations a policy is told. `silent`: the
-    part of the jobs, 0 to 1, whose programs and exporters report nothing: no step, no speed, no CPU use, no loss."""
+    """Standard deviations of the logarithm: of a job's real speed, and of the durations and steps a policy is told.
+    `speed_every_s`: seconds after which the speed is drawn anew; 0: it is drawn once per job. `silent`: the part of the
+    jobs, 0 to 1, whose programs and exporters report nothing: no step, no speed, no CPU use, no loss."""
 
     speed: float = 0.0
+    speed_every_s: float = 0.0
     estimate: float = 0.0
     silent: float = 0.0

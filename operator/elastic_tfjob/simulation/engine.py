@@ -6,7 +6,6 @@ There is no ticking. What happens to jobs, and their true speeds, is in live_job
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
-from random import Random
 
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.placements import nodes_of
@@ -14,7 +13,7 @@ from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.snapshot import NOTHING_LEARNED, Job, Node, Pool, Snapshot
 from elastic_tfjob.simulation.accounts import Accounts
-from elastic_tfjob.simulation.agenda import ARRIVE, COOLED, DEMAND, FINISH, JUMP, NODES, READY, Agenda
+from elastic_tfjob.simulation.agenda import ARRIVE, COOLED, DEMAND, FINISH, JUMP, NODES, READY, STRAY, Agenda
 from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.inference import DAY_S, INFERENCE, Demand, InferencePool
 from elastic_tfjob.simulation.live_job import LiveJob
@@ -75,12 +74,13 @@ class Simulation:
             profile,
             costs=costs or Costs(),
             noise=noise or Noise(),
-            random=Random(seed),
+            seed=seed,
             history=history,
             agenda=self._agenda,
             accounts=self._accounts,
             outcome=self.outcome,
         )
+        self._strays_s = noise.speed_every_s if noise is not None and noise.speed > 0 else 0.0
         self._pools = self.snapshot.pools
         self._done = 0
         self._last_round = -inf
@@ -103,6 +103,8 @@ class Simulation:
                 self._agenda.add(change.at_s, NODES, place=k)
             if self._demand is not None and self.jobs:
                 self._agenda.add(self.jobs[0].submit_s, DEMAND)
+            if self._strays_s and self.jobs:
+                self._agenda.add((self.jobs[0].submit_s // self._strays_s + 1) * self._strays_s, STRAY)
             if self._present:
                 now = self.snapshot.now
                 present = self._live.take_over(self._present, self.snapshot.nodes, now)
@@ -127,7 +129,7 @@ class Simulation:
             now = agenda.events[0][0]
             changed: list[Job] = []
             removed: list[str] = []
-            round_due = scripted = False
+            round_due = scripted = strayed = False
             nodes: Mapping[str, Node] | None = None
             pools = self.snapshot.pools
             touched: set[str] = set()
@@ -164,6 +166,10 @@ class Simulation:
                         nodes, demand = self._demand.step(now, nodes or self.snapshot.nodes)
                         pools = {INFERENCE: demand}
                         agenda.add(now + self._demand.pool.period_s, DEMAND)
+                elif kind == STRAY:
+                    strayed = True
+                    if agenda.events:  # else nothing will happen any more
+                        agenda.add(now + self._strays_s, STRAY)
                 elif now == agenda.round_at:
                     round_due = True
                     agenda.round_at = inf
@@ -182,6 +188,8 @@ class Simulation:
             if scripted:
                 followed = jobs.follow_nodes(self.snapshot.nodes, now)
                 self.snapshot = self.snapshot.evolve(now, changed=followed)
+            if strayed:
+                self.snapshot = self.snapshot.evolve(now, changed=jobs.stray(self.snapshot.nodes, now))
             if round_due or (news and on_change):
                 self._decide(now)
             elif news:

@@ -13,7 +13,7 @@ from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, Node, Placement
 from elastic_tfjob.simulation.accounts import Accounts
 from elastic_tfjob.simulation.agenda import COOLED, FINISH, JUMP, READY, Agenda
-from elastic_tfjob.simulation.arrival import arrive
+from elastic_tfjob.simulation.arrival import arrive, lognormal
 from elastic_tfjob.simulation.calibration import Stays
 from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.live_job import LiveJob
@@ -42,7 +42,7 @@ class LiveJobs:
         *,
         costs: Costs,
         noise: Noise,
-        random: Random,
+        seed: int,
         history: History,
         agenda: Agenda,
         accounts: Accounts,
@@ -59,7 +59,8 @@ class LiveJobs:
         self._profile = profile
         self._costs = costs
         self._noise = noise
-        self._random = random
+        self._seed = seed
+        self._random = Random(seed)
         self._agenda = agenda
         self._accounts = accounts
         self._outcome = outcome
@@ -223,6 +224,26 @@ class LiveJobs:
                 live.rate = rate
                 self._plan_finish(live)
                 changed.append(live.seen_at(now))
+        return changed
+
+    def stray(self, nodes: Mapping[str, Node], now: float) -> list[Job]:
+        """Speeds stray by other factors from now on. A job's own depends on nothing but the seed, its key and the time,
+        so it is the same under every profile."""
+        changed = []
+        for key, live in self.by_key.items():
+            live.factor = lognormal(self._noise.speed, Random(f"speed-{self._seed}-{key}-{float(now)}"))
+            if not live.placement:
+                continue
+            live.train_until(now)
+            live.observed_s = max(now, live.observed_s)
+            if live.bound is not None:
+                self._follow_cpu(live, now)
+            else:
+                live.rate = self._rate(live, nodes)
+                self._observe(live)
+                self._plan_finish(live)
+            self.push_jump(live, now)
+            changed.append(live.seen_at(now))
         return changed
 
     def _hold(self, live: LiveJob, new: Placement, now: float) -> None:

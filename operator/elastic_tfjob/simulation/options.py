@@ -9,7 +9,7 @@ import click
 
 from elastic_tfjob.api.limits import MAX_DURATION_S
 
-__all__ = ["SECONDS", "Amount", "OutputFile"]
+__all__ = ["SECONDS", "Amount", "OutputFile", "boot_cpu_s", "restart_tiers"]
 
 
 class Amount(click.FloatRange):
@@ -45,3 +45,33 @@ class OutputFile(click.Path):
             if not os.access(path.parent, os.W_OK | os.X_OK):
                 self.fail(f"{path}: no files can be made in the folder {path.parent}.", param, ctx)
         return path
+
+
+def restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[tuple[float, float], ...]:
+    """`60`, or `1:7,8:30,60`: 7 s up to 1 accelerator, 30 s up to 8, 60 s above."""
+    tiers = []
+    try:
+        for part in value.split(","):
+            limit, _, seconds = part.rpartition(":")
+            tiers.append((float(limit) if limit else math.inf, float(seconds)))
+    except ValueError:
+        raise click.BadParameter(f"{value!r}: give seconds, or tiers such as 1:7,8:30,60") from None
+    if not all(0 <= seconds <= MAX_DURATION_S for _, seconds in tiers):
+        raise click.BadParameter(f"{value!r}: seconds must be 0 to {MAX_DURATION_S}")
+    limits = [limit for limit, _ in tiers]
+    if any(map(math.isnan, limits)) or limits != sorted(set(limits)):
+        raise click.BadParameter(f"{value!r}: limits must rise")
+    return tuple(tiers)
+
+
+def boot_cpu_s(ctx: click.Context, param: click.Parameter, value: str) -> tuple[float, float | None]:
+    """`12`, or `12,1`: 12 CPU-seconds for a new replica, 1 for one that stays."""
+    try:
+        parts = [float(part) for part in value.split(",")]
+    except ValueError:
+        parts = []
+    if not 1 <= len(parts) <= 2 or not all(0 <= part <= MAX_DURATION_S for part in parts):
+        raise click.BadParameter(f"{value!r}: give CPU seconds of at least 0, at most {MAX_DURATION_S}, or two: 12,1")
+    if parts[-1] > parts[0]:
+        raise click.BadParameter(f"{value!r}: the second, of a replica that stays, must not be above the first")
+    return parts[0], parts[1] if len(parts) == 2 else None

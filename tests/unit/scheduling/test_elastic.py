@@ -157,7 +157,7 @@ def lent(job: Job, cpus: float = 4, others: tuple[Job, ...] = (), **said: Any) -
 def test_only_replicas_on_a_node_that_goes_back_move() -> None:
     plan = lent(busy(spec("there", (3, 3, 3), loanable=True, total_steps=1e6), ("own", "lent", "own"), use=0.5))
     target = plan.changes["there"]
-    assert (target.nodes, target.cause, target.why.code) == ({WORKER: ("own",) * 3}, "migrate", "leaves-node")
+    assert (target.nodes, target.cause, target.why.code) == ({WORKER: ("own",) * 3}, "repair", "leaves-node")
 
 
 def test_a_job_goes_on_on_room_of_others_though_it_was_resumed_lately() -> None:
@@ -181,7 +181,7 @@ def test_a_job_on_a_node_that_goes_back_starts_elsewhere_in_the_same_round() -> 
         1000.0, {n.name: n for n in nodes}, {"there": there}, pools={"inference": Pool(wanted=1, spare=0)}
     )
     target = schedule(snapshot, elastic()).changes["there"]
-    assert (target.nodes, target.cause) == ({WORKER: ("own",) * 2}, "migrate")
+    assert (target.nodes, target.cause) == ({WORKER: ("own",) * 2}, "repair")
 
 
 def test_what_is_planned_gives_nothing_to_who_waits() -> None:

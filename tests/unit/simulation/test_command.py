@@ -67,6 +67,19 @@ def test_the_bound_is_told_where_all_jobs_finish_and_speeds_are_known(trace: Pat
     assert runs(out)[0]["bound"] is None
 
 
+def test_cpu_that_is_lent_where_no_speed_follows_it_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    rows = [f"j{k},{10 * k},500,1,1,4" for k in range(8)]
+    path.write_text("\n".join(["job_id,submit_s,duration_s,num_gpus,cpus,cpu_demand", *rows]) + "\n")
+    usual = (path, "--nodes", 3, "--cpus-per-node", 8)
+    told = "lends CPU, which changes nothing here: speeds of fixed do not follow CPU"
+    both = simulate(*usual, "--profile", "fifo", "--profile", "kips")
+    assert both.exit_code == 0
+    assert f"kips: {told}" in both.stderr
+    assert f"fifo: {told}" not in both.stderr
+    assert "lends CPU" not in simulate(*usual, "--profile", "kips", "--speed-model", "cpu-share").stderr
+
+
 def test_json_has_every_number(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     result = simulate(trace, "--nodes", 1, "--gpus-per-node", 1, "--profile", "fifo", "--json", out)
@@ -115,7 +128,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     for k in range(2):
         html, rows, out = tmp_path / f"{k}.html", tmp_path / f"{k}.csv", tmp_path / f"{k}.json"
         files = ("--html", html, "--jobs-csv", rows, "--json", out)
-        noise = ("--speed-noise", 0.2, "--seed", 7)
+        noise = ("--speed-noise", 0.2, "--speed-noise-every", 20, "--estimate-noise", 0.2, "--seed", 7)
         assert simulate(path, "--nodes", 2, "--profile", "optimus", *files, *noise).exit_code == 0
         pages.append(html.read_bytes())
         tables.append(rows.read_bytes())

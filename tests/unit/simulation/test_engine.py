@@ -1,14 +1,20 @@
 """The engine: timelines worked out by hand."""
 
 import math
+from random import Random
 
 import pytest
 
 from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.simulation.arrival import arrive
 from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.inference import HOUR_S, InferencePool
+from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.speed_models.base import SpeedModel
 from elastic_tfjob.simulation.speed_models.cpu_share import CpuShareSpeedModel
+from elastic_tfjob.simulation.speed_models.fixed import FixedSpeedModel
 from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
 from elastic_tfjob.simulation.summary import summarise
 
@@ -126,6 +132,88 @@ def test_estimate_noise_misleads_the_policy_not_the_jobs() -> None:
         assert {r.key: r.executed_s for r in outcome.records} == {f"j{k}": 10 + k for k in range(20)}
     assert [r.key for r in sorted(true.records, key=lambda r: r.start_s or 0.0)] == [f"j{k}" for k in range(20)]
     assert finishes(true) != finishes(misled)
+
+
+def test_estimate_noise_is_in_the_steps_that_a_policy_is_told() -> None:
+    """Optimus goes by steps and speeds. What jobs really need stays."""
+    jobs = [work(f"j{k}", 0, 100 + 10 * k, high=8) for k in range(8)]
+
+    def run(sigma: float) -> Outcome:
+        noise = Noise(estimate=sigma)
+        told = {"oracle": True}
+        return simulate(
+            "optimus", jobs, nodes=2, gpus=8, speed_model=LinearSpeedModel(), parameters=told, noise=noise, seed=3
+        )
+
+    true, misled, again = run(0.0), run(1.0), run(1.0)
+    assert finishes(true) != finishes(misled) == finishes(again)
+    rigid = [work("a", 0, 100)]
+    assert finishes(simulate("optimus", rigid, noise=Noise(estimate=1.0), seed=3)) == {"a": 100}
+
+
+@pytest.mark.parametrize("oracle", [True, False])
+def test_one_error_goes_for_the_steps_and_the_duration_that_are_told(oracle: bool) -> None:
+    live = arrive(
+        work("a", 0, 100, estimated_s=70),
+        0,
+        speed_model=FixedSpeedModel(),
+        profile=build("sjf", parse_profile("sjf", {"oracle": oracle})),
+        noise=Noise(estimate=0.5),
+        random=Random(1),
+        now=0.0,
+    )
+    assert live.spec.total_steps != 100 == live.true_speed.total_steps
+    assert live.spec.duration_s == (live.spec.total_steps if oracle else 70)
+
+
+@pytest.mark.parametrize("speed_model", [FixedSpeedModel(), CpuShareSpeedModel()])
+def test_speeds_that_stray_every_so_often_even_out(speed_model: SpeedModel) -> None:
+    """A thousand draws are as fast as their mean, exp(sigma^2 / 2), and the same under each profile."""
+
+    def took(noise: Noise, profile: str = "fifo", seed: int = 1) -> float:
+        jobs = [work("a", 3, 1000, cpu=100)]
+        outcome = simulate(profile, jobs, cpus=1, speed_model=speed_model, noise=noise, seed=seed)
+        return (finishes(outcome)["a"] or math.nan) - 3
+
+    every = Noise(speed=0.5, speed_every_s=took(Noise()) / 1000)
+    assert took(every) == took(every, "srtf") != took(every, seed=2)
+    assert took(every) == pytest.approx(took(Noise()) / math.exp(0.125), rel=0.06)
+    assert abs(took(Noise(speed=0.5)) / took(Noise()) - 1) > 0.2
+
+
+def test_speeds_stray_from_the_next_multiple_on() -> None:
+    """As drawn for the job until 10; then by one factor per 10 s."""
+    noise = Noise(speed=0.5, speed_every_s=10)
+    (once, strayed) = (
+        simulate("fifo", [work("a", 2, 14)], noise=n, seed=5).records[0].finish_s or 0.0
+        for n in (Noise(speed=0.5), noise)
+    )
+    first = 14 / (once - 2)
+    done, at = 8 * first, 10.0
+    while True:
+        factor = Random(f"speed-5-a-{at}").lognormvariate(0.0, 0.5)
+        if done + 10 * factor >= 14:
+            break
+        done, at = done + 10 * factor, at + 10
+    assert strayed == pytest.approx(at + (14 - done) / factor)
+
+
+def test_a_run_ends_though_speeds_stray_for_ever() -> None:
+    jobs = [work("wide", 0, 1, gpus=9), work("ok", 1, 1)]
+    outcome = simulate("fifo-backfill", jobs, noise=Noise(speed=0.1, speed_every_s=1))
+    assert finishes(outcome)["wide"] is None
+    assert finishes(outcome)["ok"] is not None
+
+
+def test_profiles_bear_estimates_and_speeds_that_are_far_off() -> None:
+    """Jobs go on long after the end that they were told to have."""
+    jobs = [work(f"j{k}", 5 * k, 50, cpu=100, high=3, deadline_s=5 * k + 90) for k in range(10)]
+    noise = Noise(speed=0.5, speed_every_s=7, estimate=1.0)
+    for profile in PROFILES:
+        outcome = simulate(
+            profile, jobs, nodes=2, gpus=2, cpus=4, speed_model=LinearSpeedModel(), noise=noise, check=no_violation
+        )
+        assert None not in finishes(outcome).values(), profile
 
 
 def test_without_the_oracle_a_policy_does_not_see_durations() -> None:

@@ -62,6 +62,7 @@ def test_what_is_right_runs(trace: Path) -> None:
         ("--boot-cpu", "1e300", "at most 3153600000"),
         ("--speed-noise", "nan", "0 to 10"),
         ("--speed-noise", "1e9", "0<=x<=10"),
+        ("--speed-noise-every", "nan", "0 to 3153600000"),
         ("--silent", "1.1", "0<=x<=1"),
         ("--silent", "nan", "0 to 1"),
         ("--estimate-noise", "many", "not a valid number"),
@@ -71,6 +72,13 @@ def test_an_odd_number_is_refused_with_its_option(trace: Path, option: str, valu
     said = refused(simulated(trace, option, value))
     assert f"'{option}'" in said
     assert allowed in said
+
+
+def test_how_often_speeds_are_drawn_needs_noise_and_a_second(trace: Path) -> None:
+    assert "give --speed-noise, too" in refused(simulated(trace, "--speed-noise-every", "60"))
+    assert "0.5: at least 1, or 0" in refused(simulated(trace, "--speed-noise", "0.2", "--speed-noise-every", "0.5"))
+    drawn_once = simulated(trace, "--speed-noise", "0.2", "--speed-noise-every", "0")
+    assert isinstance(drawn_once.exception, AssertionError)
 
 
 @pytest.mark.parametrize("option", ["--json", "--html", "--jobs-csv"])

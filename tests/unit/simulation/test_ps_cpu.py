@@ -1,5 +1,6 @@
 """Speed that follows CPU: the speed model against its formula, and the engine's timelines worked out by hand."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +42,21 @@ def true_speed(**more: Any) -> PsCpuTrueSpeed:
 
 def no_violation(plan: object) -> None:
     assert violations(plan) == []  # type: ignore[arg-type]
+
+
+def test_speeds_that_stray_every_so_often_even_out() -> None:
+    """A thousand draws are as fast as their mean, exp(sigma^2 / 2), also while another program starts beside a job."""
+
+    def took(noise: Noise) -> float:
+        jobs = [job(steps=1e5, high=4), job("k", 50, 1e3)]
+        costs = Costs(boot_cpu_s=12.0, rescale_s=1.0)
+        outcome = simulate(
+            "drf", jobs, nodes=2, gpus=0, cpus=2, speed_model=PsCpuSpeedModel(), costs=costs, noise=noise
+        )
+        return finishes(outcome)["j"] or 0.0
+
+    every = Noise(speed=0.5, speed_every_s=took(Noise()) / 1000)
+    assert took(every) == took(every) == pytest.approx(took(Noise()) / math.exp(0.125), rel=0.06)
 
 
 def test_with_the_cpu_of_the_measurement_it_is_the_speed_model_ps() -> None:

@@ -12,7 +12,7 @@ from elastic_tfjob.scheduling.snapshot import Job
 class StopOverdue:
     """The profile's own Lend, and after it the stops. A stop asks for a checkpoint first, and has a deadline of its own
     (rescale.stop_timeout_s), after which the job's pods are deleted without one. `leaving`: keys of jobs with pods on
-    these nodes, among them those that are to go on elsewhere and have not moved yet."""
+    these nodes, also of those that are to go on elsewhere and only prepare to."""
 
     lend_as: Lend
     nodes: frozenset[str]

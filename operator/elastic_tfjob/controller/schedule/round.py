@@ -110,7 +110,7 @@ def plan_round(
     lent = NOTHING_LENT if cluster is None else lending(cluster, now_s)
     snapshot = assemble(candidates.values(), nodes, foreign, now_s, previous, history=history, lending=lent)
     if lent.overdue:
-        leaving = {name for name, found in candidates.items() if _on(found, lent.overdue)}
+        leaving = {name for name, found in candidates.items() if _leaving(found, lent.overdue)}
         profile = replace(profile, lend=StopOverdue(profile.lend, lent.overdue, frozenset(leaving)))
     plan = schedule(snapshot, profile)
     failed: dict[str, Exception] = {}
@@ -118,6 +118,8 @@ def plan_round(
     return Planned(snapshot, decide(plan, decided, failed.__setitem__), failed, plan, lent)
 
 
-def _on(found: ScheduledJob, nodes: Collection[str]) -> bool:
-    """Whether any of its pods are on these nodes."""
-    return any(node in nodes for node in (*found.taken, *found.others))
+def _leaving(found: ScheduledJob, nodes: Collection[str]) -> bool:
+    """Whether a job has pods on these nodes that nothing has told to end yet: one that is past its preparation leaves
+    at once, and a stop would come after that."""
+    goes = found.state is not None and found.state.phase not in ("Stable", "Preparing")
+    return not goes and any(node in nodes for node in (*found.taken, *found.others))

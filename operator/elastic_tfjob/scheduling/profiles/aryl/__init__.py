@@ -80,7 +80,7 @@ class ArylParameters(ElasticParameters):
         if self.lend == "offered":
             declared.append("loans")
         if self.scaling:
-            declared += ["resize", "service"]
+            declared.append("resize")
         if self.order == "sjf" or self.scaling:  # who grows is chosen by the time that it has left
             declared += ["duration", "speed"]
         costs = ChangeCosts(self.rescale_pause_s, self.prepare_cpu_s, start_kept_cpu_s=self.prepare_kept_cpu_s)

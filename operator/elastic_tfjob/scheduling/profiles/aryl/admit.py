@@ -1,6 +1,7 @@
 """Aryl's first phase: base demands in order, on what is free and on what flexible replicas give up."""
 
 from elastic_tfjob.scheduling.plan import Target
+from elastic_tfjob.scheduling.profiles.aryl.grow import left_s
 from elastic_tfjob.scheduling.profiles.aryl.tails import Tails
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import NOTHING
@@ -115,7 +116,8 @@ def _to_clear(
 def _gives(round_: Round, donor: Job, job: Job, costs: ChangeCosts) -> bool:
     """One that ends sooner than it would have shrunk does not: its room is free by then."""
     lower = donor.spec.priority <= job.spec.priority
-    return lower and movable(donor, round_) and costs.worth(donor, 0.0, round_.now)
+    ends_s = left_s(donor, donor.counts, round_.now)
+    return lower and movable(donor, round_) and ends_s > costs.rescale_s(donor)
 
 
 def _leave(round_: Round, donor: Job, name: str, reason: Reason) -> None:

@@ -16,7 +16,7 @@ from elastic_tfjob.scheduling.stages.place.apart import Apart
 from elastic_tfjob.scheduling.toolkit.cost import ChangeCosts
 from elastic_tfjob.scheduling.toolkit.sizes import largest, movable
 
-__all__ = ["give_back", "grow"]
+__all__ = ["give_back", "grow", "left_s"]
 
 DAY_S: Final = 86400.0
 
@@ -77,7 +77,8 @@ def _grow_to(round_: Round, job: Job, sizes: Sequence[Counts], costs: ChangeCost
 
     def too_little(k: int) -> bool:
         gain = _gain(job, held, falling[k])
-        return gain < round_.profile.min_gain or not costs.worth(job, 1 - 1 / (1 + gain), round_.now)
+        saved = 1 - 1 / (1 + gain)
+        return gain < round_.profile.min_gain or left_s(job, held, round_.now) * saved <= costs.rescale_s(job, saved)
 
     number = bisect_left(range(len(falling)), True, key=too_little) if job.placement else len(falling)
     return largest(round_, job, falling, lambda counts: round_.resize(job, counts, Reason("time-saved")), number) >= 0
@@ -144,7 +145,7 @@ def _choices(round_: Round, job: Job) -> tuple[list[Counts], list[Item]]:
     assert group is not None
     each = float(group.request.accelerators or group.request.cpu)
     now = held.get(WORKER, 0)
-    left = _left_s(job, held, round_.now)
+    left = left_s(job, held, round_.now)
     if each <= 0 or left <= 0:
         return [], []
     rate = job.speed.steps_per_s(held) if job.speed is not None else None
@@ -159,7 +160,7 @@ def _part(job: Job, rate: float | None, size: Counts, now: int) -> float:
     return rate / faster if rate and faster else now / size[WORKER]
 
 
-def _left_s(job: Job, held: Counts, now: float) -> float:
+def left_s(job: Job, held: Counts, now: float) -> float:
     """Seconds left at this size; of a job of unknown length a day, as if all were alike."""
     left = job.remaining_s(now, held)
     return DAY_S if left is None else max(0.0, left)

@@ -43,7 +43,7 @@ class BorrowOffered:
         seed = f"reclaim-{round_.snapshot.seed}-{round_.now}"
         vacated = vacate(named, lent, guests(round_, frozenset(lent)), wanted, self.reclaim, seed=seed)
         for key, counts in vacated.sizes.items():
-            round_.resize(round_.job(key), counts, Reason("node-shrinks"))
+            round_.resize(round_.job(key), counts, Reason("node-shrinks"), "repair")
         return vacated.nodes
 
 
