@@ -1,8 +1,8 @@
 """`aryl` beside FIFO and shortest job first, with loans, scaling, both or neither (make bench-aryl-simulation).
 
-The setting is that of Aryl (see aryl_workload.py), from the public ITP traces, which are read from --traces, or
-$ELASTIC_TFJOB_TRACES, or ../shared/traces beside the checkout. Speed is linear in workers; a preemption costs 63 s, a
-rescale 1 s. All policies are told true durations.
+The setting is that of Aryl (see aryl_workload.py), from the public ITP traces, or Philly's (--trace), which are read
+from --traces, or $ELASTIC_TFJOB_TRACES, or ../shared/traces beside the checkout. Speed is linear in workers; a
+preemption costs 63 s, a rescale 1 s. All policies are told true durations.
 
 - HOL: by arrival; the first job that does not fit holds back all behind it, as in the paper's baseline;
 - backfill: by arrival, who fits starts: the strong baseline;
@@ -29,7 +29,22 @@ from typing import Any
 import click
 import numpy as np
 from anchors import traces_dir
-from aryl_workload import CLUSTERS, COSTS, SERVER, Row, Setting, inference, read_rows, servers, workload
+from aryl_workload import (
+    CLUSTERS,
+    COSTS,
+    PHILLY,
+    SERVER,
+    TRACES,
+    Row,
+    Setting,
+    Trace,
+    elastic_part,
+    inference,
+    read_philly,
+    read_rows,
+    servers,
+    workload,
+)
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -89,9 +104,13 @@ def told(outcome: Outcome, name: str, jobs: Sequence[WorkloadJob], setting: Sett
     s = summarise(outcome, len(jobs))
     assert s.finished == len(jobs), f"{name}: not all jobs finished"
     where = {"scale": setting.scale, "load": setting.load, "fungible": setting.fungible, "seed": seed}
+    elastic_jobs, elastic_work = elastic_part(jobs)
     return {
         **where,
+        "trace": setting.trace,
         "clusters": ",".join(setting.clusters),
+        "elastic_jobs": elastic_jobs,
+        "elastic_work": elastic_work,
         "policy": name,
         **s.as_dict(),
         "bound": least_s(jobs, setting),
@@ -104,10 +123,13 @@ def table(found: Sequence[dict[str, Any]]) -> Table:
         *("policy", "queue s", "JCT s", "median", "p95", "queue vs HOL", "JCT vs HOL", "queue vs backfill"),
         *("JCT vs backfill", "GPU", "preempted", "scaled in", "used of lent", "losers", "worst", "CPU s"),
     )
-    first, loads = found[0], {f"{row['load']:.3g}" for row in found}
+    first, loads = found[0], ", ".join(sorted({f"{row['load']:.3g}" for row in found}))
+    jobs, work = (f"{100 * _mean(found, f'elastic_{what}'):.1f} %" for what in ("jobs", "work"))
     shown = Table(
-        title=f"scale {first['scale']:g}, load {', '.join(sorted(loads))}; bound: {_mean(found, 'bound'):,.0f} s",
+        title=f"{first['trace']}, scale {first['scale']:g}, load {loads}; bound: {_mean(found, 'bound'):,.0f} s",
         title_justify="left",
+        caption=f"elastic: {jobs} of jobs, with {work} of the work",
+        caption_justify="left",
     )
     for k, column in enumerate(columns):
         shown.add_column(column, justify="right" if k else "left")
@@ -147,7 +169,9 @@ def _mean(each: Sequence[Mapping[str, Any]], key: str) -> float:
 @click.option("--load", type=float, help="Work over what our own servers can do in 15 days. [default: 0.8]")
 @click.option("--queue", type=click.FloatRange(min=1), help="Seconds of HOL's mean queue, in place of a load.")
 @click.option("--fungible", default=0.21, show_default=True, help="Jobs that may run on lent nodes.")
-@click.option("--clusters", default=",".join(CLUSTERS), show_default=True)
+@click.option("--elastic-work", default=1.0, show_default=True, help="The part of the work in elastic jobs, at most.")
+@click.option("--trace", type=click.Choice(TRACES), default="itp", show_default=True)
+@click.option("--clusters", help=f"Of ITP. [default: {','.join(CLUSTERS)}]")
 @click.option("--policies", default=",".join(POLICIES), show_default=True)
 @click.option("--output", type=click.Path(path_type=Path), default=Path("build/bench/aryl-simulation.json"))
 def main(
@@ -158,17 +182,24 @@ def main(
     load: float | None,
     queue: float | None,
     fungible: float,
-    clusters: str,
+    elastic_work: float,
+    trace: Trace,
+    clusters: str | None,
     policies: str,
     output: Path,
 ) -> None:
     if load is not None and queue is not None:
         raise click.UsageError("--queue finds the load itself: give it or --load, not both")
+    if clusters is not None and trace != "itp":
+        raise click.UsageError("--clusters are of ITP: give it or --trace philly, not both")
     folder = traces_dir(traces)
-    if not (folder / "itp").exists():
-        raise click.ClickException(f"{folder / 'itp'} is missing: give --traces DIR or set ELASTIC_TFJOB_TRACES")
-    given = Setting(scale, Setting().load if load is None else load, fungible, tuple(clusters.split(",")))
-    rows, found = read_rows(folder, given.clusters), list[dict[str, Any]]()
+    needed = folder / ("itp" if trace == "itp" else PHILLY)
+    if not needed.exists():
+        raise click.ClickException(f"{needed} is missing: give --traces DIR or set ELASTIC_TFJOB_TRACES")
+    chosen = () if trace != "itp" else CLUSTERS if clusters is None else tuple(clusters.split(","))
+    given = Setting(scale, Setting().load if load is None else load, fungible, chosen, trace, elastic_work)
+    rows = read_rows(folder, given.clusters) if trace == "itp" else read_philly(folder)
+    found: list[dict[str, Any]] = []
     output.parent.mkdir(parents=True, exist_ok=True)
     names = policies.split(",")
     with Progress(console=Console(stderr=True), transient=True) as bar:
