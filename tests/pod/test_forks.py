@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.runtime import cgroup, forking, preload, protocol
+from elastic_tfjob.runtime import cgroup, forking, preload, programs, protocol
+from elastic_tfjob.runtime.launcher import Launcher
+from elastic_tfjob.runtime.programs import Child
+from elastic_tfjob.runtime.switching import HUNG_S
 
 from .pods import PYTHON, Pod, until
 from .programs import tf_config
@@ -364,6 +367,43 @@ def test_a_program_that_needs_a_process_of_its_own_gets_it(forked: MakeForked) -
     pod.command("prepare", 2, mode="overlap", tf_config=tf_config("chief"))
     until("it is ready", lambda: (pod.status["prepared"] or {}).get("state") == "ready")
     assert pod.output.count("I am a fork") == 1, "it was asked once"
+
+
+def test_a_program_that_hangs_when_it_is_forked_is_started_as_before(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "3600"], start_new_session=True) as hangs:
+        launcher = Launcher(["python3", "x.py"], tmp_path, None, tf_config("chief"))
+        prepared = Child(1, tf_config("chief"), pid=hangs.pid, forked=True, began=100.0)
+        launcher.prepared = prepared
+        launcher._watch_prepared(100.0 + HUNG_S)
+        assert launcher.prepared is prepared
+        assert not launcher._forks.in_doubt
+        launcher._watch_prepared(101.0 + HUNG_S)
+        assert launcher.prepared is None
+        assert launcher._forks.in_doubt, "the next one is no fork"
+        assert launcher.stopping == [prepared]
+        assert hangs.wait(60) == -signal.SIGKILL
+
+
+def test_one_that_has_constructed_its_checkpoint_is_waited_for(tmp_path: Path) -> None:
+    launcher = Launcher(["python3", "x.py"], tmp_path, None, tf_config("chief"))
+    launcher.prepared = Child(1, tf_config("chief"), pid=1 << 30, forked=True, began=100.0)
+    folder = protocol.generation_directory(tmp_path, 1)
+    folder.mkdir(parents=True)
+    protocol.write(folder / protocol.HELLO, {})
+    launcher._watch_prepared(1000.0)
+    assert launcher.prepared is not None
+
+
+@pytest.mark.parametrize(
+    ("names", "found"), [([], False), (["nvidiactl"], False), (["nvidia0"], True), (["nvidia3"], True), (["kfd"], True)]
+)
+def test_gpus_are_seen_by_their_devices(
+    names: list[str], found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(programs, "DEVICES", tmp_path)
+    assert programs.has_gpu() == found
 
 
 def test_a_program_that_dies_in_any_way_is_the_programs_fault(forked: MakeForked) -> None:

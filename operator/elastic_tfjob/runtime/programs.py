@@ -23,6 +23,7 @@ from elastic_tfjob.runtime.stderr_pipe import StderrPipe
 
 ARCHIVE = str(Path(__file__).absolute().parents[2])
 """What holds the package `elastic_tfjob`: launcher.pyz, or a directory."""
+DEVICES = Path("/dev")
 EARLY_S = 60.0
 """A program that fails so soon may have failed because packages had been imported for it."""
 TERM_S = 5.0
@@ -261,4 +262,5 @@ def signal_group(pid: int, number: int) -> None:
 
 
 def has_gpu() -> bool:
-    return os.path.exists("/dev/nvidia0") or os.path.exists("/dev/kfd")
+    """Of a container with one GPU of many, the device has the number that it has on the node."""
+    return any(DEVICES.glob("nvidia[0-9]*")) or (DEVICES / "kfd").exists()

@@ -18,6 +18,9 @@ from elastic_tfjob.runtime.cgroup import cpu_s
 from elastic_tfjob.runtime.command import Command
 from elastic_tfjob.runtime.programs import ARCHIVE, Child, Programs, has_gpu, kept
 
+HUNG_S = 60.0
+"""A forked program has constructed its ElasticCheckpoint, or listens, long before."""
+
 
 @dataclass
 class Switching(Programs):
@@ -87,6 +90,10 @@ class Switching(Programs):
             if child.in_doubt:
                 self._forks.decide(good=True)
             self._log(f"generation {child.generation} is ready")
+        elif child.forked and now - child.began > HUNG_S and not self._says_hello(child):
+            # Some threads and locks of libraries do not live through a fork: as a process of its own it may not hang.
+            self._forks.doubt(f"forked, the program did nothing for {HUNG_S:.0f} s")
+            self._drop_prepared()  # and is prepared again
 
     def _restore_priority(self, child: Child) -> None:
         """It waits now, so it takes nothing from the one that trains, and nothing is left to do when it takes over."""
