@@ -39,7 +39,8 @@ def choose_mode(s: RescaleInput, moving: Sequence[Move] = (), *, numbered: bool 
     if report is None or report.generation != s.state.generation or report.first_step_at is None:
         if _without_hook(s, chief, report):
             return "recreate", "the program does not use ElasticCheckpoint"
-        if report is not None and s.target is not None and s.target.cause == "repair":
+        heard = report is not None and report.generation == s.state.generation
+        if heard and s.target is not None and s.target.cause == "repair":
             # Its nodes are going away, and a recall has a limit: its start is all that there is to lose.
             return "recreate", f"{describe_role(s.chief)} has made no step yet"
         limit_s = s.timeouts.hook_s
