@@ -16,6 +16,7 @@ from elastic_tfjob.scheduling.profile import Need, Order, Profile, Step
 from elastic_tfjob.scheduling.stages.lend.none import NoLoans
 from elastic_tfjob.scheduling.stages.lend.offered import BorrowOffered, Reclaim
 from elastic_tfjob.scheduling.stages.place.catalogue import PLACES, PlaceName
+from elastic_tfjob.scheduling.toolkit.cost import ChangeCosts
 
 Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S)]
 
@@ -125,6 +126,21 @@ class ElasticParameters(ProfileParameters):
             sample_points=self.sample_points,
             learns=True,
         )
+
+
+class CostParameters(ElasticParameters):
+    """What profiles that weigh the cost of a rescale have in common."""
+
+    rescale_pause_s: Seconds = Field(1.0, description="what a rescale stops training for")
+    prepare_cpu_s: Seconds = Field(12.0, description="CPU time of starting one process of the new size")
+    prepare_kept_cpu_s: Seconds = Field(
+        12.0, description="the same for a replica that stays and has imported what its next program imports"
+    )
+
+    @property
+    def costs(self) -> ChangeCosts:
+        """What a rescale costs."""
+        return ChangeCosts(self.rescale_pause_s, self.prepare_cpu_s, start_kept_cpu_s=self.prepare_kept_cpu_s)
 
 
 class TryingParameters(ElasticParameters):

@@ -111,8 +111,8 @@ class LiveJob:
         return self.loss
 
     def train_until(self, now: float) -> None:
-        """Count the steps done since `observed_s`, which the caller sets anew."""
-        self.steps = self.steps_at(now)
+        """Count the steps done since `observed_s`. A pause that is not over by then goes on."""
+        self.steps, self.observed_s = self.steps_at(now), max(self.observed_s, now)
 
     def steps_at(self, now: float) -> float:
         """Steps done by then."""

@@ -137,7 +137,6 @@ class LiveJobs:
                 if not left.isdisjoint(awaited) and boot.not_before_s > now:
                     boot.not_before_s = self._boots.free_s(awaited, now)
                     other.train_until(now)
-                    other.observed_s = max(other.observed_s, now)
                     self._follow_cpu(other, now)
 
     # ---- they change
@@ -221,7 +220,6 @@ class LiveJobs:
             rate = self._rate(live, nodes)
             if rate != live.rate:
                 live.train_until(now)
-                live.observed_s = max(now, live.observed_s)
                 live.rate = rate
                 self._plan_finish(live)
                 changed.append(live.seen_at(now))
@@ -236,7 +234,6 @@ class LiveJobs:
             if not live.placement:
                 continue
             live.train_until(now)
-            live.observed_s = max(now, live.observed_s)
             if live.bound is not None:
                 self._follow_cpu(live, now)
             else:

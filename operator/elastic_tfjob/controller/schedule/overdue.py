@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from elastic_tfjob.scheduling.profile import Lend
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +19,8 @@ class StopOverdue:
 
     def lend(self, round_: Round) -> None:
         self.lend_as.lend(round_)
-        for job in round_.running_in_order():
-            if self._holds(round_, job):
+        for job in (*round_.running_in_order(), *round_.rescaling()):
+            held = round_.placement(job)
+            leaves = bool(held) and job.phase == "rescaling" and job.key in self.leaving
+            if leaves or any(not self.nodes.isdisjoint(names) for names in held.values()):
                 round_.stop(job, Reason("node-returns"), "reclaim")
-        for job in round_.rescaling():
-            if (job.key in self.leaving and round_.placement(job)) or self._holds(round_, job):
-                round_.stop(job, Reason("node-returns"), "reclaim")
-
-    def _holds(self, round_: Round, job: Job) -> bool:
-        return any(not self.nodes.isdisjoint(names) for names in round_.placement(job).values())

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from elastic_tfjob.scheduling.parameters import ElasticParameters, Seconds, Stages, needs
+from elastic_tfjob.scheduling.parameters import CostParameters, Seconds, Stages, needs
 from elastic_tfjob.scheduling.profile import Need, Order
 from elastic_tfjob.scheduling.profiles.aryl.admit import admit
 from elastic_tfjob.scheduling.profiles.aryl.grow import give_back, grow
@@ -42,7 +42,7 @@ class TwoPhases:
         tails.restore()
 
 
-class ArylParameters(ElasticParameters):
+class ArylParameters(CostParameters):
     """Aryl: borrows nodes from an inference pool; shortest job first, and what is left goes to elastic jobs."""
 
     place: PlaceName = Field("apart", description="which nodes replicas go to; count looks at totals only")
@@ -55,11 +55,6 @@ class ArylParameters(ElasticParameters):
     )
     cooldown_s: Seconds = Field(60.0, description="least time between two rescales of one job")
     min_gain: float = Field(0.1, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
-    rescale_pause_s: Seconds = Field(1.0, description="what a rescale stops training for")
-    prepare_cpu_s: Seconds = Field(12.0, description="CPU time of starting one process of the new size")
-    prepare_kept_cpu_s: Seconds = Field(
-        12.0, description="the same for a replica that stays and has imported what its next program imports"
-    )
     order: Literal["sjf", "fifo"] = Field("sjf", description="shortest job first, or by arrival")
     patience: float = Field(
         10.0,
@@ -83,5 +78,4 @@ class ArylParameters(ElasticParameters):
             declared.append("resize")
         if self.order == "sjf" or self.scaling:  # who grows is chosen by the time that it has left
             declared += ["duration", "speed"]
-        costs = ChangeCosts(self.rescale_pause_s, self.prepare_cpu_s, start_kept_cpu_s=self.prepare_kept_cpu_s)
-        return Stages(order, (TwoPhases(self.backfill, self.scaling, costs),), needs(*declared))
+        return Stages(order, (TwoPhases(self.backfill, self.scaling, self.costs),), needs(*declared))

@@ -3,13 +3,12 @@
 from pydantic import Field, model_validator
 
 from elastic_tfjob.api.limits import MAX_ENTRIES
-from elastic_tfjob.scheduling.parameters import ElasticParameters, Seconds
+from elastic_tfjob.scheduling.parameters import CostParameters, Seconds
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
-from elastic_tfjob.scheduling.toolkit.cost import ChangeCosts
 from elastic_tfjob.scheduling.toolkit.cpu_in_place import CpuRule
 
 
-class Settings(ElasticParameters):
+class Settings(CostParameters):
     """What may be set; see KipsParameters."""
 
     place: PlaceName = Field("pack", description="which nodes replicas go to; count looks at totals only")
@@ -29,21 +28,11 @@ class Settings(ElasticParameters):
     min_efficiency: float = Field(
         0.5, ge=0, le=1, description="least gain of one more replica, relative to a gain in proportion"
     )
-    rescale_pause_s: Seconds = Field(1.0, description="what a rescale stops training for")
-    prepare_cpu_s: Seconds = Field(12.0, description="CPU time of starting one process of the new size")
-    prepare_kept_cpu_s: Seconds = Field(
-        12.0, description="the same for a replica that stays and has imported what its next program imports"
-    )
 
     @property
     def cpu_rule(self) -> CpuRule:
         """How idle CPU is lent."""
         return CpuRule(self.busy, self.idle, self.cpu_growth, self.min_idle)
-
-    @property
-    def costs(self) -> ChangeCosts:
-        """What a rescale costs."""
-        return ChangeCosts(self.rescale_pause_s, self.prepare_cpu_s, start_kept_cpu_s=self.prepare_kept_cpu_s)
 
     @model_validator(mode="after")
     def apart(self) -> "Settings":
