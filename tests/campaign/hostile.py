@@ -4,8 +4,8 @@
     PYTHONPATH=tests python -m campaign.hostile --mutant=deep-answers    is this seeded defect caught?
 
 Two namespaces send batches of Inputs (hostile_inputs.py), one is a bystander that creates small jobs all along, with
-profile kips. A batch after which something does not hold is sent again input by input, to a fresh operator, to tell
-which one it was.
+profile elastic or kips. A batch after which something does not hold is sent again input by input, to a fresh operator,
+to tell which one it was.
 """
 
 import argparse
@@ -19,10 +19,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -52,6 +53,9 @@ MAX_REPORTED_S: Final = 10.0
 """p99 of the bystander: from its pods' running to the step that they report in the job's annotations."""
 MAX_TOLD_S: Final = 15.0
 """p99 of the bystander: from its start to its first event."""
+
+PROFILES: Final = {"elastic": "profile: elastic\nprofiles:\n  elastic: {lend: none}\n", "kips": "profile: kips\n"}
+"""What the operator's config.yaml may say."""
 
 _KILL_MIB: Final = 1024
 _GENERATED_AT_ONCE: Final = 25
@@ -133,24 +137,35 @@ class Result:
 
 
 def campaign(
-    folder: Path, *, budget_s: float, seed: int, known: int = 8, patience: float = 1.0, log: Log = print
+    folder: Path,
+    *,
+    budget_s: float,
+    seed: int,
+    profile: str = "elastic",
+    known: int = 8,
+    patience: float = 1.0,
+    log: Log = print,
 ) -> Result:
-    """Run hostile tenants for `budget_s` seconds, beside the time it takes to start and stop. It begins with what has
-    done harm before, in batches of `known`; 0: without it. Users wait `patience` times as long as the limits say: a
-    machine that does other things, too, may get slower at any time."""
+    """Run hostile tenants under one of PROFILES for `budget_s` seconds, beside the time it takes to start and stop. It
+    begins with what has done harm before, in batches of `known`; 0: without it. Users wait `patience` times as long as
+    the limits say: a machine that does other things, too, may get slower at any time."""
     with ControlPlane(folder / "plane") as plane:
         operators.install("ours", plane.kubeconfig)
-        run = _campaign(plane.kubeconfig, folder, budget_s=budget_s, seed=seed, known=known, patience=patience, log=log)
-        return asyncio.run(run)
+        options = {"seed": seed, "profile": profile, "patience": patience, "log": log}
+        return asyncio.run(_campaign(plane.kubeconfig, folder, budget_s, known, options))
 
 
 def hunt(
-    folder: Path, names: Iterable[str], *, limit_s: float, log: Log = print
+    folder: Path, names: Iterable[str], *, limit_s: float, budget_s: float = inf, log: Log = print
 ) -> Iterator[tuple[str, Violation | None]]:
-    """For each mutant the first violation that its operator commits; None for one that commits none in `limit_s`."""
+    """For each mutant the first violation that its operator commits; None for one that commits none in `limit_s`. None
+    begins after `budget_s`."""
+    end = time.monotonic() + budget_s
     with ControlPlane(folder / "plane") as plane:
         operators.install("ours", plane.kubeconfig)
         for name in names:
+            if time.monotonic() > end:
+                return
             yield name, asyncio.run(_hunt(plane.kubeconfig, folder / name, MUTANTS[name], limit_s, log))
 
 
@@ -164,11 +179,9 @@ async def _hunt(kubeconfig: Path, folder: Path, mutant: Mutant, limit_s: float, 
             await world.stop()
 
 
-async def _campaign(
-    kubeconfig: Path, folder: Path, *, budget_s: float, seed: int, known: int, patience: float, log: Log
-) -> Result:
+async def _campaign(kubeconfig: Path, folder: Path, budget_s: float, known: int, options: Mapping[str, Any]) -> Result:
     async with Api(kubeconfig, connections=64) as api, StatusServers() as servers:
-        world = World(api, servers, kubeconfig, folder, seed=seed, log=log, patience=patience)
+        world = World(api, servers, kubeconfig, folder, **options)
         await world.prepare()
         try:
             await world.run(budget_s, known)
@@ -189,9 +202,11 @@ class World:
         *,
         seed: int,
         log: Log,
+        profile: str = "kips",
         mutant: str = "",
         patience: float = 1.0,
     ) -> None:
+        self._profile = profile
         self._mutant = mutant
         self._patience = patience
         self.result = Result(seed)
@@ -216,7 +231,7 @@ class World:
         api = self._api
         self._tenants = [await api.new_namespace(), await api.new_namespace()]
         self._bystander = await api.new_namespace()
-        config = {"metadata": {"name": "operator"}, "data": {"config.yaml": "profile: kips\n"}}
+        config = {"metadata": {"name": "operator"}, "data": {"config.yaml": PROFILES[self._profile]}}
         await api.create(f"{CORE}/namespaces/{self._bystander}/configmaps", config)
         self._config = f"{self._bystander}/operator"
         for name in ("public-0", "public-1", "reserved-0"):
@@ -797,22 +812,35 @@ def _say(line: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seconds", type=float, help="how long (60); after which no seeded defect is begun (none)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--profile", choices=PROFILES, default="elastic", help="of the operator (elastic)")
     parser.add_argument("--known", type=int, default=8, help="batch size of what has done harm before; 0: without it")
     parser.add_argument("--mutant", action="append", default=[], help="a seeded defect to be caught; may be repeated")
     parser.add_argument("--limit", type=float, default=90, help="seconds to catch one")
     arguments = parser.parse_args()
     if arguments.mutant:
-        uncaught = 0
+        uncaught, waiting, names = 0, list(arguments.mutant), tuple(arguments.mutant)
+        budget_s = inf if arguments.seconds is None else arguments.seconds
         with tempfile.TemporaryDirectory() as folder:
-            for name, first in hunt(Path(folder), arguments.mutant, limit_s=arguments.limit, log=_say):
+            for name, first in hunt(Path(folder), names, limit_s=arguments.limit, budget_s=budget_s, log=_say):
                 uncaught += first is None
-                told = {"mutant": name, "violation": first and f"{first.what}: {first.detail}"}
+                waiting.remove(name)
+                told = {"mutant": name, "tried": True, "violation": first and f"{first.what}: {first.detail}"}
                 print(json.dumps(told), flush=True)
+        for name in waiting:
+            print(json.dumps({"mutant": name, "tried": False}))
         raise SystemExit(bool(uncaught))
+    budget_s = 60.0 if arguments.seconds is None else arguments.seconds
     with tempfile.TemporaryDirectory() as folder:
-        found = campaign(Path(folder), budget_s=arguments.seconds, seed=arguments.seed, known=arguments.known, log=_say)
+        found = campaign(
+            Path(folder),
+            budget_s=budget_s,
+            seed=arguments.seed,
+            profile=arguments.profile,
+            known=arguments.known,
+            log=_say,
+        )
     print(json.dumps(found.figures(), indent=1))
     raise SystemExit(bool(found.violations))
 

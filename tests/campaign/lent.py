@@ -55,7 +55,7 @@ async def _loan(world: World) -> None:
     await world.until(lambda: _goes_on(world, "stays"))
     world.training("guest").finish()
     await world.until(lambda: world.has("Succeeded", "guest"))
-    await asyncio.sleep(5)
+    await asyncio.sleep(15)  # what the guest taught is written later
 
 
 async def _ended(world: World, name: str) -> None:
@@ -128,9 +128,9 @@ async def _taint_gone(world: World) -> None:
 
 
 _LENDS: Final = """
-profile: kips
+profile: PROFILE
 profiles:
-  kips: {lend: offered, reclaim: cost}
+  PROFILE: {lend: offered, reclaim: cost}
 pools:
   inference: {namespaces: [serving], headroom: 0, hold_s: 600, grace_s: 20}
 rescale: {stop_timeout_s: 60}
@@ -138,8 +138,9 @@ rescale: {stop_timeout_s: 60}
 _NODES: Final[dict[str, Any]] = {
     "nodes": {"node-a": "4"},
     "lenders": {"busy": "4200m", "lent": "4"},
-    "configuration": _LENDS,
+    "configuration": _LENDS.replace("PROFILE", "kips"),
 }
+_ELASTIC: Final = {**_NODES, "configuration": _LENDS.replace("PROFILE", "elastic")}
 
 LOANS: Final = (
     Scenario("loan", _loan, **_NODES),
@@ -148,4 +149,6 @@ LOANS: Final = (
     Scenario("recall-shrink", _shrink, **{**_NODES, "lenders": {"busy": "2600m", "lent": "2500m"}}),
     Scenario("recall-late", _recall_late, **_NODES),
     Scenario("taint-gone", _taint_gone, **_NODES),
+    Scenario("elastic-loan", _loan, **_ELASTIC),
+    Scenario("elastic-recall", _recall, **_ELASTIC),
 )

@@ -468,6 +468,7 @@ async def _preempted_late(world: World) -> None:
 
 _PRIORITIES: Final = "profile: las\nrescale:\n  stop_timeout_s: 60\n"
 _KIPS: Final = "profile: kips"
+_ELASTIC: Final = "profile: elastic\nprofiles:\n  elastic: {lend: none}\n"
 _SOON: Final = "profile: fixed\nrescale:\n  prepare_timeout_s: 15\n"
 
 SCENARIOS: Final = {
@@ -512,6 +513,10 @@ SCENARIOS: Final = {
         Scenario("preempted-late", _preempted_late, configuration=_PRIORITIES),
         Scenario("preempted-unsaved", _preempted_unsaved, configuration=_PRIORITIES),
         Scenario("refused-node", _refused_node, configuration=_KIPS),
+        Scenario("elastic-placed", _placed, configuration=_ELASTIC),
+        Scenario("elastic-grow", _grow, configuration=_ELASTIC),
+        Scenario("elastic-room", _room, configuration=_ELASTIC),
+        Scenario("elastic-drain", _drain, configuration=_ELASTIC),
         *LOANS,
     )
 }

@@ -1,12 +1,15 @@
 """The share of the campaign that `make test` runs; all of it: `make campaign`."""
 
+import asyncio
+import json
 from collections.abc import Iterator
 
 import pytest
 
 from campaign.scenarios import SCENARIOS
 from campaign.schedules import crash_points, play, undisturbed, watch_points
-from campaign.world import campaign, run
+from campaign.world import Scenario, World, campaign, run
+from elastic_tfjob.api.annotations import PREFIX
 
 _SHARE = 6
 """Points of each scenario that are tried here, spread over all."""
@@ -63,3 +66,29 @@ def test_seeds(name: str) -> None:
 def test_a_deleted_job_gets_nothing_while_its_watch_is_late() -> None:
     """Of all points, since a change of the operator moves them."""
     _try([point for point in watch_points("delete") if "/delayed/" in point])
+
+
+@pytest.mark.parametrize("profile", ["kips", "elastic-placed"])
+def test_a_pod_that_is_refused_its_node_gets_another_plan_within_30_s(profile: str) -> None:
+    """Seconds of the virtual clock, so that no busy machine makes them more."""
+    took_s: list[float] = []
+
+    async def act(world: World) -> None:
+        def node() -> str:
+            target = json.loads(world.job()["metadata"]["annotations"].get(f"{PREFIX}target", "{}"))
+            return str(target.get("nodes", {}).get("Chief", [""])[0])
+
+        world.cluster.closed.add("node-a")
+        annotations = {f"{PREFIX}placement": "auto"}
+        world.submit({"Chief": 1}, cpu="1", annotations=annotations, cleanPodPolicy="Running")
+        await world.until(lambda: node() == "node-a")
+        begun = asyncio.get_running_loop().time()
+        await world.until(lambda: node() == "node-b")
+        took_s.append(asyncio.get_running_loop().time() - begun)
+        await world.until(lambda: world.has("Running") and world.trains())
+        await asyncio.sleep(5)
+
+    configuration = SCENARIOS[profile].configuration
+    assert run(Scenario("refused", act, configuration=configuration)).violations == []
+    assert len(took_s) == 1
+    assert took_s[0] <= 30

@@ -1,4 +1,5 @@
-"""The seeded defects are still ones: each replaces what is in its module once. That all are caught: `make campaign`."""
+"""The seeded defects are still ones: each replaces what is in its module once, and some of those that are caught soon
+are caught here. That all are: `make campaign`."""
 
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import pytest
 
 import elastic_tfjob
 from campaign.mutants import MUTANTS
+from campaign.run import caught_in_simulation
 from campaign.scenarios import SCENARIOS
 
 PACKAGE = Path(elastic_tfjob.__file__).parent
@@ -23,3 +25,20 @@ def test_there_are_enough_of_them() -> None:
     assert len(MUTANTS) >= 25
     simulated = [each for each in MUTANTS.values() if each.part == "simulation"]
     assert {scenario for each in simulated for scenario in each.first} <= set(SCENARIOS)
+
+
+@pytest.mark.parametrize(
+    ("name", "oracle"),
+    [
+        ("two-leaders", "only_the_leader_writes"),
+        ("same-port-again", "nobody_waits_in_vain"),
+        ("copied-state-counts", "nobody_waits_in_vain"),
+        ("room-never-comes-back", "nobody_waits_in_vain"),
+        ("everybody-is-a-guest", "guests_are_loanable"),
+    ],
+)
+def test_it_is_caught(name: str, oracle: str) -> None:
+    """By the oracle that is meant for it, in a process of its own."""
+    caught, violation = caught_in_simulation(name, 60)
+    assert caught == name
+    assert oracle in violation

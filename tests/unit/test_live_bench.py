@@ -103,6 +103,8 @@ def test_deadlines_are_parts_of_the_time_alone_or_seconds() -> None:
         ({"jobs": [JOB, JOB]}, "two jobs are called a"),
         ({"jobs": [{**JOB, "deadline": 1, "deadline_s": 1}]}, "not both"),
         ({"jobs": [{**JOB, "limits": 1}]}, r"jobs\[0\].limits: true or false"),
+        ({"jobs": [{**JOB, "at_most": 0}]}, r"jobs\[0\].at_most: more than 0 steps a second"),
+        ({"jobs": [{**JOB, "at_most": "fast"}]}, r"jobs\[0\].at_most: a number"),
         ({"jobs": [{**JOB, "node": 3}]}, r"jobs\[0\].node: a whole number from 0 to 2"),
         ({"jobs": [JOB], "operators": ["kpis"]}, "operators: a list"),
         ({"jobs": [JOB], "config": {"nobody": {}}}, "'nobody' is not known"),
@@ -119,6 +121,17 @@ def test_cpu_is_a_limit_unless_the_scenario_says_that_jobs_share(limits: bool) -
     (container,) = job.manifest("ns")["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     assert container["resources"]["requests"]["cpu"] == "100m"
     assert container["resources"]["limits"].get("cpu") == ("100m" if limits else None)
+
+
+def test_a_job_trains_as_fast_as_it_can_unless_the_scenario_bounds_it() -> None:
+    free, bounded = parse({"jobs": [{**JOB, "name": "a"}, {**JOB, "name": "b", "at_most": 12.5}]}, "f").jobs
+    arguments = [
+        job.manifest("ns")["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"][0]["command"]
+        for job in (free, bounded)
+    ]
+    assert "--at-most=12.5" in arguments[1]
+    assert arguments[0] == [each for each in arguments[1] if not each.startswith("--at-most")]
+    assert free.shape != bounded.shape
 
 
 class Nodes:

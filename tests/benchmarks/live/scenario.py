@@ -10,10 +10,11 @@
     - {name: b, at_s: 5, deadline_s: 240} # seconds after its creation
 
 Other keys of a job: worker, ps (replicas), max_worker, batch, annotations (without their prefix); limits, whether cpu_m
-are limits, too (else jobs share their node, with requests as weights); node, on which of the workers (0, 1, ...) it
-starts: until its pods are bound the others take none, and after that they may go anywhere. Keys of the file
-beside these: limit_s, after which a run ends; period_ms, in which a node's pods together get what the node offers (20;
-weights count for more in a longer one); and config, by operator what its ConfigMap says beside its profile. A
+are limits, too (else jobs share their node, with requests as weights); at_most, the steps a second that it trains where
+CPU is not scarce, as on an accelerator of its own: all nodes share this machine's cores; node, on which of the workers
+(0, 1, ...) it starts: until its pods are bound the others take none, and after that they may go anywhere. Keys of the
+file beside these: limit_s, after which a run ends; period_ms, in which a node's pods together get what the node offers
+(20; weights count for more in a longer one); and config, by operator what its ConfigMap says beside its profile. A
 wrong key or value is an error that names the place.
 """
 
@@ -55,8 +56,9 @@ class ScenarioError(Exception):
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A job: seconds after the scenario's start, replicas by type, millicores of each, steps to train, bounds.
-    `deadline_s` counts from its creation; `deadline` is that in parts of what the job takes alone. `node`: the index of
-    the worker on which all of its pods start; None: where the operator places them."""
+    `at_most`: steps a second; None: as many as it can. `deadline_s` counts from its creation; `deadline` is that in
+    parts of what the job takes alone. `node`: the index of the worker on which all of its pods start; None: where the
+    operator places them."""
 
     at_s: float
     name: str
@@ -70,13 +72,15 @@ class Arrival:
     annotations: Mapping[str, str] = field(default_factory=dict)
     batch: int = BATCH
     limits: bool = True
+    at_most: float | None = None
     node: int | None = None
 
     @property
     def shape(self) -> str:
         """Jobs of one shape take equally long alone."""
         cpu = "/".join(str(self.cpu_m.get(kind, 0)) for kind in _TYPES)
-        return f"{self.steps} steps of {self.batch}, {self.ps} PS + {self.worker} Worker, {cpu} m"
+        speed = "" if self.at_most is None else f", at most {self.at_most:g} a second"
+        return f"{self.steps} steps of {self.batch}{speed}, {self.ps} PS + {self.worker} Worker, {cpu} m"
 
     def due_s(self, alone: Mapping[str, float]) -> float | None:
         """Seconds from its creation to its deadline; None: it has none. `alone`: seconds by shape."""
@@ -94,7 +98,10 @@ class Arrival:
             replicas={"Chief": 1, "PS": self.ps, "Worker": self.worker},
             cpu_m=dict(self.cpu_m),
             cpu_limits=self.limits,
-            arguments=[f"--steps={self.steps}", f"--batch-size={self.batch}", "--report-every=50"],
+            arguments=[
+                *(f"--steps={self.steps}", f"--batch-size={self.batch}", "--report-every=50"),
+                *(() if self.at_most is None else (f"--at-most={self.at_most:g}",)),
+            ],
             annotations={**said, **self.annotations},
             folder=f"{namespace}/{self.name}",
         )
@@ -169,6 +176,8 @@ def _arrival(raw: Mapping[str, Any], place: str) -> Arrival:
     for key in ("at_s", "deadline_s", "deadline"):
         if found.get(key) is not None:
             found[key] = _number(found[key], f"{place}.{key}")
+    if found.get("at_most") is not None and not (speed := _number(found["at_most"], f"{place}.at_most")):
+        raise ScenarioError(f"{place}.at_most: more than 0 steps a second are needed, not {speed:g}")
     for key in ("steps", "worker", "ps", "max_worker", "batch"):
         if key in found and (type(found[key]) is not int or found[key] < (0 if key == "ps" else 1)):
             raise ScenarioError(f"{place}.{key}: a whole number from 1 up is needed, not {found[key]!r}")
