@@ -95,6 +95,29 @@ def test_even_falls_back_to_best_fit_when_no_equal_split_fits() -> None:
     assert sorted(placed["Worker"]) == ["a"] * 5 + ["b"]
 
 
+class TestApart:
+    def test_replicas_of_several_types_start_on_one_node_if_one_holds_them(self) -> None:
+        """Else a lent node that goes back would stop the jobs of two."""
+        nodes, busy = (
+            [node("a", cpus=4), node("b", cpus=4)],
+            job("busy", workers(3, gpus=0, cpus=1), on={"Worker": ("a",) * 3}),
+        )
+        placed = where("apart", nodes, [busy, job("j", servers(1), workers(2, gpus=0, cpus=1))])["j"]
+        assert placed == {"PS": ("b",), "Worker": ("b", "b")}
+
+    def test_by_best_fit_if_none_does(self) -> None:
+        nodes, busy = (
+            [node("a", cpus=4), node("b", cpus=4)],
+            job("busy", workers(3, gpus=0, cpus=1), on={"Worker": ("a",) * 3}),
+        )
+        placed = where("apart", nodes, [busy, job("j", servers(1), workers(4, gpus=0, cpus=1))])["j"]
+        assert sorted([*placed["PS"], *placed["Worker"]]) == ["a", "b", "b", "b", "b"]
+
+    def test_replicas_of_one_type_fill_the_fullest_node_first(self) -> None:
+        nodes, busy = with_free(a=8, b=2)
+        assert where("apart", nodes, [*busy, job("j", workers(3))]) == {"j": {"Worker": ("b", "b", "a")}}
+
+
 class TestPack:
     def test_one_node_for_all_if_one_holds_it(self) -> None:
         nodes = [node("a", cpus=4), node("b", cpus=8)]

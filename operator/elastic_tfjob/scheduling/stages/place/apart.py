@@ -17,6 +17,9 @@ Where = Mapping[str, frozenset[int] | None]
 class Apart:
     """A job starts on our own nodes, or as a whole on lent ones where it may run there and ours have no room.
 
+    One with replicas of several types, which need each other in each step, starts on one node if one holds all of it:
+    on two lent nodes it would be stopped for each of them.
+
     A job that grows stays with the kind of nodes that it is on. One on our own nodes that may run on lent ones has its
     further workers there, if they are as fast: they can leave without a stop. A parameter server goes to a lent node
     only with the whole job. Replicas that are added go beside the last one, since the highest indices leave first, then
@@ -30,7 +33,7 @@ class Apart:
         if not room.fits_total(spec.demand(add)):
             return None
         for where in self.wheres(spec, room, beside):
-            nodes = _place(spec, add, room, beside, where)
+            nodes = (None if beside else _together(spec, add, room, where)) or _place(spec, add, room, beside, where)
             if nodes is not None:
                 return nodes
         return None
@@ -58,6 +61,22 @@ class Apart:
             if any(quick.values()):
                 yield {type_: own[type_] if type_ == PS else quick[type_] for type_ in types}
         yield own
+
+
+def _together(spec: JobSpec, add: Counts, room: FreeCapacity, where: Where) -> Placement | None:
+    """All on the fullest node that holds all; None where replicas are of one type, or no node does."""
+    groups = [group for group in spec.groups if add.get(group.type)]
+    if len(groups) < 2:
+        return None
+    allowed: frozenset[int] | None = None
+    for some in (where[group.type] for group in groups):
+        allowed = some if allowed is None or some is None or some is allowed else allowed & some
+    i = room.best_fit(spec.demand(add), allowed)
+    if i is None:
+        return None
+    for group in groups:
+        room.take_replicas(i, group, add[group.type])
+    return {group.type: (room.nodes[i].name,) * add[group.type] for group in groups}
 
 
 def _place(spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement, where: Where) -> Placement | None:
