@@ -225,15 +225,16 @@ def chief(*lines: tuple[float, int, int]) -> Chief:
 @pytest.mark.parametrize(
     ("before", "after", "lost"),
     [
-        (chief((10, 5, 0), (20, 10, 0)), chief((40, 15, 10)), 0.0),
-        (chief((10, 5, 0), (20, 10, 0)), chief((40, 15, 12)), 0.0),
-        (chief((10, 5, 0), (20, 10, 0), (26, 15, 0)), chief((40, 15, 12)), 6.0),
-        (chief((10, 5, 0), (20, 10, 0)), chief((40, 5, 0)), 20.0),
-        (chief((10, 5, 0)), chief(), None),
-        (chief(), chief(), 0.0),
+        (chief((10, 5, 0), (20, 10, 0)), [chief((40, 15, 10))], 0.0),
+        (chief((10, 5, 0), (20, 10, 0)), [chief((40, 15, 12))], 0.0),
+        (chief((10, 5, 0), (20, 10, 0), (26, 15, 0)), [chief((40, 15, 12))], 6.0),
+        (chief((10, 5, 0), (20, 10, 0)), [chief((40, 5, 0))], 20.0),
+        (chief((10, 5, 0)), [chief()], None),
+        (chief((10, 5, 0), (20, 10, 0)), [chief(), chief((40, 15, 10))], 0.0),
+        (chief(), [chief()], 0.0),
     ],
 )
-def test_what_a_stop_cost(before: Chief, after: Chief, lost: float | None) -> None:
+def test_what_a_stop_cost(before: Chief, after: list[Chief], lost: float | None) -> None:
     assert lost_s(before, after) == lost
 
 

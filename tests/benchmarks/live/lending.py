@@ -8,7 +8,6 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final
 
 from harness.api import Object
@@ -176,7 +175,7 @@ def figures(seen: Seen, requests: Sequence[Request], end: float) -> Figures:
         pending_s=[round(_first(each.bound, each.gone, end) - each.created, 1) for each in seen.servers.values()],
         preempted=preempted,
         untold=sum(max(0, stops - told[job]) for job, stops in preempted.items()),
-        lost_s=[lost_s(before, after) for found in chiefs.values() for before, after in pairwise(found)],
+        lost_s=[lost_s(before, found[k:]) for found in chiefs.values() for k, before in enumerate(found[:-1], 1)],
         errors=sorted({each.error for each in failed})[:5],
     )
 
@@ -187,15 +186,17 @@ def percentile(values: Iterable[float], part: float) -> float | None:
     return ordered[math.ceil(part * len(ordered)) - 1] if ordered else None
 
 
-def lost_s(before: Chief, after: Chief) -> float | None:
-    """Seconds of training that a chief had reported and the next one repeats, at most: from the last report that the
-    checkpoint has in any case. None: the next one has not reported anything, so nobody knows."""
+def lost_s(before: Chief, after: Sequence[Chief]) -> float | None:
+    """Seconds of training that a chief had reported and those after it repeat, at most: from the last report that the
+    checkpoint has in any case. One that was stopped before its first report repeats nothing. None: none of them has
+    reported anything, so nobody knows."""
     if not before.lines:
         return 0.0
-    if not after.lines:
+    lines = next((chief.lines for chief in after if chief.lines), None)
+    if lines is None:
         return None
     end, last, _ = before.lines[-1]
-    resumed_at = after.lines[0][2]
+    resumed_at = lines[0][2]
     if resumed_at >= last:
         return 0.0
     kept = [at for at, step, _ in before.lines if step <= resumed_at]
