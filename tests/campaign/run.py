@@ -7,8 +7,7 @@
 
 Each part has a share of the time, in this order, and what it leaves over the next ones have. Points and defects are
 tried in the order that the first seed draws, until their share is over; the figures say how many there are, and what
-was left out. Two processes try all of them in an hour and a half. Ends with 1 when an oracle was violated or a defect
-was tried and not caught.
+was left out. Ends with 1 when an oracle was violated or a defect was tried and not caught.
 """
 
 import contextlib
@@ -302,7 +301,7 @@ def _violation(told: str) -> str:
 
 
 @click.command(help="Try the operator against everything that can go wrong at any of its steps.")
-@click.option("--seconds", default=600.0, help="how long; 5400 is enough for all points and seeded defects")
+@click.option("--seconds", default=600.0, help="how long; each part has a share")
 @click.option("--first-seed", default=1, help="seeds are counted from here; it draws the order of points and defects")
 @click.option("--workers", default=2, help="processes")
 @click.option("--json", "output", type=Path, default=Path("build/bench/campaign.json"), help="where the figures go")
