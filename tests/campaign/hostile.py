@@ -171,7 +171,7 @@ def hunt(
 
 async def _hunt(kubeconfig: Path, folder: Path, mutant: Mutant, limit_s: float, log: Log) -> Violation | None:
     async with Api(kubeconfig, connections=64) as api, StatusServers() as servers:
-        world = World(api, servers, kubeconfig, folder, seed=1, log=log, mutant=mutant.name)
+        world = World(api, servers, kubeconfig, folder, seed=1, log=log, profile="kips", mutant=mutant.name)
         await world.prepare()
         try:
             return await world.hunt(mutant.first, limit_s)
@@ -202,7 +202,7 @@ class World:
         *,
         seed: int,
         log: Log,
-        profile: str = "kips",
+        profile: str,
         mutant: str = "",
         patience: float = 1.0,
     ) -> None:
@@ -814,12 +814,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, help="how long (60); after which no seeded defect is begun (none)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--profile", choices=PROFILES, default="elastic", help="of the operator (elastic)")
+    parser.add_argument("--profile", choices=PROFILES, help="of the operator (elastic); of one with a defect: kips")
     parser.add_argument("--known", type=int, default=8, help="batch size of what has done harm before; 0: without it")
     parser.add_argument("--mutant", action="append", default=[], help="a seeded defect to be caught; may be repeated")
     parser.add_argument("--limit", type=float, default=90, help="seconds to catch one")
     arguments = parser.parse_args()
     if arguments.mutant:
+        if arguments.profile not in (None, "kips"):
+            parser.error("--profile: an operator with a seeded defect has kips")
         uncaught, waiting, names = 0, list(arguments.mutant), tuple(arguments.mutant)
         budget_s = inf if arguments.seconds is None else arguments.seconds
         with tempfile.TemporaryDirectory() as folder:
@@ -837,7 +839,7 @@ def main() -> None:
             Path(folder),
             budget_s=budget_s,
             seed=arguments.seed,
-            profile=arguments.profile,
+            profile=arguments.profile or "elastic",
             known=arguments.known,
             log=_say,
         )

@@ -7,7 +7,8 @@
 
 Each part has a share of the time, in this order, and what it leaves over the next ones have. Points and defects are
 tried in the order that the first seed draws, until their share is over; the figures say how many there are, and what
-was left out. Ends with 1 when an oracle was violated or a defect was tried and not caught.
+was left out. Ends with 1 when an oracle was violated or a defect was tried and not caught, with 2 when nothing was, and
+a point or a defect was left out for want of time.
 """
 
 import contextlib
@@ -120,12 +121,12 @@ def _hunt(seconds: float, first: Sequence[str]) -> int:
 
 @dataclass
 class _Campaign:
-    """What was done and found so far. `begun` and `end` are on the monotonic clock; of the `schedules`, which took
-    `played_s`, those `resumed` were played by a run before this one."""
+    """What was done and found so far, of a campaign that `begun` (on the monotonic clock) and takes `seconds`. Of the
+    `schedules`, which took `played_s`, those `resumed` were played by a run before this one."""
 
     progress: Progress
     workers: int
-    end: float
+    seconds: float
     record: Record
     begun: float = field(default_factory=time.monotonic)
     schedules: int = 0
@@ -138,8 +139,7 @@ class _Campaign:
 
     def left_s(self, share: float = 1.0) -> float:
         """Seconds that are left until such a share of the time is over."""
-        whole = self.end - self.begun
-        return self.begun + share * whole - time.monotonic()
+        return self.begun + share * self.seconds - time.monotonic()
 
     @cached_property
     def _pool(self) -> Any:
@@ -286,9 +286,10 @@ def _caught_by_tenants(names: Sequence[str], limit_s: float, seconds: float) -> 
         missing = list(names)
         assert process.stdout is not None
         for line in process.stdout:
-            missing.remove(name := json.loads(line)["mutant"])
-            if json.loads(line)["tried"]:
-                yield name, _violation(line)
+            told = json.loads(line)
+            missing.remove(told["mutant"])
+            if told["tried"]:
+                yield told["mutant"], told["violation"] or ""
     yield from ((name, "") for name in missing)
 
 
@@ -330,7 +331,7 @@ def main(
     bars = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn())
     kept = Record(output.with_suffix(".state.jsonl"), resume=resume, source=source_digest())
     with kept as record, Progress(TextColumn("{task.description}"), *bars, console=console) as progress:
-        run = _Campaign(progress, workers, time.monotonic() + seconds, record)
+        run = _Campaign(progress, workers, seconds, record)
         try:
             figures = _figures(run, first_seed, without)
         finally:
@@ -341,9 +342,13 @@ def main(
     console.print(f"all figures: {output}")
     for part, why in run.left_out.items():
         console.print(f"[yellow]left out[/] {part}: {why}")
-    sys.exit(1 if run.found or figures["mutants"]["missed"] else 0)
+    if run.found or figures["mutants"]["missed"]:
+        sys.exit(1)
+    sys.exit(0 if all(run.left_out.get(part, _UNASKED) == _UNASKED for part in ("points", "mutants")) else 2)
 
 
+_UNASKED: Final = "not asked for"
+_NO_TIME: Final = "no time was left"
 _SAID: Final = (
     "inputs",
     "schedules",
@@ -360,26 +365,32 @@ _SAID: Final = (
 
 def _figures(run: _Campaign, first_seed: int, without: Sequence[str]) -> dict[str, Any]:
     """Do all parts for which there is time; what is written to campaign.json."""
-    run.left_out |= dict.fromkeys(without, "not asked for")
-    until, order = _until(without), Random(first_seed)
+    run.left_out |= dict.fromkeys(without, _UNASKED)
+    whole = sum(share for part, share in _SHARES.items() if part not in without)
+    shares = {part: share / whole for part, share in _SHARES.items() if part not in without}
+    order = Random(first_seed)
     crashes: list[str] = []
     watches: list[str] = []
     played: set[str] = set()
     if "points" not in without:
         crashes, watches = run.points()
         points = order.sample([*crashes, *watches], len(crashes) + len(watches))
-        played = run.play("crash and watch points", points, until["points"])
+        played = run.play("crash and watch points", points, shares["points"])
         _note(run, "points", len(points) - len(played), len(points))
     caught: dict[str, str] = {}
     missed: list[str] = []
     if "mutants" not in without:
-        caught, missed = run.mutants(_MUTANT_S, order, until["mutants"])
+        caught, missed = run.mutants(_MUTANT_S, order, shares.get("points", 0.0) + shares["mutants"])
         _note(run, "mutants", len(MUTANTS) - len(caught) - len(missed), len(MUTANTS))
     hostile: dict[str, dict[str, Any]] = {}
     if "hostile" not in without:
-        each_s = max(_SHARES["hostile"] * (run.end - run.begun) / len(PROFILES), _LEAST_HOSTILE_S)
+        each_s = max(shares["hostile"] * run.seconds / len(PROFILES), _LEAST_HOSTILE_S)
         hostile = {profile: run.hostile(each_s, first_seed, profile) for profile in PROFILES}
-    count = run.play_seeds(first_seed) if "seeds" not in without else 0
+    count = 0
+    if "seeds" not in without:
+        count = run.play_seeds(first_seed)
+        if not count:
+            run.left_out["seeds"] = _NO_TIME
     return {
         "inputs": sum(found["inputs"] for found in hostile.values()),
         "schedules": run.schedules,
@@ -399,17 +410,10 @@ def _figures(run: _Campaign, first_seed: int, without: Sequence[str]) -> dict[st
     }
 
 
-def _until(without: Sequence[str]) -> dict[str, float]:
-    """The part of the time after which each of the campaign's parts ends."""
-    shares = {part: share for part, share in _SHARES.items() if part not in without}
-    whole = sum(shares.values())
-    return {part: sum(list(shares.values())[: at + 1]) / whole for at, part in enumerate(shares)}
-
-
 def _note(run: _Campaign, part: str, left: int, total: int) -> None:
     """Say how many of a part there was no time for."""
     if left:
-        run.left_out[part] = f"{left} of {total}: no time was left"
+        run.left_out[part] = f"{left} of {total}: {_NO_TIME}"
 
 
 if __name__ == "__main__":

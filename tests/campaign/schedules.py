@@ -9,7 +9,7 @@ A schedule is a text, so that it can be written down, given to another process a
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from random import Random
 from typing import Final, cast
@@ -18,18 +18,9 @@ from campaign.faults import EVENT_FAULTS, EventFault, Faults, Kill, KillAt, Seed
 from campaign.scenarios import SCENARIOS
 from campaign.world import Outcome, Scenario, run
 
-__all__ = ["Points", "crash_points", "of_seed", "play", "undisturbed", "watch_points"]
+__all__ = ["crash_points", "of_seed", "play", "undisturbed", "watch_points"]
 
 _KILLS: Final = ("kill-before", "kill-after")
-
-
-@dataclass
-class Points:
-    """How many there are, and how many were tried."""
-
-    total: int = 0
-    covered: int = 0
-    missed: list[str] = field(default_factory=list)
 
 
 @cache

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from elastic_tfjob.scheduling.admission import in_all
 from elastic_tfjob.scheduling.free_capacity import FreeCapacity, Rank
 from elastic_tfjob.scheduling.snapshot import PS, Counts, JobSpec, Placement, ReplicaGroup
 from elastic_tfjob.scheduling.stages.place.best_fit import RANK
@@ -30,10 +31,18 @@ class Apart:
     totals_only: bool = False
 
     def place(self, spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement) -> Placement | None:
-        if not room.fits_total(spec.demand(add)):
+        demand = spec.demand(add)
+        if not room.fits_total(demand):
             return None
+        types = [type_ for type_, n in add.items() if n]
+        starts_together = not beside and len(types) > 1
         for where in self.wheres(spec, room, beside):
-            nodes = (None if beside else _together(spec, add, room, where)) or _place(spec, add, room, beside, where)
+            if starts_together:
+                one = room.best_fit(demand, in_all(where[type_] for type_ in types))
+                if one is not None:
+                    room.take_from(one, demand, add.get(PS, 0))
+                    return {type_: (room.nodes[one].name,) * add[type_] for type_ in types}
+            nodes = _place(spec, add, room, beside, where)
             if nodes is not None:
                 return nodes
         return None
@@ -61,22 +70,6 @@ class Apart:
             if any(quick.values()):
                 yield {type_: own[type_] if type_ == PS else quick[type_] for type_ in types}
         yield own
-
-
-def _together(spec: JobSpec, add: Counts, room: FreeCapacity, where: Where) -> Placement | None:
-    """All on the fullest node that holds all; None where replicas are of one type, or no node does."""
-    groups = [group for group in spec.groups if add.get(group.type)]
-    if len(groups) < 2:
-        return None
-    allowed: frozenset[int] | None = None
-    for some in (where[group.type] for group in groups):
-        allowed = some if allowed is None or some is None or some is allowed else allowed & some
-    i = room.best_fit(spec.demand(add), allowed)
-    if i is None:
-        return None
-    for group in groups:
-        room.take_replicas(i, group, add[group.type])
-    return {group.type: (room.nodes[i].name,) * add[group.type] for group in groups}
 
 
 def _place(spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement, where: Where) -> Placement | None:
