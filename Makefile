@@ -86,8 +86,8 @@ bench-query: .venv ## CPU of a page of 50 among 10,000 jobs of the query API, an
 	PYTHONPATH=tests $(UV) run --frozen --quiet python tests/benchmarks/bench_query.py
 
 .PHONY: bench-rescale
-bench-rescale: .venv ## how long training stops when a job changes its size, beside today's ways: build/bench/rescale.json
-	$(RUN) python tests/benchmarks/bench_rescale.py
+bench-rescale: .venv ## how long training stops when a job changes its size, beside today's ways; PROGRAM=all: by kind of program; COUNT=10 each way: build/bench/rescale.json
+	$(RUN) python tests/benchmarks/bench_rescale.py --rescales $(or $(COUNT),10) $(if $(PROGRAM),--program $(PROGRAM))
 
 .PHONY: bench-moves
 bench-moves: .venv ## how long training stops when a worker or a PS goes to another node, COUNT=10 times each: build/bench/moves.json

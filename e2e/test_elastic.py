@@ -9,7 +9,7 @@ from kubernetes.utils.quantity import parse_quantity
 
 from harness.cluster import shared_folder
 from harness.jobs import Jobs, Object, sleepers, until
-from harness.training import MONITORED, PREFIX, Line, Lines, said, training, wait_for_step
+from harness.training import PREFIX, Line, Lines, said, training, wait_for_step
 
 GROWS = {"min-workers": "1", "max-workers": "3", "min-ps": "1", "max-ps": "2"}
 ONE_WORKER = {"Chief": 1, "PS": 1, "Worker": 1}
@@ -137,11 +137,9 @@ def test_a_program_without_our_hooks_is_made_anew_at_once(jobs: Jobs) -> None:
     types = job["spec"]["tfReplicaSpecs"]
     del types["Chief"]
     for replica in types.values():
-        replica["template"]["spec"]["containers"][0]["command"] = [
-            "python",
-            "-c",
-            MONITORED.replace("STEPS", "4000"),
-        ]
+        arguments = ["--steps=4000", "--report-every=20", "--at-most=50"]
+        command = ["python", "/app/monitored_digits.py", *arguments]
+        replica["template"]["spec"]["containers"][0]["command"] = command
         replica["template"]["spec"]["terminationGracePeriodSeconds"] = 5
     jobs.apply(job)
     with Lines(jobs.cluster, jobs.namespace, "monitored-worker-0") as lines:

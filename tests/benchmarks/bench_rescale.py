@@ -14,6 +14,9 @@ line every few steps, and a line's time is when it was printed. *Lost* are steps
 the rate from the request until the last step before, against that of the six seconds before the request. The rest of
 the cost, such as `training_lost_s`, is defined in harness/rescale_cost.py.
 
+With `--program` the job is one of a kind of training programs instead, and the operator chooses how to rescale it:
+rescale_programs.py.
+
 `processes-overlap` and `processes-restart` need no cluster: pods are processes of this machine, commands are written at
 once, and a restart (all programs end, then all start with the new size) is today's ways without what Kubernetes adds.
 """
@@ -33,10 +36,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+import rescale_programs
 from rescale_processes import WAYS, measure_processes
+from rescale_programs import KINDS
 from rich.console import Console
 from rich.table import Table
 from trainee import CHIEF, DIGITS, ENDLESS, NAME, UNEVALUATED, Trainee, place, trains
@@ -49,6 +54,7 @@ from harness.progress import CommandFailed
 from harness.rescale_cost import Rescale, summary
 from harness.training import PREFIX, SERVER, Lines, training
 
+T = TypeVar("T")
 console = Console(width=None if Console().is_terminal else 140)
 CONFIG_MAP = "elastic-tfjob-operator"
 OURS = ("overlap", "spare", "recreate")
@@ -200,13 +206,19 @@ def operator(cluster: Cluster, mode: str) -> Iterator[None]:
 Results = dict[str, dict[str, dict[str, Any]]]
 
 
-def merge(output: Path, mode: str, model: str, result: dict[str, Any]) -> Results:
-    """Add to what earlier calls measured."""
-    modes: Results = json.loads(output.read_text())["modes"] if output.exists() else {}
-    modes.setdefault(mode, {})[model] = result
+def stored(output: Path) -> dict[str, Any]:
+    """What has been measured so far: `modes`, by mode and model, and `programs`, by kind."""
+    return {"modes": {}, "programs": {}} | (json.loads(output.read_text()) if output.exists() else {})
+
+
+def merge(output: Path, keys: tuple[str, ...], result: dict[str, Any]) -> None:
+    """Add to what earlier calls measured, under these keys, each within the one before."""
+    found = place_in = stored(output)
+    for key in keys[:-1]:
+        place_in = place_in.setdefault(key, {})
+    place_in[keys[-1]] = result
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps({"modes": modes}, indent=1) + "\n")
-    return modes
+    output.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _median(result: dict[str, Any], key: str) -> str:
@@ -251,9 +263,74 @@ def report(modes: Results, measured: dict[tuple[str, str], list[Rescale]]) -> No
             console.print(f"{mode}, {model}: {medians} (medians)")
 
 
+def one(
+    output: Path,
+    keys: tuple[str, ...],
+    total: int,
+    do: Callable[[Callable[[T], None]], object],
+    summarised: Callable[[list[T]], dict[str, Any]],
+) -> list[T]:
+    """What `do` measures: each change is told and added to the file, under `keys`, as soon as it is there."""
+    title, begin, done = ", ".join(keys[1:]), time.monotonic(), list[T]()
+
+    def tell(each: T) -> None:
+        done.append(each)
+        merge(output, keys, summarised(done))
+        console.print(f"  {title}: {len(done)}/{total}, {each}, {time.monotonic() - begin:.0f} s so far")
+
+    console.print(f"{title} …")
+    try:
+        do(tell)
+    except AssertionError as error:  # the others can be measured still
+        console.print(f"  ✗ {error}")
+    return done
+
+
+def ready() -> Cluster:
+    """The kind cluster, with the trainer's image."""
+    cluster = kind.ensure()
+    cluster.load(images.trainer())
+    return cluster
+
+
+def measure_programs(programs: list[str], rescales: int, output: Path) -> None:
+    cluster = ready()
+    with operator(cluster, OURS[0]):
+        for name in programs:
+            total = rescales * len(KINDS[name].round())
+            do = partial(rescale_programs.measure, cluster, name, rescales)
+            one(output, ("programs", name), total, do, partial(rescale_programs.results, name))
+
+
+def measure_modes(
+    modes: list[str], models: list[str], rescales: int, output: Path
+) -> dict[tuple[str, str], list[Rescale]]:
+    """What this call has measured, by mode and model."""
+    measured: dict[tuple[str, str], list[Rescale]] = {}
+
+    def each(mode: str, model: str, times: int, do: Callable[[Callable[[Rescale], None]], object]) -> None:
+        measured[mode, model] = one(output, ("modes", mode, model), 4 * times, do, summary)
+
+    for way in [mode for mode in modes if mode in WAYS]:
+        model = MODELS["digits"]
+        sizes = {"worker": model.worker, "ps": model.ps}
+        each(way, "digits", rescales, partial(measure_processes, way, model.arguments, sizes, rescales))
+    cluster = None
+    for family in (OURS, TODAY):
+        wanted = [mode for mode in modes if mode in family]
+        if not wanted:
+            continue
+        cluster = cluster or ready()
+        with operator(cluster, wanted[0]):
+            for mode, name in itertools.product(wanted, models):
+                times = rescales if mode == "overlap" else max(1, rescales // 5)
+                each(mode, name, times, partial(measure, cluster, mode, name, times))
+    return measured
+
+
 def _names(allowed: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     def parse(_: click.Context, __: click.Parameter, value: str) -> list[str]:
-        names = [name for name in value.split(",") if name]
+        names = list(allowed) if value == "all" else [name for name in value.split(",") if name]
         if unknown := [name for name in names if name not in allowed]:
             raise click.BadParameter(f"unknown: {', '.join(unknown)}; choose from {', '.join(allowed)}")
         return names
@@ -275,10 +352,17 @@ def _names(allowed: tuple[str, ...]) -> Callable[[click.Context, click.Parameter
     default=10,
     show_default=True,
     help="Changes each way, of workers and of PS (so four times as many) with overlap; the other modes, whose times "
-    "hardly vary, get a fifth of them.",
+    "hardly vary, get a fifth of them. Of programs: each way that there is.",
+)
+@click.option(
+    "--program",
+    "programs",
+    default="",
+    callback=_names(tuple(KINDS)),
+    help=f"Kinds of training programs, instead of modes and models: of {', '.join(KINDS)}, or all.",
 )
 @click.option("--output", type=click.Path(path_type=Path), default=Path("build/bench/rescale.json"), show_default=True)
-def main(*, modes: list[str], models: list[str], rescales: int, output: Path) -> None:
+def main(*, modes: list[str], models: list[str], rescales: int, programs: list[str], output: Path) -> None:
     """Measure how long training stops when a running TFJob gets more or fewer workers or parameter servers.
 
     Results of earlier calls in --output are kept, so parts can be run one by one. Run it on an idle machine.
@@ -287,47 +371,15 @@ def main(*, modes: list[str], models: list[str], rescales: int, output: Path) ->
     Example:
       bench_rescale.py --modes overlap --models digits --rescales 2
       bench_rescale.py --modes processes-overlap,processes-restart --rescales 2
+      bench_rescale.py --program keras-3,monitored-session --rescales 2
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that it cleans up
-    measured: dict[tuple[str, str], list[Rescale]] = {}
-
-    def one(mode: str, model: str, times: int, do: Callable[[Callable[[Rescale], None]], object]) -> None:
-        begin = time.monotonic()
-        done: list[Rescale] = []
-        measured[mode, model] = done
-
-        def said(each: Rescale) -> None:
-            done.append(each)
-            merge(output, mode, model, summary(done))
-            console.print(
-                f"  {mode}, {model}: {len(done)}/{4 * times}, {each.change}: {each.downtime_s:.2f} s, "
-                f"{each.lost_steps} steps lost, {each.training_lost_s:.1f} s of training lost, "
-                f"{time.monotonic() - begin:.0f} s so far"
-            )
-
-        console.print(f"{mode}, {model} …")
-        try:
-            do(said)
-        except AssertionError as error:  # the others can be measured still
-            console.print(f"  ✗ {error}")
-
-    for way in [mode for mode in modes if mode in WAYS]:
-        model = MODELS["digits"]
-        sizes = {"worker": model.worker, "ps": model.ps}
-        one(way, "digits", rescales, partial(measure_processes, way, model.arguments, sizes, rescales))
-    cluster = None
-    for family in (OURS, TODAY):
-        wanted = [mode for mode in modes if mode in family]
-        if not wanted:
-            continue
-        if cluster is None:
-            cluster = kind.ensure()
-            cluster.load(images.trainer())
-        with operator(cluster, wanted[0]):
-            for mode, name in itertools.product(wanted, models):
-                times = rescales if mode == "overlap" else max(1, rescales // 5)
-                one(mode, name, times, partial(measure, cluster, mode, name, times))
-    report(json.loads(output.read_text())["modes"] if output.exists() else {}, measured)
+    if programs:
+        measure_programs(programs, rescales, output)
+        console.print(rescale_programs.table(stored(output)["programs"]))
+    else:
+        measured = measure_modes(modes, models, rescales, output)
+        report(stored(output)["modes"], measured)
     console.print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; written: {output}")
 
 

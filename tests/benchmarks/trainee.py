@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,19 @@ from harness.progress import CommandFailed
 from harness.rescale_cost import Rescale, cost_of, pause
 from harness.training import Line, Lines, said, wait_for_step
 
-__all__ = ["BEFORE_S", "CHIEF", "DIGITS", "ENDLESS", "NAME", "UNEVALUATED", "Trainee", "place", "trains"]
+__all__ = [
+    "BEFORE_S",
+    "CHIEF",
+    "DIGITS",
+    "ENDLESS",
+    "NAME",
+    "PATIENCE_S",
+    "UNEVALUATED",
+    "Trainee",
+    "not_refused",
+    "place",
+    "trains",
+]
 
 NAME = "subject"
 CHIEF = f"{NAME}-chief-0"
@@ -33,7 +45,7 @@ DIGITS = ("--report-every=5", UNEVALUATED)
 
 @dataclass(slots=True)
 class Trainee:
-    """The job that is changed, and what its chief reports."""
+    """The job that is changed, and what the pod that leads it reports."""
 
     jobs: Jobs
     lines: Lines
@@ -55,9 +67,7 @@ class Trainee:
         def happened() -> bool:
             found[:] = [pair] if (pair := pause(self.lines.seen, asked)) else []
             if not found and follows:
-                refused = (state := self.state()).get("refused")
-                if refused and state.get("phase") == "Stable" and unix_of(refused.get("at", "")) > asked:
-                    raise AssertionError(f"{change} was refused: {refused['reason']}")
+                not_refused(self.state(), change, asked)
             return bool(found)
 
         until(happened, PATIENCE_S, lambda: f"no step after {change}:\n{self.jobs.describe(NAME)}")
@@ -79,9 +89,9 @@ class Trainee:
             parts_s=times,
         )
 
-    def _status(self, pod: str = CHIEF) -> dict[str, Any]:
-        """What a pod's exporter says."""
-        path = f"/api/v1/namespaces/{self.jobs.namespace}/pods/{pod}:9465/proxy/status"
+    def status(self, pod: str = "") -> dict[str, Any]:
+        """What a pod's exporter says; that of the one that leads, if no other is named. Raises CommandFailed."""
+        path = f"/api/v1/namespaces/{self.jobs.namespace}/pods/{pod or self.lines.pod}:9465/proxy/status"
         return dict(json.loads(self.jobs.cluster.kubectl("get", "--raw", path)))
 
     def _prepare_cpu(self, there: set[str]) -> dict[str, list[float]]:
@@ -90,7 +100,7 @@ class Trainee:
         used: dict[str, list[float]] = {"kept": [], "added": []}
         for name in self.jobs.pods(NAME):
             try:
-                took = self._status(name).get("preparation") or {}
+                took = self.status(name).get("preparation") or {}
             except CommandFailed:  # it ends
                 continue
             if took.get("generation") == generation and took.get("cpu_s") is not None:
@@ -103,7 +113,7 @@ class Trainee:
         prepare: asked -> last step; notice: last step -> save begins; save; commit: saved -> the new program may go on;
         resume: -> its first step (restore, and what was not traced before).
         """
-        report = self._status()
+        report = self.status()
         checkpoint, switch = report.get("checkpoint") or {}, report.get("switch") or {}
         if not checkpoint or not switch:
             return {}
@@ -116,6 +126,13 @@ class Trainee:
             "resume": (report.get("first_step_at") or first.at) - committed,
         }
         return {name: round(value, 3) for name, value in parts.items()}
+
+
+def not_refused(state: Mapping[str, Any], change: str, asked: float) -> None:
+    """Raises AssertionError where the operator has refused a change since it was asked for."""
+    refused = state.get("refused")
+    if refused and state.get("phase") == "Stable" and unix_of(refused.get("at", "")) > asked:
+        raise AssertionError(f"{change} was refused: {refused['reason']}")
 
 
 def unix_of(stamp: str) -> float:

@@ -35,8 +35,15 @@ def move_target(before: Mapping[str, Any], generation: int, kind: str, node: str
 
 
 def move(jobs: Jobs, name: str, kind: str, node: str) -> dict[str, Any]:
-    """Ask for it; returns the target that was written, and waits for nothing."""
-    target = move_target(said(jobs, name, "target"), said(jobs, name, "state")["generation"], kind, node)
+    """Ask for it; returns the target that was written, and waits for nothing. Under `fixed`, which places nobody, all
+    replicas but this one stay where they are."""
+    state, before = said(jobs, name, "state"), said(jobs, name, "target")
+    if not before.get("nodes"):
+        size = state["replicas"]
+        at = {pod: each["spec"].get("nodeName", "") for pod, each in jobs.pods(name).items()}
+        nodes = {type_: [at[f"{name}-{type_.lower()}-{k}"] for k in range(size[type_])] for type_ in size}
+        before = {"generation": 0, "declared": size, **before, "replicas": size, "nodes": nodes}
+    target = move_target(before, state["generation"], kind, node)
     jobs.kubectl("annotate", "tfjob", name, "--overwrite", f"{PREFIX}target={json.dumps(target)}")
     return target
 

@@ -33,6 +33,10 @@ class Rescale:
     prepare_cpu_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
     parts_s: Mapping[str, float] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        lost = f"{self.lost_steps} steps lost, {self.training_lost_s:.1f} s of training lost"
+        return f"{self.change}: {self.downtime_s:.2f} s, {lost}"
+
 
 def pause(lines: Sequence[Line], asked: float) -> tuple[Line, Line] | None:
     """The last line of the program that ran when the change was asked for, and the first of the one that follows it.

@@ -13,7 +13,6 @@ from harness.cluster import Cluster
 from harness.jobs import TRAINER, Jobs, Object
 
 PREFIX = "elastic.kubeflow.org/"
-PROGRAM = ("python", "/app/digits.py")
 CHECKPOINTS = "/checkpoints"
 """Where the nodes have the folder that they share (e2e/kind.yaml), and where the jobs see it."""
 
@@ -26,39 +25,6 @@ tf.distribute.Server(resolver.cluster_spec(), job_name=resolver.task_type, task_
 """
 """What TensorFlow's tutorial on parameter servers has workers and PS run. It has no handler of SIGTERM, so that as the
 first process of a container it lives through its whole grace period."""
-
-MONITORED = """
-import json, os, time
-import tensorflow.compat.v1 as tf
-tf.disable_eager_execution()
-config = json.loads(os.environ["TF_CONFIG"])
-kind, index = config["task"]["type"], config["task"]["index"]
-cluster = tf.train.ClusterSpec(config["cluster"])
-server = tf.train.Server(cluster, job_name=kind, task_index=index)
-if kind == "ps":
-    server.join()
-with tf.device(tf.train.replica_device_setter(cluster=cluster, worker_device=f"/job:worker/task:{index}")):
-    step = tf.train.get_or_create_global_step()
-    weight = tf.get_variable("weight", [])
-    train = tf.train.GradientDescentOptimizer(0.1).minimize((weight - 1.0) ** 2, global_step=step)
-session = tf.train.MonitoredTrainingSession(
-    master=server.target,
-    is_chief=index == 0,
-    checkpoint_dir=os.environ["ELASTIC_TFJOB_CHECKPOINT_DIR"],
-    save_checkpoint_secs=2,
-    hooks=[tf.train.StopAtStepHook(last_step=STEPS)],
-)
-first = last = None
-with session:
-    while not session.should_stop():
-        done = int(session.run([train, step])[1])
-        first = done - 1 if first is None else first
-        if last is None or done >= last + 20:
-            last = done
-            print(json.dumps({"step": done, "steps": STEPS, "resumed_at": first}), flush=True)
-        time.sleep(0.02)
-"""
-"""Training as most programs of the v1 operator's time do it: TensorFlow's own checkpoints, and none of our hooks."""
 
 
 def training(
@@ -73,14 +39,15 @@ def training(
     folder: str = "",
     grace_s: int | None = None,
     servers: Sequence[str] | None = None,
+    program: str = "digits.py",
 ) -> Object:
-    """A TFJob of the digits program.
+    """A TFJob of one of the example programs (trainer_images/digits).
 
     replicas: by type, such as {"Chief": 1, "PS": 1, "Worker": 2}. annotations: without their prefix.
     cpu_m: request and limit in millicores, of each replica or by type; None: 100m requested, no limit.
     cpu_limits: whether cpu_m is a limit, too; else replicas share what their node has, by their requests as weights.
     folder: of the shared checkpoint volume, below /checkpoints; empty: no volume and no checkpoints.
-    servers: the command of PS and workers, where it is not the program itself.
+    program: its file. servers: the command of PS and workers, where it is not that program.
     """
     marks = {PREFIX + key: value for key, value in (annotations or {}).items()}
     if folder:
@@ -92,7 +59,7 @@ def training(
         container: Object = {
             "name": "tensorflow",
             "image": TRAINER,
-            "command": [*PROGRAM, *arguments] if own else list(servers or ()),
+            "command": ["python", f"/app/{program}", *arguments] if own else list(servers or ()),
             "resources": {
                 "requests": {"cpu": f"{share or 100}m", "memory": "300Mi"},
                 "limits": {"memory": memory, **({"cpu": f"{share}m"} if share and cpu_limits else {})},
@@ -147,10 +114,10 @@ class Lines:
 
     def __init__(self, cluster: Cluster, namespace: str, pod: str) -> None:
         self.seen: list[Line] = []
+        self.pod = pod
         self._command = cluster.command(
             f"--namespace={namespace}", "logs", "--follow", "--timestamps", "--container=tensorflow", pod
         )
-        self._pod = pod
         self._over = threading.Event()
         self._process: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._follow, daemon=True)
@@ -195,7 +162,7 @@ class Lines:
             return
         # A stream that is attached anew begins with what was seen before.
         if "step" in content and (not self.seen or at > self.seen[-1].at):
-            self.seen.append(Line(at, self._pod, content))
+            self.seen.append(Line(at, self.pod, content))
 
 
 def unix(stamp: str) -> float:

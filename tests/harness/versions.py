@@ -3,8 +3,8 @@
     PYTHONPATH=tests python -m harness.versions 3.9/2.15 3.13/2.21
 
 For each Python/TensorFlow, uv makes an environment (cached; it finds the Python on PATH, or downloads one), in which
-the programs of tests/pod run under the launcher: rescales with real TensorFlow, and all that can be seen of a forked
-program beside one that was not. Results go to build/bench/versions.json after each, and to a table at the end.
+the programs of trainer_images/digits run under the launcher: rescales with real TensorFlow, and all that can be seen of
+a forked program beside one that was not. Results go to build/bench/versions.json after each, and to a table at the end.
 """
 
 import json

@@ -5,8 +5,6 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,154 +13,17 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.schedule.request import terms
 from harness.jobs import Jobs
 from harness.moves import arrived, elsewhere, move_target
-from harness.progress import CommandFailed
 from harness.rescale_cost import Rescale
-from harness.training import PREFIX, Line, Lines
+
+from .pretended_job import PAUSE_S, PREPARES_S, Clock, Pretended, Seen
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import bench_moves
 import bench_rescale
 from bench_moves import Move
-
-PREPARES_S = 14.0
-PAUSE_S = 0.25
-LEAVES_S = 3.0
-"""From the first step elsewhere until the pod that was left is gone."""
-
-
-class Clock:
-    """Time that passes only while the test's thread sleeps. `tick` is called as it does. Threads that other tests have
-    left in this process sleep as ever: their turns would be seconds here."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1_800_000_000.0
-        self._thread, self._real_sleep = threading.current_thread(), time.sleep
-        self.tick: Callable[[], None] = lambda: None
-        monkeypatch.setattr(time, "time", lambda: self.now)
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(time, "sleep", self._sleep)
-
-    def _sleep(self, seconds: float) -> None:
-        if threading.current_thread() is not self._thread:
-            self._real_sleep(seconds)
-            return
-        end = self.now + seconds
-        while self.now < end:
-            self.now = min(end, self.now + 0.25)
-            self.tick()
-
-
-class Pretended:
-    """A cluster with one job, whose chief reports every fifth of ten steps a second. A target is followed PREPARES_S
-    after it was written: `mode` says how, `refuses` why not, `loses` how many steps are made once more then."""
-
-    def __init__(self, clock: Clock, *, mode: str = "overlap", refuses: str = "", loses: int = 0) -> None:
-        self.clock, self.mode, self.refuses, self.loses = clock, mode, refuses, loses
-        clock.tick = self._tick
-        self.lines: list[Line] = []
-        self.asked: list[tuple[str, ...]] = []
-        self.step, self.resumed_at, self.next_at = 0, 0, clock.now + 0.5
-        nodes = {"Chief": ["a"], "PS": ["a"], "Worker": ["b"]}
-        replicas = dict.fromkeys(nodes, 1)
-        sizes = {"replicas": replicas, "declared": replicas}
-        self.target: dict[str, Any] = {"generation": 0, **sizes, "nodes": nodes, "reason": "r"}
-        self.state: dict[str, Any] = {"phase": "Stable", "generation": 0, "replicas": replicas, "history": []}
-        self.pods = {f"subject-{kind.lower()}-0": names[0] for kind, names in nodes.items()}
-        self.written_at: float | None = None
-        self.switched_at: float | None = None
-        self.leaving = ""
-
-    def workers(self) -> list[str]:
-        return ["b", "a"]
-
-    def kubectl(self, *args: str, stdin: str | None = None) -> str:
-        self.asked.append(args)
-        match [word for word in args if not word.startswith("--namespace")]:
-            case ["get", "tfjob", _, "-o", "json"]:
-                said = {f"{PREFIX}target": json.dumps(self.target), f"{PREFIX}state": json.dumps(self.state)}
-                return json.dumps({"metadata": {"annotations": said}})
-            case ["get", "pods", _, "-o", "json"]:
-                pods = [{"metadata": {"name": n}, "spec": {"nodeName": node}} for n, node in self.pods.items()]
-                return json.dumps({"items": pods})
-            case ["get", "--raw", path]:
-                return self._status(path.rpartition("/pods/")[2].partition(":")[0])
-            case ["annotate", "tfjob", _, "--overwrite", text]:
-                self._follow(json.loads(text.removeprefix(f"{PREFIX}target=")))
-            case ["annotate", "tfjob", _, _, "--overwrite"]:  # a person's target-workers or target-ps
-                self.target = {**self.target, "generation": self.state["generation"] + 1}
-                self._prepare()
-        return ""
-
-    def _status(self, pod: str) -> str:
-        """A pod's exporter. That of a worker does not answer: its pod may be about to end."""
-        if "-worker-" in pod:
-            raise CommandFailed("not found")
-        report: dict[str, Any] = {"preparation": {"generation": self.state["generation"], "cpu_s": 0.1}}
-        if pod == "subject-chief-0" and self.switched_at is not None:
-            report["checkpoint"] = {"at": self.switched_at + 0.15, "seconds": 0.1}
-            report["switch"] = {"at": self.switched_at + 0.2}
-            report["first_step_at"] = self.switched_at + 0.25
-        return json.dumps(report)
-
-    def _prepare(self) -> None:
-        self.written_at, self.state = self.clock.now, {**self.state, "phase": "Preparing"}
-
-    def _follow(self, target: dict[str, Any]) -> None:
-        """A pod with another index comes on the other node, and is prepared."""
-        assert Target.parse(json.dumps(target)) is not None
-        assert target["generation"] == self.state["generation"] + 1
-        (kind,) = (k for k, names in target["nodes"].items() if names != self.target["nodes"][k])
-        self.leaving = next(name for name in self.pods if f"-{kind.lower()}-" in name)
-        index = 1 - int(self.leaving[-1])
-        self.pods[f"{self.leaving[:-1]}{index}"] = target["nodes"][kind][0]
-        self.target = target
-        self._prepare()
-
-    def _tick(self) -> None:
-        now = self.clock.now
-        while self.next_at <= now:
-            self.step += 5
-            content = {"step": self.step, "resumed_at": self.resumed_at}
-            self.lines.append(Line(self.next_at, "subject-chief-0", content))
-            if self.written_at is not None and self.next_at >= self.written_at + PREPARES_S:
-                self._switch()
-            else:
-                self.next_at += 0.5
-        if self.switched_at is not None and now >= self.switched_at + LEAVES_S:
-            self.pods.pop(self.leaving, None)
-
-    def _switch(self) -> None:
-        """As the launcher of the chief has it: the next program goes on from what was saved."""
-        generation, self.written_at = self.target["generation"], None
-        if self.refuses:
-            at = datetime.fromtimestamp(self.clock.now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            refused = {"generation": generation, "reason": self.refuses, "at": at}
-            self.state = {**self.state, "phase": "Stable", "refused": refused}
-            self.next_at += 0.5
-            return
-        done = {"generation": generation, "mode": self.mode, "lost_steps": self.loses}
-        history = [*self.state["history"], done]
-        self.state = {**self.state, "phase": "Stable", "generation": generation, "history": history}
-        self.step -= self.loses
-        self.resumed_at, self.switched_at = self.step, self.next_at
-        self.next_at += PAUSE_S
-
-
-class Seen(Lines):
-    """What the chief of a pretended job reports."""
-
-    def __init__(self, cluster: Pretended, *_: str) -> None:
-        self.seen = cluster.lines
-
-    def __enter__(self) -> "Seen":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture

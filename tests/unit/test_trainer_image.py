@@ -1,4 +1,5 @@
-"""The trainer image installs what its programs import, without asking pip for what those need in turn."""
+"""The trainer image installs what its programs import, without asking pip for what those need in turn, and its programs
+run on the oldest Python that the hook runs on."""
 
 import ast
 import re
@@ -15,6 +16,7 @@ INSTALLED = {
     for name in re.findall(r"^([A-Za-z0-9_.-]+)==", (FOLDER / "requirements.txt").read_text(), re.MULTILINE)
 }
 SAME = {"tensorflow": "tensorflow-cpu"}
+PROGRAMS = [pytest.param(path, id=path.name) for path in sorted(FOLDER.glob("*.py"))]
 
 
 def imported(path: Path) -> set[str]:
@@ -28,7 +30,7 @@ def imported(path: Path) -> set[str]:
     return found - sys.stdlib_module_names - {"elastic_tfjob"} - {each.stem for each in FOLDER.glob("*.py")}
 
 
-@pytest.mark.parametrize("program", sorted(FOLDER.glob("*.py")), ids=lambda path: str(path.name))
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_what_a_program_imports_is_installed(program: Path) -> None:
     packages = packages_distributions()
     names = imported(program)
@@ -37,6 +39,14 @@ def test_what_a_program_imports_is_installed(program: Path) -> None:
         assert {each.lower().replace("_", "-") for each in packages[name]} & INSTALLED, (
             f"{name} is not in requirements.txt"
         )
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_runs_on_python_3_9(program: Path) -> None:
+    """As far as its text shows: `make test-versions` runs some of them."""
+    for node in ast.walk(ast.parse(program.read_text(), feature_version=(3, 9))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "zip":
+            assert not node.keywords, f"line {node.lineno}: zip has no `strict` there"
 
 
 @pytest.mark.parametrize("package", ["tensorflow-cpu", "keras", "tf-keras"])

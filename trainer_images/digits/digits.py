@@ -132,7 +132,7 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
             with tf.GradientTape() as tape:
                 losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, network(images))
                 loss = tf.reduce_mean(losses)
-            for variable, gradient in zip(network.weights, tape.gradient(loss, network.weights), strict=True):
+            for variable, gradient in zip(network.weights, tape.gradient(loss, network.weights)):
                 if isinstance(gradient, tf.IndexedSlices):
                     scaled = tf.IndexedSlices(options.learning_rate * gradient.values, gradient.indices)
                     variable.scatter_sub(scaled)

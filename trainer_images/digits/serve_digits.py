@@ -14,6 +14,8 @@ At SIGTERM it is not ready any more, and serves on for `--drain` seconds, since 
 Then it takes no more connections, finishes what it has, and ends with 0.
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import json
@@ -71,7 +73,7 @@ def train(folder: Path, steps: int = 300) -> None:
     def step() -> None:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, network(images)))
-        for variable, gradient in zip(network.weights, tape.gradient(loss, network.weights), strict=True):
+        for variable, gradient in zip(network.weights, tape.gradient(loss, network.weights)):
             variable.assign_sub(0.5 * gradient)
 
     for _ in range(steps):
@@ -120,7 +122,7 @@ class Server(ThreadingHTTPServer):
         """A class and ten scores for each image."""
         found = self._predict(images=tf.constant(images))
         classes, scores = found["class"].numpy().tolist(), found["scores"].numpy().tolist()
-        return [{"class": each, "scores": of} for each, of in zip(classes, scores, strict=True)]
+        return [{"class": each, "scores": of} for each, of in zip(classes, scores)]
 
     def process_request(self, request: object, client_address: object) -> None:
         if not self._connections.acquire(blocking=False):
@@ -135,7 +137,7 @@ class Server(ThreadingHTTPServer):
             self._connections.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        print(f"a connection broke: {sys.exception()!r}", file=sys.stderr, flush=True)
+        print(f"a connection broke: {sys.exc_info()[1]!r}", file=sys.stderr, flush=True)
 
     def count(self, change: int) -> None:
         """A request begins (1) or has been answered (-1)."""
