@@ -8,8 +8,9 @@ import contextlib
 import json
 import os
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -21,10 +22,19 @@ from harness.progress import CommandFailed
 from harness.told import pytest_runtest_logreport  # noqa: F401 - a hook
 
 KILL_EVERY_S = 30
+LEFT_OUT = pytest.StashKey[list[str]]()
+"""Scenarios that the command line leaves out."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "last: runs after all others, to judge what they left")
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Those that `make e2e` plays, and this run does not."""
+    for item in items:
+        if item.get_closest_marker("people") is None:
+            item.config.stash.setdefault(LEFT_OUT, []).append(item.nodeid)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,10 +54,16 @@ def killing_leaders(cluster: Cluster) -> Iterator[None]:
     cluster.kubectl("-n", NAMESPACE, "scale", DEPLOYMENT, "--replicas=2")
     wait_ready(cluster)
     over = threading.Event()
-    killer = threading.Thread(target=_kill_leaders, args=(cluster, over), daemon=True)
+    killed: list[str] = []
+    killer = threading.Thread(target=_kill_leaders, args=(cluster, over, killed), daemon=True)
+    begun = time.monotonic()
     killer.start()
     try:
         yield
+        took_s = time.monotonic() - begun
+        print(f"\n{len(killed)} leaders were killed in {took_s:.0f} s")
+        # Half of them at least: for up to 15 s after a kill nobody leads.
+        assert len(killed) >= took_s // (2 * KILL_EVERY_S), f"only {len(killed)} leaders were killed in {took_s:.0f} s"
     finally:
         over.set()
         killer.join(timeout=60)
@@ -55,7 +71,7 @@ def killing_leaders(cluster: Cluster) -> Iterator[None]:
         wait_ready(cluster)
 
 
-def _kill_leaders(cluster: Cluster, over: threading.Event) -> None:
+def _kill_leaders(cluster: Cluster, over: threading.Event, killed: list[str]) -> None:
     lease = "lease/elastic-tfjob-operator"
     while not over.wait(KILL_EVERY_S):
         with contextlib.suppress(CommandFailed):  # nobody leads at the moment
@@ -63,6 +79,7 @@ def _kill_leaders(cluster: Cluster, over: threading.Event) -> None:
             pod = held.get("holderIdentity", "").rpartition("_")[0]
             if pod:
                 cluster.kubectl("-n", NAMESPACE, "delete", "pod", pod, "--grace-period=0", "--force")
+                killed.append(pod)
 
 
 @pytest.fixture(scope="session", autouse=True)
