@@ -30,7 +30,7 @@ RIVALS: Final = ("drf", "optimus")
 OPERATORS = (*RIVALS, "dl2")
 MOST_DECISION_S: Final = 0.05
 ITERATIONS: Final = 10
-"""Of an update: the trainer has what CPU the jobs leave."""
+"""Of an update: the trainer has a quarter of a core, and an update is to come while jobs are there."""
 
 
 def goals(runs: Runs, scenario: str, learned: dict[str, Any]) -> Goals:

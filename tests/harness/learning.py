@@ -15,6 +15,8 @@ __all__ = ["CLAIM", "WEIGHTS", "trainer", "updates", "volume"]
 CLAIM = "elastic-tfjob-learning"
 WEIGHTS = "/var/lib/elastic-tfjob/weights.npz"
 TRAINER = "elastic-tfjob-policy-trainer"
+CPU = "250m"
+"""What the trainer may use: on a machine of few cores all else would be missing to the nodes of the jobs."""
 
 
 def volume(cluster: Cluster) -> Path:
@@ -41,10 +43,11 @@ def volume(cluster: Cluster) -> Path:
 
 @contextmanager
 def trainer(cluster: Cluster, operator: str, arguments: Sequence[str]) -> Iterator[None]:
-    """The overlay `policy-trainer`, beside the operator on the control plane, with these arguments."""
+    """The overlay `policy-trainer`, beside the operator on the control plane, with these arguments and this CPU."""
     pod = "/spec/tfReplicaSpecs/Worker/template/spec"
     there = [{"op": "add", "path": f"{pod}/{key}", "value": value} for key, value in deploy.ON_CONTROL_PLANE.items()]
     there.append({"op": "replace", "path": f"{pod}/containers/0/args", "value": list(arguments)})
+    there.append({"op": "add", "path": f"{pod}/containers/0/resources/limits/cpu", "value": CPU})
     patches = [{"target": {"kind": "TFJob"}, "patch": json.dumps(there)}]
     try:
         with step("starting the trainer of the policy"):

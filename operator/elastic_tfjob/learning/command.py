@@ -149,8 +149,9 @@ def train_policy(
       elastic-tfjob train-policy weights.npz --follow experience --iterations 20
 
     With --follow it begins with the weights in OUTPUT, or the shipped ones. What it learned replaces OUTPUT only if it
-    is not worse on live jobs that were held back and on the select seeds; where it turns out worse on later jobs, the
-    weights from before come back. OUTPUT.updates.jsonl has a line for each attempt.
+    is not worse on live jobs that were held back, nor on as many other seeds as --select-seeds, than OUTPUT is, or hull
+    where there is none; where it turns out worse on later jobs, what was before comes back. OUTPUT.updates.jsonl has a
+    line for each attempt.
     """
     chosen = method_of(method, {name: value for name, value in settings.items() if value is not None})
     names = listed(models, MODELS, "--models", "model")

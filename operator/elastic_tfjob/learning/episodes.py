@@ -28,11 +28,12 @@ from elastic_tfjob.simulation.workload import WorkloadJob
 
 __all__ = ["TEACHERS", "Episode", "Split", "draw", "mean_jct_s", "of_network", "of_profile"]
 
-Split = Literal["train", "select", "test"]
-"""Which seeds: those that weights follow, those that choose among weights, and those that nothing was chosen on."""
+Split = Literal["train", "select", "judge", "test"]
+"""Which seeds: those that weights follow, those that choose among weights, those by which a live cluster accepts what
+was chosen, and those that nothing was chosen on."""
 CPUS, ACCELERATORS, MEMORY_GIB = 8, 2, 64
 """Of a node, as in DL2."""
-FIRST_RESIDUALS: Final = {"train": 1_000_000, "select": 2_000_000, "test": 3_000_000}
+FIRST_RESIDUALS: Final = {"train": 1_000_000, "select": 2_000_000, "test": 3_000_000, "judge": 4_000_000}
 """Seeds of the speeds of `ps-measured`: none that a benchmark uses."""
 SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "drf": {"on_full": "stop"},

@@ -1,8 +1,9 @@
 """`train-policy --follow`: learns from live jobs, for ever, and hands over weights that are not worse.
 
-An update trains on recorded and on drawn workloads in turn. What comes out is accepted if it is not worse on the jobs
-that were held back, nor on the drawn workloads of the select seeds. Before each update the weights in use are compared
-with those that they replaced, on the newest jobs: where they are worse there, the ones from before come back.
+An update trains on recorded and on drawn workloads in turn. What comes out is accepted if it is not worse than what
+decides now on the jobs that were held back, nor on drawn workloads that nothing was chosen on. What decides now are the
+weights that were handed over last; where there are none, it is the profile `hull`. Before each update these weights are
+compared with what they replaced, on the newest jobs: where they are worse there, that comes back.
 """
 
 import json
@@ -17,7 +18,7 @@ import numpy as np
 
 from elastic_tfjob.api.fields import Fields, cut
 from elastic_tfjob.api.limits import MAX_DURATION_S
-from elastic_tfjob.learning.episodes import Episode
+from elastic_tfjob.learning.episodes import Episode, draw, mean_jct_s, of_profile
 from elastic_tfjob.learning.evolution import cost
 from elastic_tfjob.learning.recorded import LEAST_JOBS, Recorded, read_experience
 from elastic_tfjob.learning.training import Drawn, Plan, State, begin, load, replace_file, save, train
@@ -27,14 +28,13 @@ from elastic_tfjob.scheduling.profiles.dl2.weights import as_bytes, read
 __all__ = ["Course", "Update", "follow"]
 
 HELD_WORKLOADS: Final = 6
-TOLERATED: Final = 0.002
-"""Logarithm of completion times: how much worse weights may be on drawn workloads, where they are better on live
-ones."""
 WORSE: Final = 0.01
-"""So much worse than the weights before them on the newest jobs, and those come back."""
+"""So much worse than what was before them on the newest jobs, and that comes back."""
 ONE_LINE: Final = 1 << 16
 
 Outcome = Literal["accepted", "refused", "rolled back", "failed"]
+Decides = Network | None
+"""None: the profile `hull`, as under `dl2` where no weights can be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What became of an attempt. `held` and `drawn`: change of the mean completion time beside the weights in use, as a
-    part (-0.02: 2 % shorter); of a roll-back, that of going back. `until_s`: the arrival of the newest job in it. `why`
-    it failed, if it did."""
+    """What became of an attempt. `held` and `drawn`: change of the mean completion time beside what decided until
+    then, as a part (-0.02: 2 % shorter); of a roll-back, that of going back. `until_s`: the arrival of the newest job
+    in it. `why` it failed, if it did."""
 
     number: int
     outcome: Outcome
@@ -78,16 +78,22 @@ class Update:
 
 
 class Mixed:
-    """Recorded and drawn workloads in turn."""
+    """Recorded and drawn workloads in turn. What is handed over is judged on others of both kinds (`held`, `drawn`):
+    were it chosen on them, too, that would say little."""
 
     def __init__(self, recorded: Recorded, plan: Plan) -> None:
-        self._recorded, self.drawn = recorded, Drawn(plan)
+        self._recorded, self._drawn = recorded, Drawn(plan)
         self.held = [recorded.episode("held", k) for k in range(HELD_WORKLOADS)]
-        # What is handed over is judged on the held jobs: were it chosen on them, too, that would say little.
-        self.select = [*(recorded.episode("train", -1 - k) for k in range(HELD_WORKLOADS)), *self.drawn.select]
+        self.drawn = judges(plan)
+        self.select = [*(recorded.episode("train", -1 - k) for k in range(HELD_WORKLOADS)), *self._drawn.select]
 
     def train(self, number: int) -> Episode:
-        return self.drawn.train(number) if number % 2 else self._recorded.episode("train", number)
+        return self._drawn.train(number) if number % 2 else self._recorded.episode("train", number)
+
+
+def judges(plan: Plan) -> list[Episode]:
+    """The same drawn workloads for each update: who is never worse on them does not get worse little by little."""
+    return [draw("judge", k, plan.models) for k in range(plan.select)]
 
 
 def follow(course: Course) -> Iterator[Update | None]:
@@ -128,39 +134,50 @@ def updated(course: Course, recorded: Recorded, number: int) -> Update:
     """Learn from these jobs, and hand over what comes out if it is not worse."""
     plan = replace(course.plan, seed=course.plan.seed + number, workloads=recorded.fingerprint)
     workloads = Mixed(recorded, plan)
-    current = in_use(course)
-    candidate = _trained(course, plan, current, workloads)
-    held, drawn = (_change(candidate, current, each) for each in (workloads.held, workloads.drawn.select))
-    better = held <= 0 and drawn <= TOLERATED and min(held, drawn) < 0
+    now = decides(course.output)
+    candidate = _trained(course, plan, shipped() if now is None else now, workloads)
+    held, drawn = (_change(candidate, now, each) for each in (workloads.held, workloads.drawn))
+    better = held <= 0 and drawn <= 0 and min(held, drawn) < 0
     update = _update(number, "accepted" if better else "refused", recorded, held, drawn)
     if better:
         said = {"plan": asdict(plan), "update": number, "jobs": len(recorded.jobs), "held": held, "drawn": drawn}
-        replace_file(course.beside("before"), as_bytes(current, {"replaced_by_update": number}))
+        before = b"" if now is None else as_bytes(now, {"replaced_by_update": number})
+        replace_file(course.beside("before"), before)
         replace_file(course.output, as_bytes(candidate, said))
     course.beside("state").unlink(missing_ok=True)
     return update
 
 
 def rolled_back(course: Course, newer: Recorded, number: int) -> Update | None:
-    """Where the weights in use are worse than those before them, on jobs that came after all that either learned from,
-    these come back."""
-    before = read(str(course.beside("before"))) if course.beside("before").exists() else None
-    if not isinstance(before, Network):
+    """Where the weights in use are worse than what was before them, on jobs that came after all that either learned
+    from, that comes back: other weights, or `hull` (an empty file), for which they are removed."""
+    kept, now = course.beside("before"), decides(course.output)
+    if not kept.exists() or now is None:
         return None
-    current = in_use(course)
-    held = _change(before, current, [newer.episode("all", k) for k in range(HELD_WORKLOADS)])
+    before = decides(kept)
+    if before is None and kept.stat().st_size:  # broken: nobody knows what it was
+        return None
+    held = _change(before, now, [newer.episode("all", k) for k in range(HELD_WORKLOADS)])
     if held >= -WORSE:
         return None
-    drawn = _change(before, current, Drawn(course.plan).select)
-    os.replace(course.beside("before"), course.output)
+    drawn = _change(before, now, judges(course.plan))
+    if before is None:
+        course.output.unlink()
+        kept.unlink()
+    else:
+        os.replace(kept, course.output)
     return _update(number, "rolled back", newer, held, drawn)
 
 
-def in_use(course: Course) -> Network:
-    """The weights that were handed over last; the shipped ones where there are none that can be used."""
-    found = read(str(course.output)) if course.output.exists() else read("")
-    found = read("") if isinstance(found, str) else found
-    if isinstance(found, str):
+def decides(file: Path) -> Decides:
+    """What decides where the operator is given this file: its weights, or `hull` where there are none to be used."""
+    found = read(str(file))
+    return None if isinstance(found, str) else found
+
+
+def shipped() -> Network:
+    """Where learning begins. Raises OSError where the package lacks it."""
+    if isinstance(found := read(""), str):
         raise OSError(found)
     return found
 
@@ -183,8 +200,14 @@ def _resumed(kept: Path, plan: Plan) -> State | None:
     return state if state is not None and state.plan == plan else None
 
 
-def _change(ours: Network, theirs: Network, episodes: Sequence[Episode]) -> float:
-    return float(np.expm1(cost(ours, episodes) - cost(theirs, episodes)))
+def _change(ours: Decides, theirs: Decides, episodes: Sequence[Episode]) -> float:
+    return float(np.expm1(_cost(ours, episodes) - _cost(theirs, episodes)))
+
+
+def _cost(decides: Decides, episodes: Sequence[Episode]) -> float:
+    if decides is not None:
+        return cost(decides, episodes)
+    return float(np.mean([np.log(mean_jct_s(of_profile("hull", episode), episode)) for episode in episodes]))
 
 
 def _update(number: int, outcome: Outcome, recorded: Recorded, held: float, drawn: float) -> Update:

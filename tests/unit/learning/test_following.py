@@ -18,15 +18,15 @@ from elastic_tfjob.cli import main
 from elastic_tfjob.learning import follow as following
 from elastic_tfjob.learning import training
 from elastic_tfjob.learning.episodes import draw, mean_jct_s, of_network, of_profile
-from elastic_tfjob.learning.evolution import Evolution
-from elastic_tfjob.learning.follow import Course, Update, follow, in_use
+from elastic_tfjob.learning.evolution import Evolution, cost
+from elastic_tfjob.learning.follow import Course, Update, decides, follow, shipped
 from elastic_tfjob.learning.recorded import LEAST_JOBS, Recorded, read_experience, recorded_of
 from elastic_tfjob.learning.training import Plan
 from elastic_tfjob.scheduling import experience
 from elastic_tfjob.scheduling.experience import as_line, of_line
 from elastic_tfjob.scheduling.plan import Plan as Decided
 from elastic_tfjob.scheduling.profiles.dl2.network import Network, flat, greedy, of_flat
-from elastic_tfjob.scheduling.profiles.dl2.weights import as_bytes, read
+from elastic_tfjob.scheduling.profiles.dl2.weights import as_bytes
 from elastic_tfjob.simulation.engine import Simulation
 
 from ..scheduling.build import job, node, plan, rates, servers, workers
@@ -171,6 +171,12 @@ def becomes(monkeypatch: pytest.MonkeyPatch, network: Network) -> None:
     monkeypatch.setattr(following, "_trained", lambda course, plan, current, workloads: network)
 
 
+def weights(file: Path) -> list[float]:
+    network = decides(file)
+    assert network is not None
+    return [float(each) for each in flat(network)]
+
+
 WORST = of_flat(np.zeros(len(flat(greedy(UNITS)))), UNITS)
 """Adds no replica to any job: no score is above 0."""
 
@@ -186,9 +192,8 @@ def test_weights_that_are_better_are_handed_over(
     assert first.outcome == "accepted"
     assert first.held < 0
     assert second is None, "no job has come since"
-    assert flat(in_use(course)) == pytest.approx(flat(greedy(UNITS)))
-    assert isinstance(before := read(str(course.beside("before"))), Network)
-    assert flat(before) == pytest.approx(flat(WORST))
+    assert weights(course.output) == pytest.approx(flat(greedy(UNITS)))
+    assert weights(course.beside("before")) == pytest.approx(flat(WORST))
     assert json.loads(course.beside("updates.jsonl").read_text())["outcome"] == "accepted"
     assert firsts(course, 1) == [None], "another process learns from the same jobs no second time"
 
@@ -210,7 +215,71 @@ def test_weights_that_turn_out_worse_are_taken_back(tmp_path: Path, lines: list[
     (first,) = firsts(course, 1)
     assert first is not None
     assert first.outcome == "rolled back"
-    assert flat(in_use(course)) == pytest.approx(flat(greedy(UNITS)))
+    assert weights(course.output) == pytest.approx(flat(greedy(UNITS)))
+
+
+def test_the_first_weights_are_compared_with_hull_which_decides_until_then(
+    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = course_of(tmp_path, lines)
+    becomes(monkeypatch, greedy(UNITS))
+    (first,) = firsts(course, 1)
+    assert first is not None
+    held = following.Mixed(recorded_of(lines), TINY).held
+    hull = np.mean([np.log(mean_jct_s(of_profile("hull", episode), episode)) for episode in held])
+    assert first.held == pytest.approx(np.expm1(cost(greedy(UNITS), held) - hull))
+
+
+def test_the_first_weights_that_turn_out_worse_give_way_to_hull(
+    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = course_of(tmp_path, lines)
+    becomes(monkeypatch, WORST)
+    with monkeypatch.context() as lenient:
+        lenient.setattr(following, "_change", lambda *_: -0.1)
+        (accepted,) = firsts(course, 1)
+    assert accepted is not None
+    assert accepted.outcome == "accepted"
+    course.beside("updates.jsonl").unlink()  # the same jobs once more, as if they were new
+    (second,) = firsts(course, 1)
+    assert second is not None
+    assert second.outcome == "rolled back"
+    assert second.held < 0
+    assert not course.output.exists()
+    assert not course.beside("before").exists()
+
+
+def test_what_was_before_is_forgotten_where_it_is_broken(
+    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = course_of(tmp_path, lines)
+    course.output.write_bytes(as_bytes(WORST, {}))
+    course.beside("before").write_bytes(b"PK")
+    becomes(monkeypatch, WORST)
+    (first,) = firsts(course, 1)
+    assert first is not None
+    assert first.outcome == "refused"
+    assert weights(course.output) == pytest.approx(flat(WORST))
+
+
+@pytest.mark.parametrize(
+    ("held_and_drawn", "accepted"),
+    [((-0.1, 0.001), False), ((0.001, -0.1), False), ((0.0, 0.0), False), ((0.0, -0.1), True), ((-0.1, 0.0), True)],
+)
+def test_weights_are_accepted_where_they_are_nowhere_worse(
+    tmp_path: Path,
+    lines: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    held_and_drawn: tuple[float, float],
+    accepted: bool,
+) -> None:
+    course = course_of(tmp_path, lines)
+    becomes(monkeypatch, greedy(UNITS))
+    found = iter(held_and_drawn)
+    monkeypatch.setattr(following, "_change", lambda *_: next(found))
+    (first,) = firsts(course, 1)
+    assert first is not None
+    assert (first.outcome == "accepted", course.output.exists()) == (accepted, accepted)
 
 
 def test_an_update_that_fails_is_noted_and_not_tried_again(
@@ -242,9 +311,8 @@ def test_what_was_half_trained_on_other_jobs_is_begun_anew(tmp_path: Path, lines
 def test_a_broken_file_is_as_none(tmp_path: Path, lines: list[str]) -> None:
     course = course_of(tmp_path, lines)
     course.output.write_bytes(b"PK")
-    shipped = read("")
-    assert isinstance(shipped, Network)
-    assert flat(in_use(course)).tolist() == flat(shipped).tolist()
+    assert decides(course.output) is None
+    assert isinstance(shipped(), Network)
 
 
 def test_an_update_that_was_stopped_goes_on(tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,6 +361,7 @@ def test_what_live_jobs_are_learned_on_is_not_what_weights_are_judged_on(lines: 
     held = {j.key for j in recorded.part("held")}
     learned = [*workloads.select, *(workloads.train(k) for k in range(6))]
     assert all(each.key in held for episode in workloads.held for each in episode.jobs)
+    assert not any(episode in learned for episode in workloads.drawn)
     assert not any(each.key in held for episode in learned for each in episode.jobs if "/" in each.key)
 
 
