@@ -48,7 +48,7 @@ async def test_pods_with_launcher_and_exporter_meet_restricted(
     assert {pod["metadata"]["name"] for pod in found} == {"meets-ps-0", "meets-worker-0"}
     for pod in found:
         added = [each["name"] for each in pod["spec"]["initContainers"]]
-        assert added == ["elastic-tfjob-install", "elastic-tfjob-exporter"]
+        assert added == ["elastic-tfjob-exporter"]
         assert {"emptyDir", "downwardAPI"} <= {kind for volume in pod["spec"]["volumes"] for kind in volume}
     for message in told:  # of the user's own container, not of ours
         assert 'container "tensorflow"' in message

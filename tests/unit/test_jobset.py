@@ -329,7 +329,7 @@ def test_the_exporter_is_told_what_trainer_tells_the_program() -> None:
     trains: dict[str, Any] = {"name": "tensorflow", "command": ["python"], "env": [mine, told], "volumeMounts": [token]}
     pod: dict[str, Any] = {"metadata": {}, "spec": {"containers": [trains]}}
     inject(pod, "both", "operator", None)
-    exporter = pod["spec"]["initContainers"][1]
+    (exporter,) = pod["spec"]["initContainers"]
     assert exporter["env"] == [told]
     assert token in exporter["volumeMounts"]
     plain: dict[str, Any] = {"metadata": {}, "spec": {"containers": [{"name": "tensorflow", "env": [mine]}]}}

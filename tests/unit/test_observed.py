@@ -57,10 +57,13 @@ def test_a_restarted_exporter_does_not_end_the_job() -> None:
     assert "Failed" not in [each["type"] for each in decision.status["conditions"]]
 
 
-def test_the_names_are_those_of_what_is_injected() -> None:
+@pytest.mark.parametrize(
+    ("what", "names"), [("both", [EXPORTER]), ("sidecar", [EXPORTER]), ("launcher", [INSTALL]), ("none", [])]
+)
+def test_the_names_are_those_of_what_is_injected(what: str, names: list[str]) -> None:
     rendered: dict[str, Any] = {"spec": {"containers": [{"name": "tensorflow", "command": ["train"]}]}}
-    inject(rendered, "both", "image", None)
-    assert [each["name"] for each in rendered["spec"]["initContainers"]] == [INSTALL, EXPORTER]
+    inject(rendered, what, "image", None)
+    assert [each["name"] for each in rendered["spec"].get("initContainers", ())] == names
 
 
 @pytest.mark.parametrize(

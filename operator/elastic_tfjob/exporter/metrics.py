@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from elastic_tfjob.exporter.files import Fields, read
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "page"]
 
 _PREFIX = "elastic_tfjob"
 
@@ -52,6 +54,13 @@ class Progress(Collector):
             "container_cpu_throttled_seconds", "Time it was held back by its limit.", cgroup.number("throttled_s")
         )
         yield from _gauge("container_memory_bytes", "Its memory in use.", cgroup.number("used_bytes"))
+
+
+def page(directory: Path) -> tuple[str, bytes]:
+    """Content type and text of what the files in `directory` say now."""
+    registry = CollectorRegistry()
+    registry.register(Progress(directory))
+    return CONTENT_TYPE_LATEST, generate_latest(registry)
 
 
 def _counter(name: str, text: str, value: float | None) -> Iterator[Metric]:

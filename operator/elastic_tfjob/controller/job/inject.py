@@ -1,10 +1,12 @@
 """What the operator adds to a pod: the launcher, the exporter beside it, a pinned node, other CPU. Pure.
 
-See docs/elastic.md for what they do. The user's image is not touched: an init container copies the launcher, which
-needs only Python 3.9, from the operator's image.
+See docs/elastic.md for what they do. The user's image is not touched: the launcher, which needs only Python 3.9, is
+copied from the operator's image. The exporter does that as soon as it starts (a postStart hook, which kubelet waits for
+before it starts the next container): an init container of its own would take a second or two of each pod's start. Only
+a pod without the exporter has one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from elastic_tfjob.api.annotations import Elasticity
@@ -34,6 +36,7 @@ _COMMAND_VOLUME: Final = "elastic-tfjob-command"
 _TRAINER_ENV: Final = "KUBEFLOW_TRAINER_SERVER_"
 _TRAINER_VOLUME: Final = "kubeflow-trainer-token"
 _LAUNCHER: Final = ("python3", f"{_FOLDER}/launcher.pyz", "--")
+_INSTALL: Final = ("runtime.install", _FOLDER)
 
 _SECURITY: Final[Mapping[str, Any]] = {
     "allowPrivilegeEscalation": False,
@@ -87,18 +90,26 @@ def inject(pod: dict[str, Any], what: str, image: str, checkpoint_dir: str | Non
     trainer["env"] = [*(trainer.get("env") or ()), {"name": "ELASTIC_TFJOB_DIR", "value": _FOLDER}]
     if checkpoint_dir is not None:
         trainer["env"].append({"name": "ELASTIC_TFJOB_CHECKPOINT_DIR", "value": checkpoint_dir})
-    added = []
-    if what in ("launcher", "both") and trainer.get("command"):
-        added.append(_container("install", image, ["runtime.install", _FOLDER], [shared], queue))
+    launches = what in ("launcher", "both") and bool(trainer.get("command"))
+    if launches:
         _add_launcher(spec, trainer)
-    if what in ("sidecar", "both"):
-        module = ["exporter", f"--dir={_FOLDER}", f"--port={STATUS_PORT}"]
-        exporter = _container("exporter", image, module, [shared], queue)
-        exporter["restartPolicy"] = "Always"
-        _tell_trainer(trainer, exporter)
-        exporter["ports"] = [{"name": "elastic-tfjob", "containerPort": STATUS_PORT}]
-        added.append(exporter)
-    spec["initContainers"] = [*added, *(spec.get("initContainers") or ())]
+    added = _exporter(trainer, image, shared, queue, installs=launches) if what in ("sidecar", "both") else None
+    if added is None and launches:
+        added = _container("install", image, _INSTALL, [shared], queue)
+    spec["initContainers"] = [*([added] if added else ()), *(spec.get("initContainers") or ())]
+
+
+def _exporter(
+    trainer: Mapping[str, Any], image: str, shared: dict[str, Any], queue: str, *, installs: bool
+) -> dict[str, Any]:
+    module = ("exporter", f"--dir={_FOLDER}", f"--port={STATUS_PORT}")
+    exporter = _container("exporter", image, module, [shared], queue)
+    exporter["restartPolicy"] = "Always"
+    exporter["ports"] = [{"name": "elastic-tfjob", "containerPort": STATUS_PORT}]
+    if installs:
+        exporter["lifecycle"] = {"postStart": {"exec": {"command": _python(_INSTALL)}}}
+    _tell_trainer(trainer, exporter)
+    return exporter
 
 
 def _tell_trainer(trainer: Mapping[str, Any], exporter: dict[str, Any]) -> None:
@@ -118,16 +129,22 @@ def _add_launcher(spec: dict[str, Any], trainer: dict[str, Any]) -> None:
     trainer["command"] = [*_LAUNCHER, *trainer["command"]]
 
 
-def _container(name: str, image: str, module: list[str], mounts: list[dict[str, Any]], queue: str) -> dict[str, Any]:
+def _container(
+    name: str, image: str, module: Sequence[str], mounts: list[dict[str, Any]], queue: str
+) -> dict[str, Any]:
     return {
         "name": f"elastic-tfjob-{name}",
         "image": image,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["python", "-m", f"elastic_tfjob.{module[0]}", *module[1:]],
+        "command": _python(module),
         "volumeMounts": mounts,
         "resources": dict(_UNCOUNTED if queue else _SIDECAR_RESOURCES),
         "securityContext": dict(_SECURITY),
     }
+
+
+def _python(module: Sequence[str]) -> list[str]:
+    return ["python", "-m", f"elastic_tfjob.{module[0]}", *module[1:]]
 
 
 def pin(pod: dict[str, Any], node: str) -> None:
