@@ -1,5 +1,5 @@
-"""Nobody starves under `deadline` and `specon`: every job ends, however hopeless, and waits no longer than the others
-take one after the other.
+"""Nobody starves under `deadline`, `specon`, `hull` and `dl2`: every job ends, however hopeless, and waits no longer than
+the others take one after the other. (`aryl`: test_aryl.py.)
 """
 
 from math import inf
@@ -52,7 +52,10 @@ def at_its_least_s(job: WorkloadJob) -> float:
     return job.duration_s * job.groups[0].count / job.groups[0].minimum
 
 
-@pytest.mark.parametrize(("profile", "oracle"), [("deadline", True), ("deadline", False), ("specon", False)])
+@pytest.mark.parametrize(
+    ("profile", "oracle"),
+    [(name, oracle) for name in ("deadline", "hull", "dl2") for oracle in (True, False)] + [("specon", False)],
+)
 @settings(max_examples=60, deadline=None)
 @given(workloads())
 def test_every_job_ends_and_waits_no_longer_than_the_others_take_one_by_one(
