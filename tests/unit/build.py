@@ -55,7 +55,8 @@ def job(
 
 
 def pod(replica_type: str, index: int, phase: str = "Running", *, exit_code: int | None = None, **state: Any) -> Pod:
-    """A pod of that job. `owner`, `terminating`, `restarts`, `annotations` and raw `status` fields can be given."""
+    """A pod of that job. `owner`, `terminating`, `restarts`, `annotations`, and raw `spec` and `status` fields can be
+    given."""
     name = f"j-{replica_type.lower()}-{index}"
     container: dict[str, Any] = {"name": "tensorflow", "restartCount": state.get("restarts", 0)}
     if exit_code is not None:
@@ -75,9 +76,8 @@ def pod(replica_type: str, index: int, phase: str = "Running", *, exit_code: int
     }
     if state.get("terminating"):
         metadata["deletionTimestamp"] = "2026-01-02T03:04:00Z"
-    return Pod.parse(
-        {"metadata": metadata, "status": {"phase": phase, "containerStatuses": [container], **state.get("status", {})}}
-    )
+    status = {"phase": phase, "containerStatuses": [container], **state.get("status", {})}
+    return Pod.parse({"metadata": metadata, "spec": state.get("spec", {}), "status": status})
 
 
 def service(replica_type: str, index: int, *, owner: str = UID) -> Service:

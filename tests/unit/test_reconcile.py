@@ -29,7 +29,7 @@ from elastic_tfjob.controller.job.decision import (
 )
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import INSTALL, Pod
+from elastic_tfjob.controller.objects.pod import EXPORTER, INSTALL, Pod
 from elastic_tfjob.controller.objects.status import format_time
 from unit.build import NOW, condition, decide, job, pod, pod_group, replicas, service, services, shown
 
@@ -243,6 +243,54 @@ class TestLauncherThatCannotBeInstalled:
         status = decide(found, pods=(own,), services=services({"Worker": 1})).status
         assert status is not None
         assert ("Failed", "True", "TFJobFailed") in shown(status)
+
+
+class TestAnExporterThatIsYetToEnd:
+    """Kubelet says that a pod runs until it has ended the exporter, seconds after the program has ended with 0."""
+
+    @staticmethod
+    def chief(exit_code: int = 0, **spec: Any) -> Pod:
+        exporter = {"name": EXPORTER, "restartPolicy": "Always"}
+        whole = {"restartPolicy": "Never", "nodeName": "n", "containers": [{"name": "tensorflow"}]}
+        return pod("Chief", 0, exit_code=exit_code, spec={**whole, "initContainers": [exporter], **spec})
+
+    @staticmethod
+    def decided(chief: Pod) -> Decision:
+        found = job({"Chief": replicas(1, "Never"), "PS": replicas(1, "Never")})
+        return decide(found, pods=(chief, pod("PS", 0)), services=services({"Chief": 1, "PS": 1}))
+
+    @pytest.mark.parametrize("policy", ["Never", "OnFailure"])
+    def test_its_job_has_succeeded(self, policy: str) -> None:
+        chief = self.chief(restartPolicy=policy)
+        status = self.decided(chief).status
+        assert status is not None
+        assert ("Succeeded", "True", "TFJobSucceeded") in shown(status)
+        assert not chief.ended, "it has its node until kubelet says so"
+
+    def test_the_others_are_deleted_and_it_is_kept(self) -> None:
+        finished = job(
+            {"Chief": replicas(1, "Never"), "PS": replicas(1, "Never")},
+            status={"conditions": [condition("Succeeded")]},
+            runPolicy={"cleanPodPolicy": "Running"},
+        )
+        decision = decide(finished, pods=(self.chief(), pod("PS", 0)), services=services({"Chief": 1, "PS": 1}))
+        assert [each.name for each in decision.actions if isinstance(each, DeletePod)] == ["j-ps-0"]
+
+    @pytest.mark.parametrize(
+        "chief",
+        [
+            chief(exit_code=1),
+            chief(restartPolicy="Always"),
+            chief(initContainers=[]),
+            chief(containers=[{"name": "tensorflow"}, {"name": "another"}]),
+        ],
+        ids=["failed", "restarts", "no exporter", "another container runs"],
+    )
+    def test_else_its_phase_says_how_it_is(self, chief: Pod) -> None:
+        assert chief.phase == "Running"
+        status = self.decided(chief).status
+        assert status is not None
+        assert "Succeeded" not in [type_ for type_, *_ in shown(status)]
 
 
 class TestRestart:

@@ -1,5 +1,5 @@
-"""Nobody starves under `deadline`, `specon`, `hull` and `dl2`: every job ends, however hopeless, and waits no longer than
-the others take one after the other. (`aryl`: test_aryl.py.)
+"""Nobody starves under `deadline`, `specon`, `hull` and `dl2`: every job ends, however hopeless, and waits no longer
+than the others take one after the other. (`aryl`: test_aryl.py.)
 """
 
 from math import inf

@@ -197,7 +197,7 @@ class Reports:
             source.chief = (
                 pod.replica_type in ("chief", "master") if led else (pod.replica_type, pod.index) == ("worker", 0)
             )
-            running = pod.phase == "Running" and bool(pod.ip)
+            running = (pod.phase == "Running" or pod.lingers) and bool(pod.ip)
             if running and source.due is None:
                 self._count += 1
                 self._queue(key, source, 0.0)

@@ -1,7 +1,7 @@
 """A pod of a TFJob, as far as decisions read it: where and how it runs, or what keeps it from running. Pure."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from itertools import islice
@@ -43,7 +43,8 @@ class Pod:
     may be bound to; `running_since` is when the container that trains was started (RFC 3339), while it runs.
     `unschedulable_at` is since when kube-scheduler finds no node for it, `unschedulable` are its words. `not_installed`
     is when it failed because the launcher could not be installed in it (RFC 3339, or "unknown"). `failure` is why it
-    failed, where it has."""
+    failed, where it has. One with our exporter has the phase Succeeded as soon as all its containers have, and
+    `lingers` until kubelet says so, which is some three seconds later, once it has ended the exporter."""
 
     namespace: str
     name: str
@@ -71,6 +72,7 @@ class Pod:
     not_installed: str = ""
     failure: Failure | None = None
     trains: str = CONTAINER
+    lingers: bool = False
 
     @classmethod
     @readable
@@ -83,9 +85,11 @@ class Pod:
         inits = status.get("initContainerStatuses") or ()
         unschedulable_at, unschedulable = _verdict(status)
         trains = trains_in(metadata.get("labels"))
+        exporter = any(container.get("name") == EXPORTER for container in spec.get("initContainers") or ())
+        lingers = exporter and status.get("phase") == "Running" and _has_succeeded(spec, containers)
         return cls(
             **of_replica(metadata),
-            phase=short_word(status.get("phase")),
+            phase="Succeeded" if lingers else short_word(status.get("phase")),
             exit_code=next(
                 (
                     container["state"]["terminated"]["exitCode"]
@@ -112,10 +116,11 @@ class Pod:
                 ),
                 "",
             ),
-            exporter=any(container.get("name") == EXPORTER for container in spec.get("initContainers") or ()),
+            exporter=exporter,
             not_installed=_not_installed(inits) if status.get("phase") == "Failed" else "",
             failure=failure_of(status, trains),
             trains=trains,
+            lingers=lingers,
         )
 
     @property
@@ -126,7 +131,7 @@ class Pod:
     @property
     def ended(self) -> bool:
         """It holds nothing of its node any more."""
-        return self.phase in ("Succeeded", "Failed")
+        return self.phase in ("Succeeded", "Failed") and not self.lingers
 
     @property
     def stopped_by_us(self) -> bool:
@@ -141,6 +146,14 @@ def _not_installed(inits: Iterable[Raw]) -> str:
         if ended and ended["exitCode"]:
             return str(ended.get("finishedAt") or "") or "unknown"
     return ""
+
+
+def _has_succeeded(spec: Raw, containers: Sequence[Raw]) -> bool:
+    """Whether all containers but sidecars have ended for good, with 0: then the pod's phase will be Succeeded."""
+    ended = [(container.get("state") or {}).get("terminated") for container in containers]
+    if spec.get("restartPolicy") not in ("Never", "OnFailure") or len(ended) != len(spec.get("containers") or ()):
+        return False
+    return all(each is not None and each.get("exitCode") == 0 for each in ended)
 
 
 def _verdict(status: Raw) -> tuple[str, str]:
