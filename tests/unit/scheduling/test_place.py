@@ -113,6 +113,18 @@ class TestApart:
         placed = where("apart", nodes, [busy, job("j", servers(1), workers(4, gpus=0, cpus=1))])["j"]
         assert sorted([*placed["PS"], *placed["Worker"]]) == ["a", "b", "b", "b", "b"]
 
+    def test_one_waits_for_a_lent_node_that_would_hold_all_of_it(self) -> None:
+        def placed(own: Node, workers_: int) -> set[str] | None:
+            lent = [node(name, cpus=4, pool="inference", loan="loaned") for name in "bc"]
+            busy = [job(f"on-{n}", workers(2, gpus=0, cpus=1), on={"Worker": (n, n)}, loanable=True) for n in "bc"]
+            waits = job("j", servers(1), workers(workers_, gpus=0, cpus=1), loanable=True)
+            given = where("apart", [own, *lent], [*busy, waits])
+            return {name for names in given["j"].values() for name in names} if given else None
+
+        assert placed(node("a"), 2) is None
+        assert placed(node("a", cpus=4), 2) == {"a"}
+        assert placed(node("a"), 3) is None, "two have room for it together"
+
     def test_replicas_of_one_type_fill_the_fullest_node_first(self) -> None:
         nodes, busy = with_free(a=8, b=2)
         assert where("apart", nodes, [*busy, job("j", workers(3))]) == {"j": {"Worker": ("b", "b", "a")}}

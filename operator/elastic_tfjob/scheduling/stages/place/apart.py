@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from elastic_tfjob.scheduling.admission import in_all
 from elastic_tfjob.scheduling.free_capacity import FreeCapacity, Rank
+from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, Counts, JobSpec, Placement, ReplicaGroup
 from elastic_tfjob.scheduling.stages.place.best_fit import RANK
 
@@ -19,7 +20,7 @@ class Apart:
     """A job starts on our own nodes, or as a whole on lent ones where it may run there and ours have no room.
 
     One with replicas of several types, which need each other in each step, starts on one node if one holds all of it:
-    on two lent nodes it would be stopped for each of them.
+    on two lent nodes it would be stopped for each of them, so it waits for one that would hold all of it.
 
     A job that grows stays with the kind of nodes that it is on. One on our own nodes that may run on lent ones has its
     further workers there, if they are as fast: they can leave without a stop. A parameter server goes to a lent node
@@ -38,10 +39,13 @@ class Apart:
         starts_together = not beside and len(types) > 1
         for where in self.wheres(spec, room, beside):
             if starts_together:
-                one = room.best_fit(demand, in_all(where[type_] for type_ in types))
+                allowed = in_all(where[type_] for type_ in types)
+                one = room.best_fit(demand, allowed)
                 if one is not None:
                     room.take_from(one, demand, add.get(PS, 0))
                     return {type_: (room.nodes[one].name,) * add[type_] for type_ in types}
+                if _one_lent_could(room, demand, allowed):
+                    continue
             nodes = _place(spec, add, room, beside, where)
             if nodes is not None:
                 return nodes
@@ -70,6 +74,11 @@ class Apart:
             if any(quick.values()):
                 yield {type_: own[type_] if type_ == PS else quick[type_] for type_ in types}
         yield own
+
+
+def _one_lent_could(room: FreeCapacity, demand: Resources, allowed: frozenset[int] | None) -> bool:
+    """Whether one of these nodes is lent and would hold this if nothing else were there."""
+    return any(room.nodes[i].loan != "own" and room.fit_empty(i, demand) for i in allowed or ())
 
 
 def _place(spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement, where: Where) -> Placement | None:
