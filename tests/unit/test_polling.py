@@ -184,6 +184,24 @@ async def test_a_rescaling_job_is_followed_closely(world: tuple[World, Reports])
     assert seen.asked == []
 
 
+async def test_a_pod_whose_program_has_ended_is_asked_once_more(world: tuple[World, Reports]) -> None:
+    seen, reports = world
+    seen.polling = StatusPolling(interval_s=60, max_requests_per_s=1000)
+    chief = seen.add("chief", 0)
+    reports.pods_changed(KEY)
+    source = reports._sources[KEY][chief.name]
+    await until(lambda: bool(source.report) and not source.asked)
+    seen.answers[chief.name] = json.dumps({**FULL, "step": 1300})
+    seen.pods[0] = replace(chief, phase="Succeeded", lingers=True)
+    for _ in range(3):
+        reports.pods_changed(KEY)
+    await until(lambda: reports.of_job(KEY)[chief.name].step == 1300)
+    assert len(seen.asked) == 2
+    seen.pods[0] = replace(chief, phase="Succeeded")
+    reports.pods_changed(KEY)
+    assert source.due is None
+
+
 async def test_many_pods_share_the_rate(world: tuple[World, Reports]) -> None:
     seen, reports = world
     seen.polling = StatusPolling(interval_s=0.1, max_requests_per_s=20)

@@ -193,6 +193,7 @@ class Reports:
                 if source is not None:
                     self._stop(source)
                 source = sources[name] = _Source(pod)
+            ends = pod.lingers and not source.pod.lingers
             source.pod = pod
             source.chief = (
                 pod.replica_type in ("chief", "master") if led else (pod.replica_type, pod.index) == ("worker", 0)
@@ -203,6 +204,8 @@ class Reports:
                 self._queue(key, source, 0.0)
             elif not running:
                 self._stop(source)
+            elif ends:  # how far it got, while there is an exporter to say it
+                self._queue(key, source, 0.0)
         if not sources:
             del self._sources[key]
             self._followed.discard(key)
