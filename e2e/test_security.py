@@ -82,11 +82,13 @@ def may(jobs: Jobs, user: str) -> bool:
 def test_the_operators_rights_are_those_that_it_used(
     cluster: Cluster, begun: datetime, request: pytest.FixtureRequest
 ) -> None:
-    """By the API server's audit log of this run; that each right was used, only after a run of all scenarios."""
+    """By the API server's audit log of this run; that each right was used, only after a run of all scenarios. After
+    another run it is skipped at its end."""
     granted, found = audit.granted(audit.rendered()), audit.requests(cluster.audit_log(), since=begun)
     assert not found.refused
     assert found.asked <= granted
     scenarios = {path.name for path in Path(__file__).parent.glob("test_*.py")} - NOT_HERE
     left_out = request.config.stash.get(LEFT_OUT, []) or scenarios - {item.path.name for item in request.session.items}
-    if not left_out and not request.session.testsfailed:
-        assert audit.unused(granted, found.asked, audit.RARE, audit.NOT_IN_E2E) == []
+    if left_out or request.session.testsfailed:
+        pytest.skip("no right was lacking; whether each was used, only a run of all scenarios can tell")
+    assert audit.unused(granted, found.asked, audit.RARE, audit.NOT_IN_E2E) == []

@@ -41,7 +41,9 @@ class Job:
         }
 
     def _pod(self, replica: Replica) -> Pod:
-        environment = {"TF_CONFIG": self.configs[replica], "ELASTIC_TFJOB_CHECKPOINT_DIR": str(self.checkpoints)}
+        environment = {"ELASTIC_TFJOB_CHECKPOINT_DIR": str(self.checkpoints)}
+        if len(self.configs) > 1:  # as the operator has it, and upstream
+            environment["TF_CONFIG"] = self.configs[replica]
         name = f"{replica[0]}-{replica[1]}" + (f".{self._restarts}" if self._restarts else "")
         self.pods[replica] = Pod(self.directory / name, self.program, environment)
         return self.pods[replica]

@@ -53,12 +53,12 @@ def main() -> None:
         save_checkpoint_secs=options.checkpoint_every,
         hooks=[tf.train.StopAtStepHook(last_step=options.steps)],
     )
-    resumed_at = told = None
+    told = None
     with session:
+        resumed_at = int(session.run(step))
         while not session.should_stop():
             begin = time.monotonic()
             _, done, now = session.run([train, step, loss])
-            resumed_at = int(done) - 1 if resumed_at is None else resumed_at
             if told is None or done >= told + options.report_every:  # the other workers make steps, too
                 told = done
                 report = {"step": int(done), "steps": options.steps, "resumed_at": resumed_at}

@@ -30,7 +30,8 @@ def main() -> None:
     parser.add_argument("--at-most", type=float, default=0.0, metavar="STEPS", help="a second; 0: as many as it can")
     options = parser.parse_args()
 
-    config = json.loads(os.environ["TF_CONFIG"])
+    config = json.loads(os.environ.get("TF_CONFIG") or "{}")  # a job of one replica has none
+    workers, index = len(config["cluster"]["worker"]) if config else 1, config["task"]["index"] if config else 0
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     # TensorFlow has taken the signal for itself by now, and would train on until the end of the grace period.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -43,7 +44,7 @@ def main() -> None:
     checkpoint = tf.train.Checkpoint(weights=weights, bias=bias, step=count)
     checkpoint.restore(tf.train.latest_checkpoint(directory))
     # All workers save, as TensorFlow wants it; only the first one's counts.
-    mine = directory if config["task"]["index"] == 0 else tempfile.mkdtemp()
+    mine = directory if index == 0 else tempfile.mkdtemp()
     manager = tf.train.CheckpointManager(checkpoint, mine, max_to_keep=2)
 
     table = np.loadtxt(Path(__file__).with_name("digits.csv.gz"), delimiter=",", dtype=np.float32)
@@ -72,7 +73,7 @@ def main() -> None:
             manager.save(checkpoint_number=step)
         if step % options.report_every == 0:
             done = {"step": step, "steps": options.steps, "resumed_at": resumed_at, "loss": round(float(loss), 4)}
-            print(json.dumps({**done, "workers": len(config["cluster"]["worker"])}), flush=True)
+            print(json.dumps({**done, "workers": workers}), flush=True)
         if options.at_most:
             time.sleep(max(0.0, begin + 1 / options.at_most - time.monotonic()))
 
