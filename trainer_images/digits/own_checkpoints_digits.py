@@ -31,7 +31,7 @@ def main() -> None:
     options = parser.parse_args()
 
     config = json.loads(os.environ.get("TF_CONFIG") or "{}")  # a job of one replica has none
-    workers, index = len(config["cluster"]["worker"]) if config else 1, config["task"]["index"] if config else 0
+    workers, index = (len(config["cluster"]["worker"]), config["task"]["index"]) if config else (1, 0)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     # TensorFlow has taken the signal for itself by now, and would train on until the end of the grace period.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -9,8 +9,9 @@ from typing import ClassVar, Final, Literal
 
 import numpy as np
 
-from elastic_tfjob.learning.episodes import Episode, mean_jct_s, of_network
+from elastic_tfjob.learning.episodes import Episode, mean_jct_s, of_network, of_profile
 from elastic_tfjob.learning.method import Draw, Memory, Stepped
+from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles.dl2.network import Floats, Network, of_flat, shapes
 
 __all__ = ["SCALES", "Evolution", "Part", "cost", "scales", "step"]
@@ -66,10 +67,14 @@ def scales(units: int, part: Part) -> Floats:
     )
 
 
-def cost(network: Network, episodes: Sequence[Episode]) -> float:
+def cost(network: Network | None, episodes: Sequence[Episode]) -> float:
     """The mean logarithm of the mean completion times: what training makes small. A job that is twice as long counts
-    no more."""
-    return float(np.mean([np.log(mean_jct_s(of_network(network, episode), episode)) for episode in episodes]))
+    no more. None: of the profile `hull`, which decides where no network can be used."""
+
+    def profile(episode: Episode) -> Profile:
+        return of_profile("hull", episode) if network is None else of_network(network, episode)
+
+    return float(np.mean([np.log(mean_jct_s(profile(episode), episode)) for episode in episodes]))
 
 
 def step(

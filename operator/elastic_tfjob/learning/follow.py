@@ -18,7 +18,7 @@ import numpy as np
 
 from elastic_tfjob.api.fields import Fields, cut
 from elastic_tfjob.api.limits import MAX_DURATION_S
-from elastic_tfjob.learning.episodes import Episode, draw, mean_jct_s, of_profile
+from elastic_tfjob.learning.episodes import Episode, draw
 from elastic_tfjob.learning.evolution import cost
 from elastic_tfjob.learning.recorded import LEAST_JOBS, Recorded, read_experience
 from elastic_tfjob.learning.training import Drawn, Plan, State, begin, load, replace_file, save, train
@@ -201,13 +201,7 @@ def _resumed(kept: Path, plan: Plan) -> State | None:
 
 
 def _change(ours: Decides, theirs: Decides, episodes: Sequence[Episode]) -> float:
-    return float(np.expm1(_cost(ours, episodes) - _cost(theirs, episodes)))
-
-
-def _cost(decides: Decides, episodes: Sequence[Episode]) -> float:
-    if decides is not None:
-        return cost(decides, episodes)
-    return float(np.mean([np.log(mean_jct_s(of_profile("hull", episode), episode)) for episode in episodes]))
+    return float(np.expm1(cost(ours, episodes) - cost(theirs, episodes)))
 
 
 def _update(number: int, outcome: Outcome, recorded: Recorded, held: float, drawn: float) -> Update:

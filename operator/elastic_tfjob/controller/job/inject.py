@@ -93,10 +93,12 @@ def inject(pod: dict[str, Any], what: str, image: str, checkpoint_dir: str | Non
     launches = what in ("launcher", "both") and bool(trainer.get("command"))
     if launches:
         _add_launcher(spec, trainer)
-    added = _exporter(trainer, image, shared, queue, installs=launches) if what in ("sidecar", "both") else None
-    if added is None and launches:
-        added = _container("install", image, _INSTALL, [shared], queue)
-    spec["initContainers"] = [*([added] if added else ()), *(spec.get("initContainers") or ())]
+    added = []
+    if what in ("sidecar", "both"):
+        added.append(_exporter(trainer, image, shared, queue, installs=launches))
+    elif launches:
+        added.append(_container("install", image, _INSTALL, [shared], queue))
+    spec["initContainers"] = [*added, *(spec.get("initContainers") or ())]
 
 
 def _exporter(
