@@ -1,7 +1,7 @@
 """What a person does with a job, from nothing to an end in which nothing happens any more."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -346,11 +346,22 @@ async def _room(world: World) -> None:
     await asyncio.sleep(15)  # what the first one taught is written later
 
 
+_ANOTHER_PLAN_S: Final = 30.0
+"""After kube-scheduler has refused a pod its node, another is planned within so long."""
+
+
 async def _refused_node(world: World) -> None:
     """kube-scheduler refuses pods the node that was chosen for them, for a reason that nobody else knows."""
     world.cluster.closed.add("node-a")
     world.submit({"Chief": 1}, cpu="1", annotations=_WAITS, cleanPodPolicy="Running")
-    await world.until(lambda: world.has("Running") and world.trains(), 150)
+
+    def planned() -> Sequence[str]:
+        target = Target.parse(world.job()["metadata"]["annotations"].get(f"{PREFIX}target"))
+        return target.nodes.get("Chief", ()) if target is not None else ()
+
+    await world.until(lambda: planned() == ("node-a",))
+    await world.until(lambda: planned() == ("node-b",), _ANOTHER_PLAN_S)
+    await world.until(lambda: world.has("Running") and world.trains(), 60)
     await asyncio.sleep(5)
 
 
