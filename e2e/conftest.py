@@ -24,6 +24,8 @@ from harness.told import pytest_runtest_logreport  # noqa: F401 - a hook
 KILL_EVERY_S = 30
 LEFT_OUT = pytest.StashKey[list[str]]()
 """Scenarios that the command line leaves out."""
+KILLS = pytest.StashKey[str]()
+"""How many leaders were killed, in words."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,15 +43,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if KILLS in config.stash:
+        terminalreporter.write_line(config.stash[KILLS])
+
+
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
     deployed = deploy()
-    with killing_leaders(deployed) if os.environ.get("MONKEY") == "1" else contextlib.nullcontext():
+    with killing_leaders(deployed, pytestconfig) if os.environ.get("MONKEY") == "1" else contextlib.nullcontext():
         yield deployed
 
 
 @contextlib.contextmanager
-def killing_leaders(cluster: Cluster) -> Iterator[None]:
+def killing_leaders(cluster: Cluster, config: pytest.Config) -> Iterator[None]:
     """Two replicas, of which the leader dies every 30 s without a word."""
     cluster.kubectl("-n", NAMESPACE, "scale", DEPLOYMENT, "--replicas=2")
     wait_ready(cluster)
@@ -61,9 +68,9 @@ def killing_leaders(cluster: Cluster) -> Iterator[None]:
     try:
         yield
         took_s = time.monotonic() - begun
-        print(f"\n{len(killed)} leaders were killed in {took_s:.0f} s")
+        config.stash[KILLS] = f"{len(killed)} leaders were killed in {took_s:.0f} s"
         # Half of them at least: for up to 15 s after a kill nobody leads.
-        assert len(killed) >= took_s // (2 * KILL_EVERY_S), f"only {len(killed)} leaders were killed in {took_s:.0f} s"
+        assert len(killed) >= took_s // (2 * KILL_EVERY_S), f"only {config.stash[KILLS]}"
     finally:
         over.set()
         killer.join(timeout=60)
