@@ -17,8 +17,9 @@ the cost, such as `training_lost_s`, is defined in harness/rescale_cost.py.
 With `--program` the job is one of a kind of training programs instead, and the operator chooses how to rescale it:
 rescale_programs.py.
 
-`processes-overlap` and `processes-restart` need no cluster: pods are processes of this machine, commands are written at
-once, and a restart (all programs end, then all start with the new size) is today's ways without what Kubernetes adds.
+The three `processes-` modes need no cluster: pods are processes of this machine and commands are written at once.
+`overlap-exec` has no forks; `restart` (all programs end, then all start with the new size) is today's ways without what
+Kubernetes adds.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ TODAY = (
     "suspend-resume-sigterm",
 )
 MODES = (*OURS, *TODAY, *WAYS)
-PREPARES = (*OURS, *WAYS[:1])
+PREPARES = (*OURS, *WAYS[:2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,10 +312,10 @@ def measure_modes(
     def each(mode: str, model: str, times: int, do: Callable[[Callable[[Rescale], None]], object]) -> None:
         measured[mode, model] = one(output, ("modes", mode, model), 4 * times, do, summary)
 
-    for way in [mode for mode in modes if mode in WAYS]:
-        model = MODELS["digits"]
+    for way, name in itertools.product([mode for mode in modes if mode in WAYS], models):
+        model = MODELS[name]
         sizes = {"worker": model.worker, "ps": model.ps}
-        each(way, "digits", rescales, partial(measure_processes, way, model.arguments, sizes, rescales))
+        each(way, name, rescales, partial(measure_processes, way, model.arguments, sizes, rescales))
     cluster = None
     for family in (OURS, TODAY):
         wanted = [mode for mode in modes if mode in family]
@@ -370,7 +371,7 @@ def main(*, modes: list[str], models: list[str], rescales: int, programs: list[s
     \b
     Example:
       bench_rescale.py --modes overlap --models digits --rescales 2
-      bench_rescale.py --modes processes-overlap,processes-restart --rescales 2
+      bench_rescale.py --modes processes-overlap,processes-restart --models digits --rescales 2
       bench_rescale.py --program keras-3,monitored-session --rescales 2
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that it cleans up

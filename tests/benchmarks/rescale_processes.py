@@ -1,8 +1,9 @@
 """bench-rescale without a cluster: a job's pods are processes of this machine.
 
-`processes-overlap`: launchers are told what the operator tells them, without its delays. `processes-restart`: what is
-done today, at its best: every program gets SIGTERM, the chief saves, and when all have ended the job starts with the
-new size. What Kubernetes adds to that (scheduling, containers) is left out.
+`processes-overlap`: launchers are told what the operator tells them, without its delays. `processes-overlap-exec`: the
+same behind a shell, so that no program is forked from an interpreter that has imported TensorFlow.
+`processes-restart`: what is done today, at its best: every program gets SIGTERM, the chief saves, and when all have
+ended the job starts with the new size. What Kubernetes adds to that (scheduling, containers) is left out.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.rescale_cost import Rescale, cost_of
+from harness.rescale_cost import Rescale, cost_of, parts_of
 from harness.training import Line
 from pod.jobs import PROGRAMS, SLOW, Job
 from pod.pods import until
 
 __all__ = ["WAYS", "measure_processes"]
 
-WAYS = ("processes-overlap", "processes-restart")
+OVERLAP, OVERLAP_EXEC, RESTART = WAYS = ("processes-overlap", "processes-overlap-exec", "processes-restart")
 BEFORE_S = 6.0
 ENDLESS = 10_000_000
 LOOK_S = 0.005
@@ -104,7 +105,9 @@ def measure_processes(
     changes = [(kind, sizes[kind][end]) for end in (1, 0) for kind in sizes] * times
     with tempfile.TemporaryDirectory() as folder:
         job = Job(Path(folder), PROGRAMS / "digits.py", f"--steps={ENDLESS}", *arguments)
-        plain = _Plain(job) if way == WAYS[1] else None
+        if way == OVERLAP_EXEC:
+            job.program = ["sh", "-c", 'exec "$0" "$@"', *job.program]
+        plain = _Plain(job) if way == RESTART else None
         try:
             with _Tail(Path(folder) / "chief-0" / "output") as tail:
                 if plain:
@@ -146,8 +149,11 @@ class _Subject:
         else:
             self.job.rescale(self.generation, "overlap", operator=True, **self.size)
         until("it trains on", lambda: lines[-1].resumed_at != resumed_at, SLOW)
-        stable = next(line.at for line in lines if line.at > asked and line.resumed_at != resumed_at)
+        first = next(line for line in lines if line.at > asked and line.resumed_at != resumed_at)
+        stable, parts = first.at, dict[str, float]()
         if not self.plain:
+            before_it = lines[lines.index(first) - 1]
+            parts = parts_of(self.job.chief.status, asked, before_it, first)
             pods = self.job.pods
             until("the new size runs", lambda: all(pod.status["prepared"] is None for pod in pods.values()), SLOW)
             stable = time.time()
@@ -162,4 +168,5 @@ class _Subject:
             change=f"{kind} {before}->{count}",
             grows=count > before,
             prepare_cpu_s=cpu,
+            parts_s=parts,
         )

@@ -15,7 +15,7 @@ from harness import cluster as kind
 from harness.cluster import Cluster
 from harness.jobs import Jobs, until
 from harness.progress import CommandFailed
-from harness.rescale_cost import Rescale, cost_of, pause
+from harness.rescale_cost import Rescale, cost_of, parts_of, pause
 from harness.training import Line, Lines, said, wait_for_step
 
 __all__ = [
@@ -72,7 +72,7 @@ class Trainee:
 
         until(happened, PATIENCE_S, lambda: f"no step after {change}:\n{self.jobs.describe(NAME)}")
         last, first = found[0]
-        times = self._parts(asked, last, first) if parts else {}
+        times = parts_of(self.status(), asked, last, first) if parts else {}
         stable, cpu = first.at, {}
         if follows:
             until(lambda: self.state().get("phase") == "Stable", 120, lambda: f"not stable: {self.state()}")
@@ -106,26 +106,6 @@ class Trainee:
             if took.get("generation") == generation and took.get("cpu_s") is not None:
                 used["kept" if name in there else "added"].append(took["cpu_s"])
         return used
-
-    def _parts(self, asked: float, last: Line, first: Line) -> dict[str, float]:
-        """Where the time of an overlapped change goes, from the clocks in the chief's pod.
-
-        prepare: asked -> last step; notice: last step -> save begins; save; commit: saved -> the new program may go on;
-        resume: -> its first step (restore, and what was not traced before).
-        """
-        report = self.status()
-        checkpoint, switch = report.get("checkpoint") or {}, report.get("switch") or {}
-        if not checkpoint or not switch:
-            return {}
-        saved, seconds, committed = checkpoint["at"], checkpoint["seconds"], switch["at"]
-        parts = {
-            "prepare": last.at - asked,
-            "notice": saved - seconds - last.at,
-            "save": seconds,
-            "commit": committed - saved,
-            "resume": (report.get("first_step_at") or first.at) - committed,
-        }
-        return {name: round(value, 3) for name, value in parts.items()}
 
 
 def not_refused(state: Mapping[str, Any], change: str, asked: float) -> None:

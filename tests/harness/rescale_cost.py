@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.training import Line
 
-__all__ = ["Rescale", "cost_of", "pause", "percentile", "rate", "step_at", "summary"]
+__all__ = ["Rescale", "cost_of", "parts_of", "pause", "percentile", "rate", "step_at", "summary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,26 @@ def cost_of(
     )
 
 
+def parts_of(report: Mapping[str, Any], asked: float, last: Line, first: Line) -> dict[str, float]:
+    """Where the time of an overlapped change goes, from the clocks in the chief's pod, which `report` has; seconds.
+
+    prepare: asked -> last step; notice: last step -> save begins; save; commit: saved -> the new program may go on;
+    resume: -> its first step (restore, and what was not traced before).
+    """
+    checkpoint, switch = report.get("checkpoint") or {}, report.get("switch") or {}
+    if not checkpoint or not switch:
+        return {}
+    saved, seconds, committed = checkpoint["at"], checkpoint["seconds"], switch["at"]
+    parts = {
+        "prepare": last.at - asked,
+        "notice": saved - seconds - last.at,
+        "save": seconds,
+        "commit": committed - saved,
+        "resume": (report.get("first_step_at") or first.at) - committed,
+    }
+    return {name: round(value, 3) for name, value in parts.items()}
+
+
 def percentile(values: Sequence[float], percent: int) -> float:
     if len(values) < 2:
         return round(values[0], 3)
@@ -137,6 +157,9 @@ def summary(rescales: Sequence[Rescale]) -> dict[str, Any]:
 def _costs(rescales: Sequence[Rescale]) -> dict[str, Any]:
     downtimes = [each.downtime_s for each in rescales]
     costs: dict[str, Any] = {"p50_s": percentile(downtimes, 50), "p90_s": percentile(downtimes, 90)}
+    names = dict.fromkeys(name for each in rescales for name in each.parts_s)
+    if names:
+        costs["parts_s"] = {name: _spread(each.parts_s[name] for each in rescales if each.parts_s) for name in names}
     for key in ("prepare_s", "worst_gap_s", "training_lost_s"):
         costs[key] = _spread(getattr(each, key) for each in rescales)
     for key, which in (("prepare_cpu_s", "kept"), ("prepare_cpu_added_s", "added")):
