@@ -117,7 +117,8 @@ def parts_of(report: Mapping[str, Any], asked: float, last: Line, first: Line) -
     """Where the time of an overlapped change goes, from the clocks in the chief's pod, which `report` has; seconds.
 
     prepare: asked -> last step; notice: last step -> save begins; save; commit: saved -> the new program may go on;
-    resume: -> its first step (restore, and what was not traced before).
+    resume: -> its first step (restore, and what was not traced before). program: the pause as both programs know it,
+    whether they print the steps next to it or not.
     """
     checkpoint, switch = report.get("checkpoint") or {}, report.get("switch") or {}
     if not checkpoint or not switch:
@@ -129,6 +130,7 @@ def parts_of(report: Mapping[str, Any], asked: float, last: Line, first: Line) -
         "save": seconds,
         "commit": committed - saved,
         "resume": (report.get("first_step_at") or first.at) - committed,
+        "program": report.get("downtime_s") or first.at - last.at,
     }
     return {name: round(value, 3) for name, value in parts.items()}
 
