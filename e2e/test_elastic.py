@@ -59,6 +59,12 @@ def settled(jobs: Jobs, name: str, *, seconds: float = 400, **replicas: int) -> 
     return seen
 
 
+def preparation(jobs: Jobs, pod: str) -> dict[str, Any]:
+    """How the program of the newest size was started in a pod, and what that cost."""
+    status = jobs.cluster.kubectl("get", "--raw", f"/api/v1/namespaces/{jobs.namespace}/pods/{pod}:9465/proxy/status")
+    return dict(json.loads(status)["preparation"])
+
+
 def programs(lines: Lines) -> list[list[Line]]:
     """The chief's lines by the program that printed them, in their order."""
     result: list[list[Line]] = []
@@ -103,6 +109,7 @@ def test_grows_and_shrinks_without_losing_a_step(jobs: Jobs) -> None:
         settled(jobs, "digits", Worker=3)
         ask(jobs, "digits", workers=1, ps=2)
         settled(jobs, "digits", Worker=1, PS=2)
+        assert preparation(jobs, "digits-chief-0")["way"] == "fork"
         assert jobs.pods("digits")["digits-chief-0"]["metadata"]["uid"] == chief  # the same pod all the time
         left = ["digits-chief-0", "digits-ps-0", "digits-ps-1", "digits-worker-0"]
         until(lambda: sorted(jobs.pods("digits")) == left, 120, lambda: f"there are {sorted(jobs.pods('digits'))}")
