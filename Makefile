@@ -74,7 +74,7 @@ bench-operator: .venv ## speed of the operator beside the Go one: a table, and b
 .PHONY: bench-scale
 bench-scale: .venv ## 10,000 TFJobs on a real control plane: memory, idle CPU, restart, takeover: build/bench/scale.json
 	@$(RUN) python -m harness.binaries kube kwok training-operator >/dev/null
-	$(RUN) python tests/benchmarks/bench_operator.py --jobs '' --output build/bench/scale.json
+	$(RUN) python tests/benchmarks/bench_operator.py --jobs '' --replicas '' --output build/bench/scale.json
 
 .PHONY: bench-capacity
 bench-capacity: .venv ## memory and idle CPU of 10,000 jobs, plain and elastic, with a function as API server

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
+import re
 import signal
 import statistics
 import sys
@@ -91,6 +93,23 @@ class Scale:
     takeover_new_job_s: float = 0.0  # kill -9 of the leader to a job submitted then having its pods, made by a standby
 
 
+@dataclass(slots=True)
+class Large:
+    """One job of many replicas. `other_job_s`: from the creation of a job of another namespace, submitted while the
+    large one's pods are made, to its pods; `lag_s`: of the operator's looks at its own event loop, ten times a second,
+    how many found it late by at most so many seconds, ours alone."""
+
+    operator: str
+    replicas: int
+    all_pods_s: float  # creation to the last pod seen
+    all_running_s: float
+    other_job_s: float
+    cpu_s: float
+    peak_rss_mb: float
+    timed_out: bool = False
+    lag_s: dict[str, int] = field(default_factory=dict)
+
+
 # -- what a process cost
 
 
@@ -109,7 +128,7 @@ def memory_mb(pid: int, line: str) -> float:
 # -- the load
 
 
-def tfjob(name: str, namespace: str = NAMESPACE) -> Object:
+def tfjob(name: str, namespace: str = NAMESPACE, workers: int = REPLICAS["worker"]) -> Object:
     replica = {"template": kwok.pod_template()}
     return {
         "apiVersion": "kubeflow.org/v1",
@@ -119,7 +138,7 @@ def tfjob(name: str, namespace: str = NAMESPACE) -> Object:
             "runPolicy": {"cleanPodPolicy": "None"},
             "tfReplicaSpecs": {
                 "PS": {"replicas": REPLICAS["ps"], **replica},
-                "Worker": {"replicas": REPLICAS["worker"], **replica},
+                "Worker": {"replicas": workers, **replica},
             },
         },
     }
@@ -369,6 +388,51 @@ async def bench(name: str, jobs: int, limit_s: float, *, scale: bool = False) ->
             return run, measured
 
 
+async def bench_large(name: str, replicas: int, limit_s: float) -> Large:
+    """One job of so many replicas, and a small one in another namespace as soon as a tenth of its pods is there."""
+    with _directory() as directory:
+        program, arguments = OPERATORS[name]
+        async with cluster(directory, program, replicas) as (plane, api):
+            other = PROGRAMS.get(name)
+            with operators.start(program, plane.kubeconfig, directory, arguments=arguments, program=other) as operator:
+                observer, waiting = Observer(), None
+                async with observer.watching(api):
+                    begin = asked = time.monotonic()
+                    await api.create(tfjobs("load-0"), tfjob("large", "load-0", replicas - REPLICAS["ps"]))
+                    with Display(f"{name}, one job of {replicas}", replicas) as display:
+                        while len(observer.pod_running) < replicas + PODS_PER_JOB:
+                            await asyncio.sleep(0.1)
+                            if time.monotonic() - begin > limit_s:
+                                break
+                            display.show(len(observer.pod_running), f"{len(observer.pod_added)} pods made")
+                            if waiting is None and len(observer.pod_added) > replicas // 10:
+                                asked = time.monotonic()
+                                waiting = await new_job(api, "other")
+                added, running = (
+                    {pod: at for pod, at in seen.items() if observer.pod_job[pod] == "large"}
+                    for seen in (observer.pod_added, observer.pod_running)
+                )
+                return Large(
+                    name,
+                    replicas,
+                    all_pods_s=round(max(added.values(), default=begin) - begin, 2),
+                    all_running_s=round(max(running.values(), default=begin) - begin, 2),
+                    other_job_s=round(waiting.result() - asked, 2)
+                    if waiting is not None and waiting.done()
+                    else limit_s,
+                    cpu_s=round(cpu_s(operator.pid), 1),
+                    peak_rss_mb=round(memory_mb(operator.pid, "VmHWM"), 1),
+                    timed_out=len(running) < replicas,
+                    lag_s=lag(operator.metrics()) if program == "ours" else {},
+                )
+
+
+def lag(metrics: str) -> dict[str, int]:
+    """By seconds, how many looks found the operator's event loop late by at most so many."""
+    found = re.findall(r'elastic_tfjob_loop_lag_seconds_bucket\{le="([^"]+)"\} ([0-9.]+)', metrics)
+    return {bound: int(float(count)) for bound, count in found}
+
+
 async def minute(pid: int) -> tuple[float, float]:
     """Memory in MB, and per cent of a core over a minute in which no job changes."""
     with console.status("settling for 15 s, then a minute in which no job changes"):
@@ -432,7 +496,38 @@ def sooner(run: Run, runs: list[Run]) -> str:
     return f"{'>' if go.timed_out else ''}{go.all_running_s / run.all_running_s:.1f}x"
 
 
-def report(floors: list[Run], runs: list[Run], scale: list[Scale]) -> None:
+def report(floors: list[Run], runs: list[Run], scale: list[Scale], large: list[Large]) -> None:
+    if floors or runs:
+        report_runs(floors, runs)
+    if scale:
+        report_scale(scale)
+    if large:
+        report_large(large)
+
+
+def report_large(large: list[Large]) -> None:
+    table = Table(
+        title="One job of many replicas",
+        caption="Other job: from the creation of a job of another namespace, while the large one's pods are made, to "
+        "its pods. Late: how often the operator's event loop was late by more than 50 ms, of all looks at it.",
+    )
+    for column in ("replicas", "operator", "all pods s", "all run s", "other job s", "CPU s", "peak RSS MB", "late"):
+        table.add_column(column, justify="left" if column == "operator" else "right")
+    for row in large:
+        total = row.lag_s.get("+Inf", 0)
+        table.add_row(
+            f"{row.replicas:,}",
+            row.operator,
+            *(f"{'>' if row.timed_out else ''}{seconds:.1f}" for seconds in (row.all_pods_s, row.all_running_s)),
+            f"{row.other_job_s:.1f}",
+            f"{row.cpu_s:.1f}",
+            f"{row.peak_rss_mb:.0f}",
+            f"{total - row.lag_s['0.05']} of {total}" if total else "",
+        )
+    console.print(table)
+
+
+def report_runs(floors: list[Run], runs: list[Run]) -> None:
     table = Table(
         title="TFJobs (1 PS + 2 workers) on 100 KWOK nodes, created at once",
         caption="p50, p99: from a job's creation to its Running condition. CPU, RSS: of the operator's process, from "
@@ -458,41 +553,48 @@ def report(floors: list[Run], runs: list[Run], scale: list[Scale]) -> None:
             *(f"{run.p99_by_stage_s[stage]:.1f}" for stage in stages),
         )
     console.print(table)
-    if scale:
-        table = Table(
-            title="Ours, all jobs Running",
-            caption="A new job has all its pods: seconds from the process's start, and from the leader's kill -9 where "
-            "a standby takes over.",
+
+
+def report_scale(scale: list[Scale]) -> None:
+    table = Table(
+        title="Ours, all jobs Running",
+        caption="A new job has all its pods: seconds from the process's start, and from the leader's kill -9 where "
+        "a standby takes over.",
+    )
+    for column in (
+        "jobs",
+        "RSS MB",
+        "CPU % of a core while events are written",
+        "idle CPU %",
+        "ready after kill -9, s",
+        "new job after kill -9, s",
+        "peak RSS after it, MB",
+        "new job, by a standby, s",
+    ):
+        table.add_column(column, justify="right")
+    for row in scale:
+        table.add_row(
+            f"{row.jobs:,}",
+            f"{row.rss_mb:.0f}",
+            f"{row.events_cpu_percent:.1f}",
+            f"{row.idle_cpu_percent:.2f}",
+            f"{row.restart_ready_s:.1f}",
+            f"{row.restart_new_job_s:.1f}",
+            f"{row.restart_peak_rss_mb:.0f}",
+            f"{row.takeover_new_job_s:.1f}",
         )
-        for column in (
-            "jobs",
-            "RSS MB",
-            "CPU % of a core while events are written",
-            "idle CPU %",
-            "ready after kill -9, s",
-            "new job after kill -9, s",
-            "peak RSS after it, MB",
-            "new job, by a standby, s",
-        ):
-            table.add_column(column, justify="right")
-        for row in scale:
-            table.add_row(
-                f"{row.jobs:,}",
-                f"{row.rss_mb:.0f}",
-                f"{row.events_cpu_percent:.1f}",
-                f"{row.idle_cpu_percent:.2f}",
-                f"{row.restart_ready_s:.1f}",
-                f"{row.restart_new_job_s:.1f}",
-                f"{row.restart_peak_rss_mb:.0f}",
-                f"{row.takeover_new_job_s:.1f}",
-            )
-        console.print(table)
+    console.print(table)
 
 
-def write(output: Path, floors: list[Run], runs: list[Run], scale: list[Scale]) -> None:
+def write(output: Path, floors: list[Run], runs: list[Run], scale: list[Scale], large: list[Large]) -> None:
     """After every run, so that an interrupted benchmark leaves what it has measured."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    results: dict[str, Sequence[Run | Scale]] = {"runs": runs, "floors": floors, "scale": scale}
+    results: dict[str, Sequence[Run | Scale | Large]] = {
+        "runs": runs,
+        "floors": floors,
+        "scale": scale,
+        "large": large,
+    }
     text = json.dumps({name: [asdict(row) for row in rows] for name, rows in results.items()}, indent=1)
     output.write_text(text + "\n")
 
@@ -528,10 +630,20 @@ def _names(_: click.Context, __: click.Parameter, value: str) -> list[str]:
     "go-unlimited: go-8 without its client's limit of 20 requests a second.",
 )
 @click.option("--scale", default="10000", show_default=True, callback=_numbers, help="Loads for ours alone.")
+@click.option("--replicas", default="1000", show_default=True, callback=_numbers, help="Sizes of one single job.")
 @click.option("--floor/--no-floor", default=True, show_default=True, help="Also measure each load with no operator.")
 @click.option("--limit", default=1200.0, show_default=True, help="Seconds after which a run of --jobs is given up.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("build/bench/operator.json"), show_default=True)
-def main(*, jobs: list[int], names: list[str], scale: list[int], floor: bool, limit: float, output: Path) -> None:
+def main(
+    *,
+    jobs: list[int],
+    names: list[str],
+    scale: list[int],
+    replicas: list[int],
+    floor: bool,
+    limit: float,
+    output: Path,
+) -> None:
     """Measure how soon TFJobs run and what the operator costs, beside the Go training-operator.
 
     Runs take turns, each on its own control plane with 100 fake nodes, so run it on an idle machine: all of Kubernetes
@@ -540,12 +652,14 @@ def main(*, jobs: list[int], names: list[str], scale: list[int], floor: bool, li
 
     \b
     Examples:
-      bench_operator.py --jobs 500 --operators ours,go --scale ''     about 5 minutes
-      bench_operator.py --jobs '' --scale 10000                       ours with 10,000 jobs, 30,000 pods
+      bench_operator.py --jobs 500 --operators ours,go --scale '' --replicas ''     about 5 minutes
+      bench_operator.py --jobs '' --scale '' --replicas 1000 --operators ours       one job of 1,000 replicas
+      bench_operator.py --jobs '' --scale 10000 --replicas ''          ours with 10,000 jobs, 30,000 pods
     """
     floors: list[Run] = []
     runs: list[Run] = []
     scales: list[Scale] = []
+    larges: list[Large] = []
 
     async def all_of_it() -> None:
         for count in jobs:
@@ -553,18 +667,21 @@ def main(*, jobs: list[int], names: list[str], scale: list[int], floor: bool, li
                 floors.append(await bench_floor(count, limit))
             for name in names:
                 runs.append((await bench(name, count, limit))[0])
-                write(output, floors, runs, scales)
+                write(output, floors, runs, scales, larges)
         for count in scale:
             run, measured = await bench("ours", count, max(limit, count * 0.2), scale=True)
             runs.append(run)
             if measured:
                 scales.append(measured)
-            write(output, floors, runs, scales)
+            write(output, floors, runs, scales, larges)
+        for name, count in itertools.product(names, replicas):
+            larges.append(await bench_large(name, count, limit))
+            write(output, floors, runs, scales, larges)
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that its processes end with it
     asyncio.run(all_of_it())
-    write(output, floors, runs, scales)
-    report(floors, runs, scales)
+    write(output, floors, runs, scales, larges)
+    report(floors, runs, scales, larges)
     console.print(f"written: {output}")
 
 
