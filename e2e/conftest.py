@@ -22,6 +22,8 @@ from harness.progress import CommandFailed
 from harness.told import pytest_runtest_logreport  # noqa: F401 - a hook
 
 KILL_EVERY_S = 30
+SPARED = threading.Event()
+"""Set while no leader is killed."""
 LEFT_OUT = pytest.StashKey[list[str]]()
 """Scenarios that the command line leaves out."""
 KILLS = pytest.StashKey[str]()
@@ -30,6 +32,7 @@ KILLS = pytest.StashKey[str]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "last: runs after all others, to judge what they left")
+    config.addinivalue_line("markers", "one_leader: what it tests needs an operator that leads for longer than 30 s")
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
@@ -81,6 +84,8 @@ def killing_leaders(cluster: Cluster, config: pytest.Config) -> Iterator[None]:
 def _kill_leaders(cluster: Cluster, over: threading.Event, killed: list[str]) -> None:
     lease = "lease/elastic-tfjob-operator"
     while not over.wait(KILL_EVERY_S):
+        if SPARED.is_set():
+            continue
         with contextlib.suppress(CommandFailed):  # nobody leads at the moment
             held = json.loads(cluster.kubectl("-n", NAMESPACE, "get", lease, "-o", "json"))["spec"]
             pod = held.get("holderIdentity", "").rpartition("_")[0]
@@ -93,6 +98,15 @@ def _kill_leaders(cluster: Cluster, over: threading.Event, killed: list[str]) ->
 def begun(cluster: Cluster) -> datetime:
     """When the operator of today's sources was ready: what is older in logs may be another one's."""
     return datetime.now(UTC)
+
+
+@pytest.fixture(autouse=True)
+def leader_lives(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Under MONKEY=1 the leader is not killed in a test that is marked so."""
+    if request.node.get_closest_marker("one_leader") is not None:
+        SPARED.set()
+    yield
+    SPARED.clear()
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """What jobs are told under a profile that goes by the training loss: `specon` as it was published."""
 
+import pytest
+
 from harness.deploy import configured
 from harness.jobs import Jobs
 
@@ -11,8 +13,11 @@ ALL_IMAGES = 1438
 """That there are to train on: a step of so many has the loss of them all, and climbing it, not one ever falls."""
 
 
+@pytest.mark.one_leader
 def test_a_loss_that_rises_or_is_no_number_is_told(jobs: Jobs) -> None:
-    """Real TensorFlow climbs the loss, by a learning rate below 0, and leaves the numbers, by a huge one."""
+    """Real TensorFlow climbs the loss, by a learning rate below 0, and leaves the numbers, by a huge one.
+
+    That a loss rises is known after five readings, ten seconds apart, which an operator has in its memory alone."""
     with configured(jobs.cluster, PUBLISHED):
         for name, rate in (("rises", -0.0005), ("diverges", 1e30)):
             job = elastic(jobs, name, steps=STEPS)
