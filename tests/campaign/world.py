@@ -452,9 +452,11 @@ async def _wait_for_ever() -> None:
 @contextlib.contextmanager
 def _small_operator() -> Iterator[None]:
     """The operator without what makes no difference here: measuring how late a loop is whose clock stands still while
-    it works, and tasks for more questions at a time than there are pods."""
+    it works, and tasks for more questions at a time than there are pods. Nor does it take what is there when it starts
+    for what stays: a process plays thousands of schedules, and would keep each one's world."""
     with (
         mock.patch.object(operator_module, "watch_loop", _wait_for_ever),
+        mock.patch.object(operator_module, "collect_less", lambda: None),
         mock.patch.object(polling, "_IN_FLIGHT", 16),
     ):
         yield
