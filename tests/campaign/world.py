@@ -456,7 +456,7 @@ def _small_operator() -> Iterator[None]:
     for what stays: a process plays thousands of schedules, and would keep each one's world."""
     with (
         mock.patch.object(operator_module, "watch_loop", _wait_for_ever),
-        mock.patch.object(operator_module, "collect_less", lambda: None),
+        mock.patch.object(operator_module, "collect_less"),
         mock.patch.object(polling, "_IN_FLIGHT", 16),
     ):
         yield
