@@ -11,6 +11,8 @@ __all__ = ["Means"]
 # A mean over less than this says nothing: of what is used now, and of what a step costs.
 _LEAST_WINDOW_S: Final = 4.0
 _LEAST_LATELY_S: Final = 10.0
+# Between two readings that are kept: what a pod says of its clock, it may say many times a second.
+_APART_S: Final = WINDOW_S / 64
 # What a step costs is nearly the same all the time, while what is measured of it in half a minute is not.
 _LATELY_S: Final = 120.0
 
@@ -40,12 +42,14 @@ class Means:
         usage_s, at = report.cpu.usage_s, report.cpu.at or report.at
         if usage_s is None:
             return report
-        used = self._used
-        if used and (at < used[-1][0] or usage_s < used[-1][1]):  # another clock, or another process
+        last = self._last
+        if last is not None and (at < last[0] or usage_s < last[1]):  # another clock, or another process
             self.clear()
-            used = self._used
-        if not used or at > used[-1][0]:
-            used.append((at, usage_s))
+            last = None
+        used = self._used
+        if last is None or at > last[0]:
+            if not used or at >= used[-1][0] + _APART_S:
+                used.append((at, usage_s))
             self._count(at, usage_s, report.step or 0)
         old = 0
         while len(used) > old + 2 and used[old + 1][0] <= at - WINDOW_S:

@@ -124,8 +124,10 @@ class Reconciler:
 
 
 def _rescaling(job: Job) -> bool:
+    if not mine(job.annotations, job.uid):
+        return False
     try:
         state = State.parse(job.annotations.get(STATE_ANNOTATION))
     except ValueError:
         return False
-    return state is not None and mine(job.annotations, job.uid) and state.rescaling
+    return state is not None and state.rescaling

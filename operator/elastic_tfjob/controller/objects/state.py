@@ -382,5 +382,5 @@ def _by_size(raw: Fields, name: str, lenient: Lenient, read: Callable[[Fields, s
             raise ValueError(f"{raw.place(name)}: {describe(size)} is not a size such as 2/8")
         return read(sizes, size)
 
-    read_of = {size: lenient(of, size) for size in sizes}
-    return dict([(size, value) for size, value in read_of.items() if value is not None][-MAX_ENTRIES:])
+    read_of = {size: lenient(of, size) for size in tuple(sizes)[-MAX_ENTRIES:]}
+    return {size: value for size, value in read_of.items() if value is not None}
