@@ -115,5 +115,6 @@ def jobs(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Jobs]:
     cluster.kubectl("create", "namespace", namespace)
     yield Jobs(cluster, namespace)
     if request.session.testsfailed:
-        print(operator_log(cluster, tail=40))
+        with contextlib.suppress(CommandFailed):  # a new one is about to start
+            print(operator_log(cluster, tail=40))
     cluster.kubectl("delete", "namespace", namespace, "--wait=false")
