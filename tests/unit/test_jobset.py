@@ -12,9 +12,11 @@ from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.tfjob import COMPLETION_INDEX_LABEL, REPLICATED_JOB_LABEL, TFJobSpec
 from elastic_tfjob.controller.job.decision import Create, Event, ResizePod
 from elastic_tfjob.controller.job.inject import inject
+from elastic_tfjob.controller.jobset import follow
 from elastic_tfjob.controller.jobset.follow import JobSets
 from elastic_tfjob.controller.jobset.report import refused_status, status_of, terminal
 from elastic_tfjob.controller.jobset.translate import DIGEST_ANNOTATION, Unsupported, tfjob_of
+from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.errors import Invalid
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.objects.job import Job
@@ -302,6 +304,53 @@ async def test_what_the_server_refuses_is_told_and_tried_again() -> None:
     assert [event.reason for event in server.events] == ["TFJobNotWritten"]
     server.refuses = False
     assert await server.step() == ["create"]
+
+
+@pytest.mark.parametrize("edit", ["too many", "no sense", "other types"])
+async def test_a_tfjob_that_somebody_spoils_is_written_anew(edit: str) -> None:
+    """Nobody runs it as it is, and no suspension would reach it."""
+    server = Server(raw_jobset())
+    await server.step()
+    good = copy.deepcopy(server.tfjobs["mine"]["spec"])
+    await server.step()
+    bad = copy.deepcopy(server.tfjobs["mine"])
+    types = bad["spec"]["tfReplicaSpecs"]
+    if edit == "too many":
+        types["Worker"]["replicas"] = 3000
+    elif edit == "no sense":
+        bad["spec"]["tfReplicaSpecs"] = [7]
+    else:  # which is valid
+        types["Master"] = types.pop("Chief")
+    server.stored(bad)
+    assert await server.step() == ["replace"]
+    assert server.tfjobs["mine"]["spec"] == good
+    server.stored(bad)
+    server.jobset["spec"]["suspend"] = True
+    server.seen()
+    assert await server.step() == ["replace"]
+    assert server.tfjobs["mine"]["spec"]["runPolicy"]["suspend"] is True
+    assert await server.step() == []
+    assert server.events == []
+
+
+async def test_a_bug_is_told_counted_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(raw_jobset())
+    await server.step()
+    before = metrics.RECONCILE_FAILURES._value.get()
+
+    def fails(*_: object) -> dict[str, Any]:
+        raise RecursionError("x" * 10**6)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(follow, "status_of", fails)
+        assert await server.step() == []
+    (event,) = server.events
+    assert (event.type, event.reason) == ("Warning", "ReconcileFailed")
+    assert "RecursionError" in event.message
+    assert len(event.message) < 450
+    assert metrics.RECONCILE_FAILURES._value.get() == before + 1
+    assert server.jobsets._queue._retry_at.keys() == {("ns", "mine")}
+    assert await server.step() == ["status"]
 
 
 def test_a_refusal_is_cut() -> None:

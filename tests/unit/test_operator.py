@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -23,7 +25,6 @@ from elastic_tfjob.controller.kube.errors import ApiError, Conflict, NotFound, U
 from elastic_tfjob.controller.kube.executor import Executor
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.leader import LeaderElection
-from elastic_tfjob.controller.kube.supervise import watch_loop
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import EXPORTER, Pod
@@ -121,19 +122,10 @@ async def test_a_job_that_raises_is_set_aside_alone(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_bug_in_any_background_task_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each fails at first and runs at the second try, and the operator does what it is for."""
+    """Each that is kept, whichever there are, fails before it has done anything, then in the midst of it, and goes on
+    at the third try; and the operator does what it is for. No other is started, but those whose end is the process's.
+    """
     monkeypatch.setattr(supervise, "_BACKOFF_S", 0.01)
-    failed: set[str] = set()
-
-    def once(name: str, run: Any) -> Any:
-        async def wrapped(*arguments: Any) -> None:
-            if name not in failed:
-                failed.add(name)
-                raise RecursionError(name)
-            await run(*arguments)
-
-        return wrapped
-
     seen: list[str] = []
 
     def reconcile(observed: Any, _: Any) -> Decision:
@@ -141,20 +133,51 @@ async def test_a_bug_in_any_background_task_ends_nothing(monkeypatch: pytest.Mon
         return Decision(events=(Event("Normal", "Fine", ""),))
 
     monkeypatch.setattr(reconciler, "reconcile", reconcile)
-    monkeypatch.setattr(operator_module, "watch_loop", once("loop", watch_loop))
+    tries: Counter[str] = Counter()
+    keep, started = supervise.Supervisor.keep, set[str]()
+
+    def failing(supervisor: supervise.Supervisor, name: str, run: Callable[[], Awaitable[object]]) -> Any:
+        assert name not in tries, "its failures would be another's"
+        tries[name] = 0
+
+        async def wrapped() -> None:
+            tries[name] += 1
+            if tries[name] == 1:
+                raise RecursionError(name)
+            if tries[name] == 2:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await run()
+                raise KeyError(name)
+            await run()
+
+        return keep(supervisor, name, wrapped)
+
+    def create_task(run: Any, **options: Any) -> "asyncio.Task[Any]":
+        started.add(run.__qualname__)
+        return asyncio.create_task(run, **options)
+
+    monkeypatch.setattr(supervise.Supervisor, "keep", failing)
+    monkeypatch.setattr(operator_module, "asyncio", SimpleNamespace(**vars(asyncio) | {"create_task": create_task}))
     server = Server("ns")
-    operator = Operator(server, Options(metrics_address="0", health_address="0", image="i", threads=1))  # type: ignore[arg-type]
-    for each in (operator._recorder, operator._reports, operator._scheduler, *operator._informers):
-        name = getattr(each, "resource", type(each).__name__)
-        monkeypatch.setattr(each, "run", once(name, each.run))
-    monkeypatch.setattr(operator._reconciler, "work", once("work", operator._reconciler.work))
-    monkeypatch.setattr(operator._priorities, "follow", once("follow", operator._priorities.follow))
-    stop = asyncio.Event()
-    task = asyncio.create_task(operator.run(stop))
-    await until(lambda: len(failed) == 9 and server.events)
-    assert not task.done()
-    stop.set()
-    assert await asyncio.wait_for(task, 60) == EXIT_OK
+    all_there_is = {
+        "config_map": "kubeflow/c",
+        "gang_scheduler": "volcano",
+        "jobsets": True,
+        "query_address": f"127.0.0.1:{free_port()}",
+        "threads": 1,
+    }
+    with capture_logs() as logs:
+        async with running(server, **all_there_is) as (operator, task, _):
+            await until(lambda: operator._leads and set(tries.values()) == {3} and server.events)
+            assert not task.done()
+            assert operator._alive() == ""
+        assert task.result() == EXIT_OK
+    assert set(tries.values()) == {3}, "one that cannot begin anew is tried once more"
+    told = Counter(each["task"] for each in logs if each["event"] == "bug: a task failed")
+    assert told == dict.fromkeys(tries, 2)
+    assert {"tfjobs", "podgroups", "image", "query", "run-jobsets", "scheduler"} <= tries.keys(), "not all was started"
+    assert started == {"Supervisor.keep", "Operator._lead", "Event.wait", "KeyQueue.idle"}
     # Once or more: a task that comes back may ask for another look at every job.
     assert set(seen) == {"ns"}
 

@@ -12,9 +12,11 @@ from urllib.parse import quote
 
 import structlog
 
+from elastic_tfjob.api.tfjob import InvalidTFJob, TFJobSpec
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.jobset.report import refused_status, status_of, terminal
 from elastic_tfjob.controller.jobset.translate import DIGEST_ANNOTATION, Unsupported, tfjob_of
+from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.caches import jobs_path
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Fenced
@@ -101,7 +103,11 @@ class JobSets:
             if cancels(error):
                 raise
             again_s = self._queue.retry(key)
-            log.error("bug: jobset not run", **where, error=excerpt(error), trace=trace(error), again_in_s=again_s)
+            metrics.RECONCILE_FAILURES.inc()
+            problem = excerpt(error)
+            log.error("bug: jobset not run", **where, error=problem, trace=trace(error), again_in_s=again_s)
+            message = f"The operator cannot run this JobSet: its TFJob stays as it is until that is mended: {problem}"
+            self._recorder.record(jobset, Event("Warning", "ReconcileFailed", message))
 
     async def _advance(self, jobset: JobSet) -> None:
         before: dict[str, Any] = jobset.parts()["status"]
@@ -125,11 +131,8 @@ class JobSets:
             return
         if job.deleting:
             return
-        spec = job.spec()
-        if (
-            job.annotations.get(DIGEST_ANNOTATION) != wanted["metadata"]["annotations"][DIGEST_ANNOTATION]
-            or spec.run_policy.suspend != wanted["spec"]["runPolicy"]["suspend"]
-        ):
+        spec = _kept(job, wanted)
+        if spec is None:
             job = await self._rewrite(job, wanted)
             spec = job.spec()
         await self._report(jobset, before, status_of(before, spec, job.status(), now))
@@ -148,3 +151,16 @@ class JobSets:
         path = f"/apis/{JOBSET_VERSION}/namespaces/{quote(jobset.namespace, safe='')}/jobsets"
         body = {"metadata": {"uid": jobset.uid}, "status": status}
         self.informer.seen(await self._api.patch(f"{path}/{quote(jobset.name, safe='')}/status", body))
+
+
+def _kept(job: Job, wanted: dict[str, Any]) -> TFJobSpec | None:
+    """The spec of a TFJob that stays as it is; None: it is to be written anew. Others may edit it, even to what is
+    invalid, which nobody runs nor suspends; or to types that the JobSet, and so its status, does not have."""
+    if job.annotations.get(DIGEST_ANNOTATION) != wanted["metadata"]["annotations"][DIGEST_ANNOTATION]:
+        return None
+    try:
+        spec = job.spec()
+    except InvalidTFJob:
+        return None
+    same_types = spec.tf_replica_specs.keys() == wanted["spec"]["tfReplicaSpecs"].keys()
+    return spec if same_types and spec.run_policy.suspend == wanted["spec"]["runPolicy"]["suspend"] else None

@@ -90,7 +90,7 @@ LOOP_LAG: Final = Histogram(
     buckets=(0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 15),
 )
 RECONCILE_FAILURES: Final = Counter(
-    "elastic_tfjob_reconcile_failures", "Times that a bug kept one job from being reconciled"
+    "elastic_tfjob_reconcile_failures", "Times that a bug kept one job or JobSet from being reconciled"
 )
 RECONCILE_SECONDS: Final = Histogram(
     "elastic_tfjob_reconcile_seconds",

@@ -129,6 +129,8 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "TFJobExists": Meaning("Warning", "JobSet", "A TFJob of this name is not the JobSet's: nothing runs."),
     "TFJobNotWritten": Meaning("Warning", "JobSet", "The API server refused a write. It is tried again."),
     # The operator itself
-    "ReconcileFailed": Meaning("Warning", "TFJob", "A bug keeps the operator from this job. It is tried again."),
+    "ReconcileFailed": Meaning(
+        "Warning", "TFJob or JobSet", "A bug keeps the operator from this job or JobSet. It is tried again."
+    ),
     "InvalidConfiguration": Meaning("Warning", "ConfigMap", "config.yaml is refused; the last good one stays."),
 }
