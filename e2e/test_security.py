@@ -79,6 +79,12 @@ def may(jobs: Jobs, user: str) -> bool:
 
 
 @pytest.mark.last
+def test_nobody_wrote_while_another_led(cluster: Cluster, begun: datetime) -> None:
+    """With MONKEY=1 the lease changes hands every 30 s."""
+    assert audit.beside_the_leader(cluster.audit_log(), since=begun) == []
+
+
+@pytest.mark.last
 def test_the_operators_rights_are_those_that_it_used(
     cluster: Cluster, begun: datetime, request: pytest.FixtureRequest
 ) -> None:
