@@ -5,7 +5,7 @@ import json
 
 from harness.cluster import shared_folder
 from harness.deploy import kill_operator, operator_log, wait_ready
-from harness.jobs import Jobs, Object, until
+from harness.jobs import RESTRICTED, Jobs, Object, until
 from harness.progress import CommandFailed
 from harness.training import PREFIX, Lines, wait_for_step
 
@@ -91,14 +91,19 @@ def test_a_read_only_volume_refuses_the_rescale_and_training_goes_on(jobs: Jobs)
 
 
 def test_a_full_volume_takes_no_checkpoint_and_training_goes_on(jobs: Jobs) -> None:
+    """In a namespace that enforces the Pod Security standard `restricted`, which forbids the other tests' hostPath."""
+    jobs.restrict()
     job = elastic(jobs, "full", steps=STEPS)
     for spec in job["spec"]["tfReplicaSpecs"].values():
         pod = spec["template"]["spec"]
         pod["containers"][0]["command"].append("--embedding-mb=2")
+        pod["containers"][0]["securityContext"] = RESTRICTED
         pod["volumes"] = [{"name": "checkpoints", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]
     jobs.apply(job)
     with Lines(jobs.cluster, jobs.namespace, "full-chief-0") as lines:
         wait_for_step(lines, 200, 400)
+        added = {each["name"] for each in jobs.get("pod", "full-chief-0")["spec"]["initContainers"]}
+        assert added == {"elastic-tfjob-exporter"}
         ask(jobs, "full", workers=3)
         until(lambda: bool(state(jobs, "full").get("refused")), 180, lambda: f"not refused: {state(jobs, 'full')}")
         jobs.wait_for_words("full", "No space left on device")

@@ -18,15 +18,17 @@ WEBHOOK = "validatingwebhookconfiguration/validator.training-operator.kubeflow.o
 
 @pytest.fixture
 def our_image(cluster: Cluster) -> Iterator[str]:
-    """The Go operator runs instead of ours, whose image this is; afterwards it is the other way round."""
+    """The Go operator runs instead of ours, whose image this is; afterwards it is the other way round, with as many
+    replicas of ours as there were: under MONKEY=1 two."""
     ours = images.operator()
+    replicas = cluster.kubectl("-n", deploy.NAMESPACE, "get", deploy.DEPLOYMENT, "-o", "jsonpath={.spec.replicas}")
     scale(cluster, 0)
     try:
         with deploy.go_operator(cluster):
             yield ours
     finally:
         deploy.install(cluster, ours)
-        deploy.wait_ready(cluster)
+        scale(cluster, int(replicas))
 
 
 def scale(cluster: Cluster, replicas: int) -> None:

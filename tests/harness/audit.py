@@ -7,7 +7,8 @@ A verb that is granted and never used is a right that only an attacker needs; on
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -50,6 +51,16 @@ NOT_IN_E2E = {
     "delete tfjobs.kubeflow.org": "when ttlSecondsAfterFinished has passed",
 }
 """Rights that the scenarios on the kind cluster do not use; tests/integration/test_rights.py does."""
+
+WRITES = {"create", "update", "patch", "delete", "deletecollection"}
+LEASES = "leases.coordination.k8s.io"
+BY_ALL = {
+    "events": "whoever has something to tell tells it",
+    LEASES: "whoever wants to lead writes it",
+    "tokenreviews.authentication.k8s.io": "a question: every replica answers queries",
+    "subjectaccessreviews.authorization.k8s.io": "the same",
+}
+"""What replicas write that do not lead, and why they may."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -94,23 +105,71 @@ def granted(objects: Iterable[Mapping[str, Any]], account: str = ACCOUNT) -> set
 def requests(log: Iterable[str], account: str = ACCOUNT, since: datetime | None = None) -> Requests:
     """What a ServiceAccount (in whatever namespace) asked for, by the lines of an audit log."""
     found = Requests()
-    for line in log:
-        try:
-            event = json.loads(line)
-        except json.JSONDecodeError:  # the last line of a log that is being written
+    for event in _events(log, account):
+        if since is not None and _received(event) < since:
             continue
-        if since is not None and datetime.fromisoformat(event["requestReceivedTimestamp"]) < since:
-            continue
-        words = event["user"]["username"].split(":")
-        about = event.get("objectRef") or {}
-        if words[:2] != ["system", "serviceaccount"] or words[-1] != account or "resource" not in about:
-            continue
+        about = event["objectRef"]
         resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
         right = Right(resource, about.get("apiGroup", ""), event["verb"])
         found.asked.add(right)
         if (event.get("annotations") or {}).get("authorization.k8s.io/decision") == "forbid":
             found.refused.setdefault(right, event["requestURI"])
     return found
+
+
+def beside_the_leader(log: Iterable[str], account: str = ACCOUNT, since: datetime | None = None) -> list[str]:
+    """What pods of a ServiceAccount wrote while another one led, in words. Who leads is whose write of the lease was
+    answered last; without a lease there is nothing to judge.
+
+    A write counts by when it came in, a lease by when it was answered. A leader acts only after that answer, so none of
+    its own writes is taken for another's. What came in before may be carried out after it: no lease can prevent that.
+    What a leader writes after it gave its lease back is not seen until another has taken it: the log has no contents.
+    """
+    terms: list[tuple[datetime, str]] = []
+    written: list[tuple[datetime, str, str]] = []
+    for event in _events(log, account):
+        about, verb = event["objectRef"], event["verb"]
+        resource = about["resource"] + (f".{group}" if (group := about.get("apiGroup")) else "")
+        done = event.get("responseStatus", {}).get("code", 0) // 100 == 2
+        if verb not in WRITES or not done or "dryRun=" in event["requestURI"]:
+            continue
+        if resource == LEASES and not verb.startswith("delete"):
+            terms.append((datetime.fromisoformat(event["stageTimestamp"]), _pod(event)))
+        if resource not in BY_ALL:
+            written.append((_received(event), _pod(event), f"{verb} {event['requestURI']}"))
+    terms.sort()  # requests that are answered at nearly the same moment are logged in any order
+    found = []
+    for at, pod, what in sorted(written):
+        known = bisect_right(terms, at, key=lambda term: term[0])
+        if not known or (since is not None and at < since):
+            continue
+        then, leader = terms[known - 1]
+        if pod != leader or not pod:
+            found.append(f"{at.isoformat()} {pod or 'no pod'}: {what}; {leader} had the lease at {then.isoformat()}")
+    return found
+
+
+def _events(log: Iterable[str], account: str) -> Iterator[dict[str, Any]]:
+    """What a ServiceAccount (in whatever namespace) asked for of resources."""
+    for line in log:
+        try:
+            event = json.loads(line)
+        except json.JSONDecodeError:  # the last line of a log that is being written
+            continue
+        words = event["user"]["username"].split(":")
+        about = event.get("objectRef") or {}
+        if words[:2] == ["system", "serviceaccount"] and words[-1] == account and "resource" in about:
+            yield event
+
+
+def _received(event: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(event["requestReceivedTimestamp"])
+
+
+def _pod(event: Mapping[str, Any]) -> str:
+    """The pod that the token was made for, as the API server read it in there; empty for a token of no pod."""
+    extra = event["user"].get("extra") or {}
+    return "".join(extra.get("authentication.kubernetes.io/pod-name", []))
 
 
 def unused(rights: set[Right], asked: set[Right], *allowed: Mapping[str, str]) -> list[str]:

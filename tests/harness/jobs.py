@@ -15,6 +15,14 @@ Object = dict[str, Any]
 
 TRAINER = "localhost/elastic-tfjob/trainer:dev"
 
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""The securityContext that the Pod Security standard `restricted` asks of each container."""
+
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
@@ -66,6 +74,21 @@ class Jobs:
 
         until(reached, seconds, lambda: f"{name} does not tell {words}:\n{told}")
         return told
+
+    def restrict(self) -> None:
+        """Have the namespace enforce the Pod Security standard `restricted`; the API server does a moment later."""
+        self.cluster.kubectl("label", "namespace", self.namespace, "pod-security.kubernetes.io/enforce=restricted")
+        container = {"name": "trial", "image": TRAINER}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trial"}, "spec": {"containers": [container]}}
+
+        def refused() -> bool:
+            try:
+                self.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
+            except CommandFailed as error:
+                return "violates PodSecurity" in str(error)
+            return False
+
+        until(refused, 60, lambda: f"{self.namespace} admits all pods")
 
     def describe(self, name: str) -> str:
         return self.kubectl("describe", "tfjob", name) + self.kubectl("get", "pods", "-o", "wide")

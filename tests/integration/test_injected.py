@@ -8,16 +8,11 @@ import pytest
 
 from conformance.manifest import container, replica, tfjob
 from harness.api import CORE, Api, ApiError, Object, events, pods, tfjobs
+from harness.jobs import RESTRICTED
 
 from .running import running
 
 PREFIX = "elastic.kubeflow.org/"
-RESTRICTED = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "runAsNonRoot": True,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
 
 
 @pytest.mark.timeout(300)

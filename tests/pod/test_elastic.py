@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from elastic_tfjob.controller.objects.settings import RescaleLimits
 from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, checkpoints, fit, protocol
 from elastic_tfjob.runtime.errors import brief
 from elastic_tfjob.runtime.progress import Progress
@@ -187,6 +188,10 @@ def test_a_volume_that_takes_nothing_refuses_the_save(volume: Path, launched: Pa
     assert names(directory) == {"elastic-22"}
 
 
+SLOW_S = 5.0
+"""What a slow volume takes to answer a question."""
+
+
 class Files:
     """tf.io.gfile of a volume that misbehaves: `fails` says how often each function does from now on."""
 
@@ -277,7 +282,7 @@ def test_checkpoints_that_are_all_damaged_are_told(tmp_path: Path) -> None:
 
 
 def test_a_save_on_a_slow_volume_asks_no_more_than_it_must(tmp_path: Path) -> None:
-    """At 5 s a question each costs 5 s in which nothing is trained."""
+    """Each question costs SLOW_S in which nothing is trained, and the operator waits for the save only so long."""
     train(tmp_path, 100)
     files = Files()
     job, variable = on(files, tmp_path)
@@ -289,6 +294,28 @@ def test_a_save_on_a_slow_volume_asks_no_more_than_it_must(tmp_path: Path) -> No
     print(f"questions to the file system for a save: {files.calls}")
     assert names(tmp_path) == {"elastic-90", "elastic-100", "elastic-110"}
     assert files.calls <= 15
+    # TensorFlow itself writes files, too, which is not counted here: it has the rest.
+    assert SLOW_S * files.calls <= RescaleLimits().checkpoint_timeout_s
+
+
+def test_a_start_on_a_slow_volume_asks_no_more_than_it_must(tmp_path: Path) -> None:
+    """Once what there is, then of each checkpoint its marker and the sizes of its two files. A prepared program does it
+    twice: while the one before it trains, and when it takes over, which has a time limit of its own."""
+    train(tmp_path, 100)
+    assert len(names(tmp_path)) == 3
+    at_most = 1 + 3 * (1 + 2)
+    files = Files()
+    job, variable = on(files, tmp_path)
+    checkpoints_of(job).compare()
+    print(f"questions to the file system for a comparison: {files.calls}")
+    assert 0 < files.calls <= at_most
+    assert SLOW_S * files.calls <= RescaleLimits().prepare_timeout_s
+    files.calls = 0
+    assert job.resume() == 100
+    print(f"questions to the file system for resuming: {files.calls}")
+    assert 0 < files.calls <= at_most
+    assert SLOW_S * files.calls <= RescaleLimits().switch_timeout_s
+    assert variable.numpy().tolist() == [100.0] * 4
 
 
 def test_numbers_may_be_of_numpy_and_tensorflow(tmp_path: Path, launched: Path) -> None:

@@ -1,7 +1,7 @@
 """What the roles give beside what the audit log shows (harness.audit)."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,29 @@ def line(verb: str, resource: str, *, account: str = audit.ACCOUNT, second: int 
             "annotations": {"authorization.k8s.io/decision": decision},
         }
     )
+
+
+def by(pod: str, at_s: float, verb: str, resource: str = "pods", *, took_s: float = 0.01, **more: Any) -> str:
+    """A line of a request that came in `at_s` seconds after a moment, with the token of a pod."""
+    begun = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=at_s)
+    name, _, group = resource.partition(".")
+    user: dict[str, Any] = {"username": f"system:serviceaccount:ns:{audit.ACCOUNT}"}
+    if pod:
+        user["extra"] = {"authentication.kubernetes.io/pod-name": [pod]}
+    entry = {
+        "user": user,
+        "verb": verb,
+        "objectRef": {"resource": name} | ({"apiGroup": group} if group else {}),
+        "requestURI": f"/{name}",
+        "responseStatus": {"code": 200},
+        "requestReceivedTimestamp": begun.isoformat(),
+        "stageTimestamp": (begun + timedelta(seconds=took_s)).isoformat(),
+    }
+    return json.dumps(entry | more)
+
+
+def lease(pod: str, at_s: float, *, verb: str = "update", **more: Any) -> str:
+    return by(pod, at_s, verb, audit.LEASES, **more)
 
 
 def test_rights_that_nobody_used_are_found() -> None:
@@ -110,3 +133,68 @@ def test_a_component_is_compared_beyond_the_overlay(monkeypatch: pytest.MonkeyPa
         "create subjectaccessreviews.authorization.k8s.io",
         "create tokenreviews.authentication.k8s.io",
     ]
+
+
+def test_a_write_beside_the_leader_is_found() -> None:
+    log = [
+        lease("a", 0, verb="create"),
+        by("a", 1, "create"),
+        by("b", 2, "patch", "tfjobs.kubeflow.org"),
+        lease("b", 3),
+        by("b", 4, "deletecollection"),
+        by("a", 5, "delete"),
+        '{"torn',
+    ]
+    assert audit.beside_the_leader(log) == [
+        "2026-01-01T00:00:02+00:00 b: patch /tfjobs; a had the lease at 2026-01-01T00:00:00.010000+00:00",
+        "2026-01-01T00:00:05+00:00 a: delete /pods; b had the lease at 2026-01-01T00:00:03.010000+00:00",
+    ]
+    # Who leads when it begins was decided before.
+    (late,) = audit.beside_the_leader(log, since=datetime(2026, 1, 1, 0, 0, 3, 500_000, tzinfo=UTC))
+    assert "a: delete" in late
+    assert audit.beside_the_leader(log, account="somebody") == []
+
+
+def test_what_came_in_before_the_lease_changed_hands_may_end_after_it() -> None:
+    log = [
+        lease("a", 0),
+        lease("b", 3, took_s=0.5),
+        by("a", 3.2, "patch"),  # nobody has been told yet that b leads
+        by("b", 3.6, "patch"),
+        by("a", 2.9, "patch", took_s=2),
+    ]
+    assert audit.beside_the_leader(log) == []
+    assert len(audit.beside_the_leader([*log, by("a", 3.55, "patch")])) == 1
+
+
+def test_lines_need_not_be_in_order() -> None:
+    log = [by("b", 4, "patch"), lease("b", 3), by("a", 1, "create"), lease("a", 0)]
+    assert audit.beside_the_leader(log) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        by("b", 2, "create", "events"),
+        by("b", 2, "create", "tokenreviews.authentication.k8s.io"),
+        by("b", 2, "get"),
+        by("b", 2, "watch"),
+        by("b", 2, "patch", requestURI="/pods?dryRun=All"),
+        by("b", 2, "patch", responseStatus={"code": 409}),
+        lease("b", 2, responseStatus={"code": 409}),
+        lease("b", 2, requestURI="/leases?dryRun=All"),
+    ],
+)
+def test_who_does_not_lead_may_look_tell_and_fail(other: str) -> None:
+    """And none of it makes a leader."""
+    assert audit.beside_the_leader([lease("a", 0), other, by("a", 3, "patch")]) == []
+
+
+def test_without_a_lease_there_is_no_leader_to_write_beside() -> None:
+    assert audit.beside_the_leader([by("a", 0, "patch"), by("b", 1, "patch")]) == []
+    assert audit.beside_the_leader([by("b", 0, "patch"), lease("a", 1)]) == []
+
+
+def test_a_token_of_no_pod_does_not_pass_for_the_leaders() -> None:
+    """Else an API server that does not tell pods apart would let all pass."""
+    assert len(audit.beside_the_leader([lease("", 0), by("", 1, "patch")])) == 1
