@@ -116,6 +116,13 @@ def fresh() -> dict[str, Json]:
     return found
 
 
+@pytest.fixture(scope="session")
+def stopping() -> dict[str, Json]:
+    """What the present version writes while a plan stops a job."""
+    found: dict[str, Json] = json.loads(json.dumps({name: world.record(job) for name, job in world.stops().items()}))
+    return found
+
+
 def goes_well(name: str, known: Json, end: Json) -> None:
     """It came to rest where it was going, was rescaled once more and succeeded, and no pod was lost on the way."""
     assert "error" not in end, end
@@ -137,6 +144,15 @@ def goes_well(name: str, known: Json, end: Json) -> None:
 def test_each_phase_is_recorded() -> None:
     states = {name: State.parse(known["annotations"][f"{PREFIX}state"]) for name, known in RECORDS.items()}
     assert {name: state and state.phase for name, state in states.items()} == PHASES
+
+
+def test_what_is_pretended_says_what_live_jobs_say(fresh: dict[str, Json], stopping: dict[str, Json]) -> None:
+    """Else the older version is never shown a key that it does not know."""
+    for name, known in {**fresh, **stopping}.items():
+        said = {key for key, value in json.loads(known["annotations"][f"{PREFIX}state"]).items() if value is not None}
+        ends = {"eta", "eta_earliest", "eta_latest", "eta_source"} if name != "stopped" else set()
+        assert name == "waiting" or {"step", "total_steps", "starts", *ends} <= said, name
+        assert ("stop" in said) == (name in stopping), name
 
 
 @pytest.mark.parametrize("name", PHASES)
@@ -163,7 +179,9 @@ class TestUpgrade:
     def test_answers_are_read(self, name: str) -> None:
         for answer in RECORDS[name]["reports"].values():
             report = Report.parse(json.dumps(answer))
-            assert (report.generation, report.launcher, report.step) == (answer["generation"], True, 100)
+            assert (report.generation, report.launcher, report.step) == (answer["generation"], True, answer["step"])
+            assert report.step is not None
+            assert report.step > 100
             assert (report.prepared is None) == (answer["prepared"] is None)
             assert (report.switch is None) == (answer["switch"] is None)
 
@@ -200,8 +218,8 @@ class TestDowngrade:
 
     @pytest.mark.parametrize("phase", ["Preparing", "Switching", "Stable"])
     def test_causes_are_no_matter_to_it(self, old: Ask, phase: str) -> None:
-        """The older version refuses a state with a key that it does not know: causes are elsewhere. It leaves them, and
-        the present version knows them when it is back."""
+        """They are in an annotation that the older version leaves as it is, and the present version knows them when it
+        is back."""
         job = world.running()
         asked = Target(1, GROWS_TO, reason="more", declared=BEGINS_WITH, cause="asked")
         job.annotations[f"{PREFIX}target"] = asked.to_json()
@@ -216,26 +234,26 @@ class TestDowngrade:
         goes_well("preparing", known, end)
 
     def test_a_target_with_keys_that_it_does_not_know(self, old: Ask, fresh: dict[str, Json]) -> None:
-        """The older version takes such a target for none: a change of size that is prepared is rolled back, one that is
-        further ends as it was begun, no pod that trains is lost, and its scheduling loop writes a target anew."""
-        names = ["stable", "preparing", "checkpointing", "switching"]
-        before = [copy.deepcopy(fresh[name]) for name in names]
-        for known in before:
+        """The older version follows the target all the same."""
+        before = copy.deepcopy(fresh)
+        for known in before.values():
             target = json.loads(known["annotations"][f"{PREFIX}target"])
-            more = {"cause": "asked", "memory": {"las.forgiven": 1.0}}
+            more = {"cause": "asked", "memory": {"las.forgiven": 1.0}, "of_tomorrow": [1]}
             known["annotations"][f"{PREFIX}target"] = json.dumps({**target, **more})
-        after = old(*(["go_on", known, 60] for known in before))
-        for name, known in zip(names, after, strict=True):
+        for name, end in zip(before, old(*(["to_the_end", known] for known in before.values())), strict=True):
+            goes_well(name, before[name], end)
+
+    def test_a_stop_ends_and_the_job_comes_back(self, old: Ask, stopping: dict[str, Json]) -> None:
+        """The older version knows no checkpoint before the end: it ends the pods, none of which stays."""
+        for name, known in zip(stopping, old(*(["go_on", each, 20] for each in stopping.values())), strict=True):
             assert "error" not in known, (name, known)
             state = json.loads(known["annotations"][f"{PREFIX}state"])
-            assert state["phase"] == "Stable", name
-            assert state["replicas"] == (BEGINS_WITH if name == "preparing" else ENDS_WITH[name][1]), name
-            anew = {"generation": state["generation"], "replicas": state["replicas"], "declared": BEGINS_WITH}
-            known["annotations"][f"{PREFIX}target"] = json.dumps(anew)
-        for name, end in zip(names, old(*(["to_the_end", known] for known in after)), strict=True):
-            assert "error" not in end, (name, end)
-            assert "j-chief-0" in end["kept"], name
-            assert (end["second"]["replicas"]["Worker"], end["ended"]) == (4, "Succeeded"), (name, end["events"])
+            assert (state["phase"], state["replicas"], known["pods"]) == ("Waiting", {}, {}), name
+            for end in (world.to_the_end(known), *old(["to_the_end", known])):
+                assert "error" not in end, (name, end)
+                assert (end["first"]["phase"], end["first"]["replicas"]) == ("Stable", BEGINS_WITH), (name, end)
+                assert end["second"]["replicas"]["Worker"] == 4, name
+                assert end["ended"] == "Succeeded", name
 
     @pytest.mark.parametrize("name", ["preparing", "checkpointing", "switching", "rolling-back", "recreating"])
     def test_back_and_forth(self, old: Ask, name: str) -> None:
@@ -337,7 +355,16 @@ def test_the_exporter_reads_an_older_launchers_files(moment: str, tmp_path: Path
     assert {key: answer[key] for key in known["status"] if key != "at"} == {
         key: value for key, value in known["status"].items() if key != "at"
     }
-    report = Report.parse(json.dumps(answer))
+    _tells(Report.parse(json.dumps(answer)), moment)
+
+
+@pytest.mark.parametrize("moment", ["running", "prepared", "switched"])
+def test_an_older_exporters_answers_are_understood(moment: str) -> None:
+    _tells(Report.parse(json.dumps(LAUNCHER[moment]["status"])), moment)
+
+
+def _tells(report: Report, moment: str) -> None:
+    assert report.launcher
     assert report.generation == (1 if moment == "switched" else 0)
     assert report.modes == ("overlap", "spare")
     if moment == "prepared":
@@ -357,22 +384,26 @@ def chief(tmp_path: Path) -> Iterator[Launched]:
     pod.stop()
 
 
-def _rescaled(pod: Launched, fresh: dict[str, Json]) -> None:
-    """The launcher obeys the present operator's own commands, and the present exporter tells of it."""
+def _rescaled(pod: Launched, fresh: dict[str, Json]) -> dict[str, Json]:
+    """The launcher obeys the commands of `fresh`, and the present exporter tells of it; its answers on the way."""
     body = fresh["checkpointing"]["pods"]["j-chief-0"]
     command = json.loads(body["metadata"]["annotations"][f"{PREFIX}command"])
     assert command["action"] == "switch"
     pod.start()
     until("it can be rescaled", lambda: pod.status["modes"])
+    answers = {"running": pod.status}
     config = {**command, "tf_config": tf_config("chief", port=2223)}
     pod.command(**{**config, "action": "prepare"})
     until("prepared", lambda: (pod.status["prepared"] or {}).get("state") == "ready")
+    answers["prepared"] = pod.status
     pod.command(**config)
     until("switched", lambda: pod.status["generation"] == 1)
+    answers["switched"] = pod.status
     pod.command(**{**config, "action": "run"})
     report = Report.parse(json.dumps(pod.status))
     assert report.switch is not None
     assert (report.generation, report.launcher, report.switch.state) == (1, True, "committed")
+    return answers
 
 
 def test_an_older_launcher_obeys_this_operator(chief: Launched, old_tree: Path, fresh: dict[str, Json]) -> None:
@@ -385,8 +416,18 @@ def test_an_older_launcher_obeys_this_operator(chief: Launched, old_tree: Path, 
     _rescaled(chief, fresh)
 
 
-def test_this_launcher_obeys_an_older_operator(chief: Launched) -> None:
-    _rescaled(chief, RECORDS)
+def test_this_launcher_obeys_an_older_operator_which_understands_its_answers(chief: Launched, old: Ask) -> None:
+    answers = _rescaled(chief, RECORDS)
+    running, prepared, switched = old(*(["understood", answer] for answer in answers.values()))
+    for report, generation in ((running, 0), (prepared, 0), (switched, 1)):
+        assert "error" not in report, report
+        assert (report["generation"], report["launcher"], set(report["modes"])) == (
+            generation,
+            True,
+            {"overlap", "spare"},
+        )
+    assert (prepared["prepared"]["generation"], prepared["prepared"]["state"]) == (1, "ready")
+    assert switched["switch"]["state"] == "committed"
 
 
 @pytest.mark.parametrize("name", ["stable", "switching"])

@@ -10,7 +10,7 @@ the path; `record` makes one anew. So one version begins, and another goes on:
 import copy
 import json
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +22,7 @@ except ImportError:  # the older version
     from elastic_tfjob.runtime.launcher import Command  # type: ignore[attr-defined]
 
 # Where the package keeps these is another place in each version; what goes with a version imports them itself.
+from unit.build import NOW
 from unit.pretend import ELASTIC, Cluster, Launcher, Pod, Report, Settings, State, Target
 
 Json = dict[str, Any]
@@ -29,11 +30,29 @@ Json = dict[str, Any]
 TYPES = {"Chief": 1, "PS": 1, "Worker": 2}
 
 
+TOTAL_STEPS = 100_000
+
+
 @dataclass
 class Job(Cluster):
-    """A pretended cluster that keeps the pods as they were sent."""
+    """A pretended cluster that keeps the pods as they were sent. Its launchers report what live ones do: else a state
+    would lack keys that live states have, and nobody would see that another version refuses those."""
 
     bodies: dict[str, Json] = field(default_factory=dict)
+
+    def reports(self) -> dict[str, Report]:
+        """Steps that grow till a program saves and stands still, the total by which the end can be told, and how the
+        next program starts."""
+        known = {each.name for each in fields(Report)}
+        found = super().reports()
+        for name in found:
+            launcher: Any = self.launchers[name]
+            if getattr(launcher, "saved", None) is None:
+                launcher.step = 100 + int((self.now - NOW).total_seconds() * self.steps_per_s)
+            told: Json = {"step": launcher.step, "total_steps": TOTAL_STEPS, "starts": "fork"}
+            told = {key: value for key, value in told.items() if key in known}
+            found[name] = replace(found[name], **told)
+        return found
 
     def _create(self, body: Json) -> None:
         super()._create(body)
@@ -99,6 +118,19 @@ def situations() -> dict[str, Job]:
     job.run(20)
     job.target(2, Worker=1, PS=2)
     job.run(20)
+    return found
+
+
+def stops() -> dict[str, Job]:
+    """A job that a plan stops, at moments at which its state remembers the stop: while its checkpoint is being written,
+    once that is saved and its pods end, and when it waits. The older version knows no checkpoint before the end."""
+    found = {}
+    for name, saves in (("saving", "never"), ("ending", "well"), ("stopped", "well")):
+        job = found[name] = running()
+        job.launchers["j-chief-0"].saves = saves
+        job.annotations[f"{PREFIX}target"] = Target(1, {}, reason="another one comes first").to_json()
+        job.until("Waiting" if name == "stopped" else "Recreating")
+        job.run({"saving": 2, "ending": 4, "stopped": 0}[name])
     return found
 
 
@@ -189,6 +221,11 @@ def to_the_end(known: Json) -> Json:
     }
 
 
+def understood(answer: Json) -> Json:
+    """What this version's operator makes of a `/status` answer."""
+    return asdict(Report.parse(json.dumps(answer)))
+
+
 def _shown(job: Job) -> Json:
     state = job.state
     return {
@@ -205,7 +242,8 @@ def main() -> None:
     answers = []
     for name, *arguments in json.load(sys.stdin):
         try:
-            do: Any = orders.get(name) or {"go_on": go_on, "to_the_end": to_the_end}[name]
+            others = {"go_on": go_on, "to_the_end": to_the_end, "understood": understood}
+            do: Any = orders.get(name) or others[name]
             answers.append(do(*arguments))
         except Exception as error:
             answers.append({"error": f"{type(error).__name__}: {error}"})

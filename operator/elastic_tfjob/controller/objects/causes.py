@@ -1,7 +1,7 @@
 """Why sizes changed, where the sizes do not tell it: what targets said, by generation. Pure.
 
-They are in an annotation of their own, which the reconcile loop writes together with `state`: the first release refuses
-a state with a key that it does not know, and would begin a running job anew after a downgrade.
+They are in an annotation of their own, which the reconcile loop writes together with `state`: operators older
+than 23 November 2026 refuse a state with a key that they do not know.
 """
 
 from collections.abc import Mapping

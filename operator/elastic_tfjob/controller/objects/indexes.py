@@ -70,7 +70,8 @@ def parse(text: str | None, generation: int, written: Mapping[str, int]) -> dict
         raw = Fields(orjson.loads(text)).within(str(generation))
         if raw is None:
             return {}
-        found = {name: _pods(raw, name, written.get(name, 0)) for name in raw.names()}
+        # A name that the state does not have is of a newer operator, or nonsense, and costs no other.
+        found = {name: _pods(raw, name, written[name]) for name in raw.names() if name in written}
     except ValueError:
         return {}
     return simplest({name: pods for name, pods in found.items() if pods is not None})

@@ -1,7 +1,7 @@
 """What sizes were expected to bring and what came of them: steps per second, in annotations of their own. Pure.
 
 The scheduling loop writes what a target expects (`expects`), the reconcile loop what came of it (`outcomes`). They are
-no keys of `target` and `state`: the first release takes those with a key that it does not know for nonsense.
+no keys of `target` and `state`: operators older than 23 November 2026 refuse those with a key that they do not know.
 """
 
 from collections.abc import Mapping
