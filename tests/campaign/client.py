@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from campaign.apiserver import ApiServer, Object, error_of, place_of
+from campaign.apiserver import ApiServer, Object, Place, error_of, place_of
 from campaign.cluster import STATUS_SUFFIX, Cluster
 from campaign.faults import Faults, Request
 from elastic_tfjob.controller.kube.client import ApiClient
@@ -22,8 +22,6 @@ _WATCH_S: Final = 300.0
 _SILENT_S: Final = 40.0
 _LATE_S: Final = 5.0
 _TIMEOUT_S: Final = 60.0
-# Of these it does not matter whether they come, or they come by the clock and not by what happens.
-_NOT_COUNTED: Final = frozenset({"events", "leases"})
 
 
 class Wire:
@@ -211,7 +209,7 @@ class Api(ApiClient):
             if not self._may_write():
                 raise Fenced(f"{method} {path}", 0, "Fenced", "this replica may not write")
             wire.sending(self._name, method, path)
-            if place.resource not in _NOT_COUNTED:
+            if self._counts(method, place, body):
                 wire.writes.append(f"{method} {place.resource}/{place.name or (body or {})['metadata']['name']}")
                 kill = wire.faults.kill(len(wire.writes)) if faulty else None
         if kill == "before":
@@ -245,6 +243,14 @@ class Api(ApiClient):
             raise error
         return answer
 
+    def _counts(self, method: str, place: Place, body: Mapping[str, Any] | None) -> bool:
+        """Whether the operator may die at a write. It does not matter whether events come, and renewals of a lease come
+        by the clock and not by what happens; where the lease changes hands it matters who lives."""
+        if place.resource != "leases":
+            return place.resource != "events"
+        stored = self._wire.server.get("leases", place.namespace, place.name)
+        return method == "POST" or stored is None or _holder(body) != _holder(stored)
+
     async def _land(self, lands: Callable[[], bool], method: str, path: str, body: Mapping[str, Any] | None) -> None:
         while not lands():
             await asyncio.sleep(0.05)
@@ -254,6 +260,10 @@ class Api(ApiClient):
 
 def _annotations(body: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return ((body or {}).get("metadata") or {}).get("annotations") or {}
+
+
+def _holder(lease: Mapping[str, Any] | None) -> str:
+    return ((lease or {}).get("spec") or {}).get("holderIdentity") or ""
 
 
 def _done(future: asyncio.Future[None]) -> None:

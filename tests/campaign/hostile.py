@@ -39,7 +39,7 @@ from harness.background import background
 from harness.controlplane import ControlPlane
 from harness.kubelet import kubelet
 
-from .hostile_inputs import REPORT, STARTS_WITHIN_S, UID, Input, Step, corpus, generated, good_job
+from .hostile_inputs import REPORT, STARTS_WITHIN_S, UID, Input, Step, corpus, generated, good_job, is_operators
 from .statusservers import Answer, StatusServers
 
 MAX_RSS_MIB: Final = 400
@@ -62,6 +62,8 @@ _GENERATED_AT_ONCE: Final = 25
 _BATCH_S: Final = 4.0
 _ALONE_S: Final = 6.0
 _RECOVERIES: Final = 3
+_READ_S: Final = 1.0
+"""Within so long the operator has read what was written."""
 _FIRST_STARTS_S: Final = 60.0
 """What the bystander's first two starts may take: without them it is not known how slow the machine is."""
 _LATE_S: Final = 20.0
@@ -87,14 +89,16 @@ class Violation:
 @dataclass(slots=True)
 class Result:
     """What a campaign did and found. Latencies are the bystander's, in seconds; `alone_s` is its slowest start before
-    the first hostile input."""
+    the first hostile input. `patience`: how many times as long as the limits say users wait in any case."""
 
     seed: int
+    patience: float = 1.0
     inputs: int = 0
     refused: int = 0
     restarts: int = 0
     questions: int = 0
     recovered: int = 0
+    recovered_running: int = 0
     rss_mib: float = 0.0
     blocked_s: float = 0.0
     alone_s: float = 0.0
@@ -102,6 +106,12 @@ class Result:
     reported_s: list[float] = field(default_factory=list)
     told_s: list[float] = field(default_factory=list)
     violations: dict[tuple[str, ...], Violation] = field(default_factory=dict)
+
+    @property
+    def slow(self) -> float:
+        """How many times the limits of the bystander it may wait: on a machine where even an operator that nobody
+        disturbs is slow, what counts is how much slower it got."""
+        return self.patience * max(1.0, 4 * self.alone_s / MAX_START_S)
 
     def figures(self) -> dict[str, Any]:
         """As JSON, for build/bench/campaign.json."""
@@ -112,9 +122,13 @@ class Result:
             "operator_restarts": self.restarts,
             "status_questions": self.questions,
             "recovered": self.recovered,
+            "recovered_without_suspension": self.recovered_running,
             "operator_rss_mib": round(self.rss_mib, 1),
             "operator_blocked_s": round(self.blocked_s, 2),
             "bystander_start_alone_s": round(self.alone_s, 2),
+            "bystander_start_limit_s": MAX_START_S,
+            "bystander_start_limit_used_s": round(MAX_START_S * self.slow, 2),
+            "bystander_start_p99_within_limit": _percentile(self.starts_s, 99) <= MAX_START_S,
             "bystander_starts": len(self.starts_s),
             "bystander_start_p50_s": _percentile(self.starts_s, 50),
             "bystander_start_p99_s": _percentile(self.starts_s, 99),
@@ -209,7 +223,7 @@ class World:
         self._profile = profile
         self._mutant = mutant
         self._patience = patience
-        self.result = Result(seed)
+        self.result = Result(seed, patience)
         self._api = api
         self._servers = servers
         self._kubeconfig = kubeconfig
@@ -334,7 +348,14 @@ class World:
             mendable = [each for each in batch if each.mendable]
             chosen = self._random.sample(mendable, min(_RECOVERIES, len(mendable)))
             await self._keep_only({each.job for each in chosen})
-            await asyncio.gather(*(self._judge_recovery(each, where[id(each)]) for each in chosen))
+            # Drawn for all, so that what is drawn next does not depend on what was chosen.
+            suspended = [self._random.random() < 0.5 or not each.keeps for each in chosen]
+            await asyncio.gather(
+                *(
+                    self._judge_recovery(each, where[id(each)], suspend=suspend)
+                    for each, suspend in zip(chosen, suspended, strict=True)
+                )
+            )
         sending.cancel()
         broken.cancel()
         await asyncio.gather(sending, broken, return_exceptions=True)
@@ -565,8 +586,9 @@ class World:
             if _has_ended(job):
                 self._record(self._found("ended", "a job that trains still has Failed or Succeeded"), given)
 
-    async def _judge_recovery(self, given: Input, namespace: str) -> None:
-        """Bad -> good recovers, and the end is the same as of a job that was always good."""
+    async def _judge_recovery(self, given: Input, namespace: str, *, suspend: bool) -> None:
+        """Bad -> good recovers, and the end is the same as of a job that was always good. `suspend`: the job is
+        suspended meanwhile."""
         path = f"{tfjobs(namespace)}/{given.job}"
         twin = f"{given.job}-twin"
         try:
@@ -575,23 +597,18 @@ class World:
             return
         if self._broken is not None or _has_ended(job):
             return
-        good = good_job(given.job)
-        for _ in range(20):
-            with contextlib.suppress(ApiError):
-                job = await self._api.get(path)
-                body = {**good, "metadata": {**good["metadata"], "resourceVersion": job["metadata"]["resourceVersion"]}}
-                body["spec"]["runPolicy"]["suspend"] = True
-                await self._api.request("PUT", path, body)
-                break
-            await asyncio.sleep(0.1)
-        else:
+        if not await self._make_good(path, given.job, keep=given.keeps, suspend=suspend):
             return
-        end = time.monotonic() + self._patience * STARTS_WITHIN_S
-        while await self._pods_of(namespace, given.job) and time.monotonic() < end and self._broken is None:
-            await self._api.request("DELETE", pods(namespace), {"gracePeriodSeconds": 0})  # no kubelet ends them
-            await asyncio.sleep(0.2)
+        if suspend:
+            end = time.monotonic() + self._patience * STARTS_WITHIN_S
+            while await self._pods_of(namespace, given.job) and time.monotonic() < end and self._broken is None:
+                await self._api.request("DELETE", pods(namespace), {"gracePeriodSeconds": 0})  # no kubelet ends them
+                await asyncio.sleep(0.2)
         await self._api.create(tfjobs(namespace), good_job(twin))
-        await self._api.merge(path, {"spec": {"runPolicy": {"suspend": False}}})
+        if suspend:
+            await self._api.merge(path, {"spec": {"runPolicy": {"suspend": False}}})
+        else:
+            await self._delete_old_pods(namespace, given.job)
         expected = 3
         end = time.monotonic() + self._patience * 2 * STARTS_WITHIN_S
         shown: list[list[Object]] = [[], []]
@@ -614,15 +631,37 @@ class World:
             self._record(self._found("not mended", detail), given)
             return
         self.result.recovered += 1
+        self.result.recovered_running += not suspend
 
-    @property
-    def _slow(self) -> float:
-        """How many times the limits of the bystander it may wait: on a machine where even an operator that nobody
-        disturbs is slow, what counts is how much slower it got."""
-        return self._patience * max(1.0, 4 * self.result.alone_s / MAX_START_S)
+    async def _make_good(self, path: str, name: str, *, keep: bool, suspend: bool) -> bool:
+        """Replace a job's spec and annotations by good ones. `keep`: all but the operator's own annotations, which no
+        tenant can change under the admission policy."""
+        good = good_job(name)
+        good["spec"]["runPolicy"]["suspend"] = suspend
+        for _ in range(20):
+            with contextlib.suppress(ApiError):
+                metadata = (await self._api.get(path))["metadata"]
+                notes = metadata.get("annotations", {}) if keep else {}
+                own = {key: text for key, text in notes.items() if is_operators(key)}
+                metadata = {
+                    **good["metadata"],
+                    "annotations": good["metadata"]["annotations"] | own,
+                    "resourceVersion": metadata["resourceVersion"],
+                }
+                await self._api.request("PUT", path, {**good, "metadata": metadata})
+                return True
+            await asyncio.sleep(0.1)
+        return False
+
+    async def _delete_old_pods(self, namespace: str, name: str) -> None:
+        """A pod keeps what it was made from for life: whoever mends a job that runs deletes its pods. Those that a spec
+        makes which the operator had read just before are among them."""
+        await asyncio.sleep(_READ_S)
+        chosen = {"labelSelector": f"{_JOB}={name}"}
+        await self._api.request("DELETE", pods(namespace), {"gracePeriodSeconds": 0}, params=chosen)
 
     def _judge_latencies(self) -> None:
-        slow = self._slow
+        slow = self.result.slow
         for name, values, limit in (
             ("start", self.result.starts_s, MAX_START_S),
             ("report", self.result.reported_s, MAX_REPORTED_S),
@@ -679,7 +718,7 @@ class World:
         """Seconds until something is seen, at most 20 or more than its limit; None where the operator is known to be
         broken."""
         began, lives = time.monotonic(), self.result.restarts
-        while (waited_s := time.monotonic() - began) < max(_LATE_S, 1.1 * limit_s * self._slow):
+        while (waited_s := time.monotonic() - began) < max(_LATE_S, 1.1 * limit_s * self.result.slow):
             if self._broken is not None or self.result.restarts != lives:
                 return None
             with contextlib.suppress(ApiError, aiohttp.ClientError, TimeoutError):

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from conformance.manifest import labels, replica, tfjob
-from elastic_tfjob.api.annotations import ANNOTATIONS, PREFIX
+from elastic_tfjob.api.annotations import ANNOTATIONS, OPERATOR_ANNOTATIONS, PREFIX
 from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION
 from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
@@ -55,7 +55,8 @@ class Input:
     """One hostile object with its life. `family` says what is hostile. `job` is its TFJob's name, if it has one.
 
     `must_tell`: the spec is good, so without pods the operator owes the user an event; `must_live`: nothing in it ends
-    the job; `mendable`: it must start after its spec and annotations have been made good.
+    the job; `mendable`: it must start after its spec and annotations have been made good; `keeps`: with what the
+    operator has noted of it, and whether or not it is suspended meanwhile.
     """
 
     family: str
@@ -64,6 +65,7 @@ class Input:
     must_tell: bool = False
     must_live: bool = False
     mendable: bool = False
+    keeps: bool = False
 
     def text(self, most: int = 1500) -> str:
         """The steps as text, for a report."""
@@ -152,6 +154,7 @@ STATE: Object = {
     "speed_cpu": {"1/2": 100},
     "numbers_at": _AT,
 }
+OPERATORS_PREFIX = f"{UID_ANNOTATION.partition('/')[0]}/"
 UID = "<uid>"
 """Stands for the job's own uid, which a tenant can read: with another one an annotation is taken for another job's."""
 OWN: Mapping[str, Object] = {
@@ -217,6 +220,12 @@ REPORT: Object = {
     "memory": {"used_bytes": 1000, "limit_bytes": 10000},
     "hook": True,
 }
+
+
+def is_operators(annotation: str) -> bool:
+    """Whether the operator writes the annotation, and no user."""
+    name = annotation.removeprefix(PREFIX)
+    return name in OPERATOR_ANNOTATIONS if name != annotation else annotation.startswith(OPERATORS_PREFIX)
 
 
 # Nasty values
@@ -558,7 +567,7 @@ def generated(name: str, random: Random) -> Input:
     match kind:
         case "spec":
             spoil_spec(job["spec"], random)
-            return Input("spec from the schema", (create(job),), name, mendable=True)
+            return Input("spec from the schema", (create(job),), name, mendable=True, keeps=True)
         case "users":
             notes |= user_annotations(random)
             job["spec"]["runPolicy"]["suspend"] = random.random() < 0.1
@@ -568,6 +577,7 @@ def generated(name: str, random: Random) -> Input:
                 name,
                 must_tell=not job["spec"]["runPolicy"]["suspend"],
                 mendable=True,
+                keeps=True,
             )
         case "operators":
             wrong = operator_annotations(random)

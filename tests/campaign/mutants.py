@@ -306,6 +306,15 @@ MUTANTS: Final = {
             ("recreate",),
         ),
         Mutant(
+            "ended-by-us-unmarked",
+            "controller.job.rescale",
+            "    if unmarked:\n        return replace(step, commands=dict.fromkeys(unmarked[:TOLD_AT_ONCE]",
+            "    if False:\n        return replace(step, commands=dict.fromkeys(unmarked[:TOLD_AT_ONCE]",
+            "pods that end because the chief was ended first count as failed, and the job fails",
+            "simulation",
+            ("recreate-never",),
+        ),
+        Mutant(
             "hook-is-waited-for",
             "controller.job.modes",
             "if report is None or report.hook is not False or s.state.step is not None:",

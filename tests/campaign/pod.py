@@ -43,7 +43,8 @@ class Training:
 
     `saves`: whether the next saves go well; `builds`: whether programs that are prepared come up; `hangs`: they do, and
     are never ready; `breaks`: one that is ready dies while the chief saves for it. `hook`: whether the program uses
-    ElasticCheckpoint. `name`: the job's namespace and name.
+    ElasticCheckpoint; `clings`: whether the others end with 1 where the chief of their generation ends and has not
+    succeeded. `name`: the job's namespace and name.
     """
 
     judge: Judge
@@ -57,8 +58,11 @@ class Training:
     hangs: bool = False
     breaks: bool = False
     hook: bool = True
+    clings: bool = False
     exit_code: int = 0
     trainers: set["Program"] = field(default_factory=set)
+    peers: set["Program"] = field(default_factory=set)
+    """Programs that the chief uses."""
     serving: set[str] = field(default_factory=set)
     """Addresses (`name.namespace.svc:port`) that listen."""
     at_commit: dict[int, int] = field(default_factory=dict)
@@ -112,6 +116,7 @@ class Program:
                 return
             self.state = "serving"
             self.training.serving.add(self._address)
+            self.training.peers.add(self)
             self.container.poke()
         elif self.task.trains:
             self.state = "waiting"
@@ -188,7 +193,12 @@ class Program:
         for timer in self._timers:
             timer.cancel()
         self.training.trainers.discard(self)
+        self.training.peers.discard(self)
         self.training.serving.discard(self._address)
+        if code and self.task.chief and self.training.clings:
+            for each in sorted(self.training.peers, key=lambda peer: peer._address):
+                if each.generation == self.generation:
+                    each._after(0.0, each.exit, 1)  # it has lost its connection before the chief's pod is gone
         self.container.ended(self, code)
 
     def _note(self) -> None:

@@ -94,10 +94,17 @@ async def _more_ps(world: World) -> None:
     await world.until(lambda: world.has("Succeeded"))
 
 
-async def _recreate(world: World) -> None:
+async def _recreate(world: World, **options: Any) -> None:
     """Another size, for which all pods are made anew."""
-    await _train(world, annotations={"elastic.kubeflow.org/rescale": "recreate"})
+    await _train(world, annotations={"elastic.kubeflow.org/rescale": "recreate"}, **options)
     await _rescaled(world, workers=3)
+
+
+async def _recreate_never(world: World) -> None:
+    """The same of pods that may not fail, of which the others do as soon as the chief has been ended. Without a limit
+    of retries a failure goes unnoticed: a job that rescales counts as one that restarts."""
+    world.training().clings = True
+    await _recreate(world, restart="Never", backoffLimit=0)
 
 
 async def _roll_back(world: World) -> None:
@@ -315,6 +322,15 @@ async def _cpu_refused(world: World) -> None:
     await asyncio.sleep(5)
 
 
+async def _hand_over(world: World) -> None:
+    """The replica that leads is told to end while a job grows: it gives its lease back, and another one takes it."""
+    await _train(world)
+    world.annotate(target_workers="4")
+    await world.until(lambda: world.state().get("phase") == "Preparing")
+    world.stop_leader()
+    await _rescaled(world, workers=4)
+
+
 async def _cut_off(world: World) -> None:
     """The replica that leads cannot renew its lease: another one takes over, and a job grows."""
     await _train(world)
@@ -492,6 +508,7 @@ SCENARIOS: Final = {
         Scenario("shrink", _shrink),
         Scenario("more-ps", _more_ps),
         Scenario("recreate", _recreate),
+        Scenario("recreate-never", _recreate_never, fragile=True),
         Scenario("roll-back", _roll_back),
         Scenario("no-room-to-save", _no_room_to_save),
         Scenario("stop", _stop),
@@ -499,6 +516,7 @@ SCENARIOS: Final = {
         Scenario("delete", _delete),
         Scenario("cpu-in-place", _cpu),
         Scenario("take-over", _grow, replicas=2),
+        Scenario("hand-over", _hand_over, replicas=2),
         Scenario("kips", _placed, configuration=_KIPS),
         Scenario("to-and-fro", _to_and_fro),
         Scenario("grow-and-end", _grow_and_end),

@@ -27,7 +27,7 @@ from elastic_tfjob.api.tfjob import GROUP, KIND, VERSION
 from elastic_tfjob.controller import operator as operator_module
 from elastic_tfjob.controller.kube import polling
 from elastic_tfjob.controller.objects.loan import POOL_LABEL
-from elastic_tfjob.controller.operator import EXIT_LOST_LEADERSHIP, Operator, Options
+from elastic_tfjob.controller.operator import EXIT_LOST_LEADERSHIP, EXIT_OK, Operator, Options
 
 __all__ = ["POOL", "SERVING", "Outcome", "Scenario", "World", "campaign", "run"]
 
@@ -93,7 +93,8 @@ class _Replica:
             config_map=place,
             threads=4,
         )
-        self.task = asyncio.create_task(Operator(self.api, options).run(asyncio.Event()), name=name)
+        self.stop = asyncio.Event()
+        self.task = asyncio.create_task(Operator(self.api, options).run(self.stop), name=name)
         self.task.add_done_callback(self._over)
 
     def die(self) -> None:
@@ -112,7 +113,8 @@ class _Replica:
             return
         self.api.dead = True
         error = None if task.cancelled() else task.exception()
-        if error is not None or task.cancelled() or task.result() != EXIT_LOST_LEADERSHIP:
+        right = EXIT_OK if self.stop.is_set() else EXIT_LOST_LEADERSHIP
+        if error is not None or task.cancelled() or task.result() != right:
             self._world.oracles.ended(f"{self.name} ended with {error!r}")
         self._world.restart(self)
 
@@ -205,6 +207,13 @@ class World:
         leader = next(lease["spec"].get("holderIdentity") for lease in self.server.all("leases"))
         names = [replica.name for replica in self._replicas.values()]
         return next((name for name in names if self.oracles.identities.get(name) == leader), "")
+
+    def stop_leader(self) -> None:
+        """SIGTERM to the replica that leads: it ends in good order."""
+        name = self._leader()
+        for replica in self._replicas.values():
+            if replica.name == name:
+                replica.stop.set()
 
     def cut_leader(self, seconds: float) -> None:
         """For so long the replica that leads cannot renew its lease; all else it can."""
