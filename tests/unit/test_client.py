@@ -6,13 +6,22 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import orjson
 import pytest
 from aiohttp import web
 from kubernetes.aio.client.configuration import Configuration
 
 from elastic_tfjob.controller.kube import client as client_module
 from elastic_tfjob.controller.kube.client import ApiClient
-from elastic_tfjob.controller.kube.errors import ApiError, Fenced, Invalid, TooLarge, Unavailable
+from elastic_tfjob.controller.kube.errors import (
+    MAX_MESSAGE,
+    ApiError,
+    Fenced,
+    Invalid,
+    TooLarge,
+    Unavailable,
+    error_of,
+)
 from elastic_tfjob.controller.kube.fair import Shares
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -244,3 +253,35 @@ async def test_errors_are_what_the_server_says() -> None:
     async with client_of(answer) as api:
         with pytest.raises(ApiError, match="exceeded quota"):
             await api.get("/")
+
+
+async def test_of_a_refusal_no_more_is_read_than_it_takes_to_tell_it() -> None:
+    """The API server names each of thousands of wrong entries of a template: ten times the size of what was sent."""
+    sent = 0
+
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse(status=422)
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            await response.write(b'{"kind": "Status", "message": "')
+            for _ in range(64):
+                await response.write(b"spec.tolerations[0]: Required value; " * 10_000)
+                sent += 1
+            await response.write(b'", "reason": "Invalid", "code": 422}')
+        return response
+
+    async with client_of(refuse) as api:
+        for refused in (api.post("/pods", {}), api.get("/pods")):
+            with pytest.raises(Invalid) as error:
+                await refused
+            assert "Required value" in error.value.message
+            assert len(error.value.message) <= MAX_MESSAGE
+            assert len(str(error.value)) <= 400
+    assert sent < 128
+
+
+def test_a_message_is_cut() -> None:
+    body = orjson.dumps({"reason": "Invalid", "message": "x" * 100_000, "code": 422})
+    assert len(error_of("POST /pods", 422, body, {}).message) == MAX_MESSAGE
+    assert error_of("POST /pods", 409, b'{"reason": "AlreadyExists", "message": 5}', {}).message == "5"

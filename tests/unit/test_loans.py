@@ -300,6 +300,11 @@ class TestWhatIsFound:
     def test_a_job_that_comes_to_a_node_that_was_given_back_is_sent_away(self) -> None:
         assert written(look(node("a", "returned"), promised=frozenset("a"))) == {"a": ("recalled", False)}
 
+    def test_a_lent_node_that_was_deleted_and_has_come_again_goes_back(self) -> None:
+        """Taint and annotation are gone with the old one, and its jobs' pods come to its name."""
+        assert written(look(node("a"), promised=frozenset("a"))) == {"a": ("recalled", False)}
+        assert look(node("a")).writes == ()
+
     @pytest.mark.parametrize("text", ["", "{", "[]", '{"stage":"mine"}', '{"stage":"loaned","pool":"/"}', "x" * 5000])
     def test_nonsense_is_no_loan(self, text: str) -> None:
         raw = raw_node("a")

@@ -195,7 +195,7 @@ async def test_a_pod_whose_program_has_ended_is_asked_once_more(world: tuple[Wor
     seen.pods[0] = replace(chief, phase="Succeeded", lingers=True)
     for _ in range(3):
         reports.pods_changed(KEY)
-    await until(lambda: reports.of_job(KEY)[chief.name].step == 1300)
+    await until(lambda: [each.step for each in reports.of_job(KEY).values()] == [1300])
     assert len(seen.asked) == 2
     seen.pods[0] = replace(chief, phase="Succeeded")
     reports.pods_changed(KEY)
@@ -596,3 +596,26 @@ def test_reports_are_read_in_another_thread_while_a_pod_comes() -> None:
     reports._sources["ns", "j"] = sources
     assert reports.of_job(("ns", "j")) == {}
     assert len(sources) == 2
+
+
+async def test_a_pod_that_ends_while_it_is_asked_is_asked_once_more(world: tuple[World, Reports]) -> None:
+    """For its last step: the interval until the next question is longer than its exporter lives."""
+    seen, reports = world
+    seen.polling = StatusPolling(interval_s=3600.0, max_requests_per_s=1000)
+    chief = seen.add("chief", 0)
+    asked, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: web.Request) -> web.StreamResponse:
+        asked.set()
+        await goes_on.wait()
+        return web.Response(text=json.dumps({**FULL, "step": 1200}))
+
+    seen.answers[chief.name] = slow
+    reports.pods_changed(KEY)
+    await asked.wait()
+    seen.pods[0] = replace(chief, phase="Succeeded", lingers=True)
+    reports.pods_changed(KEY)
+    await asyncio.sleep(0.1)  # its turn has come, and it is being asked
+    seen.answers[chief.name] = json.dumps({**FULL, "step": 1300})
+    goes_on.set()
+    await until(lambda: [each.step for each in reports.of_job(KEY).values()] == [1300])

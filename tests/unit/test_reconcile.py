@@ -14,6 +14,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import (
     AdoptService,
     Count,
@@ -676,3 +677,25 @@ def test_a_pod_of_the_job_whose_labels_somebody_changed_is_told(labels: dict[str
     assert not [event for event in leaving.events if event.reason == "FailedCreatePod"]
     healthy = decide(job(types), pods=(*there[:2], pod("Worker", 1)), services=services(types))
     assert not [event for event in healthy.events if event.reason == "FailedCreatePod"]
+
+
+def test_worker_0_that_was_told_to_end_has_not_done_the_jobs_work() -> None:
+    """Its program may end with 0 at SIGTERM: a drain, a preemption or a change of size is no success."""
+    annotations = {f"{PREFIX}checkpoint-dir": "/checkpoints"}
+    ended = pod("worker", 0, "Succeeded", exit_code=0)
+    told = replace(ended, terminating=True, command=STOP_COMMAND)
+    decision = decide(job({"Worker": 2}, annotations=annotations), pods=(told, pod("worker", 1)))
+    assert decision.status is not None
+    assert "Succeeded" not in [each["type"] for each in decision.status["conditions"]]
+    by_itself = decide(job({"Worker": 2}, annotations=annotations), pods=(ended, pod("worker", 1)))
+    assert by_itself.status is not None
+    assert "Succeeded" in [each["type"] for each in by_itself.status["conditions"]]
+
+
+def test_a_pod_that_has_not_begun_is_marked_before_it_is_deleted() -> None:
+    """The kubelet calls it Failed then, which a job of the policy Never would be, too, when it is resumed soon."""
+    bound = replace(pod("worker", 0, "Pending"), node="node-1")
+    pods = (bound, pod("worker", 1, "Pending"), pod("worker", 2), pod("worker", 3, "Failed", exit_code=1))
+    decision = decide(job({"Worker": 4}, runPolicy={"suspend": True}), pods=pods)
+    marks = {action.name: action.mark for action in decision.actions if isinstance(action, DeletePod)}
+    assert marks == {"j-worker-0": True, "j-worker-1": False, "j-worker-2": True, "j-worker-3": False}

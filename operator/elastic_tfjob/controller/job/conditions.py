@@ -5,6 +5,7 @@ from typing import Final
 from elastic_tfjob.api.tfjob import REPLICA_TYPES
 from elastic_tfjob.controller.job.decision import Count
 from elastic_tfjob.controller.job.reconcile_pass import Pass
+from elastic_tfjob.controller.job.replicas import leaves
 
 # While it prepares, a job runs.
 _PAUSED: Final = ("Checkpointing", "Switching", "Recreating")
@@ -58,7 +59,11 @@ def _runs_with(p: Pass, name: str) -> bool:
 
 
 def _worker_0_completed(p: Pass) -> bool:
-    return any(pod.index == 0 and pod.phase == "Succeeded" and pod.exit_code == 0 for pod in p.of_type("Worker"))
+    """Whether it has ended by itself: a program may end with 0 when it is told to stop, and has not done its work."""
+    return any(
+        pod.index == 0 and pod.phase == "Succeeded" and pod.exit_code == 0 and not leaves(p, "Worker", pod)
+        for pod in p.of_type("Worker")
+    )
 
 
 def _runs_on(p: Pass) -> None:

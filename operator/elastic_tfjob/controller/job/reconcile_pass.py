@@ -76,11 +76,13 @@ class Pass:
         self.step: Transition | None = None
 
     def delete_pods(self, pods: Iterable[Pod], *, mark: bool = False) -> None:
-        """Each once, and none that ends already. `mark`: say before that their end is no failure."""
+        """Each once, and none that ends already. `mark`: say before that their end is no failure. One that is bound and
+        has not begun may end as Failed, too: so the kubelet tells it of what it is not to start any more."""
         for pod in pods:
             if not pod.terminating and pod.uid not in self.deleted:
                 self.deleted.add(pod.uid)
-                self.actions.append(DeletePod(pod.name, pod.uid, mark=mark and pod.phase == "Running"))
+                bound = pod.phase == "Running" or (bool(pod.node) and not pod.ended)
+                self.actions.append(DeletePod(pod.name, pod.uid, mark=mark and bound))
 
     def delete_services(self, names: set[str]) -> None:
         """Those of the job's that have these names."""

@@ -20,6 +20,7 @@ from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import load_incluster_config, load_kube_config
 
 from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.decoding import decode
 from elastic_tfjob.controller.kube.errors import (
     ApiError,
     Fenced,
@@ -46,6 +47,8 @@ METADATA_ONLY: Final = "application/json;as={};g=meta.k8s.io;v=v1,application/js
 
 MAX_LINE: Final = 1 << 20
 """Bytes of a line of a log that are read."""
+MAX_REFUSAL: Final = 1 << 18
+"""Bytes that are read of an answer that refuses a request."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30, sock_connect=5)
 # The server ends a watch after this long, shortly after a bookmark, and it is resumed from there, which costs it a
 # look-up. Silence for longer means that the connection is dead, so that is noticed within a minute also where bookmarks
@@ -177,7 +180,7 @@ class ApiClient:
                 "GET", self._base + path, headers=await self._headers("*/*"), timeout=timeout, **self._transport()
             ) as response:
                 if response.status >= 300:
-                    raise error_of(name, response.status, await response.read(), response.headers)
+                    raise error_of(name, response.status, await _beginning(response), response.headers)
                 rest, cut_off = b"", False
                 async for chunk in response.content.iter_any():
                     *whole, rest = (rest + chunk).split(b"\n")
@@ -216,13 +219,13 @@ class ApiClient:
                 **self._transport(),
             ) as response:
                 if response.status >= 300:
-                    raise error_of(name, response.status, await response.read(), response.headers)
+                    raise error_of(name, response.status, await _beginning(response), response.headers)
                 # Whole chunks instead of lines: one event may be larger than aiohttp's limit for a line.
                 rest = b""
                 async for chunk in response.content.iter_any():
                     *lines, rest = (rest + chunk).split(b"\n")
                     for line in lines:
-                        event = orjson.loads(line)
+                        event = decode(line)
                         if event["type"] == "ERROR":
                             status = event["object"]
                             raise error_of(name, status.get("code", 500), orjson.dumps(status), {})
@@ -247,7 +250,7 @@ class ApiClient:
     async def _request(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
         answer = await self._exchange(method, path, **arguments)
         try:
-            found: dict[str, Any] = orjson.loads(answer)
+            found: dict[str, Any] = decode(answer)
         except orjson.JSONDecodeError as error:
             raise Unavailable(f"{method} {path}", 0, type(error).__name__, str(error)) from error
         return found
@@ -287,9 +290,13 @@ class ApiClient:
                 timeout=timeout,
                 **self._transport(),
             ) as response:
-                answer = await (response.read() if limit is None else read_whole(response, limit))
+                refused = response.status >= 300
+                if limit is not None:
+                    answer = await read_whole(response, limit)
+                else:
+                    answer = await (_beginning(response) if refused else response.read())
                 metrics.API_REQUESTS.labels(method, str(response.status)).inc()
-                if response.status >= 300:
+                if refused:
                     raise error_of(name, response.status, answer, response.headers)
                 return answer
         except _OverLimit as error:
@@ -318,6 +325,16 @@ class ApiClient:
 
 class _OverLimit(aiohttp.ClientPayloadError):
     """A body is larger than its reader wants."""
+
+
+async def _beginning(response: aiohttp.ClientResponse) -> bytes:
+    """What a request is refused with, of which more than MAX_REFUSAL bytes are not read: a server that names all that
+    is wrong with an object may answer with ten times its size."""
+    parts, missing = [], MAX_REFUSAL
+    while missing and (part := await response.content.read(missing)):
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
 
 
 async def read_whole(response: aiohttp.ClientResponse, limit: int) -> bytes:

@@ -16,19 +16,33 @@ from typing import Final
 
 import orjson
 
-__all__ = ["ApiError", "Conflict", "Expired", "Fenced", "Invalid", "NotFound", "TooLarge", "Unavailable", "error_of"]
+__all__ = [
+    "MAX_MESSAGE",
+    "ApiError",
+    "Conflict",
+    "Expired",
+    "Fenced",
+    "Invalid",
+    "NotFound",
+    "TooLarge",
+    "Unavailable",
+    "error_of",
+]
 
 _EXCERPT: Final = 400
+MAX_MESSAGE: Final = 1024
+"""Characters of what the server says."""
 
 
 class ApiError(Exception):
-    """A request that failed: `status` is the HTTP status (0 for no answer), `reason` Kubernetes' CamelCase word."""
+    """A request that failed: `status` is the HTTP status (0 for no answer), `reason` Kubernetes' CamelCase word, which
+    is empty where the answer was too long to be read to its end."""
 
     def __init__(self, request: str, status: int, reason: str, message: str, retry_after_s: float = 0.0) -> None:
-        super().__init__(f"{request}: {status} {reason}: {message}"[:_EXCERPT])
+        super().__init__(f"{request}: {status} {reason}: {message[:_EXCERPT]}"[:_EXCERPT])
         self.status = status
         self.reason = reason
-        self.message = message
+        self.message = message[:MAX_MESSAGE]
         self.retry_after_s = retry_after_s
 
 
@@ -70,7 +84,7 @@ def error_of(request: str, status: int, answer: bytes, headers: Mapping[str, str
     reason, message = "", answer[:_EXCERPT].decode(errors="replace")
     with contextlib.suppress(orjson.JSONDecodeError, AttributeError):
         found = orjson.loads(answer)
-        reason, message = found.get("reason") or "", found.get("message") or message
+        reason, message = str(found.get("reason") or ""), str(found.get("message") or message)
         if isinstance(problem := found.get("error"), dict):  # the query API's own words
             hint = f"; allowed is {problem['allowed']}" if problem.get("allowed") else ""
             place = f"{problem['where']}: " if problem.get("where") else ""

@@ -117,6 +117,8 @@ class Executor:
                 try:
                     await self._act(job, action)
                 except ApiError as error:
+                    # Whose frames hold what was sent and answered, and there may be hundreds.
+                    error.__traceback__ = error.__cause__ = error.__context__ = None
                     return error
             return None
 

@@ -277,6 +277,7 @@ class Reports:
             async with self._turn:
                 namespace, (key, source) = await self._questions.take()
                 await self._limit()
+            due = source.due
             try:
                 if source.due is not None:  # it is still to be asked
                     await self._question(key, source)
@@ -286,8 +287,8 @@ class Reports:
                 line = self._due[key]
                 line.through -= 1
                 self._let_through(key, line)
-            if source.due is not None:
-                self._queue(key, source, self._interval_s(key, source))
+            if source.due is not None:  # at once, where it was to be asked again while it was asked
+                self._queue(key, source, self._interval_s(key, source) if source.due == due else 0.0)
 
     async def _limit(self) -> None:
         """Wait until another question keeps to the rate."""

@@ -208,8 +208,9 @@ def _trouble(node: Node, stage: Stage | None, cluster: Cluster) -> str:
         return "it is cordoned" if node.cordoned else ""
     if node.tainted:
         return "it has the taint of a loan, and was not lent"
-    if stage == "returned" and node.pool in cluster.pools and node.name in cluster.promised:
-        return "a job is on its way to it, and it is lent no more"
+    if stage in (None, "returned") and node.pool in cluster.pools and node.name in cluster.promised:
+        # Also a node that was deleted while it was lent, and has come again under its name.
+        return "a job is on its way to it, and it is not lent"
     return ""
 
 

@@ -1,0 +1,76 @@
+"""Objects of one tenant that are nested too deep, beside those of others."""
+
+import asyncio
+from collections.abc import Callable
+
+import orjson
+import pytest
+from aiohttp import web
+
+from elastic_tfjob.controller.kube.decoding import MAX_DEPTH, decode
+from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.objects.job import Job
+
+from .test_client import client_of
+
+PATH = "/apis/kubeflow.org/v1/tfjobs"
+
+
+def deep(levels: int) -> str:
+    """As a tenant may write it into managedFields: the API server keeps it."""
+    return '{"f:x":' * levels + '"}]\\""' + "}" * levels
+
+
+def tfjob(name: str, version: int, fields: str = "") -> str:
+    noted = f',"managedFields":[{{"manager":"m","fieldsV1":{fields}}}]' if fields else ""
+    head = f'"namespace":"{name}","name":"{name}","uid":"{name}","resourceVersion":"{version}"{noted}'
+    return f'{{"apiVersion":"kubeflow.org/v1","kind":"TFJob","metadata":{{{head}}},"spec":{{"tfReplicaSpecs":{{}}}}}}'
+
+
+@pytest.mark.parametrize("levels", [MAX_DEPTH, 1025, 9000])
+def test_what_is_deeper_is_empty_and_the_rest_is_read(levels: int) -> None:
+    text = f'{{"items": [{deep(levels)}, {{"name": "[{{\\"", "odd": [1, [2]]}}], "kind": "L"}}'
+    found = decode(text.encode())
+    assert found["items"][1] == {"name": '[{"', "odd": [1, [2]]}
+    assert found["kind"] == "L"
+    assert orjson.loads(orjson.dumps(found)) == found  # whoever takes it may write it
+
+
+def test_lists_in_lists_and_what_is_left_open() -> None:
+    assert decode(b"[" * 2000 + b"]" * 2000)
+    with pytest.raises(orjson.JSONDecodeError):
+        decode(b"[" * 2000 + b"]" * 1999)
+    with pytest.raises(orjson.JSONDecodeError):
+        decode(b'{"a": "b}')
+    with pytest.raises(orjson.JSONDecodeError):
+        decode(b"]" * 2000)
+
+
+@pytest.mark.parametrize("levels", [1025, 9000])
+@pytest.mark.parametrize("when", ["list", "watch"])
+async def test_one_object_keeps_no_others_from_an_informer(when: str, levels: int) -> None:
+    evil = tfjob("evil", 20, deep(levels))
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            items = [tfjob("first", 10), *([evil] if when == "list" else [])]
+            return web.Response(text=f'{{"metadata":{{"resourceVersion":"15"}},"items":[{",".join(items)}]}}')
+        response = web.StreamResponse()
+        await response.prepare(request)
+        changed = [evil] if when == "watch" else []
+        for item in [*changed, tfjob("later", 30)]:
+            await response.write(f'{{"type":"ADDED","object":{item}}}\n'.encode())
+        await asyncio.sleep(60)
+        return response
+
+    async with client_of(answer) as api:
+        informer = Informer(api, PATH, Job.parse, lambda _: None)
+        task = asyncio.create_task(informer.run())
+        await until(lambda: {("first", "first"), ("later", "later"), ("evil", "evil")} <= set(informer.keys))
+        task.cancel()
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not what():
+            await asyncio.sleep(0.01)
