@@ -112,6 +112,8 @@ class JobSets:
             wanted = tfjob_of(jobset)
         except Unsupported as error:
             self._recorder.record(jobset, Event("Warning", "UnsupportedByTFJob", f"{error}"))
+            if self._runs(jobset):
+                return
             await self._report(jobset, before, refused_status(before, f"{error}", now))
             return
         job = next(iter(self._jobs.of_job(jobset.key)), None)
@@ -125,14 +127,17 @@ class JobSets:
             return
         if job.deleting:
             return
-        spec = job.spec()
         if (
             job.annotations.get(DIGEST_ANNOTATION) != wanted["metadata"]["annotations"][DIGEST_ANNOTATION]
-            or spec.run_policy.suspend != wanted["spec"]["runPolicy"]["suspend"]
+            or job.spec().run_policy.suspend != wanted["spec"]["runPolicy"]["suspend"]
         ):
             job = await self._rewrite(job, wanted)
-            spec = job.spec()
-        await self._report(jobset, before, status_of(before, spec, job.status(), now))
+        await self._report(jobset, before, status_of(before, job.spec(), job.status(), now))
+
+    def _runs(self, jobset: JobSet) -> bool:
+        """Whether its TFJob has pods: an older version took what is refused by now, and what runs is left alone."""
+        jobs = [job for job in self._jobs.of_job(jobset.key) if job.owner == jobset.uid]
+        return any(job.status().is_true(each) for job in jobs for each in ("Running", "Restarting"))
 
     async def _rewrite(self, job: Job, wanted: dict[str, Any]) -> Job:
         """Give a TFJob the JobSet's spec, as it is by now. What others wrote beside it stays."""
