@@ -3,6 +3,7 @@
 import asyncio
 import copy
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -216,3 +217,20 @@ class TestResize:
         missing = NotFound("PATCH", 404, "NotFound", "the server could not find the requested resource")
         executor, *_ = carry_out(ResizePod("j-worker-0", uid, 300, 300), refuses={"/resize": missing})
         assert bool(executor.refused) == refused
+
+
+def test_other_work_is_done_between_many_events() -> None:
+    """Each takes a hundredth of a millisecond, and there may be many in one decision."""
+    steps: list[int] = []
+
+    async def run() -> None:
+        events, cache = Events(), cast("Any", Cache())
+        executor = Executor(cast("ApiClient", Api({})), Caches(cache, cache, cache), cast("Recorder", events))
+        many = tuple(Event("Warning", "r", f"{i}") for i in range(100))
+        carried = asyncio.create_task(executor.carry_out(job(), Decision(events=many)))
+        while not carried.done():
+            steps.append(len(events.told))
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert max(after - before for before, after in pairwise(steps)) == 1

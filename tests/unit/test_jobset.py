@@ -12,7 +12,7 @@ from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.tfjob import COMPLETION_INDEX_LABEL, REPLICATED_JOB_LABEL, TFJobSpec
 from elastic_tfjob.controller.job.decision import Create, Event, ResizePod
 from elastic_tfjob.controller.job.inject import inject
-from elastic_tfjob.controller.jobset import follow
+from elastic_tfjob.controller.jobset import follow, translate
 from elastic_tfjob.controller.jobset.follow import JobSets
 from elastic_tfjob.controller.jobset.report import refused_status, status_of, terminal
 from elastic_tfjob.controller.jobset.translate import DIGEST_ANNOTATION, Unsupported, tfjob_of
@@ -130,6 +130,11 @@ def test_suspension_and_the_number_of_restarts_are_passed_on() -> None:
         ((replicated("node", 2, NODE, activeDeadlineSeconds=4),), {}, "activeDeadlineSeconds is not supported"),
         ((replicated("node", 1, {"name": "main"}),), {}, "no container with the name node"),
         ((replicated("node", 3000, NODE),), {}, "allowed are 2000"),
+        (
+            (replicated("ps"), replicated("node", 1, {**NODE, "args": ["x"] * 33_000})),
+            {},
+            "spec.replicatedJobs[node].template.spec.template: more than 4000 values",
+        ),
         (({"name": "node", "template": {"spec": {"template": {"spec": {"containers": 7}}}}},), {}, "makes no sense"),
         (({"name": "node"},), {}, "makes no sense: KeyError"),
     ],
@@ -288,6 +293,50 @@ async def test_what_cannot_be_run_has_failed_and_says_why() -> None:
     assert [event.reason for event in server.events] == ["UnsupportedByTFJob"]
     assert await server.step() == []
     assert not server.tfjobs
+
+
+async def test_a_template_that_is_too_large_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translate, "deepcopy", lambda _: pytest.fail("copied"))
+    large = replicated("node", 1, {**NODE, "args": ["x"] * 33_000})
+    for jobs in ((replicated("ps"), large), (large,)):
+        with pytest.raises(Unsupported, match="more than 4000 values"):
+            tfjob_of(jobset(*jobs))
+
+
+@pytest.mark.parametrize("condition", ["Running", "Restarting"])
+async def test_what_runs_is_not_failed_by_a_version_that_refuses_more(condition: str) -> None:
+    """It is told, and followed again when it is mended, as far as that goes while it runs."""
+    server = Server(copy.deepcopy(raw_jobset()))
+    await server.step()
+    server.ended(condition)
+    await server.step()
+    before = copy.deepcopy(server.jobset["status"])
+    container = server.jobset["spec"]["replicatedJobs"][2]["template"]["spec"]["template"]["spec"]["containers"][0]
+    container["args"] = ["x"] * 33_000
+    server.tfjobs["mine"]["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["args"] = [
+        "x"
+    ] * 33_000
+    server.ended(condition)
+    server.seen()
+    assert await server.step() == []
+    assert server.jobset.get("status") == before
+    assert [event.reason for event in server.events] == ["UnsupportedByTFJob"]
+    container["args"] = ["mended"]
+    server.seen()
+    assert "replace" in await server.step()
+    assert server.tfjobs["mine"]["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["args"] == [
+        "mended"
+    ]
+
+
+async def test_what_does_not_run_yet_fails_where_it_is_too_large() -> None:
+    server = Server(copy.deepcopy(raw_jobset(suspend=True)))
+    await server.step()
+    container = server.jobset["spec"]["replicatedJobs"][2]["template"]["spec"]["template"]["spec"]["containers"][0]
+    container["args"] = ["x"] * 33_000
+    server.seen()
+    assert await server.step() == ["status"]
+    assert server.jobset["status"]["terminalState"] == "Failed"
 
 
 async def test_a_tfjob_of_somebody_else_is_left_alone() -> None:

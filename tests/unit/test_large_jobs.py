@@ -229,6 +229,20 @@ def test_more_replicas_than_one_job_may_have() -> None:
     assert [(event.reason, "2000" in event.message) for event in decision.events] == [("TFJobFailedValidation", True)]
 
 
+def test_few_of_many_troubles_are_told() -> None:
+    """2,000 pods of 16 containers whose images do not exist were 32,000 events in one step, at each change of one."""
+    state = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    waiting = [{"name": f"c{i}", "state": state} for i in range(16)]
+    pods = tuple(pod("Worker", i, "Pending", status={"containerStatuses": waiting}) for i in range(2000))
+    ending = tuple(replace(each, terminating=True) for each in pods[1000:])
+    decision = decide(job({"Worker": 2000}), pods=(*pods[:1000], *ending), services=services({"Worker": 2000}))
+    told_of = [event for event in decision.events if event.reason == "ImagePullBackOff"]
+    assert len(told_of) == 20
+    assert "j-worker-0 container c0" in told_of[0].message
+    (more,) = [event.message for event in decision.events if event.reason == "MoreTroubles"]
+    assert more.startswith(f"{1000 * 16 - 20} more reasons")
+
+
 def test_a_state_that_is_too_large_goes_without_nodes() -> None:
     """2,000 replicas with long names of nodes do not fit into annotations thrice: their pods are not pinned then, and
     the same pass is not repeated for ever."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
+from elastic_tfjob.api.limits import MAX_REPLICA_TYPES
 from elastic_tfjob.api.tfjob import (
     CONTAINER,
     GROUP,
@@ -28,9 +29,8 @@ __all__ = ["custom_resource_definition"]
 Schema = dict[str, Any]
 
 # The API server bounds the cost of CEL rules by the longest list they may meet; without a bound it assumes the worst
-# and refuses the CRD. No pod comes near these.
+# and refuses the CRD. No pod comes near this, nor a job near MAX_REPLICA_TYPES.
 MAX_CONTAINERS: Final = 1024
-MAX_REPLICA_TYPES: Final = 32
 
 # Lists that server-side apply merges by key, from the Kubernetes API reference ("list map keys").
 LIST_MAP_KEYS: Final[dict[str, list[str]]] = {

@@ -10,9 +10,12 @@ from typing import Final
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "MAX_AFFINITY_VALUES",
+    "MAX_ALL_TEMPLATES_VALUES",
     "MAX_ANNOTATION_BYTES",
     "MAX_BYTES",
     "MAX_CONFIGURATION_BYTES",
+    "MAX_DEPTH",
     "MAX_DURATION_S",
     "MAX_ENTRIES",
     "MAX_GENERATION",
@@ -20,15 +23,20 @@ __all__ = [
     "MAX_MEMORY_NUMBERS",
     "MAX_MILLICORES",
     "MAX_NODE_NAME",
+    "MAX_PLACEMENT_TERMS",
     "MAX_POD_BYTES",
     "MAX_PROBLEMS",
     "MAX_PROBLEM_LENGTH",
     "MAX_RATE",
     "MAX_REPLICAS",
+    "MAX_REPLICA_TYPES",
+    "MAX_RESOURCE_NAMES",
     "MAX_STARTS",
     "MAX_STATUS_BYTES",
     "MAX_STEPS",
+    "MAX_TEMPLATE_VALUES",
     "MAX_TEXT",
+    "MAX_TOLD_TROUBLES",
     "MAX_TROUBLES_TEXT",
     "MAX_UID",
     "MAX_VALUE",
@@ -39,6 +47,29 @@ __all__ = [
 MAX_REPLICAS: Final = 2_000
 """Replicas of one job, all types together. A dense TF_CONFIG names each of them, and of about 2,500 on it does not fit
 into one environment variable any more (Linux: 128 KiB, MAX_ARG_STRLEN)."""
+
+MAX_REPLICA_TYPES: Final = 32
+"""Replica types of one job: as many as the CRD admits."""
+
+MAX_TEMPLATE_VALUES: Final = 4_000
+"""Keys and entries of lists in one pod template, at all depths. Real ones have some hundreds. Each pod is a copy of
+them, which takes 1.5 microseconds for each."""
+
+MAX_ALL_TEMPLATES_VALUES: Final = 8_000
+"""The same of all templates of a job together: each pass reads all of them."""
+
+MAX_DEPTH: Final = 64
+"""Objects and lists of a pod template inside each other. What a pod may have is about 12 deep."""
+
+MAX_PLACEMENT_TERMS: Final = 64
+"""Tolerations of a pod template, entries of its node selector, terms of its required node affinity, and expressions of
+these terms together: each has as many. Rounds compare all of them with each node."""
+
+MAX_AFFINITY_VALUES: Final = 256
+"""Values of all these expressions together."""
+
+MAX_RESOURCE_NAMES: Final = 64
+"""Resources that a container requests, or is limited in."""
 
 MAX_STEPS: Final = 2**53
 """Training steps. Up to here a float holds each whole number exactly, and JSON's numbers are floats."""
@@ -83,6 +114,9 @@ MAX_WORD: Final = 64
 
 MAX_TEXT: Final = 1024
 """Characters of a sentence that ends in an event or a condition, or of a path: an event's message has no more."""
+
+MAX_TOLD_TROUBLES: Final = 20
+"""Reasons why pods and containers do not run that one pass over a job tells; of the others it tells how many."""
 
 MAX_TROUBLES_TEXT: Final = 4096
 """Characters of all that is told of why one pod does not run: that is kept for each pod."""

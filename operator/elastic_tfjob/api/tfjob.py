@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 
 from elastic_tfjob.api.fields import describe, few
 from elastic_tfjob.api.limits import MAX_REPLICAS
+from elastic_tfjob.api.template_size import oversized
 
 __all__ = [
     "COMPLETION_INDEX_LABEL",
@@ -211,8 +212,11 @@ class TFJobSpec(_Model):
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> "TFJobSpec":
         """Read `spec` as the API sends it. Raises InvalidTFJob for what admission refuses, in upstream's words, so that
-        a cluster whose CRD has no rules (upstream's has none) is as safe; and for more replicas than a job may have,
-        which the CRD admits as upstream's does."""
+        a cluster whose CRD has no rules (upstream's has none) is as safe; and for more replicas than a job may have
+        and for templates that are too large, which the CRD admits as upstream's does."""
+        # First, and alone: whatever else looks at a spec looks at all of it.
+        if too_large := list(oversized(raw)):
+            raise InvalidTFJob(too_large)
         try:
             spec = cls.model_validate(raw)
         except ValidationError as error:

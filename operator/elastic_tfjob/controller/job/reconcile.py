@@ -8,6 +8,11 @@ The rules are upstream's (tfjob v1: common/job.go, common/pod.go, tensorflow/tfj
 training-operator), deviations are listed in docs/compatibility.md.
 """
 
+from itertools import islice
+from typing import Final
+
+from elastic_tfjob.api.fields import cut
+from elastic_tfjob.api.limits import MAX_TEXT, MAX_TOLD_TROUBLES
 from elastic_tfjob.api.tfjob import InvalidTFJob
 from elastic_tfjob.controller.job.conditions import fail, update_status
 from elastic_tfjob.controller.job.cpu import resize_cpu
@@ -21,6 +26,9 @@ from elastic_tfjob.controller.job.replicas import advance_pods, advance_services
 from elastic_tfjob.controller.job.run_limits import limit_reached
 from elastic_tfjob.controller.job.stored_state import settle_state
 
+# Of an event's message, for what is wrong with a spec.
+_ROOM: Final = MAX_TEXT - 100
+
 
 def reconcile(observed: Observed, settings: Settings) -> Decision:
     """Decide one step for one job."""
@@ -28,7 +36,10 @@ def reconcile(observed: Observed, settings: Settings) -> Decision:
     try:
         spec = job.spec()
     except InvalidTFJob as error:
-        return Decision(events=(Event("Warning", "TFJobFailedValidation", str(error)),))
+        # Of a job that runs, an older version may have taken what is refused by now: it has not failed.
+        pods = any(not pod.ended for pod in observed.pods)
+        left = "; its pods are left alone, and nothing is done for them, until the spec is corrected" if pods else ""
+        return Decision(events=(Event("Warning", "TFJobFailedValidation", f"{cut(str(error), _ROOM)}{left}"),))
     if job.deleting or not spec.managed_here() or not spec.tf_replica_specs:
         return Decision()
     return _run(Pass(observed, spec, settings))
@@ -92,6 +103,11 @@ def _advance(p: Pass) -> None:
 
 
 def _report_troubles(p: Pass) -> None:
-    for pod in p.pods:
-        if not pod.terminating:
-            p.events += [Event("Warning", trouble.reason, trouble.message) for trouble in pod.troubles]
+    """The first of them: where an image does not exist that is so of each container of each pod, 32,000 at most, at
+    each change of any of them."""
+    pods = [pod for pod in p.pods if pod.troubles and not pod.terminating]
+    troubles = islice((trouble for pod in pods for trouble in pod.troubles), MAX_TOLD_TROUBLES)
+    p.events += [Event("Warning", trouble.reason, trouble.message) for trouble in troubles]
+    if (more := sum(len(pod.troubles) for pod in pods) - MAX_TOLD_TROUBLES) > 0:
+        message = f"{more} more reasons why pods of TFJob {p.job.name} do not run are not told here: see the pods"
+        p.events.append(Event("Warning", "MoreTroubles", message))

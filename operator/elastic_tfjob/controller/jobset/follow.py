@@ -118,6 +118,8 @@ class JobSets:
             wanted = tfjob_of(jobset)
         except Unsupported as error:
             self._recorder.record(jobset, Event("Warning", "UnsupportedByTFJob", f"{error}"))
+            if self._runs(jobset):
+                return
             await self._report(jobset, before, refused_status(before, f"{error}", now))
             return
         job = next(iter(self._jobs.of_job(jobset.key)), None)
@@ -134,8 +136,12 @@ class JobSets:
         spec = _kept(job, wanted)
         if spec is None:
             job = await self._rewrite(job, wanted)
-            spec = job.spec()
-        await self._report(jobset, before, status_of(before, spec, job.status(), now))
+        await self._report(jobset, before, status_of(before, job.spec(), job.status(), now))
+
+    def _runs(self, jobset: JobSet) -> bool:
+        """Whether its TFJob has pods: an older version took what is refused by now, and what runs is left alone."""
+        jobs = [job for job in self._jobs.of_job(jobset.key) if job.owner == jobset.uid]
+        return any(job.status().is_true(each) for job in jobs for each in ("Running", "Restarting"))
 
     async def _rewrite(self, job: Job, wanted: dict[str, Any]) -> Job:
         """Give a TFJob the JobSet's spec, as it is by now. What others wrote beside it stays."""

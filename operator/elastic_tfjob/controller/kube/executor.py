@@ -132,6 +132,7 @@ class Executor:
             failures += await asyncio.gather(*map(bounded, [action for action in made if action not in groups]))
         for event in decision.events:
             self._recorder.record(job, event)
+            await asyncio.sleep(0)  # other jobs' work between
         version = job.version
         if decision.status is not None:
             version = await self._store_status(job, decision.status)

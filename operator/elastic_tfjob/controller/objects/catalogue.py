@@ -20,7 +20,11 @@ class Meaning(NamedTuple):
 
 EVENTS: Final[Mapping[str, Meaning]] = {
     # A job's life, as upstream tells it
-    "TFJobFailedValidation": Meaning("Warning", "TFJob", "The spec is invalid. The message names the field."),
+    "TFJobFailedValidation": Meaning(
+        "Warning",
+        "TFJob",
+        "The spec is invalid: no pod is made, and pods that run are left alone. The message names the field.",
+    ),
     "TFJobSuspended": Meaning("Normal", "TFJob", "The job was suspended; its pods are deleted."),
     "TFJobResumed": Meaning("Normal", "TFJob", "The job was resumed."),
     "TFJobRestarting": Meaning("Warning", "TFJob", "A replica failed and is made anew."),
@@ -106,6 +110,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "NotStopped": Meaning(
         "Normal", "TFJob", "The profile would stop or move the job, which cannot be now. Each reason is told once."
     ),
+    "MoreTroubles": Meaning("Warning", "TFJob", "More pods do not run than events tell of; this is how many reasons."),
     "NotScheduled": Meaning("Warning", "TFJob", "The profile leaves the job out for a while. The message says why."),
     # Loans of nodes
     "NodeLent": Meaning(
@@ -124,7 +129,9 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     ),
     # JobSets of Trainer v2
     "UnsupportedByTFJob": Meaning(
-        "Warning", "JobSet", "The JobSet has something that no TFJob can do. It has failed. The message says what."
+        "Warning",
+        "JobSet",
+        "The JobSet has something that no TFJob can do, as the message says. It has failed if nothing of it runs.",
     ),
     "TFJobExists": Meaning("Warning", "JobSet", "A TFJob of this name is not the JobSet's: nothing runs."),
     "TFJobNotWritten": Meaning("Warning", "JobSet", "The API server refused a write. It is tried again."),

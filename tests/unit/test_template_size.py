@@ -1,0 +1,196 @@
+"""Specs of many small objects: each is refused before anything looks at all of it, and what runs is left alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from elastic_tfjob.api.limits import (
+    MAX_AFFINITY_VALUES,
+    MAX_ALL_TEMPLATES_VALUES,
+    MAX_DEPTH,
+    MAX_PLACEMENT_TERMS,
+    MAX_REPLICA_TYPES,
+    MAX_RESOURCE_NAMES,
+    MAX_TEMPLATE_VALUES,
+)
+from elastic_tfjob.api.template_size import oversized
+from elastic_tfjob.api.tfjob import InvalidTFJob, TFJobSpec
+from elastic_tfjob.controller.objects import job as job_module
+from elastic_tfjob.controller.schedule.request import terms
+from elastic_tfjob.controller.schedule.round import Seen, describe_all
+from elastic_tfjob.controller.schedule.scheduled_job import scheduled_job
+
+from .build import NOW, decide, job, pod, replicas, services
+
+SAMPLES = Path(__file__).parents[2] / "manifests" / "samples"
+
+
+def limited(names: int) -> dict[str, Any]:
+    return {"name": "tensorflow", "image": "i", "resources": {"limits": {f"gpu/{i}": "1" for i in range(names)}}}
+
+
+def affine(*terms: dict[str, Any]) -> dict[str, Any]:
+    required = {"nodeSelectorTerms": list(terms)}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def term(expressions: int, values: int = 1) -> dict[str, Any]:
+    wanted = {"key": "k", "operator": "In", "values": ["v"] * values}
+    return {"matchExpressions": [wanted] * expressions}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """A field of a pod so that the template has so many levels: the template and its spec are two."""
+    found: Any = []
+    for _ in range(levels - 3):
+        found = [found]
+    return {"x": found}
+
+
+def with_env(entries: int) -> dict[str, Any]:
+    """A template with so many values: 6 are not of this list."""
+    return {"containers": [{"name": "tensorflow", "image": "i", "env": [{}] * (entries - 6)}]}
+
+
+# What is at its limit, what is one beyond, and what is said of that.
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "values": (
+        with_env(MAX_TEMPLATE_VALUES),
+        with_env(MAX_TEMPLATE_VALUES + 1),
+        "template: more than 4000 values (keys and entries of lists), the most allowed",
+    ),
+    "depth": (nested(MAX_DEPTH), nested(MAX_DEPTH + 1), "template: nested deeper than 64 levels, the most allowed"),
+    "tolerations": (
+        {"tolerations": [{}] * MAX_PLACEMENT_TERMS},
+        {"tolerations": [{}] * (MAX_PLACEMENT_TERMS + 1)},
+        "template.spec.tolerations: 65 entries, allowed are 64",
+    ),
+    "selector": (
+        {"nodeSelector": {f"{i}": "" for i in range(MAX_PLACEMENT_TERMS)}},
+        {"nodeSelector": {f"{i}": "" for i in range(MAX_PLACEMENT_TERMS + 1)}},
+        "template.spec.nodeSelector: 65 entries, allowed are 64",
+    ),
+    "terms": (
+        {"affinity": affine(*[{}] * MAX_PLACEMENT_TERMS)},
+        {"affinity": affine(*[{}] * (MAX_PLACEMENT_TERMS + 1))},
+        "nodeSelectorTerms: 65 entries, allowed are 64",
+    ),
+    "expressions": (
+        {"affinity": affine(term(MAX_PLACEMENT_TERMS - 1), term(1))},
+        {"affinity": affine(term(MAX_PLACEMENT_TERMS), term(1))},
+        "nodeSelectorTerms: 65 expressions of all terms together, allowed are 64",
+    ),
+    "values of expressions": (
+        {"affinity": affine(term(1, MAX_AFFINITY_VALUES))},
+        {"affinity": affine(term(1, MAX_AFFINITY_VALUES), term(1))},
+        "nodeSelectorTerms: 257 values of all expressions together, allowed are 256",
+    ),
+    "resources": (
+        {"containers": [limited(MAX_RESOURCE_NAMES)]},
+        {"containers": [limited(MAX_RESOURCE_NAMES + 1)]},
+        "template.spec.containers[0].resources.limits: 65 entries, allowed are 64",
+    ),
+    "resources of an init container": (
+        {"initContainers": [limited(MAX_RESOURCE_NAMES)]},
+        {"initContainers": [limited(MAX_RESOURCE_NAMES + 1)]},
+        "template.spec.initContainers[0].resources.limits: 65 entries, allowed are 64",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_too_large_is_refused_and_said(name: str) -> None:
+    """In an event, which names the place and what is allowed; what is at the limit is taken."""
+    fits, beyond, says = CASES[name]
+    assert not decide(job({"Worker": replicas(1, **fits)})).events
+    refused = job({"Worker": replicas(1, **beyond)})
+    decision = decide(refused)
+    assert decision.actions == ()
+    (event,) = decision.events
+    assert (event.reason, says in event.message) == ("TFJobFailedValidation", True), event.message
+    assert event.message.startswith("spec.tfReplicaSpecs[Worker].template")
+    with pytest.raises(InvalidTFJob):
+        terms(refused)
+
+
+def test_all_templates_together() -> None:
+    half = replicas(1, **with_env(MAX_ALL_TEMPLATES_VALUES // 2))
+    assert job({"PS": half, "Worker": half}).spec()
+    says = r"the templates of all types together have 8005 values \(keys and entries of lists\), allowed are 8000"
+    with pytest.raises(InvalidTFJob, match=says):
+        job({"Chief": 1, "PS": half, "Worker": half}).spec()
+
+
+def test_what_else_a_spec_may_hold_many_of() -> None:
+    with pytest.raises(InvalidTFJob, match="33 replica types, allowed are 32"):
+        job({f"Type{i}": 0 for i in range(MAX_REPLICA_TYPES + 1)}).spec()
+    policy = {"schedulingPolicy": {"minResources": {f"r{i}": [] for i in range(100_000)}}}
+    with pytest.raises(InvalidTFJob, match="minResources: 100000 entries, allowed are 64") as error:
+        job(runPolicy=policy).spec()
+    assert len(error.value.problems) == 1
+    with pytest.raises(InvalidTFJob, match="overhead: 65 entries"):
+        job({"Worker": replicas(1, overhead={f"r{i}": "1" for i in range(MAX_RESOURCE_NAMES + 1)})}).spec()
+
+
+@pytest.mark.parametrize("inner", [[], {}])
+def test_a_deep_template_ends_no_recursion(inner: Any) -> None:
+    for _ in range(50_000):
+        inner = [inner] if isinstance(inner, list) else {"a": inner}
+    raw = {"tfReplicaSpecs": {"Worker": {"template": {"spec": inner}}}}
+    with pytest.raises(InvalidTFJob, match="nested deeper than 64 levels"):
+        TFJobSpec.parse(raw)
+
+
+@pytest.mark.parametrize("odd", [None, 5, "x", [], [1], [[1]], {"containers": 5}, {"containers": [5]}])
+def test_what_makes_no_sense_is_for_others_to_refuse(odd: Any) -> None:
+    found = {"spec": odd, "nodeSelector": odd}
+    replica = {"template": found}
+    for spec in (odd, {"tfReplicaSpecs": odd, "runPolicy": odd}, {"tfReplicaSpecs": {"W": odd, "V": replica}}):
+        assert list(oversized(spec)) == []
+
+
+def test_a_spec_that_is_refused_is_never_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pass and each round asks for it, and to unpack 1.4 MB takes up to 0.1 s."""
+    refused = job({"Worker": replicas(1, tolerations=[{}] * 33_000)})
+    monkeypatch.setattr(job_module, "unpack", lambda _: pytest.fail("unpacked"))
+    with pytest.raises(InvalidTFJob, match="more than 4000 values"):
+        refused.spec()
+
+
+def test_a_running_job_that_is_refused_now_is_left_alone_and_told() -> None:
+    """An older operator took it. It has not failed: no pod goes, and its status stays."""
+    running = [{"type": "Running", "status": "True"}]
+    refused = job({"Worker": replicas(2, tolerations=[{}] * 65)}, status={"conditions": running})
+    for phases in (("Running", "Running"), ("Running", "Failed")):
+        pods = tuple(pod("Worker", i, phase) for i, phase in enumerate(phases))
+        decision = decide(refused, pods=pods, services=services({"Worker": 2}))
+        assert (decision.actions, decision.status, decision.counts) == ((), None, ())
+        (event,) = decision.events
+        assert event.message.endswith(
+            "; its pods are left alone, and nothing is done for them, until the spec is corrected"
+        )
+        assert "tolerations: 65 entries, allowed are 64" in event.message
+        assert len(event.message) <= 1024
+
+
+def test_the_room_of_a_refused_job_is_not_given_away() -> None:
+    """What its pods take counts, and the profile decides nothing for it."""
+    refused = job({"Worker": replicas(1, tolerations=[{}] * 65)}, annotations={"elastic-tfjob.kubeflow.org/x": ""})
+    asks = {"containers": [{"name": "tensorflow", "resources": {"requests": {"cpu": "2"}}}], "nodeName": "n"}
+    held = pod("Worker", 0, spec=asks)
+    with pytest.raises(InvalidTFJob):
+        scheduled_job(refused, (held,), nodes={}, now=NOW, all_jobs=True)
+    described = describe_all({refused.key: Seen(refused, (held,), {}, None, {})}, {}, NOW, True, {}, cordoned=())[
+        refused.key
+    ]
+    assert isinstance(described.error, InvalidTFJob)
+    assert (described.found.job, described.found.others["n"].cpu) == (None, 2000)
+
+
+def test_no_sample_comes_near() -> None:
+    for path in SAMPLES.glob("*.yaml"):
+        for document in yaml.safe_load_all(path.read_text()):
+            if document and document.get("kind") == "TFJob":
+                assert list(oversized(document["spec"])) == []
