@@ -93,7 +93,7 @@ def job_spec(
         key=f"{job.namespace}/{job.name}",
         arrival_s=created,
         groups=tuple(groups),
-        priority=max((priorities.get(name, 0) for name in request.classes), default=0),
+        priority=request.priority(priorities),
         deadline_s=elasticity.deadline_s(created),
         total_steps=None if steps is None else float(min(steps, MAX_STEPS)),
         duration_s=expected.total_seconds() if expected is not None else None,
