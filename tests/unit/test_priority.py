@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from elastic_tfjob.controller.schedule.snapshot import assemble
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 
-from .build import job
-from .test_snapshot import NODES, NOW, PREFIX, assemble, described, elastic_job, look
+from .build import NOW, job
+from .test_snapshot import NODES, PREFIX, described, elastic_job, look
 
 CRITICAL = "system-node-critical"
 _EARLY, _LATER = "2026-01-02T03:00:00Z", "2026-01-02T03:02:00Z"
@@ -28,7 +29,7 @@ def types(**classes: tuple[int, str]) -> dict[str, Any]:
     }
 
 
-def of(annotations: dict[str, str] | None = None, policy: str = "", **classes: tuple[int, str]) -> int:
+def of(classes: dict[str, tuple[int, str]], annotations: dict[str, str] | None = None, policy: str = "") -> int:
     said = {PREFIX + name: text for name, text in {"placement": "auto", **(annotations or {})}.items()}
     run = {"runPolicy": {"schedulingPolicy": {"priorityClass": policy}}} if policy else {}
     found = job(types(**classes), annotations=said, **run)
@@ -49,13 +50,14 @@ def of(annotations: dict[str, str] | None = None, policy: str = "", **classes: t
     ],
 )
 def test_the_least_of_the_types_that_have_pods_counts(classes: dict[str, tuple[int, str]], expected: int) -> None:
-    assert of(**classes) == expected
+    assert of(classes) == expected
 
 
 def test_a_type_that_may_grow_counts() -> None:
+    classes = {"Worker": (2, "high"), "PS": (0, "low")}
     bounds = {"checkpoint-dir": "/c", "max-ps": "2"}
-    assert of(bounds, Worker=(2, "high"), PS=(0, "low")) == -5
-    assert of({"checkpoint-dir": "/c"}, Worker=(2, "high"), PS=(0, "low")) == 100
+    assert of(classes, bounds) == -5
+    assert of(classes, {"checkpoint-dir": "/c"}) == 100
 
 
 def test_a_pod_without_a_class_has_the_default_one() -> None:
@@ -64,7 +66,7 @@ def test_a_pod_without_a_class_has_the_default_one() -> None:
 
 
 def test_the_class_of_the_gang_is_no_priority_of_pods() -> None:
-    assert of(policy=CRITICAL, Worker=(2, "")) == 0
+    assert of({"Worker": (2, "")}, policy=CRITICAL) == 0
 
 
 @pytest.mark.parametrize("profile", [name for name in PROFILES if name != "fixed"])
