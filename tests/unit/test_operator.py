@@ -517,6 +517,7 @@ async def test_priority_classes_that_are_none_or_nonsense() -> None:
     answers: list[Any] = [
         None,
         [{"metadata": {"name": "none"}, "value": None}, {"metadata": {"name": "high"}, "value": 7}],
+        [{"metadata": {"name": name}, "value": value, "globalDefault": True} for name, value in (("a", 9), ("b", 8))],
     ]
     operator = Operator(Server("ns"), Options(image="i"))  # type: ignore[arg-type]
 
@@ -524,7 +525,7 @@ async def test_priority_classes_that_are_none_or_nonsense() -> None:
         return {"items": answers.pop(0)}
 
     operator._priorities._api.get = get  # type: ignore[method-assign, assignment]
-    for expected in ({}, {"high": 7}):
+    for expected in ({}, {"high": 7}, {"a": 9, "b": 8, "": 8}):
         task = asyncio.create_task(operator._priorities.follow())
         await asyncio.sleep(0.01)
         assert not task.done()

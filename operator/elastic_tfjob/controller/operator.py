@@ -74,7 +74,7 @@ async def run(options: Options) -> int:
         loop.add_signal_handler(number, stop.set)
     configuration = await load_configuration(options.kubeconfig)
     async with ApiClient(configuration, concurrency=2 * options.threads, qps=options.qps, burst=options.burst) as api:
-        rivals = await find_rivals(api)
+        rivals = await find_rivals(api, own=own_namespace())
         for rival in rivals:
             log.warning("another controller of TFJobs", found=rival)
         if rivals and not options.take_over:
@@ -144,6 +144,7 @@ class Operator:
             memory=self._memory,
             wants=lambda: self._live.wants,
             experience=options.experience,
+            barred=lambda: self._executor.refused_pods.jobs,
         )
         self._executor = Executor(fenced, self._caches, self._recorder, gang_scheduler=options.gang_scheduler)
         self._reconciler = Reconciler(

@@ -56,7 +56,11 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
             "always 0: nothing tells which of two jobs came first within a second, so their names decide",
             "the place in the workload",
         ),
-        "priority": Both("the PriorityClass of the templates", "the workload"),
+        "priority": Both(
+            "the least of the PriorityClasses of its types that may have replicas; the lowest there is while it waits "
+            "and promises to its namespace failed",
+            "the workload",
+        ),
         "deadline_s": Both("annotation deadline", "the workload"),
         "total_steps": Both(
             "annotation total-steps, else what the program reports", "the speed model, off by the noise of estimates"

@@ -42,6 +42,7 @@ from elastic_tfjob.controller.kube.client import STRATEGIC_MERGE_PATCH, ApiClien
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, NotFound, Unavailable
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.kube.refused_pods import RefusedPods
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND
 from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
 from elastic_tfjob.controller.objects.job import Job
@@ -95,6 +96,7 @@ class Executor:
         # Bodies are rendered one after the other, with a look at other work between: those of large jobs take time.
         self._rendering = asyncio.Lock()
         self._refusals = Refusals()
+        self.refused_pods: Final = RefusedPods()
 
     @property
     def refused(self) -> Mapping[tuple[str, bool], datetime]:
@@ -220,10 +222,14 @@ class Executor:
                 self._informer(kind).seen(answer)
             self._tell(job, "Normal", f"SuccessfulCreate{kind}", f"Created {_WORDS[kind]}: {name}")
             _count(kind, "create", "ok")
+            if kind == "Pod":
+                self.refused_pods.made(job.uid, name)
         except ApiError as error:
             _count(kind, "create", "failed")
             if not isinstance(error, Unavailable):
                 self._tell(job, "Warning", f"FailedCreate{kind}", f"Error creating: {error.message}")
+                if kind == "Pod":
+                    self.refused_pods.refused(job.uid, name)
             raise
 
     async def _delete_pod(self, job: Job, action: DeletePod) -> None:

@@ -1,7 +1,9 @@
 """Before the operator acts: is somebody else in charge of TFJobs here?"""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
+
+import structlog
 
 from elastic_tfjob.api.tfjob import GROUP, PLURAL
 from elastic_tfjob.controller.kube.client import ApiClient
@@ -9,36 +11,59 @@ from elastic_tfjob.controller.kube.errors import Invalid
 
 __all__ = ["find_rivals"]
 
+log = structlog.get_logger(__name__)
+
 _LABEL: Final = "control-plane=kubeflow-training-operator"
 # What the names of its webhooks end in. Others look at TFJobs, too, and take none for their own: Kueue, policies.
 _WEBHOOK: Final = ".training-operator.kubeflow.org"
+# Where its manifests put it.
+_NAMESPACE: Final = "kubeflow"
+# So many Deployments that only look like one are told.
+_TOLD: Final = 10
 
 
-async def find_rivals(api: ApiClient) -> list[str]:
+async def find_rivals(api: ApiClient, *, own: str = "") -> list[str]:
     """What runs here that also takes TFJobs for its own: a sentence each, with what to do about it.
 
     Looks for a Go training-operator that is available and has not excluded TFJobs, and for its admission webhook on
     TFJobs, which refuses every job once the operator behind it is gone. Without the right to look, nothing is found.
+
+    Anybody may label a Deployment in a namespace of his own. So only those count that are where an administrator put
+    something: in `kubeflow`, in the `own` namespace of this operator, and where webhooks of the Go operator lead.
     """
-    found: list[str] = []
-    for path, selector, describe in (
-        ("/apis/apps/v1/deployments", _LABEL, _deployments),
-        ("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", "", _webhooks),
-    ):
-        try:
-            found += describe(await api.get(path, labelSelector=selector))
-        except Invalid as error:
-            if error.status != 403:
-                raise
-    return found
+    webhooks = await _items(api, "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations")
+    deployments = await _items(api, "/apis/apps/v1/deployments", labelSelector=_LABEL)
+    trusted = {_NAMESPACE, own, *_webhooks_lead_to(webhooks)}
+    doubtful = [item for item in _at_work(deployments) if item["metadata"]["namespace"] not in trusted]
+    for item in doubtful[:_TOLD]:
+        log.warning(
+            "looks like a training-operator, but anybody may have made it there: if it is one, scale it to 0",
+            namespace=item["metadata"]["namespace"],
+            deployment=item["metadata"]["name"],
+        )
+    return [*_deployments(deployments, trusted), *_webhooks(webhooks)]
 
 
-def _deployments(answer: Mapping[str, Any]) -> Iterator[str]:
-    for item in answer["items"] or ():
-        if not (item.get("status") or {}).get("availableReplicas"):
-            continue
-        if _runs_tfjobs(item["spec"]["template"]["spec"]["containers"]):
-            name, namespace = item["metadata"]["name"], item["metadata"]["namespace"]
+async def _items(api: ApiClient, path: str, **options: str) -> list[dict[str, Any]]:
+    try:
+        return (await api.get(path, **options))["items"] or []
+    except Invalid as error:
+        if error.status != 403:
+            raise
+        return []
+
+
+def _at_work(items: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for item in items:
+        available = (item.get("status") or {}).get("availableReplicas")
+        if available and _runs_tfjobs(item["spec"]["template"]["spec"]["containers"]):
+            yield item
+
+
+def _deployments(items: list[dict[str, Any]], trusted: Collection[str]) -> Iterator[str]:
+    for item in _at_work(items):
+        name, namespace = item["metadata"]["name"], item["metadata"]["namespace"]
+        if namespace in trusted:
             yield (
                 f"Deployment {namespace}/{name} is a training-operator that reconciles TFJobs: scale it to 0 "
                 f"(kubectl -n {namespace} scale deployment {name} --replicas=0), or let it keep its other kinds with "
@@ -53,11 +78,20 @@ def _runs_tfjobs(containers: list[dict[str, Any]]) -> bool:
     return not schemes or "tfjob" in schemes
 
 
-def _webhooks(answer: Mapping[str, Any]) -> Iterator[str]:
-    for item in answer["items"] or ():
-        for webhook in item.get("webhooks") or ():
-            if not webhook["name"].endswith(_WEBHOOK):
-                continue
+def _its(item: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The Go operator's own among the webhooks of a configuration."""
+    return (webhook for webhook in item.get("webhooks") or () if webhook["name"].endswith(_WEBHOOK))
+
+
+def _webhooks_lead_to(items: list[dict[str, Any]]) -> set[str]:
+    """The namespaces of the services behind them, of whatever kind of job they are."""
+    services = (webhook.get("clientConfig", {}).get("service") for item in items for webhook in _its(item))
+    return {service["namespace"] for service in services if service}
+
+
+def _webhooks(items: list[dict[str, Any]]) -> Iterator[str]:
+    for item in items:
+        for webhook in _its(item):
             for rule in webhook.get("rules") or ():
                 if GROUP in rule.get("apiGroups", ()) and PLURAL in rule.get("resources", ()):
                     name = item["metadata"]["name"]

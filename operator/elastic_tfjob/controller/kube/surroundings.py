@@ -50,7 +50,7 @@ async def own_image(api: ApiClient, asked: asyncio.Event) -> str:
 
 
 class PriorityClasses:
-    """The priorities by class, read anew each minute."""
+    """The priorities by class, read anew each minute; by "" that of pods that name no class, where there is one."""
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api
@@ -61,11 +61,11 @@ class PriorityClasses:
         while True:
             try:
                 answer = await self._api.get("/apis/scheduling.k8s.io/v1/priorityclasses")
-                self.values = {
-                    item["metadata"]["name"]: item["value"]
-                    for item in answer.get("items") or ()
-                    if isinstance(item.get("value"), int)
-                }
+                found = [item for item in answer.get("items") or () if isinstance(item.get("value"), int)]
+                values = {item["metadata"]["name"]: item["value"] for item in found}
+                # Of several defaults the API server gives pods the one with the smallest value.
+                defaults = [item["value"] for item in found if item.get("globalDefault")]
+                self.values = {**values, "": min(defaults)} if defaults else values
             except ApiError as error:
                 log.warning("priority classes not read", error=str(error))
             await asyncio.sleep(_PRIORITIES_S)

@@ -44,7 +44,8 @@ class Pod:
     `unschedulable_at` is since when kube-scheduler finds no node for it, `unschedulable` are its words. `not_installed`
     is when it failed because the launcher could not be installed in it (RFC 3339, or "unknown"). `failure` is why it
     failed, where it has. One with our exporter has the phase Succeeded as soon as all its containers have, and
-    `lingers` until kubelet says so, which is some three seconds later, once it has ended the exporter."""
+    `lingers` until kubelet says so, which is some three seconds later, once it has ended the exporter. `gated`: no
+    scheduler looks at it before somebody takes its gates away."""
 
     namespace: str
     name: str
@@ -73,6 +74,7 @@ class Pod:
     failure: Failure | None = None
     trains: str = CONTAINER
     lingers: bool = False
+    gated: bool = False
 
     @classmethod
     @readable
@@ -121,6 +123,7 @@ class Pod:
             failure=failure_of(status, trains),
             trains=trains,
             lingers=lingers,
+            gated=bool(spec.get("schedulingGates")),
         )
 
     @property

@@ -39,6 +39,8 @@ __all__ = [
 Role = tuple[str, int]
 """Replica type, in the spec's spelling, and task: which pod it has says the state."""
 
+# No PriorityClass is lower.
+_LEAST: Final = -(2**31)
 # Replicas that use more than so many times the CPU they request are busy, however many times it is.
 _MOST_USE: Final = 100.0
 # A step that takes more takes for ever.
@@ -72,7 +74,9 @@ def job_spec(
     state: State | None,
     priorities: Mapping[str, int],
     unfit: Mapping[Pair, str],
+    last: bool = False,
 ) -> core.JobSpec:
+    """`last`: it comes after all others, whatever its priority."""
     elasticity, created = request.elasticity, seconds(job.created) or 0.0
     groups = []
     for name, replica in request.spec.tf_replica_specs.items():
@@ -93,7 +97,7 @@ def job_spec(
         key=f"{job.namespace}/{job.name}",
         arrival_s=created,
         groups=tuple(groups),
-        priority=max((priorities.get(name, 0) for name in request.classes), default=0),
+        priority=_LEAST if last else request.priority(priorities),
         deadline_s=elasticity.deadline_s(created),
         total_steps=None if steps is None else float(min(steps, MAX_STEPS)),
         duration_s=expected.total_seconds() if expected is not None else None,

@@ -5,7 +5,6 @@ where the core itself fails, plan_search.py finds those that make it fail. What 
 """
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +33,8 @@ from elastic_tfjob.controller.schedule.left_out import LeftOut
 from elastic_tfjob.controller.schedule.live_profile import LiveProfile
 from elastic_tfjob.controller.schedule.loans import Loans
 from elastic_tfjob.controller.schedule.notices import Notices
+from elastic_tfjob.controller.schedule.patience import FailedPromises
+from elastic_tfjob.controller.schedule.pause import pause
 from elastic_tfjob.controller.schedule.plan_search import plan_with_search
 from elastic_tfjob.controller.schedule.round import Described, Planned, Seen, describe_all, plan_round
 from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
@@ -54,7 +55,8 @@ _WRITES_S: Final = 1.0
 
 
 class Scheduler:
-    """The loop: `touched` and `configured` wake it, `run` acts while this replica leads. `experience`: a directory."""
+    """The loop: `touched` and `configured` wake it, `run` acts while this replica leads. `experience`: a directory.
+    `barred`: uids of jobs whose pods cannot be made."""
 
     def __init__(
         self,
@@ -70,6 +72,7 @@ class Scheduler:
         memory: Memory | None = None,
         wants: Callable[[], Mapping[str, int]] = dict,
         experience: str = "",
+        barred: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         self._jobs = jobs
         self._pods = pods
@@ -103,6 +106,7 @@ class Scheduler:
         self._around: tuple[Mapping[str, Resources], Mapping[str, int], frozenset[str]] = {}, {}, frozenset()
         # Jobs whose ScheduledJob will be another one without any change: what is promised, owed or refused for a time.
         self._passing: set[Key] = set()
+        self._barred, self._failed = barred, FailedPromises()
         self._left_out = LeftOut()
         # What the core bore in the last round; and what its search had no time to try: that is tried by itself first.
         self._borne, self._untried = set[Key](), set[Key]()
@@ -154,6 +158,7 @@ class Scheduler:
     def configured(self) -> None:
         """The configuration has changed."""
         self._begin_anew()
+        self._failed.clear()
         self._wake.set()
 
     def _begin_anew(self) -> None:
@@ -189,21 +194,9 @@ class Scheduler:
                         metrics.SCHEDULING_FAILURES.inc()
                         log.exception("bug: the scheduling round failed; jobs keep what they have")
                         self._begin_anew()
-                await self._pause(configuration, begun)
-
-    async def _pause(self, configuration: Configuration, begun: float) -> None:
-        """Until something changes, at least a second and at most an interval after the last round began."""
-        parameters = configuration.parameters
-        interval_s = max(parameters.interval_s or LIVE_INTERVAL_S, _SPACING_S)
-        if parameters.on_change:
-            # Not wait_for, which in Python 3.11 swallows a cancellation that comes together with what it waits for.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(interval_s):
-                    await self._wake.wait()
-            await asyncio.sleep(max(0.0, begun + _SPACING_S - time.monotonic()))
-        else:
-            await asyncio.sleep(interval_s - time.time() % interval_s)
-        self._wake.clear()
+                parameters = configuration.parameters
+                interval_s = parameters.interval_s or LIVE_INTERVAL_S
+                await pause(self._wake, begun, interval_s, _SPACING_S, on_change=parameters.on_change)
 
     async def _round(self, configuration: Configuration, group: asyncio.TaskGroup) -> None:
         with metrics.SCHEDULING_SECONDS.time():
@@ -229,6 +222,8 @@ class Scheduler:
         changed, self._dirty = self._dirty, set()
         changed |= self._left_out.due
         await self._describe(changed if fixed else self._looked_at(changed, configuration), configuration)
+        if not fixed and (again := self._failed.changed(self._managed, time.monotonic())):
+            await self._describe(again, configuration)
         if epoch != self._epoch:
             return {}
         targets: dict[Key, Target] = {}
@@ -277,6 +272,7 @@ class Scheduler:
             job = next(iter(self._jobs.of_job(key)), None)
             pods = self._pods.of_job(key)
             if job is None and not pods:
+                self._failed.follow(key, self._candidates.get(key), None, time.monotonic())
                 for known in (self._candidates, self._unfit):
                     known.pop(key, None)
                 self._managed.discard(key)
@@ -296,6 +292,8 @@ class Scheduler:
             configuration.scope == "all",
             self._priorities(),
             cordoned=self._loans.cordoned(),
+            failed=self._failed.counts(time.monotonic()),
+            barred=self._barred(),
         )
         if epoch != self._epoch:
             return
@@ -310,6 +308,8 @@ class Scheduler:
     def _take_in(self, key: Key, described: Described) -> None:
         found, before = described.found, self._candidates.get(key)
         self._candidates[key] = found
+        if described.error is None:
+            self._failed.follow(key, before, found, time.monotonic())
         self._notices.follow(key, found.source)
         if before is not None and (found.terms is not before.terms or found.target != before.target):
             self._left_out.forget(key)  # what was wrong with it may be mended

@@ -25,6 +25,7 @@ __all__ = ["JobRequest", "annotated", "asked_for", "promised", "refused_target",
 class JobRequest:
     """What a job's spec and its user's annotations ask for. `beside` is the CPU in millicores, per type, of all in the
     pod but the container that trains. `queue`: of a job that Kueue admits, which then has its declared size at most.
+    `classes` are the PriorityClasses that the templates name, in the order of the types; empty: none is named.
 
     It is kept for each job, so `spec` is without the templates: what they say is in other fields. `digest` is of the
     whole spec."""
@@ -54,6 +55,15 @@ class JobRequest:
         least, most = self.elasticity.bounds(name, count)
         most = min(most, count if self.queue else MAX_REPLICAS)
         return min(least, most), most
+
+    def priority(self, priorities: Mapping[str, int]) -> int:
+        """The least priority that any of the job's pods may have; `priorities` are by class, of pods without one by "".
+
+        A class of a type that gets no pods proves nothing: no quota ever sees it. Nor does the highest of several: one
+        replica of many could have it."""
+        named = zip(self.spec.tf_replica_specs, self.classes, strict=True)
+        found = [priorities.get(class_, 0) for name, class_ in named if self.bounds(name)[1] > 0]
+        return min(found, default=priorities.get("", 0))
 
     def pod_cpu(self, name: str, container: int) -> int:
         """Millicores of a whole pod of this type, of which the container that trains has `container`."""
@@ -103,7 +113,7 @@ def terms(job: Job, before: JobRequest | None = None) -> JobRequest:
         requests[name] = requests_of(pod).plus(added)
         beside[name] = requests[name].cpu - cpu_of(pod).request
         constraints.append((name, constraints_of(pod)))
-        classes.append(pod.get("priorityClassName", ""))
+        classes.append(pod.get("priorityClassName") or "")
     return JobRequest(
         digest,
         said,

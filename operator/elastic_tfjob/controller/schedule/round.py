@@ -67,8 +67,11 @@ def describe_all(
     priorities: Mapping[str, int],
     *,
     cordoned: Collection[str],
+    failed: Mapping[str, int] | None = None,
+    barred: Collection[str] = (),
 ) -> dict[Key, Described]:
-    """Each job's ScheduledJob. One that cannot be described is not decided for, and all that its pods take counts."""
+    """Each job's ScheduledJob. One that cannot be described is not decided for, and all that its pods take counts.
+    `failed`: promises that did, by namespace; `barred`: uids of jobs whose pods cannot be made."""
     now_s = now.timestamp()
     described: dict[Key, Described] = {}
     for key, each in seen.items():
@@ -85,6 +88,8 @@ def describe_all(
                 before=each.before,
                 unfit=active(unfit, now_s),
                 cordoned=cordoned,
+                failed=(failed or {}).get(key[0], 0),
+                barred=each.job is not None and each.job.uid in barred,
             )
             described[key] = Described(found, unfit, verdict_due_s(each.pods, now_s))
         except Exception as error:

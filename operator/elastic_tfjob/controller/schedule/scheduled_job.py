@@ -51,8 +51,10 @@ Usage = Mapping[str, Resources]
 
 T = TypeVar("T")
 
-# So long room is kept, in seconds, for pods that are not there and of which nobody says why.
+# So long room is kept, in seconds, for pods that are not there and of which nobody says why; and for such as cannot
+# start, which is known of them.
 _PROMISE_S: Final = 300.0
+_BARRED_S: Final = 20.0
 # So long a program may take to show what a step costs, in seconds: some never report a step.
 _START_S: Final = 120.0
 
@@ -118,10 +120,15 @@ def scheduled_job(
     before: ScheduledJob | None = None,
     unfit: Mapping[Pair, str] | None = None,
     cordoned: Collection[str] = (),
+    failed: int = 0,
+    barred: bool = False,
 ) -> ScheduledJob:
     """What is to be decided for a job; `before` is what it was before, to save work and to know for how long promises
     stand. `unfit` are nodes that kube-scheduler refuses it, `cordoned` those that run what is there and get
-    nothing more. Raises InvalidTFJob and ValueError."""
+    nothing more. So many promises to its namespace `failed` lately: each halves for how long room is kept for it, and
+    while it has no pod on a node it comes after all others. `barred`: its pods cannot be made. Raises InvalidTFJob and
+    ValueError."""
+    pods = tuple(pods)
     active = [pod for pod in pods if not pod.ended and pod.node]
     everything = _sum((pod.node, pod.requests) for pod in active)
     follows = job is not None and (all_jobs or annotated(job))
@@ -158,6 +165,7 @@ def scheduled_job(
         state=state,
         priorities=priorities or {},
         unfit=unfit or {},
+        last=failed > 0 and not promise.pods,
     )
     decided = _core_job(told, look, promise, _phase(promise, superseded=superseded))
     made = _with_nodes(decided, look, promise, active)
@@ -169,7 +177,9 @@ def scheduled_job(
     )
     # A person who asks for fewer (a quota admits no more) is followed all the same: that needs no room.
     fewer = superseded and all(count <= promise.size.get(name, 0) for name, count in asked.items())
-    if made.awaited_since_s is not None and now_s - made.awaited_since_s >= _PROMISE_S and not fewer:
+    barred = barred or any(pod.gated and pod.owner == job.uid for pod in pods)
+    patience_s = _BARRED_S if barred else max(_BARRED_S, _PROMISE_S / 2 ** min(failed, 8))
+    if made.awaited_since_s is not None and now_s - made.awaited_since_s >= patience_s and not fewer:
         # Others need not wait for it: what its pods take counts, and what they may take later does not.
         return set_aside(replace(made, held=made.taken))
     return made
@@ -198,6 +208,14 @@ class _Look:
         """The job at the last look, if its target was the same: for so long something lasts."""
         before = self.before
         return before if before is not None and _but_memory(before.target) == _but_memory(self.target) else None
+
+    def awaited_since_s(self, promise: Promises) -> float | None:
+        """Since when somebody may move into what it is promised. Other words for it, while none of its pods has been on
+        a node, are no new promise: a user could write them again and again."""
+        before, same = self.before, self.same_target
+        if same is None and before is not None and before.job is not None and not (before.bound or promise.pods):
+            same = before
+        return since(promise.awaits, same.awaited_since_s if same is not None else None, self.now_s)
 
     def weighed_since_s(self, promise: Promises) -> float:
         """Since when it is promised the CPU that it is promised now."""
@@ -273,7 +291,7 @@ def _with_nodes(decided: core.Job, look: _Look, promise: Promises, active: Itera
         awaited=promise.awaited,
         cpu={role: pod.requests.cpu for role, pod in promise.pods.items()},
         refused=promise.refused,
-        awaited_since_s=since(promise.awaits, same.awaited_since_s if same is not None else None, look.now_s),
+        awaited_since_s=look.awaited_since_s(promise),
         owes_since_s=owes.since_s,
         weighed_since_s=look.weighed_since_s(promise),
     )

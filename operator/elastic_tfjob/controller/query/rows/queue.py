@@ -23,7 +23,7 @@ class QueueRow:
     name: Annotated[str, "name of the TFJob"]
     waits_since: Annotated[str | None, "since when it waits"]
     reason: Annotated[str, "why it waits"]
-    priority: Annotated[int, "of its PriorityClass"]
+    priority: Annotated[int, "of its PriorityClass; the lowest there is while it waits behind all others"]
     deadline: Annotated[str | None, "when it shall have ended"]
     bounds: Annotated[Mapping[str, tuple[int, int]], "least and most replicas, by type"]
     stops: Annotated[int, "how often all was taken from it while it ran"]
