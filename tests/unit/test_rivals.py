@@ -29,7 +29,11 @@ class Api:
             raise Invalid("GET", 403, "Forbidden", "no")
         service = {"name": "s", "namespace": self._leads_to}
         config = {"service": service} if self._leads_to else {"url": "https://127.0.0.1:1/"}
-        webhook = {"name": "validator.pytorchjob.training-operator.kubeflow.org", "clientConfig": config, "rules": []}
+        webhook: dict[str, Any] = {
+            "name": "validator.pytorchjob.training-operator.kubeflow.org",
+            "clientConfig": config,
+            "rules": [],
+        }
         others = {"name": "validator.kueue.x-k8s.io", "clientConfig": {"service": {"namespace": "tenant"}}}
         return {"items": [{"metadata": {"name": "v"}, "webhooks": [webhook, others]}]}
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import structlog
 
-from elastic_tfjob.api.tfjob import InvalidTFJob, TFJobSpec
+from elastic_tfjob.api.tfjob import InvalidTFJob
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.jobset.report import refused_status, status_of, terminal
 from elastic_tfjob.controller.jobset.translate import DIGEST_ANNOTATION, Unsupported, tfjob_of
@@ -133,8 +133,7 @@ class JobSets:
             return
         if job.deleting:
             return
-        spec = _kept(job, wanted)
-        if spec is None:
+        if not _kept(job, wanted):
             job = await self._rewrite(job, wanted)
         await self._report(jobset, before, status_of(before, job.spec(), job.status(), now))
 
@@ -159,14 +158,14 @@ class JobSets:
         self.informer.seen(await self._api.patch(f"{path}/{quote(jobset.name, safe='')}/status", body))
 
 
-def _kept(job: Job, wanted: dict[str, Any]) -> TFJobSpec | None:
-    """The spec of a TFJob that stays as it is; None: it is to be written anew. Others may edit it, even to what is
-    invalid, which nobody runs nor suspends; or to types that the JobSet, and so its status, does not have."""
+def _kept(job: Job, wanted: dict[str, Any]) -> bool:
+    """Whether a TFJob stays as it is; else it is to be written anew. Others may edit it, even to what is invalid, which
+    nobody runs nor suspends; or to types that the JobSet, and so its status, does not have."""
     if job.annotations.get(DIGEST_ANNOTATION) != wanted["metadata"]["annotations"][DIGEST_ANNOTATION]:
-        return None
+        return False
     try:
         spec = job.spec()
     except InvalidTFJob:
-        return None
-    same_types = spec.tf_replica_specs.keys() == wanted["spec"]["tfReplicaSpecs"].keys()
-    return spec if same_types and spec.run_policy.suspend == wanted["spec"]["runPolicy"]["suspend"] else None
+        return False
+    same_types = spec.tf_replica_specs.keys() == set(wanted["spec"]["tfReplicaSpecs"])
+    return same_types and spec.run_policy.suspend is bool(wanted["spec"]["runPolicy"]["suspend"])

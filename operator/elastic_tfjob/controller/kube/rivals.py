@@ -32,7 +32,7 @@ async def find_rivals(api: ApiClient, *, own: str = "") -> list[str]:
     something: in `kubeflow`, in the `own` namespace of this operator, and where webhooks of the Go operator lead.
     """
     webhooks = await _items(api, "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations")
-    deployments = await _items(api, "/apis/apps/v1/deployments", labelSelector=_LABEL)
+    deployments = await _items(api, "/apis/apps/v1/deployments", _LABEL)
     trusted = {_NAMESPACE, own, *_webhooks_lead_to(webhooks)}
     doubtful = [item for item in _at_work(deployments) if item["metadata"]["namespace"] not in trusted]
     for item in doubtful[:_TOLD]:
@@ -44,9 +44,9 @@ async def find_rivals(api: ApiClient, *, own: str = "") -> list[str]:
     return [*_deployments(deployments, trusted), *_webhooks(webhooks)]
 
 
-async def _items(api: ApiClient, path: str, **options: str) -> list[dict[str, Any]]:
+async def _items(api: ApiClient, path: str, selector: str = "") -> list[dict[str, Any]]:
     try:
-        return (await api.get(path, **options))["items"] or []
+        return (await api.get(path, labelSelector=selector))["items"] or []
     except Invalid as error:
         if error.status != 403:
             raise
