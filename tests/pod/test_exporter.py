@@ -23,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import elastic_tfjob.exporter
 from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.exporter import server
 from elastic_tfjob.exporter.files import status
 from elastic_tfjob.exporter.metrics import Progress as Metrics
 from elastic_tfjob.exporter.server import Server
@@ -63,6 +64,20 @@ def get(tmp_path: Path) -> Iterator[Get]:
     assert process.returncode == 0
     assert errors == b""
     assert memory < 64 << 20
+
+
+def test_a_launcher_that_no_hook_has_installed_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server, "HOOK_S", 0.05)
+    folder = tmp_path / "volume"
+    installing = threading.Thread(target=server._install, args=(folder,), daemon=True)
+    installing.start()
+    time.sleep(0.5)  # there is no place for it yet
+    folder.mkdir()
+    installing.join(60)
+    assert (folder / "launcher.pyz").stat().st_mode & 0o111
+    assert "the launcher is not installed" in capsys.readouterr().err
 
 
 def test_a_signal_that_comes_while_it_starts_is_not_lost(tmp_path: Path) -> None:

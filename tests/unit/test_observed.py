@@ -120,6 +120,17 @@ def test_troubles_are_few_and_short() -> None:
     assert len(pod({"containerStatuses": few}).troubles) == 16
 
 
+def test_a_hook_that_fails_is_told() -> None:
+    """It brings the launcher, onto a disk that is full: the container that trains waits, and does not say for what."""
+    failed = {"reason": "PostStartHookError", "message": "No space left on device"}
+    status = {
+        "initContainerStatuses": [container(EXPORTER, 7, waiting=failed), container("mine", 0, waiting=failed)],
+        "containerStatuses": [container("tensorflow", 0, waiting={"reason": "PodInitializing"})],
+    }
+    (told,) = pod(status).troubles
+    assert (told.reason, "No space left" in told.message) == ("PostStartHookError", True)
+
+
 def test_annotations_that_are_no_text_are_none() -> None:
     found = Job.parse({"metadata": {**METADATA, "annotations": {"a": None, "b": "text"}}})
     assert found.annotations == {"b": "text"}

@@ -7,13 +7,18 @@ import contextlib
 import json
 import os
 import socket
+import sys
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from elastic_tfjob.exporter.files import status
 from elastic_tfjob.runtime.sigterm import Sigterm
+
+HOOK_S = 10.0
+"""The hook takes about one second."""
 
 
 def handler(directory: Path) -> type[BaseHTTPRequestHandler]:
@@ -80,10 +85,28 @@ def main(sigterm: Sigterm) -> None:
     parser = argparse.ArgumentParser(prog="python -m elastic_tfjob.exporter", description=__doc__)
     parser.add_argument("--dir", type=Path, default=Path("/elastic-tfjob"), help="where launcher and program write")
     parser.add_argument("--port", type=int, default=9465)
+    parser.add_argument("--launcher", action="store_true", help="install the launcher, too, if nobody else does")
     options = parser.parse_args()
+    if options.launcher:
+        threading.Thread(target=_install, args=(options.dir,), daemon=True).start()
     threading.Thread(target=_end_at, args=(sigterm, _told(options.dir)), daemon=True).start()
     with Server(options.port, options.dir) as server:
         server.serve_forever(poll_interval=3600)  # how often it would look whether it is to end
+
+
+def _install(directory: Path) -> None:
+    """Install the launcher where it is missing. The container's hook does that when it starts; but a kubelet that ends
+    just then has not run it, and the next one does not run it again."""
+    while not (directory / "launcher.pyz").exists():
+        time.sleep(HOOK_S)
+        if (directory / "launcher.pyz").exists():
+            return
+        from elastic_tfjob.runtime.install import install  # noqa: PLC0415  seldom needed
+
+        try:
+            install(directory)
+        except OSError as error:
+            print(f"the launcher is not installed: {error}", file=sys.stderr, flush=True)
 
 
 def _told(directory: Path) -> Callable[[], None] | None:

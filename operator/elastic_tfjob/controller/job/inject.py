@@ -109,6 +109,7 @@ def _exporter(
     exporter["restartPolicy"] = "Always"
     exporter["ports"] = [{"name": "elastic-tfjob", "containerPort": STATUS_PORT}]
     if installs:
+        exporter["command"].append("--launcher")
         exporter["lifecycle"] = {"postStart": {"exec": {"command": _python(_INSTALL)}}}
     _tell_trainer(trainer, exporter)
     return exporter

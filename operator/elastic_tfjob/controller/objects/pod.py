@@ -186,7 +186,10 @@ def _troubles(pod: str, status: Raw) -> Iterator[Trouble]:
     """What keeps an active pod from running, in upstream's words: its containers' states, else its newest condition."""
     if status.get("phase") in ("Succeeded", "Failed"):
         return
-    if reported := status.get("containerStatuses") or status.get("initContainerStatuses"):
+    inits = status.get("initContainerStatuses") or ()
+    # The hook of our exporter brings the launcher: where that fails all others wait, and do not say for what.
+    exporter = [container for container in inits if container["name"] == EXPORTER]
+    if reported := [*(status.get("containerStatuses") or ()), *exporter] or inits:
         for container in reported:
             state = container.get("state") or {}
             terminated, waiting = state.get("terminated"), state.get("waiting")
