@@ -46,6 +46,13 @@ def test_lists_in_lists_and_what_is_left_open() -> None:
         decode(b"]" * 2000)
 
 
+def test_what_is_no_json_is_looked_through_once() -> None:
+    """It took hours where each quotation mark was tried as the beginning of a string that has no end."""
+    for odd in (b'"' * 1_000_001, b'"\\' * 500_000, b"[" * 2000 + b'"\\"' * 500_000):
+        with pytest.raises(orjson.JSONDecodeError):
+            decode(odd)
+
+
 @pytest.mark.parametrize("levels", [1025, 9000])
 @pytest.mark.parametrize("when", ["list", "watch"])
 async def test_one_object_keeps_no_others_from_an_informer(when: str, levels: int) -> None:

@@ -14,8 +14,9 @@ __all__ = ["MAX_DEPTH", "decode"]
 
 MAX_DEPTH: Final = 200
 """Where an answer is too deep, what is below this many levels is taken for an empty object."""
-# A string, in which brackets mean nothing, or a bracket.
-_MARK: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
+# A string, in which brackets mean nothing, or brackets in a row. A string may lack its end: what is no JSON must not be
+# looked through again from each quotation mark on.
+_MARK: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]++|[\]}]++', re.DOTALL)
 
 
 def decode(data: bytes) -> Any:
@@ -30,15 +31,16 @@ def _shallow(data: bytes) -> Iterator[bytes]:
     """The parts of `data` that are not too deep, and empty objects for what is."""
     depth = kept = 0
     for mark in _MARK.finditer(data):
-        match data[mark.start() : mark.start() + 1]:
+        begin, count = mark.start(), mark.end() - mark.start()
+        match data[begin : begin + 1]:
             case b"{" | b"[":
-                depth += 1
-                if depth == MAX_DEPTH + 1:
-                    yield data[kept : mark.start()]
+                if depth <= MAX_DEPTH < depth + count:
+                    yield data[kept : begin + MAX_DEPTH - depth]
+                depth += count
             case b"}" | b"]":
-                if depth == MAX_DEPTH + 1:
+                if depth - count <= MAX_DEPTH < depth:
                     yield b"{}"
-                    kept = mark.end()
-                depth -= 1
+                    kept = begin + depth - MAX_DEPTH
+                depth -= count
     if depth <= MAX_DEPTH:
         yield data[kept:]
