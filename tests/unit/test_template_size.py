@@ -126,7 +126,7 @@ def test_all_templates_together() -> None:
 def test_what_else_a_spec_may_hold_many_of() -> None:
     with pytest.raises(InvalidTFJob, match="33 replica types, allowed are 32"):
         job({f"Type{i}": 0 for i in range(MAX_REPLICA_TYPES + 1)}).spec()
-    policy = {"schedulingPolicy": {"minResources": {f"r{i}": [] for i in range(100_000)}}}
+    policy: dict[str, Any] = {"schedulingPolicy": {"minResources": {f"r{i}": [] for i in range(100_000)}}}
     with pytest.raises(InvalidTFJob, match="minResources: 100000 entries, allowed are 64") as error:
         job(runPolicy=policy).spec()
     assert len(error.value.problems) == 1
