@@ -313,9 +313,8 @@ async def test_what_runs_is_not_failed_by_a_version_that_refuses_more(condition:
     before = copy.deepcopy(server.jobset["status"])
     container = server.jobset["spec"]["replicatedJobs"][2]["template"]["spec"]["template"]["spec"]["containers"][0]
     container["args"] = ["x"] * 33_000
-    server.tfjobs["mine"]["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["args"] = [
-        "x"
-    ] * 33_000
+    worker = server.tfjobs["mine"]["spec"]["tfReplicaSpecs"]["Worker"]
+    worker["template"]["spec"]["containers"][0]["args"] = ["x"] * 33_000
     server.ended(condition)
     server.seen()
     assert await server.step() == []
@@ -324,9 +323,8 @@ async def test_what_runs_is_not_failed_by_a_version_that_refuses_more(condition:
     container["args"] = ["mended"]
     server.seen()
     assert "replace" in await server.step()
-    assert server.tfjobs["mine"]["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["args"] == [
-        "mended"
-    ]
+    worker = server.tfjobs["mine"]["spec"]["tfReplicaSpecs"]["Worker"]
+    assert worker["template"]["spec"]["containers"][0]["args"] == ["mended"]
 
 
 async def test_what_does_not_run_yet_fails_where_it_is_too_large() -> None:
