@@ -609,24 +609,28 @@ class World:
             await self._api.merge(path, {"spec": {"runPolicy": {"suspend": False}}})
         else:
             await self._delete_old_pods(namespace, given.job)
-        expected = 3
+        wanted = fresh_size = 3
         end = time.monotonic() + self._patience * 2 * STARTS_WITHIN_S
         shown: list[list[Object]] = [[], []]
         while time.monotonic() < end and self._broken is None:
             shown = [await self._pods_of(namespace, name) for name in (given.job, twin)]
-            if all(len(each) == expected for each in shown):
+            if not suspend:
+                wanted = _kept_size(await self._api.get(path), fresh_size)
+            if [len(each) for each in shown] == [wanted, fresh_size]:
                 break
             await asyncio.sleep(0.2)
         if self._broken is not None:
             return
         counts = [len(each) for each in shown]
-        if counts != [expected, expected]:
-            detail = f"{counts[0]} pods, {counts[1]} of a fresh one, instead of {expected}"
+        if counts != [wanted, fresh_size]:
+            detail = f"{counts[0]} pods, {counts[1]} of a fresh one, instead of {wanted} and {fresh_size}"
             self._record(self._found("not mended", detail), given)
             return
-        mended, fresh = (_shape(each, name) for each, name in zip(shown, (given.job, twin), strict=True))
-        if mended != fresh:
-            different = [name for name in fresh if mended.get(name) != fresh[name]]
+        names = (given.job, twin)
+        mended, fresh = (_shape(each, name, kept=not suspend) for each, name in zip(shown, names, strict=True))
+        both = fresh.keys() if suspend else fresh.keys() & mended.keys()
+        different = sorted(name for name in both if mended.get(name) != fresh[name])
+        if different:
             detail = f"other pods than of a fresh one: {', '.join(different)}"
             self._record(self._found("not mended", detail), given)
             return
@@ -792,13 +796,32 @@ def _has_ended(job: Object) -> bool:
     return any(each["type"] in ("Failed", "Succeeded") and each["status"] == "True" for each in conditions)
 
 
-def _shape(found: Iterable[Object], job: str) -> dict[str, str]:
-    """What the operator decided about a job's pods, by replica, without names and nodes."""
+def _kept_size(job: Object, otherwise: int) -> int:
+    """How many pods a job has that was not stopped: it keeps the size that it started with where the good annotations
+    allow that (1 to 3 workers), for it changes only once its programs report, which those of tenants do not."""
+    text = job["metadata"].get("annotations", {}).get(f"{PREFIX}state", "{}")
+    size = json.loads(text).get("replicas") or {}
+    return size["PS"] + size["Worker"] if size.get("PS") == 1 and 1 <= size.get("Worker", 0) <= 3 else otherwise
+
+
+def _shape(found: Iterable[Object], job: str, *, kept: bool) -> dict[str, str]:
+    """What the operator decided about a job's pods, by replica, without names and nodes. `kept`: without what a job
+    that was not stopped keeps from its start: the CPU that it is lent, its size, which TF_CONFIG tells, and whether it
+    was given nodes."""
     shapes = {}
     for pod in found:
         spec = pod["spec"]
+        if kept:
+            for container in spec["containers"]:
+                container["env"] = [each for each in container.get("env", ()) if each["name"] != "TF_CONFIG"]
+                for amounts in container.get("resources", {}).values():
+                    amounts.pop("cpu", None)
         affinity = spec.get("affinity", {}).get("nodeAffinity")
-        shape = {"containers": spec["containers"], "inits": spec.get("initContainers"), "pinned": bool(affinity)}
+        shape = {
+            "containers": spec["containers"],
+            "inits": spec.get("initContainers"),
+            "pinned": bool(affinity and not kept),
+        }
         name = pod["metadata"]["name"].removeprefix(f"{job}-")
         shapes[name] = json.dumps(shape, sort_keys=True).replace(job, "JOB")
     return shapes
