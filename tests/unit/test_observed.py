@@ -129,6 +129,8 @@ def test_a_hook_that_fails_is_told() -> None:
     }
     (told,) = pod(status).troubles
     assert (told.reason, "No space left" in told.message) == ("PostStartHookError", True)
+    # Where the pod's own containers are not reported yet, all that come before them are.
+    assert len(pod({"initContainerStatuses": status["initContainerStatuses"]}).troubles) == 2
 
 
 def test_annotations_that_are_no_text_are_none() -> None:

@@ -214,3 +214,13 @@ def test_what_is_not_tried_again_is_forgotten() -> None:
     assert refused.jobs == {"u"}
     now[0] = 300.0
     assert refused.jobs == set()
+
+
+def test_what_nobody_asks_for_is_forgotten_as_well() -> None:
+    """Jobs come and go, and each is refused 2,000 pods."""
+    now = [0.0]
+    refused = RefusedPods(lambda: now[0])
+    for number in range(1000):
+        now[0] = 10.0 * number
+        refused.refused(f"u{number}", "a")
+    assert len(refused._at) <= 61

@@ -16,9 +16,12 @@ class RefusedPods:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._at: dict[str, dict[str, float]] = {}
+        self._forgot_at = now()
 
     def refused(self, uid: str, pod: str) -> None:
         """It was refused."""
+        if self._now() - self._forgot_at >= _KNOWN_S:  # under a profile that decides nothing nobody asks for `jobs`
+            self._forget()
         self._at.setdefault(uid, {})[pod] = self._now()
 
     def made(self, uid: str, pod: str) -> None:
@@ -29,10 +32,14 @@ class RefusedPods:
     @property
     def jobs(self) -> frozenset[str]:
         """The uids of jobs that have such pods now."""
-        oldest = self._now() - _KNOWN_S
+        self._forget()
+        return frozenset(self._at)
+
+    def _forget(self) -> None:
+        self._forgot_at = self._now()
+        oldest = self._forgot_at - _KNOWN_S
         self._at = {
             uid: left
             for uid, pods in self._at.items()
             if (left := {name: at for name, at in pods.items() if at > oldest})
         }
-        return frozenset(self._at)

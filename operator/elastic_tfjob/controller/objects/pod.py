@@ -189,7 +189,8 @@ def _troubles(pod: str, status: Raw) -> Iterator[Trouble]:
     inits = status.get("initContainerStatuses") or ()
     # The hook of our exporter brings the launcher: where that fails all others wait, and do not say for what.
     exporter = [container for container in inits if container["name"] == EXPORTER]
-    if reported := [*(status.get("containerStatuses") or ()), *exporter] or inits:
+    containers = status.get("containerStatuses")
+    if reported := [*containers, *exporter] if containers else inits:
         for container in reported:
             state = container.get("state") or {}
             terminated, waiting = state.get("terminated"), state.get("waiting")
