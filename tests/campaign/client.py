@@ -39,6 +39,8 @@ class Wire:
         self.sending: Callable[[str, str, str], None] = lambda *_: None
         self.cut: dict[str, float] = {}
         """By replica, until when the API server does not answer what it asks about its lease."""
+        self.silent: dict[tuple[str, str], float] = {}
+        """By replica and resource, until when its watch says nothing; then the connection breaks."""
         self.held: dict[str, Callable[[], bool]] = {}
         """By replica, when its next write of a job's state comes to the API server, whatever becomes of who sent it."""
         self.landing: set[asyncio.Task[None]] = set()
@@ -141,6 +143,9 @@ class Api(ApiClient):
                 if due > loop.time():
                     await asyncio.sleep(due - loop.time())
                     await self._alive()
+                if (silent_s := wire.silent.get((self._name, place.resource), 0.0) - loop.time()) > 0:
+                    await asyncio.sleep(silent_s)
+                    raise Unavailable(f"WATCH {path}", 0, "TimeoutError", "a silent connection")
                 wire.events.append(f"{place.resource} {event['type']} {event['object']['metadata']['name']}")
                 fault = faults.event(len(wire.events)) if faulty else ""
                 if fault == "lost":

@@ -1,8 +1,9 @@
 """What a person does with a job, from nothing to an end in which nothing happens any more."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from campaign.apiserver import Place
@@ -13,7 +14,7 @@ from elastic_tfjob.api.tfjob import JOB_NAME_LABEL
 from elastic_tfjob.controller.objects.quantities import cpu_of
 from elastic_tfjob.controller.objects.target import Target
 
-__all__ = ["SCENARIOS"]
+__all__ = ["SCENARIOS", "TAKEN_OVER"]
 
 _SIZE: Final = {"Chief": 1, "PS": 1, "Worker": 2}
 
@@ -339,6 +340,18 @@ async def _cut_off(world: World) -> None:
     await _rescaled(world, workers=4)
 
 
+async def _train_cleaned(world: World) -> None:
+    """A plain job trains, whose pods will be cleaned up."""
+    world.submit(_SIZE, cleanPodPolicy="All")
+    await world.until(lambda: world.has("Running") and world.trains())
+
+
+async def _clean(world: World) -> None:
+    """It succeeds, and its pods are gone."""
+    world.training().finish()
+    await world.until(lambda: world.has("Succeeded") and not world.server.all("pods"))
+
+
 async def _late_state(world: World) -> None:
     """As before, and a state that the first one wrote comes when the job is further than that."""
     await _train(world)
@@ -386,8 +399,18 @@ _FIXED_SIZE: Final = {f"{PREFIX}{name}": value for name, value in (("max-workers
 
 
 async def _moved(world: World, kind: str, task: int) -> None:
-    """A replica that trains goes to another node. A person stands in for the profile, so that the end is certain."""
+    """A replica that trains goes to another node."""
+    await _train_placed(world)
+    await _move(world, kind=kind, task=task)
+
+
+async def _train_placed(world: World) -> None:
+    """A job of one size trains on nodes that the profile has chosen."""
     await _train(world, annotations={**_FIXED_SIZE, f"{PREFIX}max-ps": "1"})
+
+
+async def _move(world: World, *, kind: str, task: int) -> None:
+    """A replica goes to another node. A person stands in for the profile, so that the end is certain."""
     text = world.job()["metadata"]["annotations"][f"{PREFIX}target"]
     target = Target.parse(text)
     assert target is not None
@@ -411,7 +434,7 @@ async def _move_ps(world: World) -> None:
 
 async def _drain(world: World) -> None:
     """The node of a job is cordoned: its replicas leave it."""
-    await _train(world, annotations={**_FIXED_SIZE, f"{PREFIX}max-ps": "1"})
+    await _train_placed(world)
     pod = world.server.get("pods", "default", "job-worker-1")
     assert pod is not None
     node = pod["spec"]["nodeName"]
@@ -549,3 +572,14 @@ SCENARIOS: Final = {
         *LOANS,
     )
 }
+
+_Act = Callable[[World], Awaitable[None]]
+
+TAKEN_OVER: Final[Mapping[str, tuple[_Act, _Act, str]]] = {
+    "ended": (_train_cleaned, _clean, ""),
+    "worker-moved": (_train_placed, partial(_move, kind="Worker", task=1), _KIPS),
+    "ps-moved": (_train_placed, partial(_move, kind="PS", task=0), _KIPS),
+    "grown": (_train, partial(_rescaled, workers=4), ""),
+    "shrunk": (_train, partial(_rescaled, workers=1), ""),
+}
+"""How a job begins, what happens to it before a standby takes over that has not heard of it, and the configuration."""

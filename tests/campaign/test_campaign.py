@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from campaign.scenarios import SCENARIOS
+from campaign.scenarios import SCENARIOS, TAKEN_OVER
 from campaign.schedules import crash_points, play, undisturbed, watch_points
 from campaign.world import Scenario, World, campaign, run
 from elastic_tfjob.api.annotations import PREFIX
@@ -92,3 +92,25 @@ def test_a_pod_that_is_refused_its_node_gets_another_plan_within_30_s(profile: s
     assert run(Scenario("refused", act, configuration=configuration)).violations == []
     assert len(took_s) == 1
     assert took_s[0] <= 30
+
+
+@pytest.mark.parametrize("silent", [("tfjobs",), ("tfjobs", "pods")], ids=" and ".join)
+@pytest.mark.parametrize("name", TAKEN_OVER)
+def test_who_takes_over_acts_on_no_view_from_before(name: str, silent: tuple[str, ...]) -> None:
+    """The watches of the standby say nothing from before something happens until long after it leads: what was done is
+    not done again, and nothing of it is undone."""
+    begin, happens, configuration = TAKEN_OVER[name]
+    changed: list[str] = []
+
+    async def act(world: World) -> None:
+        await begin(world)
+        await asyncio.sleep(70.0)  # by then the profile is content with the nodes
+        world.silence_standby(55.0, *silent)
+        await happens(world)
+        begun = len(world.wire.writes)
+        world.kill_leader()
+        await asyncio.sleep(60.0)
+        changed.extend(each for each in world.wire.writes[begun:] if each.startswith(("POST pods", "DELETE pods")))
+
+    assert run(Scenario("taken-over", act, replicas=2, configuration=configuration)).violations == []
+    assert changed == []

@@ -219,6 +219,13 @@ class World:
         """For so long the replica that leads cannot renew its lease; all else it can."""
         self.wire.cut[self._leader()] = self.loop.time() + seconds
 
+    def silence_standby(self, seconds: float, *resources: str) -> None:
+        """For so long the watches of the replicas that do not lead say nothing."""
+        until = self.loop.time() + seconds
+        for name in (each.name for each in self._replicas.values() if each.name != self._leader()):
+            self.wire.silent |= {(name, resource): until for resource in resources}
+        self.wire.silent_until = max(self.wire.silent_until, until)
+
     def hold_state(self, lands: Callable[[], bool]) -> None:
         """The next state that the replica that leads now writes comes to the API server then, and not before."""
         self.wire.held[self._leader()] = lands

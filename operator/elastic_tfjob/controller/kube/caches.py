@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from elastic_tfjob.api.tfjob import CONTROLLER_NAME, GROUP, OPERATOR_NAME_LABEL, PLURAL, VERSION
+from elastic_tfjob.api.tfjob import CONTROLLER_NAME, GROUP, JOB_NAME_LABEL, OPERATOR_NAME_LABEL, PLURAL, VERSION
 from elastic_tfjob.controller.job.gang import group_version
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.informer import Informer
@@ -42,6 +42,11 @@ class Caches:
         """The pods that failed, each with the job that it is of. May be called in a thread."""
         failed = [pod for pod in self.pods if pod.failure is not None]
         return [(job, pod) for pod in failed for job in self.jobs.of_job(pod.key) if job.uid == pod.owner]
+
+    async def look_up_pods(self, job: Job) -> None:
+        """Take in the pods of a job as they are now."""
+        path = f"/api/v1/namespaces/{quote(job.namespace, safe='')}/pods"
+        await self.pods.look_up(path, f"{_SELECTOR},{JOB_NAME_LABEL}={job.name}", job.key)
 
     @classmethod
     def of(

@@ -152,14 +152,27 @@ class Informer(Generic[T]):
             metrics.WATCH_RESTARTS.labels(self.resource, cause).inc()
             await asyncio.sleep(backoff_s)
 
+    async def look_up(self, path: str, selector: str, key: Key) -> None:
+        """Take in what there is of one job now, and what is gone, whatever a watch has not told yet. `selector` finds
+        all of it in the collection at `path`."""
+        await self._read_list(path, {**self._params, "labelSelector": selector}, lambda: self.of_job(key))
+
     async def _list(self) -> str:
-        """Replace the contents by a fresh list, page by page; returns its resource version."""
+        """Replace the contents by a fresh list; returns its resource version."""
+        version = await self._read_list(self._path, self._params, lambda: self)
+        if not self.synced.is_set():
+            log.info("synced", resource=self.resource, objects=len(self))
+            self.synced.set()
+        return version
+
+    async def _read_list(self, path: str, selectors: Mapping[str, str], among: Callable[[], Iterable[T]]) -> str:
+        """Take in a list, page by page; what it lacks of the entries `among` is gone. Returns its resource version."""
         found: set[str] = set()
-        params, limit = dict(self._params), _PAGE
+        params, limit = dict(selectors), _PAGE
         while True:
             try:
                 page = await self._api.get(
-                    self._path,
+                    path,
                     accept=self._list_accept,
                     most_bytes=_PAGE_BYTES if limit > 1 else None,
                     limit=str(limit),
@@ -182,11 +195,8 @@ class Informer(Generic[T]):
             params["continue"] = metadata["continue"]
         version = str(metadata["resourceVersion"])
         # What is newer than the list was written by us while it was read.
-        for entry in [each for each in self if each.uid not in found and each.version <= int(version)]:
+        for entry in [each for each in among() if each.uid not in found and each.version <= int(version)]:
             self._remove(entry.uid, int(version))
-        if not self.synced.is_set():
-            log.info("synced", resource=self.resource, objects=len(self))
-            self.synced.set()
         return version
 
     async def _watch(self, version: str) -> None:

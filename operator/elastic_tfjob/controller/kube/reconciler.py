@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from elastic_tfjob.controller.job.decision import Event, Observed, Settings
+from elastic_tfjob.controller.job.decision import Decision, Event, Observed, Settings
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.caches import Caches, jobs_path
@@ -53,9 +53,15 @@ class Reconciler:
         self._observe = observe
         self._settings = settings
         self._holds = holds
-        # Jobs of which a write found nothing there.
+        # Jobs that may be others than the caches say. Only status and state are written with the version that they
+        # were decided from; creations, deletions and commands are not, so before any of them such a job is looked up.
         self._doubted: set[Key] = set()
         self.stopping = False
+
+    def doubt_all(self) -> None:
+        """Another replica has acted until now, and a watch that has broken may say nothing for most of a minute: what
+        is known of any job may be from before its end, or its last move."""
+        self._doubted.update(self._caches.jobs.keys)
 
     async def work(self) -> None:
         """Reconcile one job after the other, for ever."""
@@ -77,14 +83,11 @@ class Reconciler:
             return
         where = {"namespace": job.namespace, "job": job.name}
         try:
-            if key in self._doubted:
-                # A job that is gone, where a late watch has not said so yet, gets no pods: it raises NotFound here.
-                await self._api.get(f"{jobs_path(job.namespace)}/{job.name}")
-                self._doubted.discard(key)
             await self._reconcile(job)
             self._queue.succeeded(key)
         except Conflict as error:
-            # The watch brings the newer version; this is for the case that it did so already.
+            # The watch brings the newer version; this is for the case that it did so already, or does not for long.
+            self._doubted.add(key)
             again_s = self._queue.retry(key)
             log.info("conflict", **where, error=str(error), again_in_s=again_s)
         except Fenced as error:
@@ -111,7 +114,14 @@ class Reconciler:
     async def _reconcile(self, job: Job) -> None:
         key = job.key
         now = datetime.now(UTC)
-        decision = reconcile(self._observe(job, now), self._settings())
+        decision = self._decide(job, now)
+        if key in self._doubted and (decision.actions or decision.status is not None):
+            await self._look_up(job)
+            newest = next(iter(self._caches.jobs.of_job(key)), None)
+            if newest is None:
+                return
+            job, now = newest, datetime.now(UTC)
+            decision = self._decide(job, now)
         try:
             await self._executor.carry_out(job, decision)
         finally:
@@ -121,6 +131,19 @@ class Reconciler:
         # Of a job that failed the retry, at most a minute away, calculates this anew.
         if decision.again_at is not None:
             self._queue.add(key, (decision.again_at - now).total_seconds())
+
+    def _decide(self, job: Job, now: datetime) -> Decision:
+        return reconcile(self._observe(job, now), self._settings())
+
+    async def _look_up(self, job: Job) -> None:
+        """Have the caches know a job as it is now. One that is gone, where a late watch has not said so yet, raises
+        NotFound: nothing is done for it."""
+        answer = await self._api.get(f"{jobs_path(job.namespace)}/{job.name}")
+        self._caches.jobs.seen(answer)
+        if int(answer["metadata"]["resourceVersion"]) != job.version:
+            # Who has changed the job may have changed its pods, and their watch breaks with that of the jobs.
+            await self._caches.look_up_pods(job)
+        self._doubted.discard(job.key)
 
 
 def _rescaling(job: Job) -> bool:
