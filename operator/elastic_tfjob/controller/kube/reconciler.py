@@ -55,13 +55,14 @@ class Reconciler:
         self._holds = holds
         # Jobs that may be others than the caches say. Only status and state are written with the version that they
         # were decided from; creations, deletions and commands are not, so before any of them such a job is looked up.
-        self._doubted: set[Key] = set()
+        # By key, the version of it that is not believed.
+        self._doubted: dict[Key, int] = {}
         self.stopping = False
 
     def doubt_all(self) -> None:
         """Another replica has acted until now, and a watch that has broken may say nothing for most of a minute: what
         is known of any job may be from before its end, or its last move."""
-        self._doubted.update(self._caches.jobs.keys)
+        self._doubted |= {job.key: job.version for job in self._caches.jobs}
 
     async def work(self) -> None:
         """Reconcile one job after the other, for ever."""
@@ -79,7 +80,7 @@ class Reconciler:
         job = next(iter(self._caches.jobs.of_job(key)), None)
         if job is None:
             self._queue.forget(key)
-            self._doubted.discard(key)
+            self._doubted.pop(key, None)
             return
         where = {"namespace": job.namespace, "job": job.name}
         try:
@@ -87,7 +88,7 @@ class Reconciler:
             self._queue.succeeded(key)
         except Conflict as error:
             # The watch brings the newer version; this is for the case that it did so already, or does not for long.
-            self._doubted.add(key)
+            self._doubted.setdefault(key, job.version)
             again_s = self._queue.retry(key)
             log.info("conflict", **where, error=str(error), again_in_s=again_s)
         except Fenced as error:
@@ -95,7 +96,7 @@ class Reconciler:
             log.warning("not written", **where, error=str(error))
         except (Unavailable, NotFound) as error:
             if isinstance(error, NotFound):
-                self._doubted.add(key)
+                self._doubted.setdefault(key, job.version)
             again_s = self._queue.retry(key)
             log.warning("reconcile failed", **where, error=str(error), again_in_s=again_s)
         except ApiError as error:
@@ -140,10 +141,10 @@ class Reconciler:
         NotFound: nothing is done for it."""
         answer = await self._api.get(f"{jobs_path(job.namespace)}/{job.name}")
         self._caches.jobs.seen(answer)
-        if int(answer["metadata"]["resourceVersion"]) != job.version:
+        if int(answer["metadata"]["resourceVersion"]) != self._doubted[job.key]:
             # Who has changed the job may have changed its pods, and their watch breaks with that of the jobs.
             await self._caches.look_up_pods(job)
-        self._doubted.discard(job.key)
+        del self._doubted[job.key]
 
 
 def _rescaling(job: Job) -> bool:
