@@ -110,7 +110,7 @@ MUTANTS: Final = {
         Mutant(
             "list-forgets-nothing",
             "controller.kube.informer",
-            "for entry in [each for each in self if each.uid not in found and each.version <= int(version)]:",
+            "for entry in [each for each in among() if each.uid not in found and each.version <= int(version)]:",
             "for entry in ():",
             "what was deleted while the watch was away stays in the cache",
             "simulation",
