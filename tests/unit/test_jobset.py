@@ -220,6 +220,7 @@ class Server:
 
     async def put(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         self.writes.append("replace")
+        assert "managedFields" not in body["metadata"], "the server keeps them; what is deep it would not take again"
         return self.stored(json.loads(json.dumps(body)))
 
     async def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -232,7 +233,7 @@ class Server:
     def stored(self, raw: dict[str, Any], **status: Any) -> dict[str, Any]:
         before = self.tfjobs.get(raw["metadata"]["name"])
         version = int(before["metadata"]["resourceVersion"]) + 1 if before else 1
-        raw["metadata"] |= {"uid": "tf", "resourceVersion": str(version)}
+        raw["metadata"] |= {"uid": "tf", "resourceVersion": str(version), "managedFields": [{"manager": "m"}]}
         raw["status"] = status or (before or {}).get("status", {})
         self.tfjobs[raw["metadata"]["name"]] = raw
         self.late.append(copy.deepcopy(raw))

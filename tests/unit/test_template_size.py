@@ -11,6 +11,7 @@ from elastic_tfjob.api.limits import (
     MAX_ALL_TEMPLATES_VALUES,
     MAX_DEPTH,
     MAX_PLACEMENT_TERMS,
+    MAX_QUANTITY_LENGTH,
     MAX_REPLICA_TYPES,
     MAX_RESOURCE_NAMES,
     MAX_TEMPLATE_VALUES,
@@ -29,6 +30,10 @@ SAMPLES = Path(__file__).parents[2] / "manifests" / "samples"
 
 def limited(names: int) -> dict[str, Any]:
     return {"name": "tensorflow", "image": "i", "resources": {"limits": {f"gpu/{i}": "1" for i in range(names)}}}
+
+
+def asks(cpu: str) -> dict[str, Any]:
+    return {"name": "tensorflow", "image": "i", "resources": {"requests": {"cpu": cpu}}}
 
 
 def affine(*terms: dict[str, Any]) -> dict[str, Any]:
@@ -96,6 +101,26 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"initContainers": [limited(MAX_RESOURCE_NAMES)]},
         {"initContainers": [limited(MAX_RESOURCE_NAMES + 1)]},
         "template.spec.initContainers[0].resources.limits: 65 entries, allowed are 64",
+    ),
+    "exponent": (
+        {"containers": [asks("1e0000000099")]},
+        {"containers": [asks("1e-999999999")]},
+        "template: requests[cpu]: 1e-999999999 has an exponent beyond 99, the most allowed",
+    ),
+    "exponent of an overhead": (
+        {"overhead": {"cpu": "1E+99"}},
+        {"overhead": {"cpu": "1E+100"}},
+        "template: overhead[cpu]: 1E+100 has an exponent beyond 99, the most allowed",
+    ),
+    "exponent in a volume": (
+        {"volumes": [{"emptyDir": {"sizeLimit": "1e9"}}]},
+        {"volumes": [{"emptyDir": {"sizeLimit": "1.5e-99999"}}]},
+        "template: sizeLimit: 1.5e-99999 has an exponent beyond 99, the most allowed",
+    ),
+    "digits": (
+        {"containers": [asks("0" * (MAX_QUANTITY_LENGTH - 1) + "1")]},
+        {"containers": [asks("0" * MAX_QUANTITY_LENGTH + "1")]},
+        "template: requests[cpu]: a quantity of 65 characters, allowed are 64",
     ),
 }
 

@@ -27,6 +27,8 @@ __all__ = [
     "MAX_POD_BYTES",
     "MAX_PROBLEMS",
     "MAX_PROBLEM_LENGTH",
+    "MAX_QUANTITY_EXPONENT",
+    "MAX_QUANTITY_LENGTH",
     "MAX_RATE",
     "MAX_REPLICAS",
     "MAX_REPLICA_TYPES",
@@ -70,6 +72,13 @@ MAX_AFFINITY_VALUES: Final = 256
 
 MAX_RESOURCE_NAMES: Final = 64
 """Resources that a container requests, or is limited in."""
+
+MAX_QUANTITY_EXPONENT: Final = 99
+"""Of a quantity in a pod template, such as 1e3, without its sign. The largest that counts is 18. The API server thinks
+for minutes about 1e-999999999, and the operator would wait for it with each pod that it asks for."""
+
+MAX_QUANTITY_LENGTH: Final = 64
+"""Characters of such a quantity."""
 
 MAX_STEPS: Final = 2**53
 """Training steps. Up to here a float holds each whole number exactly, and JSON's numbers are floats."""

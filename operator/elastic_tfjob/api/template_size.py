@@ -5,6 +5,7 @@ of them all, and each pass and each round reads some. This is looked at before a
 the limits bound whatever the spec is: nothing here recurses, and a walk ends where there is too much.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ from elastic_tfjob.api.limits import (
     MAX_ALL_TEMPLATES_VALUES,
     MAX_DEPTH,
     MAX_PLACEMENT_TERMS,
+    MAX_QUANTITY_EXPONENT,
+    MAX_QUANTITY_LENGTH,
     MAX_REPLICA_TYPES,
     MAX_RESOURCE_NAMES,
     MAX_TEMPLATE_VALUES,
@@ -23,6 +26,12 @@ from elastic_tfjob.api.limits import (
 __all__ = ["oversized", "oversized_template"]
 
 _REQUIRED: Final = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+
+
+# Where a pod's spec holds quantities, at whatever depth: objects of them, and single ones.
+_QUANTITIES: Final = ("limits", "requests", "overhead")
+_QUANTITY: Final = ("sizeLimit", "divisor")
+_EXPONENT: Final = re.compile(r"[eE][+-]?0*([0-9]+)$")
 
 
 def oversized(spec: object) -> Iterator[str]:
@@ -63,7 +72,7 @@ def oversized_template(template: object, path: str) -> Iterator[str]:
 
 
 def _walk(template: Mapping[str, Any]) -> tuple[int, str]:
-    """How many keys and entries of lists there are at all depths, and what is wrong with that. Level by level, so that
+    """How many keys and entries of lists there are at all depths, and what is wrong with them. Level by level, so that
     no more than the limit is ever held."""
     values, level = 0, [template]
     for _ in range(MAX_DEPTH):
@@ -72,12 +81,32 @@ def _walk(template: Mapping[str, Any]) -> tuple[int, str]:
             values += len(each)
             if values > MAX_TEMPLATE_VALUES:
                 return values, f"more than {MAX_TEMPLATE_VALUES} values (keys and entries of lists), the most allowed"
+            if problem := _quantities(each):
+                return values, problem
             inner = each.values() if isinstance(each, dict) else each
             below += [value for value in inner if isinstance(value, dict | list)]
         if not below:
             return values, ""
         level = below
     return values, f"nested deeper than {MAX_DEPTH} levels, the most allowed"
+
+
+def _quantities(found: object) -> str:
+    """What is wrong with the quantities that an object has, whatever they are for."""
+    if not isinstance(found, dict):
+        return ""
+    amounts = [(key, found[key]) for key in _QUANTITY if key in found]
+    for name in _QUANTITIES:
+        amounts += [(f"{name}[{cut(str(key), MAX_WORD)}]", amount) for key, amount in _object(found.get(name)).items()]
+    for where, amount in amounts:
+        if not isinstance(amount, str):
+            continue
+        if len(amount) > MAX_QUANTITY_LENGTH:
+            return f"{where}: a quantity of {len(amount)} characters, allowed are {MAX_QUANTITY_LENGTH}"
+        exponent = _EXPONENT.search(amount)
+        if exponent is not None and int(exponent.group(1)) > MAX_QUANTITY_EXPONENT:
+            return f"{where}: {amount} has an exponent beyond {MAX_QUANTITY_EXPONENT}, the most allowed"
+    return ""
 
 
 def _lists(template: Mapping[str, Any], path: str) -> Iterator[str]:

@@ -147,6 +147,7 @@ class JobSets:
         path = f"{jobs_path(job.namespace)}/{quote(job.name, safe='')}"
         raw = await self._api.get(path)
         raw["spec"] = wanted["spec"]
+        raw["metadata"].pop("managedFields", None)  # the API server keeps them, and may have more than it would take
         raw["metadata"]["annotations"] = (raw["metadata"].get("annotations") or {}) | wanted["metadata"]["annotations"]
         return Job.parse(await self._api.put(path, raw))
 
