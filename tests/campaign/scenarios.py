@@ -346,6 +346,15 @@ async def _train_cleaned(world: World) -> None:
     await world.until(lambda: world.has("Running") and world.trains())
 
 
+async def _nothing(_: World) -> None: ...
+
+
+async def _trained_and_cleaned(world: World) -> None:
+    """A job comes, trains, succeeds, and its pods are gone."""
+    await _train_cleaned(world)
+    await _clean(world)
+
+
 async def _clean(world: World) -> None:
     """It succeeds, and its pods are gone."""
     world.training().finish()
@@ -577,6 +586,7 @@ _Act = Callable[[World], Awaitable[None]]
 
 TAKEN_OVER: Final[Mapping[str, tuple[_Act, _Act, str]]] = {
     "ended": (_train_cleaned, _clean, ""),
+    "come and gone": (_nothing, _trained_and_cleaned, ""),
     "worker-moved": (_train_placed, partial(_move, kind="Worker", task=1), _KIPS),
     "ps-moved": (_train_placed, partial(_move, kind="PS", task=0), _KIPS),
     "grown": (_train, partial(_rescaled, workers=4), ""),

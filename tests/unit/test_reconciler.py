@@ -109,7 +109,7 @@ async def test_who_takes_over_decides_from_what_is_there(monkeypatch: pytest.Mon
     delete = Decision(actions=(DeletePod("j-worker-1", "u1"),))
     bench = Bench(monkeypatch, {1: MAKE, 2: delete})
     bench.changed(a_pod(1, 8))
-    bench.reconciler.doubt_all()
+    bench.reconciler.doubt_all(9)
     await bench.handle()
     assert bench.done == [(2, delete)]
     assert bench.seen[-1] == (2, {"j-worker-1"})
@@ -125,27 +125,45 @@ async def test_a_job_that_nobody_changed_is_looked_up_once(monkeypatch: pytest.M
     bench = Bench(monkeypatch, {1: MAKE})
     await bench.handle()
     assert bench.asked == []
-    bench.reconciler.doubt_all()
+    bench.reconciler.doubt_all(9)
     await bench.handle()
     await bench.handle()
     assert bench.asked == [JOB]
     assert bench.done == [(1, MAKE)] * 3
 
 
+@pytest.mark.parametrize(("version", "asked"), [(9, [JOB, PODS]), (10, [])])
+async def test_a_job_that_comes_late_may_be_history(
+    monkeypatch: pytest.MonkeyPatch, version: int, asked: list[str]
+) -> None:
+    """A watch that was silent tells first how a job began that others have led to its end since. What is made after
+    the take-over was led by nobody else."""
+    bench = Bench(monkeypatch, {version: MAKE})
+    bench.caches.jobs._remove("u", 3)
+    bench.reconciler.doubt_all(9)
+    bench.caches.jobs.seen(a_job(version))
+    bench.there |= {JOB: a_job(version), PODS: {"items": [a_pod(1, 8)], "metadata": {"resourceVersion": "9"}}}
+    await bench.handle()
+    assert bench.asked == asked
+    await bench.handle()
+    assert bench.asked == asked
+    assert len(bench.done) == 2
+
+
 async def test_a_job_with_nothing_to_do_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever takes 10,000 of them over has little to ask."""
     bench = Bench(monkeypatch, {1: Decision()})
-    bench.reconciler.doubt_all()
+    bench.reconciler.doubt_all(9)
     await bench.handle()
     assert bench.asked == []
-    assert bench.reconciler._doubted
+    assert bench.reconciler._doubted == {KEY: 1}
 
 
 async def test_nothing_is_done_to_a_job_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often its turn comes, until the watch says so."""
     bench = Bench(monkeypatch, {1: MAKE})
     bench.there[JOB] = NotFound("GET", 404, "NotFound", "")
-    bench.reconciler.doubt_all()
+    bench.reconciler.doubt_all(9)
     await bench.handle()
     await bench.handle()
     assert bench.done == []
@@ -159,7 +177,7 @@ async def test_pods_that_could_not_be_listed_stay_in_doubt(monkeypatch: pytest.M
     bench = Bench(monkeypatch, {1: MAKE, 2: MAKE})
     bench.changed(a_pod(1, 8))
     answer, bench.there[PODS] = bench.there[PODS], Unavailable("GET", 503, "", "")
-    bench.reconciler.doubt_all()
+    bench.reconciler.doubt_all(9)
     await bench.handle()
     assert bench.done == []
     bench.there[PODS] = answer

@@ -319,8 +319,7 @@ class Operator:
             await informer.synced.wait()
         await self._asked_image.wait()
         if election is not None:
-            await election.acquire()
-            self._reconciler.doubt_all()
+            self._reconciler.doubt_all(await election.acquire())
         collect_less()
         self._leads, self._leads_since = True, time.monotonic()
         self._look_at_all()

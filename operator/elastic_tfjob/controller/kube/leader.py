@@ -44,13 +44,15 @@ class LeaderElection:
         # On two clocks: a machine that was paused from outside may have only the wall clock set right afterwards.
         self._renewed_at = -math.inf, -math.inf
 
-    async def acquire(self) -> None:
-        """Return once this candidate is the leader."""
+    async def acquire(self) -> int:
+        """Return once this candidate is the leader: the resource version of the lease that says so. No other candidate
+        has written anything later, as kube-apiserver counts all writes together."""
         while not await self._try():
             left_s = self._runs_out_at - time.monotonic()
             await asyncio.sleep(left_s if 0 < left_s < RETRY_S else RETRY_S)
         metrics.LEADER.set(1)
         log.info("leading", identity=self._identity)
+        return int(self._seen or 0)
 
     async def keep(self) -> None:
         """Renew the lease for ever; return when it is lost, and the caller must stop acting at once."""
@@ -104,7 +106,7 @@ class LeaderElection:
         try:
             lease = await self._api.once("GET", f"{self._path}/{self._name}")
         except NotFound:
-            await self._api.once(
+            lease = await self._api.once(
                 "POST",
                 self._path,
                 {
@@ -114,6 +116,7 @@ class LeaderElection:
                     "spec": {**wanted, "acquireTime": moment, "leaseTransitions": 0},
                 },
             )
+            self._seen, self._runs_out_at = lease["metadata"]["resourceVersion"], now + LEASE_S
             return True
         spec = lease.get("spec") or {}
         version = lease["metadata"]["resourceVersion"]

@@ -55,14 +55,16 @@ class Reconciler:
         self._holds = holds
         # Jobs that may be others than the caches say. Only status and state are written with the version that they
         # were decided from; creations, deletions and commands are not, so before any of them such a job is looked up.
-        # By key, the version of it that is not believed.
-        self._doubted: dict[Key, int] = {}
+        # By key, the version of it that is not believed, or None where the job is.
+        self._doubted: dict[Key, int | None] = {}
+        self._led_by_others_until = 0
         self.stopping = False
 
-    def doubt_all(self) -> None:
-        """Another replica has acted until now, and a watch that has broken may say nothing for most of a minute: what
-        is known of any job may be from before its end, or its last move."""
-        self._doubted |= {job.key: job.version for job in self._caches.jobs}
+    def doubt_all(self, until: int) -> None:
+        """Other replicas have acted until this resource version, and a watch that has broken may say nothing for most
+        of a minute: what is known of any job may be from before its end, or its last move."""
+        self._led_by_others_until = until
+        self._doubted = {job.key: job.version for job in self._caches.jobs}
 
     async def work(self) -> None:
         """Reconcile one job after the other, for ever."""
@@ -83,12 +85,15 @@ class Reconciler:
             self._doubted.pop(key, None)
             return
         where = {"namespace": job.namespace, "job": job.name}
+        if key not in self._doubted:
+            # Of one that others led all that this replica hears may be history, its pods included.
+            self._doubted[key] = 0 if job.version <= self._led_by_others_until else None
         try:
             await self._reconcile(job)
             self._queue.succeeded(key)
         except Conflict as error:
             # The watch brings the newer version; this is for the case that it did so already, or does not for long.
-            self._doubted.setdefault(key, job.version)
+            self._doubt(job)
             again_s = self._queue.retry(key)
             log.info("conflict", **where, error=str(error), again_in_s=again_s)
         except Fenced as error:
@@ -96,7 +101,7 @@ class Reconciler:
             log.warning("not written", **where, error=str(error))
         except (Unavailable, NotFound) as error:
             if isinstance(error, NotFound):
-                self._doubted.setdefault(key, job.version)
+                self._doubt(job)
             again_s = self._queue.retry(key)
             log.warning("reconcile failed", **where, error=str(error), again_in_s=again_s)
         except ApiError as error:
@@ -116,7 +121,7 @@ class Reconciler:
         key = job.key
         now = datetime.now(UTC)
         decision = self._decide(job, now)
-        if key in self._doubted and (decision.actions or decision.status is not None):
+        if self._doubted[key] is not None and (decision.actions or decision.status is not None):
             await self._look_up(job)
             newest = next(iter(self._caches.jobs.of_job(key)), None)
             if newest is None:
@@ -136,6 +141,10 @@ class Reconciler:
     def _decide(self, job: Job, now: datetime) -> Decision:
         return reconcile(self._observe(job, now), self._settings())
 
+    def _doubt(self, job: Job) -> None:
+        if self._doubted[job.key] is None:
+            self._doubted[job.key] = job.version
+
     async def _look_up(self, job: Job) -> None:
         """Have the caches know a job as it is now. One that is gone, where a late watch has not said so yet, raises
         NotFound: nothing is done for it."""
@@ -144,7 +153,7 @@ class Reconciler:
         if int(answer["metadata"]["resourceVersion"]) != self._doubted[job.key]:
             # Who has changed the job may have changed its pods, and their watch breaks with that of the jobs.
             await self._caches.look_up_pods(job)
-        del self._doubted[job.key]
+        self._doubted[job.key] = None
 
 
 def _rescaling(job: Job) -> bool:
