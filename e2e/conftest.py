@@ -59,8 +59,8 @@ def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def killing_leaders(cluster: Cluster, config: pytest.Config) -> Iterator[None]:
-    """Two replicas, of which the leader's pod is deleted every 30 s with no time to end. The kubelet sends SIGTERM all
-    the same: most leaders give the lease back, and another one leads within 2 s, not only when it has run out."""
+    """Two replicas, of which the leader gets SIGKILL every 30 s: its lease is not given back, so the other one leads
+    when it has run out."""
     cluster.kubectl("-n", NAMESPACE, "scale", DEPLOYMENT, "--replicas=2")
     wait_ready(cluster)
     over = threading.Event()
@@ -90,8 +90,10 @@ def _kill_leaders(cluster: Cluster, over: threading.Event, killed: list[bool]) -
             held = json.loads(cluster.kubectl("-n", NAMESPACE, "get", lease, "-o", "json"))["spec"]
             pod = held.get("holderIdentity", "").rpartition("_")[0]
             if pod:
-                cluster.kubectl("-n", NAMESPACE, "delete", "pod", pod, "--grace-period=0", "--force")
+                cluster.kill_container(NAMESPACE, pod, "operator")
                 killed[-1] = True
+                # Or kubelet would wait longer each time before it starts the container again.
+                cluster.kubectl("-n", NAMESPACE, "delete", "pod", pod, "--wait=false")
 
 
 @pytest.fixture(scope="session", autouse=True)
