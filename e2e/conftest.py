@@ -90,7 +90,7 @@ def _kill_leaders(cluster: Cluster, over: threading.Event, killed: list[bool]) -
             held = json.loads(cluster.kubectl("-n", NAMESPACE, "get", lease, "-o", "json"))["spec"]
             pod = held.get("holderIdentity", "").rpartition("_")[0]
             if pod:
-                cluster.kill_container(NAMESPACE, pod, "operator")
+                cluster.kill_pod(NAMESPACE, pod)
                 killed[-1] = True
                 # Or kubelet would wait longer each time before it starts the container again.
                 cluster.kubectl("-n", NAMESPACE, "delete", "pod", pod, "--wait=false")

@@ -45,9 +45,10 @@ PERIOD_US = 20_000
 """Period of the quota that caps a scarce node: with the usual 100 ms a full node would stand still for half of it."""
 BACK_S = 120
 _KILL = """
-set -e
-id=$(crictl ps --quiet --name "^$0$" --label io.kubernetes.pod.namespace="$1" --label io.kubernetes.pod.name="$2")
-kill -9 "$(crictl inspect --output go-template --template '{{.info.pid}}' "$id")"
+for process in /proc/[0-9]*; do
+  grep -qs "$0" "$process/cgroup" && [ "$(cat "$process/comm")" != pause ] && kill -9 "${process#/proc/}" && killed=1
+done
+[ -n "$killed" ]
 """
 _CAP = """
 set -e
@@ -156,11 +157,12 @@ class Cluster:
         """The standard output of a command on a node, as root. Raises CommandFailed."""
         return engine().run("exec", node, *command)
 
-    def kill_container(self, namespace: str, pod: str, container: str) -> None:
-        """SIGKILL to the first process of a container, which is not told beforehand. Raises CommandFailed, too where
-        it does not run."""
-        node = self.kubectl("-n", namespace, "get", "pod", pod, "-o", "jsonpath={.spec.nodeName}").strip()
-        self.on_node(node, "sh", "-c", _KILL, container, namespace, pod)
+    def kill_pod(self, namespace: str, pod: str) -> None:
+        """SIGKILL to all processes of a pod, untold. Raises CommandFailed, also where none runs."""
+        where = "jsonpath={.spec.nodeName} {.metadata.uid}"
+        node, uid = self.kubectl("-n", namespace, "get", "pod", pod, "-o", where).split()
+        # A cgroup's name has it with underscores where systemd makes the cgroups.
+        self.on_node(node, "sh", "-c", _KILL, uid.replace("-", "[-_]"))
 
     def audit_log(self) -> list[str]:
         """What the API server logged of the operator's requests since the cluster was made, or what is kept of it
