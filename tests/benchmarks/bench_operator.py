@@ -64,7 +64,8 @@ console = Console(width=None if Console().is_terminal else 140)
 
 @dataclass(slots=True)
 class Run:
-    """One operator under one load. Seconds, and MB of 10^6 bytes; see the table's caption for what each is."""
+    """One operator under one load. Seconds, and MB of 10^6 bytes; see the table's caption for what each is.
+    `requests`: of ours, by method, how many it made till all jobs ran."""
 
     operator: str
     jobs: int
@@ -77,6 +78,7 @@ class Run:
     running: int = 0
     p99_by_stage_s: dict[str, float] = field(default_factory=dict)
     machine_cpu_s: dict[str, float] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -357,11 +359,14 @@ def summary(name: str, jobs: int, took_s: float, observer: Observer, done: dict[
 async def bench_floor(jobs: int, limit_s: float) -> Run:
     """The same objects with no operator at all."""
     with _directory() as directory:
-        async with cluster(directory, "ours", jobs) as (_, api):
+        async with cluster(directory, "ours", jobs) as (plane, api):
             observer = Observer()
+            before = machine(plane)
             async with observer.watching(api):
                 took = await load(api, jobs, observer, f"floor, {jobs} jobs", limit_s, floor=True)
-            return summary("floor", jobs, took, observer, observer.worker_running)
+            run = summary("floor", jobs, took, observer, observer.worker_running)
+            run.machine_cpu_s = spent(plane, before)
+            return run
 
 
 async def bench(name: str, jobs: int, limit_s: float, *, scale: bool = False) -> tuple[Run, Scale | None]:
@@ -373,12 +378,13 @@ async def bench(name: str, jobs: int, limit_s: float, *, scale: bool = False) ->
                 program, plane.kubeconfig, directory, arguments=arguments, program=PROGRAMS.get(name)
             ) as operator:
                 observer = Observer()
-                before = Counter({part: cpu_s(pid) for part, pid in plane.pids().items()})
+                before = machine(plane)
                 async with observer.watching(api):
                     took = await load(api, jobs, observer, f"{name}, {jobs} jobs", limit_s)
                 run = summary(name, jobs, took, observer, observer.running)
                 run.cpu_s, run.peak_rss_mb = round(cpu_s(operator.pid), 1), round(memory_mb(operator.pid, "VmHWM"), 1)
-                run.machine_cpu_s = {part: round(cpu_s(pid) - before[part], 1) for part, pid in plane.pids().items()}
+                run.machine_cpu_s = spent(plane, before)
+                run.requests = requests(operator.metrics()) if program == "ours" else {}
                 if not scale:
                     return run, None
                 rss, busy = await minute(operator.pid)
@@ -425,6 +431,24 @@ async def bench_large(name: str, replicas: int, limit_s: float) -> Large:
                     timed_out=len(running) < replicas,
                     lag_s=lag(operator.metrics()) if program == "ours" else {},
                 )
+
+
+def machine(plane: ControlPlane) -> Counter[str]:
+    """CPU-seconds of each part of the control plane so far, and of this process, which loads and watches it."""
+    return Counter({part: cpu_s(pid) for part, pid in plane.pids().items()} | {"benchmark": cpu_s(os.getpid())})
+
+
+def spent(plane: ControlPlane, before: Counter[str]) -> dict[str, float]:
+    """CPU-seconds of each part since then."""
+    return {part: round(total - before[part], 1) for part, total in machine(plane).items()}
+
+
+def requests(metrics: str) -> dict[str, int]:
+    """By method, how many requests the API server has answered."""
+    found: Counter[str] = Counter()
+    for method, count in re.findall(r'elastic_tfjob_api_requests_total\{.*method="([A-Z]+)".*\} ([0-9.]+)', metrics):
+        found[method] += int(float(count))
+    return dict(found)
 
 
 def lag(metrics: str) -> dict[str, int]:
