@@ -76,11 +76,18 @@ class Training:
 
 
 class Program:
-    """A process of the user's. States: importing, waiting (prepared, or for its peers), training, saving, held,
-    serving, ended."""
+    """A process of the user's. States: importing, spare (it has imported TensorFlow, and not been given the program),
+    waiting (prepared, or for its peers), training, saving, held, serving, ended."""
 
     def __init__(
-        self, container: "Container", pid: int, generation: int, tf_config: str | None, prepared: bool
+        self,
+        container: "Container",
+        pid: int,
+        generation: int,
+        tf_config: str | None,
+        *,
+        prepared: bool,
+        spare: bool = False,
     ) -> None:
         self.container = container
         self.training = container.training
@@ -88,10 +95,8 @@ class Program:
         self.generation = generation
         self.prepared = prepared
         self.state = "importing"
-        self.task = protocol.Task.of(tf_config)
-        config = json.loads(tf_config) if tf_config else {}
-        self._address, self._peers = _addresses(config)
-        self._servers = frozenset((config.get("cluster") or {}).get("ps") or ())
+        self._spare = spare
+        self._configure(tf_config)
         self.base = self.resumed = 0
         self.since = 0.0
         self.first_step_at: float | None = None
@@ -103,10 +108,19 @@ class Program:
         self._end: asyncio.TimerHandle | None = None
         self._after(container.seconds(0.5, 3.0), self._imported)
 
+    def _configure(self, tf_config: str | None) -> None:
+        self.task = protocol.Task.of(tf_config)
+        config = json.loads(tf_config) if tf_config else {}
+        self._address, self._peers = _addresses(config)
+        self._servers = frozenset((config.get("cluster") or {}).get("ps") or ())
+
     # Its life
 
     def _imported(self) -> None:
-        if self.prepared and not self.training.builds:
+        if self._spare and self._read("start") is None:
+            self.state = "spare"
+            self._write("ready", {"spare": True})
+        elif self.prepared and not self.training.builds:
             self.exit(1)
         elif self.prepared and self.training.hangs:
             return
@@ -219,7 +233,7 @@ class Program:
 
     def signal(self, number: int) -> None:
         """SIGTERM lets a chief save; anything else ends it at once."""
-        if number == SIGKILL or self.state in ("importing", "waiting", "held"):
+        if number == SIGKILL or self.state in ("importing", "spare", "waiting", "held"):
             self.exit(128 + number)
         elif number == SIGTERM and self.state in ("training", "saving") and self.task.chief and self.training.hook:
             self._after(self.container.seconds(0.1, 0.5), self._terminated)
@@ -234,7 +248,12 @@ class Program:
 
     def file_changed(self, name: str) -> None:
         """One of its folder's files was written or removed by the launcher."""
-        if name == "go" and self.state == "waiting" and self._read("ready") is not None:
+        if name == "start" and self.state == "spare" and (start := self._read("start")) is not None:
+            self.state = "importing"
+            self._configure(start["tf_config"])
+            self.container.files.remove(self._path("ready"))
+            self._after(self.container.seconds(0.1, 0.4), self._imported)
+        elif name == "go" and self.state == "waiting" and self._read("ready") is not None:
             self._after(self.container.seconds(0.1, 0.4), self._begin)
         elif name == "save" and self._read("save") is not None and self.state == "training" and self.task.chief:
             others = self.container.programs.values()
@@ -286,7 +305,7 @@ class Program:
 
     def report(self) -> None:
         """Write progress.json, as the program's thread does each second."""
-        if not self.task.chief or not self.training.hook or self.state in ("importing", "waiting"):
+        if not self.task.chief or not self.training.hook or self.state in ("importing", "spare", "waiting"):
             return
         step = self.step
         before = self.container.progress
@@ -496,7 +515,8 @@ class Container:
         self._pids += 1
         generation = int(environment[protocol.GENERATION])
         opened = self.files.contents.get(f"{_DIRECTORY}/generation-{generation}/go.json") is not None
-        program = Program(self, self._pids, generation, environment.get("TF_CONFIG"), prepared=not opened)
+        spare = any("runtime.spare" in word for word in command)
+        program = Program(self, self._pids, generation, environment.get("TF_CONFIG"), prepared=not opened, spare=spare)
         self.programs[self._pids] = program
         return self._pids
 

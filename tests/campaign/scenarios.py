@@ -75,6 +75,57 @@ async def _fail(world: World) -> None:
     await world.until(lambda: world.has("Failed"))
 
 
+async def _no_chief(world: World) -> None:
+    """A plain job without a chief, whose worker 0 says when it has succeeded."""
+    world.submit({"PS": 1, "Worker": 2}, cleanPodPolicy="Running")
+    await world.until(lambda: world.has("Running") and world.trains())
+    await asyncio.sleep(5)
+    world.training().finish()
+    await world.until(lambda: world.has("Succeeded"))
+
+
+async def _no_chief_elastic(world: World) -> None:
+    """A job without a chief gets a worker more, and succeeds."""
+    await _train(world, {"PS": 1, "Worker": 2})
+    await _rescaled(world, workers=3)
+    world.training().finish()
+    await world.until(lambda: world.has("Succeeded"))
+
+
+async def _forgotten(world: World) -> None:
+    """A job that has succeeded is deleted when its time to live is over."""
+    world.submit(_SIZE, cleanPodPolicy="All", ttlSecondsAfterFinished=20)
+    await world.until(lambda: world.has("Running") and world.trains())
+    world.training().finish()
+    await world.until(lambda: not world.server.all("tfjobs"))
+
+
+async def _too_long(world: World) -> None:
+    """A job runs for longer than it may."""
+    world.submit(_SIZE, cleanPodPolicy="All", activeDeadlineSeconds=40)
+    await world.until(lambda: world.has("Failed"))
+
+
+async def _too_often(world: World) -> None:
+    """The containers of a job fail more often than they may."""
+    world.submit(_SIZE, cleanPodPolicy="All", backoffLimit=2)
+    await world.until(lambda: world.has("Running") and world.trains())
+    world.training().exit_code = 1
+    world.training().finish()
+    await world.until(lambda: world.has("Failed"))
+
+
+async def _retried(world: World) -> None:
+    """A program ends with a code after which its pod is made anew, and then succeeds."""
+    world.submit(_SIZE, restart="ExitCode", cleanPodPolicy="Running")
+    await world.until(lambda: world.has("Running") and world.trains())
+    world.training().exit_code = 137
+    world.training().finish()
+    await world.until(lambda: world.has("Restarting"))
+    world.training().exit_code = 0
+    await world.until(lambda: world.has("Succeeded"))
+
+
 async def _grow(world: World) -> None:
     """Two workers more."""
     await _train(world)
@@ -93,6 +144,12 @@ async def _more_ps(world: World) -> None:
     await _rescaled(world, ps=2)
     world.training().finish()
     await world.until(lambda: world.has("Succeeded"))
+
+
+async def _spare(world: World) -> None:
+    """Two workers more, whose programs begin when the others have ended."""
+    await _train(world, annotations={"elastic.kubeflow.org/rescale": "spare"})
+    await _rescaled(world, workers=4)
 
 
 async def _recreate(world: World, **options: Any) -> None:
@@ -536,9 +593,16 @@ SCENARIOS: Final = {
         Scenario("start", _start),
         Scenario("start-elastic", _start_elastic),
         Scenario("fail", _fail),
+        Scenario("no-chief", _no_chief),
+        Scenario("no-chief-elastic", _no_chief_elastic),
+        Scenario("forgotten", _forgotten),
+        Scenario("too-long", _too_long),
+        Scenario("too-often", _too_often, either=True),
+        Scenario("retried", _retried, either=True),
         Scenario("grow", _grow),
         Scenario("shrink", _shrink),
         Scenario("more-ps", _more_ps),
+        Scenario("spare", _spare),
         Scenario("recreate", _recreate),
         Scenario("recreate-never", _recreate_never, fragile=True),
         Scenario("roll-back", _roll_back),
