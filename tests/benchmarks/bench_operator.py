@@ -16,7 +16,6 @@ import contextlib
 import itertools
 import json
 import os
-import re
 import signal
 import statistics
 import sys
@@ -28,6 +27,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import click
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -446,15 +447,19 @@ def spent(plane: ControlPlane, before: Counter[str]) -> dict[str, float]:
 def requests(metrics: str) -> dict[str, int]:
     """By method, how many requests the API server has answered."""
     found: Counter[str] = Counter()
-    for method, count in re.findall(r'elastic_tfjob_api_requests_total\{.*method="([A-Z]+)".*\} ([0-9.]+)', metrics):
-        found[method] += int(float(count))
+    for sample in samples(metrics, "elastic_tfjob_api_requests_total"):
+        found[sample.labels["method"]] += int(sample.value)
     return dict(found)
 
 
 def lag(metrics: str) -> dict[str, int]:
     """By seconds, how many looks found the operator's event loop late by at most so many."""
-    found = re.findall(r'elastic_tfjob_loop_lag_seconds_bucket\{le="([^"]+)"\} ([0-9.]+)', metrics)
-    return {bound: int(float(count)) for bound, count in found}
+    return {each.labels["le"]: int(each.value) for each in samples(metrics, "elastic_tfjob_loop_lag_seconds_bucket")}
+
+
+def samples(metrics: str, name: str) -> list[Sample]:
+    """Those of that name of a Prometheus page."""
+    return [each for family in text_string_to_metric_families(metrics) for each in family.samples if each.name == name]
 
 
 async def minute(pid: int) -> tuple[float, float]:

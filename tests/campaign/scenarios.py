@@ -17,6 +17,7 @@ from elastic_tfjob.controller.objects.target import Target
 __all__ = ["SCENARIOS", "TAKEN_OVER"]
 
 _SIZE: Final = {"Chief": 1, "PS": 1, "Worker": 2}
+_NO_CHIEF: Final = {"PS": 1, "Worker": 2}
 
 
 async def _train(world: World, types: Mapping[str, Any] = _SIZE, **options: Any) -> None:
@@ -25,6 +26,19 @@ async def _train(world: World, types: Mapping[str, Any] = _SIZE, **options: Any)
     world.submit(types, elastic=True, **options)
     await world.until(lambda: world.has("Running") and world.trains())
     await asyncio.sleep(4)
+
+
+async def _train_plain(world: World, types: Mapping[str, Any] = _SIZE, **options: Any) -> None:
+    """A job without bounds that trains."""
+    options.setdefault("cleanPodPolicy", "Running")
+    world.submit(types, **options)
+    await world.until(lambda: world.has("Running") and world.trains())
+
+
+async def _succeed(world: World) -> None:
+    """Training ends, and with it the job."""
+    world.training().finish()
+    await world.until(lambda: world.has("Succeeded"))
 
 
 async def _rescaled(world: World, **sizes: int) -> None:
@@ -42,28 +56,24 @@ async def _rescaled(world: World, **sizes: int) -> None:
     await asyncio.sleep(4)
 
 
-async def _start(world: World) -> None:
-    """A plain job starts, runs, and succeeds."""
-    world.submit(_SIZE, cleanPodPolicy="Running")
-    await world.until(lambda: world.has("Running") and world.trains())
+async def _start(world: World, types: Mapping[str, Any] = _SIZE) -> None:
+    """A plain job starts, runs, and succeeds. One without a chief does when its worker 0 has."""
+    await _train_plain(world, types)
     await asyncio.sleep(5)
-    world.training().finish()
-    await world.until(lambda: world.has("Succeeded"))
+    await _succeed(world)
 
 
 async def _start_elastic(world: World) -> None:
     """An elastic job starts, trains, and succeeds."""
     await _train(world)
-    world.training().finish()
-    await world.until(lambda: world.has("Succeeded"))
+    await _succeed(world)
 
 
 async def _placed(world: World) -> None:
     """A job of one size gets its nodes from the profile, trains, and succeeds."""
     sizes = {"min-workers": "2", "max-workers": "2", "max-ps": "1"}
     await _train(world, annotations={f"{PREFIX}{name}": value for name, value in sizes.items()})
-    world.training().finish()
-    await world.until(lambda: world.has("Succeeded"))
+    await _succeed(world)
 
 
 async def _fail(world: World) -> None:
@@ -75,27 +85,9 @@ async def _fail(world: World) -> None:
     await world.until(lambda: world.has("Failed"))
 
 
-async def _no_chief(world: World) -> None:
-    """A plain job without a chief, whose worker 0 says when it has succeeded."""
-    world.submit({"PS": 1, "Worker": 2}, cleanPodPolicy="Running")
-    await world.until(lambda: world.has("Running") and world.trains())
-    await asyncio.sleep(5)
-    world.training().finish()
-    await world.until(lambda: world.has("Succeeded"))
-
-
-async def _no_chief_elastic(world: World) -> None:
-    """A job without a chief gets a worker more, and succeeds."""
-    await _train(world, {"PS": 1, "Worker": 2})
-    await _rescaled(world, workers=3)
-    world.training().finish()
-    await world.until(lambda: world.has("Succeeded"))
-
-
 async def _forgotten(world: World) -> None:
     """A job that has succeeded is deleted when its time to live is over."""
-    world.submit(_SIZE, cleanPodPolicy="All", ttlSecondsAfterFinished=20)
-    await world.until(lambda: world.has("Running") and world.trains())
+    await _train_plain(world, cleanPodPolicy="All", ttlSecondsAfterFinished=20)
     world.training().finish()
     await world.until(lambda: not world.server.all("tfjobs"))
 
@@ -108,8 +100,7 @@ async def _too_long(world: World) -> None:
 
 async def _too_often(world: World) -> None:
     """The containers of a job fail more often than they may."""
-    world.submit(_SIZE, cleanPodPolicy="All", backoffLimit=2)
-    await world.until(lambda: world.has("Running") and world.trains())
+    await _train_plain(world, cleanPodPolicy="All", backoffLimit=2)
     world.training().exit_code = 1
     world.training().finish()
     await world.until(lambda: world.has("Failed"))
@@ -117,8 +108,7 @@ async def _too_often(world: World) -> None:
 
 async def _retried(world: World) -> None:
     """A program ends with a code after which its pod is made anew, and then succeeds."""
-    world.submit(_SIZE, restart="ExitCode", cleanPodPolicy="Running")
-    await world.until(lambda: world.has("Running") and world.trains())
+    await _train_plain(world, restart="ExitCode")
     world.training().exit_code = 137
     world.training().finish()
     await world.until(lambda: world.has("Restarting"))
@@ -142,8 +132,7 @@ async def _more_ps(world: World) -> None:
     """Another number of parameter servers, then the job ends."""
     await _train(world)
     await _rescaled(world, ps=2)
-    world.training().finish()
-    await world.until(lambda: world.has("Succeeded"))
+    await _succeed(world)
 
 
 async def _spare(world: World) -> None:
@@ -230,12 +219,11 @@ async def _to_and_fro(world: World) -> None:
     await asyncio.sleep(4)
 
 
-async def _grow_and_end(world: World) -> None:
+async def _grow_and_end(world: World, types: Mapping[str, Any] = _SIZE) -> None:
     """A job succeeds with more workers than its spec has."""
-    await _train(world)
+    await _train(world, types)
     await _rescaled(world, workers=3)
-    world.training().finish()
-    await world.until(lambda: world.has("Succeeded"))
+    await _succeed(world)
 
 
 async def _never_ready(world: World) -> None:
@@ -311,8 +299,7 @@ async def _copy(world: World) -> None:
 async def _anew(world: World) -> None:
     """A job is deleted and created again at once."""
     for again in (True, False):
-        world.submit(_SIZE, restart="Never", cleanPodPolicy="Running")
-        await world.until(lambda: world.has("Running") and world.trains())
+        await _train_plain(world, restart="Never")
         await asyncio.sleep(4)
         if again:
             world.server.delete("tfjobs", world.job())
@@ -320,8 +307,7 @@ async def _anew(world: World) -> None:
 
 async def _blink(world: World) -> None:
     """A job whose pods must not fail is suspended, and resumed before they are gone."""
-    world.submit(_SIZE, restart="Never", cleanPodPolicy="Running")
-    await world.until(lambda: world.has("Running") and world.trains())
+    await _train_plain(world, restart="Never")
     await asyncio.sleep(5)
     world.edit({"spec": {"runPolicy": {"suspend": True}}})
     await asyncio.sleep(0.3)
@@ -333,8 +319,7 @@ async def _blink(world: World) -> None:
 
 async def _relabelled(world: World) -> None:
     """A label gives a job's pod to nobody."""
-    world.submit(_SIZE, cleanPodPolicy="Running")
-    await world.until(lambda: world.has("Running") and world.trains())
+    await _train_plain(world)
     await asyncio.sleep(5)
     patch = {"metadata": {"labels": {JOB_NAME_LABEL: "nobody"}}}
     world.server.handle("PATCH", "/api/v1/namespaces/default/pods/job-worker-1", patch, by="user")
@@ -352,8 +337,7 @@ async def _pods_refused(world: World) -> None:
         return ""
 
     world.server.refuses = quota
-    world.submit(_SIZE, cleanPodPolicy="Running")
-    await world.until(lambda: world.has("Running") and world.trains())
+    await _train_plain(world)
     await asyncio.sleep(5)
 
 
@@ -397,10 +381,7 @@ async def _cut_off(world: World) -> None:
     await _rescaled(world, workers=4)
 
 
-async def _train_cleaned(world: World) -> None:
-    """A plain job trains, whose pods will be cleaned up."""
-    world.submit(_SIZE, cleanPodPolicy="All")
-    await world.until(lambda: world.has("Running") and world.trains())
+_train_cleaned: Final = partial(_train_plain, cleanPodPolicy="All")
 
 
 async def _nothing(_: World) -> None: ...
@@ -414,8 +395,8 @@ async def _trained_and_cleaned(world: World) -> None:
 
 async def _clean(world: World) -> None:
     """It succeeds, and its pods are gone."""
-    world.training().finish()
-    await world.until(lambda: world.has("Succeeded") and not world.server.all("pods"))
+    await _succeed(world)
+    await world.until(lambda: not world.server.all("pods"))
 
 
 async def _late_state(world: World) -> None:
@@ -435,8 +416,7 @@ async def _room(world: World) -> None:
     await world.until(lambda: world.has("Running") and world.trains())
     world.submit(_SIZE, "second", cpu="1800m", annotations=_WAITS, cleanPodPolicy="Running")
     await asyncio.sleep(20)
-    world.training().finish()
-    await world.until(lambda: world.has("Succeeded"))
+    await _succeed(world)
     await world.until(lambda: world.has("Running", "second") and world.trains(name="second"))
     await asyncio.sleep(15)  # what the first one taught is written later
 
@@ -593,8 +573,8 @@ SCENARIOS: Final = {
         Scenario("start", _start),
         Scenario("start-elastic", _start_elastic),
         Scenario("fail", _fail),
-        Scenario("no-chief", _no_chief),
-        Scenario("no-chief-elastic", _no_chief_elastic),
+        Scenario("no-chief", partial(_start, types=_NO_CHIEF)),
+        Scenario("no-chief-elastic", partial(_grow_and_end, types=_NO_CHIEF)),
         Scenario("forgotten", _forgotten),
         Scenario("too-long", _too_long),
         Scenario("too-often", _too_often, either=True),
