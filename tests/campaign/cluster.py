@@ -1,6 +1,7 @@
 """kube-scheduler and the kubelets: bind pods, run their containers, end them, show them their commands."""
 
 import asyncio
+import json
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
@@ -35,6 +36,7 @@ class _Running:
     restarts: int = 0
     over: bool = False
     pending: str | None = None
+    deaf_until: float = 0.0
     heard: str | None = None
 
 
@@ -52,6 +54,8 @@ class Cluster:
     trainings: dict[str, Training] = field(default_factory=dict)
     lost_commands: int = 0
     """So many of the next commands reach no pod before its kubelet looks again by itself, after a minute."""
+    deaf_s: dict[str, float] = field(default_factory=dict)
+    """By action, for how long the kubelet of the first pod that gets a command of it shows that pod nothing."""
     closed: set[str] = field(default_factory=set)
     """Nodes that no pod may be bound to, for a reason that the operator knows nothing of: a volume's zone."""
     cut_off: set[str] = field(default_factory=set)
@@ -150,11 +154,15 @@ class Cluster:
         command = (metadata.get("annotations") or {}).get(COMMAND_ANNOTATION)
         if command is not None and command != running.pending:
             running.pending = command
+            action = json.loads(command)["action"]
+            if action in self.deaf_s:
+                running.deaf_until = self.loop.time() + self.deaf_s.pop(action)
             if self.lost_commands:
                 self.lost_commands -= 1
                 self._after(70.0, self._show_command, running)
             else:
-                self._after(self.random.uniform(*self.command_s), self._show_command, running)
+                after_s = self.random.uniform(*self.command_s)
+                self._after(max(after_s, running.deaf_until - self.loop.time()), self._show_command, running)
         if "deletionTimestamp" in metadata and "deletionTimestamp" not in old["metadata"]:
             self._after(self.random.uniform(0.05, 0.5), self._terminate, running)
         if change.old is not None and change.old["spec"] is not new["spec"]:
@@ -254,7 +262,8 @@ class Cluster:
         container.start()
 
     def _show_command(self, running: _Running) -> None:
-        if running.container is not None and not running.over and running.pending is not None:
+        deaf = self.loop.time() < running.deaf_until
+        if running.container is not None and not running.over and running.pending is not None and not deaf:
             running.container.command(running.pending)
 
     def _container_over(self, running: _Running, code: int) -> None:

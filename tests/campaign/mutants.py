@@ -267,7 +267,7 @@ MUTANTS: Final = {
             "if True:",
             "a rollback does not wait for the chief to give up",
             "simulation",
-            ("roll-back", "no-room-to-save"),
+            ("told-late",),
         ),
         Mutant(
             "refused-is-tried-again",

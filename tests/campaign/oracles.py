@@ -60,6 +60,8 @@ class Oracles:
     """Whether nothing happens in this world that may cost steps of training: containers that die, drains."""
     _loans: LoanOracles = field(init=False)
     _stopped: set[str] = field(default_factory=set)
+    _refused: set[tuple[str, int]] = field(default_factory=set)
+    """Generations that were given up, each with its job's namespace and name."""
     _recent: list[float] = field(default_factory=list)
     _first_configs: dict[tuple[str, str], str] = field(default_factory=dict)
     _began: float = 0.0
@@ -85,6 +87,7 @@ class Oracles:
             self._nodes_are_not_overcommitted(change)
         elif change.resource == "tfjobs":
             self._note_stopped(change)
+            self._note_refused(change)
             self._verdicts_stay(change)
             self._state_goes_its_way(change)
         elif change.resource == "events" and change.new is not None:
@@ -165,6 +168,15 @@ class Oracles:
         if any(want > have for want, have in zip(asked, allocatable(node["status"]["allocatable"]), strict=True)):
             self.fail("nodes_are_not_overcommitted", f"{name}: {asked}")
 
+    def _note_refused(self, change: Change) -> None:
+        """What a job has given up; one that is created anew has given up nothing."""
+        metadata = (change.new or change.old or {})["metadata"]
+        name = f"{metadata['namespace']}/{metadata['name']}"
+        if change.old is None or change.new is None:
+            self._refused = {each for each in self._refused if each[0] != name}
+        elif (state := state_of(change.new)) is not None and state["refused"] is not None:
+            self._refused.add((name, state["refused"]["generation"]))
+
     def _note_stopped(self, change: Change) -> None:
         """A job that a person suspends or deletes loses all its pods at once, and may lose what was not saved."""
         if change.new is None or change.new["spec"].get("runPolicy", {}).get("suspend"):
@@ -215,8 +227,10 @@ class Oracles:
                 self.fail("only_the_leader_writes", f"{replica} while {holder} leads: {method} {path}")
 
     def training_begins(self, program: Program, step: int) -> None:
-        """One program trains at a time, and loses no step in a switch."""
+        """One program trains at a time, of a generation that was not given up, and loses no step in a switch."""
         training = program.training
+        if (training.name, program.generation) in self._refused:
+            self.fail("refused_never_trains", f"generation {program.generation} was given up, and trains")
         others = [each for each in training.trainers if each.task.chief and each is not program]
         if others:
             kinds = ", ".join(f"generation {each.generation} ({each.state})" for each in others)

@@ -42,9 +42,9 @@ class Training:
     """One job's training, whoever does it: the newest checkpoint, how far the last chief came, and what saving will do.
 
     `saves`: whether the next saves go well; `builds`: whether programs that are prepared come up; `hangs`: they do, and
-    are never ready; `breaks`: one that is ready dies while the chief saves for it. `hook`: whether the program uses
-    ElasticCheckpoint; `clings`: whether the others end with 1 where the chief of their generation ends and has not
-    succeeded. `name`: the job's namespace and name.
+    are never ready; `breaks`: one that is ready dies while the chief saves for it. `save_s`: how long saving takes
+    beyond the usual. `hook`: whether the program uses ElasticCheckpoint; `clings`: whether the others end with 1 where
+    the chief of their generation ends and has not succeeded. `name`: the job's namespace and name.
     """
 
     judge: Judge
@@ -57,6 +57,7 @@ class Training:
     builds: bool = True
     hangs: bool = False
     breaks: bool = False
+    save_s: float = 0.0
     hook: bool = True
     clings: bool = False
     exit_code: int = 0
@@ -279,7 +280,7 @@ class Program:
                 if each.prepared and each is not self:
                     each.exit(1)
         self.plan_end()
-        self._after(self.container.seconds(0.1, 0.5), self._answer)
+        self._after(self.container.seconds(0.1, 0.5) + self.training.save_s, self._answer)
 
     def _answer(self) -> None:
         request = self._read("save")

@@ -176,6 +176,22 @@ async def _no_room_to_save(world: World) -> None:
     await asyncio.sleep(5)
 
 
+async def _told_late(world: World) -> None:
+    """The chief hears that it is to save just before it is given up, and long after that that it has been."""
+    await _train(world)
+    world.training().save_s = 3.0
+    world.cluster.deaf_s |= {"switch": 64.0, "run": 30.0}
+    world.annotate(target_workers="3")
+    await world.until(lambda: world.state()["phase"] == "Stable" and _tried(world.state()) == 1, 200)
+    world.training().save_s = 0.0
+    await _rescaled(world, workers=2)
+
+
+def _tried(state: Mapping[str, Any]) -> int:
+    """The newest generation that a job has had or given up."""
+    return max(int(state["generation"]), int((state["refused"] or {}).get("generation", 0)))
+
+
 async def _stop(world: World) -> None:
     """An elastic job is suspended."""
     await _train(world)
@@ -565,6 +581,7 @@ async def _preempted_late(world: World) -> None:
 _PRIORITIES: Final = "profile: las\nrescale:\n  stop_timeout_s: 60\n"
 _KIPS: Final = "profile: kips"
 _ELASTIC: Final = "profile: elastic\nprofiles:\n  elastic: {lend: none}\n"
+_IMPATIENT: Final = "profile: fixed\nrescale:\n  checkpoint_timeout_s: 5\n"
 _SOON: Final = "profile: fixed\nrescale:\n  prepare_timeout_s: 15\n"
 
 SCENARIOS: Final = {
@@ -587,6 +604,7 @@ SCENARIOS: Final = {
         Scenario("recreate-never", _recreate_never, fragile=True),
         Scenario("roll-back", _roll_back),
         Scenario("no-room-to-save", _no_room_to_save),
+        Scenario("told-late", _told_late, configuration=_IMPATIENT, either=True),
         Scenario("stop", _stop),
         Scenario("resume", _resume),
         Scenario("delete", _delete),

@@ -114,14 +114,14 @@ async def test_what_is_told_is_what_the_profile_goes_by(
     operator = Operator(Server([tfjob("j")]))
     notices = Notices(*[cast("Any", operator)] * 3)
     notices._losses = operator.losses
-    source = next(iter(operator.of_job(KEY)))
+    source = operator.one(KEY)
     job = replace(trains(), spec=replace(SPEC, movable=movable))
     for _ in range(3):
         needs = build(profile, parse_profile(profile, settings)).needs
         notices.by_needs(KEY, ScheduledJob(source, job), NOW, needs)
         async with asyncio.TaskGroup() as group:
             operator.losses.tell(group)
-        source = next(iter(operator.of_job(KEY)))
+        source = operator.one(KEY)
     assert [event.reason for event in operator.events] == reasons
 
 
@@ -141,12 +141,12 @@ class Operator:
     def seen(self, raw: Object) -> None:
         assert raw["metadata"]["annotations"]
 
-    def of_job(self, key: Key) -> tuple[objects.Job, ...]:
+    def one(self, key: Key) -> objects.Job | None:
         raw = self.server.jobs.get(key[1])
-        return (objects.Job.parse(raw),) if raw is not None else ()
+        return objects.Job.parse(raw) if raw is not None else None
 
     async def look(self, *reports: float | None) -> None:
-        source = next(iter(self.of_job(KEY)), None)
+        source = self.one(KEY)
         self.losses.look(KEY, ScheduledJob(source, trains(read(*reports))), NOW)
         async with asyncio.TaskGroup() as group:
             self.losses.tell(group)

@@ -30,8 +30,8 @@ class Loop:
     def record(self, _: Job, event: Event) -> None:
         self.events.append(event)
 
-    def of_job(self, key: Key) -> tuple[Job, ...]:
-        return tuple(each for name, each in self.jobs.items() if name == key)
+    def one(self, key: Key) -> Job | None:
+        return self.jobs.get(key)
 
     def seen(self, _: Any) -> None: ...
 

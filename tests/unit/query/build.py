@@ -183,6 +183,9 @@ class Held(Generic[T]):
     def of_job(self, key: Key) -> tuple[T, ...]:
         return tuple(each for each in self.entries if each.key == key)
 
+    def one(self, key: Key) -> T | None:
+        return next(iter(self.of_job(key)), None)
+
 
 @dataclass
 class World:

@@ -82,7 +82,7 @@ class JobSets:
 
     async def _handle(self, key: Key) -> None:
         """One JobSet. Whatever goes wrong with it touches no other."""
-        jobset = next(iter(self.informer.of_job(key)), None)
+        jobset = self.informer.one(key)
         if jobset is None or jobset.deleting or not jobset.managed:
             self._queue.forget(key)
             return
@@ -122,7 +122,7 @@ class JobSets:
                 return
             await self._report(jobset, before, refused_status(before, f"{error}", now))
             return
-        job = next(iter(self._jobs.of_job(jobset.key)), None)
+        job = self._jobs.one(jobset.key)
         if job is None:
             # Not put into the cache: the watch brings it, as a job that is new to those who run it.
             await self._api.post(jobs_path(jobset.namespace), wanted)

@@ -58,7 +58,7 @@ class LiveConfiguration:
 
     def _read(self, key: Key) -> None:
         assert self.informer is not None
-        config_map = next(iter(self.informer.of_job(key)), None)
+        config_map = self.informer.one(key)
         self._read_wants(config_map)
         if config_map is None:
             log.warning("the ConfigMap is gone: defaults hold", config_map="/".join(key))

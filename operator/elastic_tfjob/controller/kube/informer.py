@@ -100,6 +100,10 @@ class Informer(Generic[T]):
         """The entries that belong to a job."""
         return tuple(self._by_job.get(key, {}).values())
 
+    def one(self, key: Key) -> T | None:
+        """The entry of a job, of what it has one of; None where it has none."""
+        return next(iter(self._by_job.get(key, {}).values()), None)
+
     def __iter__(self) -> Iterator[T]:
         # Of a copy, made in one step: a thread may go through it while the loop takes in others.
         return iter(tuple(self._by_uid.values()))

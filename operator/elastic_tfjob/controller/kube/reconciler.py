@@ -79,7 +79,7 @@ class Reconciler:
 
     async def _handle(self, key: Key) -> None:
         """Reconcile one job. Whatever goes wrong with it is reported and tried again, and touches no other job."""
-        job = next(iter(self._caches.jobs.of_job(key)), None)
+        job = self._caches.jobs.one(key)
         if job is None:
             self._queue.forget(key)
             self._doubted.pop(key, None)
@@ -123,7 +123,7 @@ class Reconciler:
         decision = self._decide(job, now)
         if self._doubted[key] is not None and (decision.actions or decision.status is not None):
             await self._look_up(job)
-            newest = next(iter(self._caches.jobs.of_job(key)), None)
+            newest = self._caches.jobs.one(key)
             if newest is None:
                 return
             job, now = newest, datetime.now(UTC)

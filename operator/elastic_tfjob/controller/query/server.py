@@ -252,7 +252,7 @@ class QueryServer:
         allowed = await self._gate.namespaces(asked.asker, [key[0]])
         if allowed is not None and key[0] not in allowed:
             raise _not_allowed(key[0])
-        job = next(iter(self._source.jobs.of_job(key)), None)
+        job = self._source.jobs.one(key)
         if job is None:
             raise Refused(404, "there is no TFJob of this name in this namespace", where="name")
         async with asked.turn:

@@ -269,7 +269,7 @@ class Scheduler:
         nodes = {node.name: node for node in self._loans.usable()}
         seen: dict[Key, Seen] = {}
         for key in keys:
-            job = next(iter(self._jobs.of_job(key)), None)
+            job = self._jobs.one(key)
             pods = self._pods.of_job(key)
             if job is None and not pods:
                 self._failed.follow(key, self._candidates.get(key), None, time.monotonic())
@@ -346,7 +346,7 @@ class Scheduler:
         log.warning("job left out of scheduling", namespace=namespace, job=name, error=excerpt(error))
         found = self._candidates.get(key)
         source = found.source if found is not None else None
-        source = source if source is not None else next(iter(self._jobs.of_job(key)), None)
+        source = source if source is not None else self._jobs.one(key)
         if source is not None:
             self._notices.left_out(source, error)
 

@@ -140,7 +140,7 @@ class Losses:
             self._served[namespace] = self._turns
             topic = self._due.pop(key)
             # The job as it is now: it may have been told since the round read it.
-            job = next(iter(self._jobs.of_job(key)), None)
+            job = self._jobs.one(key)
             known = told(job.annotations, job.uid) if job is not None else frozenset()
             if job is None or topic in known or _full(job):
                 continue

@@ -102,7 +102,7 @@ class Notices:
         for name, why in kept.items():
             namespace, _, job_name = name.partition("/")
             key = namespace, job_name
-            if (job := next(iter(self._jobs.of_job(key)), None)) is None:
+            if (job := self._jobs.one(key)) is None:
                 continue
             uid, told = self._kept.get(key, ("", set[Code]()))
             if uid != job.uid:
