@@ -6,16 +6,18 @@ size goes to the other node and back. docs/elastic.md has the same kinds in a ta
 *Way*: `overlap`, `spare` or `recreate`, and whether the program of the new size was forked in the pod that leads or
 started as a process of its own (`exec`); where pods are made anew there is nothing to fork from. *Pause* and *lost
 steps* are found as bench-rescale finds them, in the lines that the leading pod prints. keras_digits.py prints none for
-its steps: there they are what the job's state says. *First step*: from the request to the first step of the new size. A
-change is requested once it is known whether the program uses ElasticCheckpoint: before, the operator would wait for
-that.
+its steps: there they are what the job's state says. *Training lost* is that of bench-rescale, too, from the same lines,
+or from what the leading pod's exporter says each second. *First step*: from the request to the first step of the new
+size. A change is requested once it is known whether the program uses ElasticCheckpoint: before, the operator would wait
+for that.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,8 @@ from harness.cluster import Cluster
 from harness.jobs import Object, until
 from harness.moves import elsewhere, move
 from harness.progress import CommandFailed
-from harness.rescale_cost import pause, percentile
-from harness.training import PREFIX, Lines, training
+from harness.rescale_cost import cost_of, pause, percentile
+from harness.training import PREFIX, Line, Lines, training
 
 __all__ = ["KINDS", "Change", "Kind", "measure", "results", "table"]
 
@@ -92,8 +94,8 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of a job. Seconds; `start`: fork or exec, empty where all pods are made anew. `lost_steps`: None where
-    nobody knows."""
+    """One change of a job. Seconds; `start`: fork or exec, empty where all pods are made anew. `lost_steps` and
+    `training_lost_s`: None where nobody knows."""
 
     change: str
     mode: str
@@ -101,6 +103,7 @@ class Change:
     pause_s: float
     lost_steps: int | None
     first_step_s: float
+    training_lost_s: float | None
 
     @property
     def way(self) -> str:
@@ -109,15 +112,17 @@ class Change:
     def __str__(self) -> str:
         lost = "?" if self.lost_steps is None else self.lost_steps
         pause_ = f"{self.change} by {self.way}: {self.pause_s:.2f} s, {lost} steps lost"
-        return f"{pause_}, first step after {self.first_step_s:.1f} s"
+        training_lost = "?" if self.training_lost_s is None else f"{self.training_lost_s:.1f}"
+        return f"{pause_}, first step after {self.first_step_s:.1f} s, {training_lost} s of training lost"
 
 
 @dataclass(slots=True)
 class Subject(Trainee):
-    """A job of one kind, and its size."""
+    """A job of one kind, and its size. `told`: the steps that its exporter has told, of a program that prints none."""
 
     nodes: Sequence[str]
     size: dict[str, int]
+    told: list[Line] = field(default_factory=list)
 
     def trains(self, folder: Path) -> None:
         """Wait until the job trains and has saved, with the hook or with TensorFlow's own checkpoints."""
@@ -133,13 +138,22 @@ class Subject(Trainee):
         had = self.size[type_]
         what = f"{type_} {had}->{count}" if had != count else f"{type_} to another node"
         until(lambda: self._told("hook") is not None, PATIENCE_S, lambda: "nobody knows whether it uses the hook")
-        time.sleep(BEFORE_S)
         printed, before = bool(self.lines.seen), self.state()["generation"]
+        lines = self.lines.seen if printed else self.told
+
+        def listen() -> None:
+            if not printed:
+                self._listen()
+
+        for _ in range(round(BEFORE_S)):
+            listen()
+            time.sleep(1)
         asked = time.time()
         self._ask(type_, count)
         self.size[type_] = count
 
         def happened() -> bool:
+            listen()
             state = self.state()
             not_refused(state, what, asked)
             if state["phase"] != "Stable" or state["generation"] <= before:
@@ -147,6 +161,13 @@ class Subject(Trainee):
             return (pause(self.lines.seen, asked) if printed else self._told("first_step_at")) is not None
 
         until(happened, PATIENCE_S, lambda: f"no step after {what}:\n{self.jobs.describe(NAME)}")
+        stable = time.time()
+
+        def goes_on() -> bool:
+            listen()
+            return bool(lines) and lines[-1].at > stable
+
+        until(goes_on, PATIENCE_S, lambda: f"it does not train on after {what}")
         done = self.state()["history"][-1]
         prepared = self._told("preparation") or {}
         start = prepared["way"] if done["mode"] != "recreate" and prepared.get("way") else ""
@@ -155,7 +176,21 @@ class Subject(Trainee):
             pause_s, lost, first_at = first.at - last.at, max(0, last.step - first.resumed_at), first.at
         else:
             pause_s, lost, first_at = done["downtime_s"], done["lost_steps"], self._told("first_step_at")
-        return Change(what, done["mode"], start, round(pause_s, 3), lost, round(first_at - asked, 2))
+        training_lost_s = None
+        with suppress(ValueError):
+            cost = cost_of(lines, asked, stable, before_s=BEFORE_S, change=what, grows=count > had)
+            training_lost_s = cost.training_lost_s if cost.rate_before else None
+        return Change(what, done["mode"], start, round(pause_s, 3), lost, round(first_at - asked, 2), training_lost_s)
+
+    def _listen(self) -> None:
+        """Note how far the program is, as its exporter tells it."""
+        try:
+            report = self.status()
+        except CommandFailed:  # it is being made anew
+            return
+        at, resumed_at = report.get("last_step_at"), report.get("resumed_step")
+        if at is not None and resumed_at is not None and (not self.told or at > self.told[-1].at):
+            self.told.append(Line(at, self.lines.pod, {"step": report["step"], "resumed_at": resumed_at}))
 
     def _told(self, key: str) -> Any:
         """What the exporter of the pod that leads says; None while there is none."""
@@ -194,11 +229,13 @@ def results(name: str, changes: Sequence[Change]) -> dict[str, Any]:
         own = [each for each in changes if each.way == way]
         lost = [each.lost_steps for each in own if each.lost_steps is not None]
         spread = partial(_spread, own)
+        known = [each for each in own if each.training_lost_s is not None]
         ways[way] = {
             "n": len(own),
             "pause_s": spread("pause_s"),
             "first_step_s": spread("first_step_s"),
             "lost_steps": [min(lost), max(lost)] if lost else [],
+            **({"training_lost_s": _spread(known, "training_lost_s")} if known else {}),
         }
     return {"program": KINDS[name].program, "ways": ways, "changes": [asdict(each) for each in changes]}
 
@@ -211,7 +248,17 @@ def _spread(changes: Sequence[Change], key: str) -> dict[str, float]:
 def table(kinds: Mapping[str, Mapping[str, Any]]) -> Table:
     """Of what the JSON file has, by kind."""
     made = Table(title="How each kind of training program is rescaled", title_justify="left")
-    for column in ("kind", "program", "way", "n", "pause p50 s", "p90 s", "steps lost each", "first step p50 s"):
+    for column in (
+        "kind",
+        "program",
+        "way",
+        "n",
+        "pause p50 s",
+        "p90 s",
+        "training lost p50 s",
+        "steps lost each",
+        "first step p50 s",
+    ):
         made.add_column(column, justify="left" if column in ("kind", "program", "way") else "right")
     for name in (name for name in KINDS if name in kinds):
         for way, found in kinds[name]["ways"].items():
@@ -222,6 +269,7 @@ def table(kinds: Mapping[str, Mapping[str, Any]]) -> Table:
                 str(found["n"]),
                 f"{found['pause_s']['p50']:.2f}",
                 f"{found['pause_s']['p90']:.2f}",
+                f"{found['training_lost_s']['p50']:.1f}" if "training_lost_s" in found else "",
                 " to ".join(str(steps) for steps in dict.fromkeys(found["lost_steps"])),
                 f"{found['first_step_s']['p50']:.1f}",
             )

@@ -104,6 +104,8 @@ class Pretended:
             raise CommandFailed("not found")
         prepared = {"generation": self.state["generation"], "way": "fork", "cpu_s": 0.1}
         report: dict[str, Any] = {"hook": True, "step": self.step, "preparation": prepared, "first_step_at": None}
+        if self.lines:
+            report |= {"last_step_at": self.lines[-1].at, "resumed_step": self.resumed_at}
         if pod == self.leader and self.switched_at is not None:
             report["checkpoint"] = {"at": self.switched_at + 0.15, "seconds": 0.1}
             report["switch"] = {"at": self.switched_at + 0.2}

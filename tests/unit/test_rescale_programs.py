@@ -21,6 +21,8 @@ import bench_rescale
 import rescale_programs
 from rescale_programs import KINDS, Change, results, table
 
+NONE_LOST_S = PAUSE_S - 5 / 10
+"""The pretended job makes five steps in the pause, for which it takes else half a second."""
 EXAMPLES = Path(__file__).parents[2] / "trainer_images" / "digits"
 
 
@@ -79,11 +81,13 @@ def test_each_change_says_how_it_was_made_and_what_it_cost(clock: Clock) -> None
     for each in done:
         assert (each.way, each.pause_s, each.lost_steps) == ("overlap, fork", PAUSE_S, 0)
         assert PREPARES_S <= each.first_step_s <= PREPARES_S + 1
+        assert each.training_lost_s == pytest.approx(NONE_LOST_S, abs=0.1)
 
 
 def test_pods_that_are_made_anew_have_no_interpreter_to_fork_from(clock: Clock) -> None:
     done = measured(Pretended(clock, mode="recreate", loses=15), "ps-own-loop")
     assert {(each.way, each.lost_steps) for each in done} == {("recreate", 15)}
+    assert all(each.training_lost_s == pytest.approx(NONE_LOST_S + 15 / 10, abs=0.1) for each in done)
 
 
 def test_a_job_of_one_size_goes_to_the_other_node_and_back(clock: Clock) -> None:
@@ -101,6 +105,7 @@ def test_where_nothing_is_printed_the_state_tells(clock: Clock, monkeypatch: pyt
     assert [each.change for each in done] == ["Worker 1->2", "Worker 2->1"]
     assert {(each.way, each.pause_s, each.lost_steps) for each in done} == {("overlap, fork", PAUSE_S, 0)}
     assert all(PREPARES_S <= each.first_step_s <= PREPARES_S + 1 for each in done)
+    assert all(each.training_lost_s == pytest.approx(NONE_LOST_S, abs=0.6) for each in done)
 
 
 def test_a_change_that_is_refused_says_why(clock: Clock) -> None:
@@ -109,9 +114,9 @@ def test_a_change_that_is_refused_says_why(clock: Clock) -> None:
 
 
 CHANGES = [
-    Change("Worker 1->2", "recreate", "", 20.0, 80, 31.0),
-    Change("Worker 2->1", "recreate", "", 10.0, 0, 30.0),
-    Change("Worker 1->2", "overlap", "exec", 0.5, None, 15.0),
+    Change("Worker 1->2", "recreate", "", 20.0, 80, 31.0, 25.0),
+    Change("Worker 2->1", "recreate", "", 10.0, 0, 30.0, 13.0),
+    Change("Worker 1->2", "overlap", "exec", 0.5, None, 15.0, None),
 ]
 
 
@@ -124,9 +129,12 @@ def test_the_file_has_each_change_and_the_figures_by_way() -> None:
         "pause_s": {"p50": 15.0, "p90": 19.0},
         "first_step_s": {"p50": 30.5, "p90": 30.9},
         "lost_steps": [0, 80],
+        "training_lost_s": {"p50": 19.0, "p90": 23.8},
     }
     assert found["ways"]["overlap, exec"]["lost_steps"] == []
-    assert str(CHANGES[2]) == "Worker 1->2 by overlap, exec: 0.50 s, ? steps lost, first step after 15.0 s"
+    assert "training_lost_s" not in found["ways"]["overlap, exec"]
+    said = "Worker 1->2 by overlap, exec: 0.50 s, ? steps lost, first step after 15.0 s, ? s of training lost"
+    assert str(CHANGES[2]) == said
 
 
 def test_the_table() -> None:
@@ -134,7 +142,7 @@ def test_the_table() -> None:
     console.print(table({"own-checkpoints": results("own-checkpoints", CHANGES)}))
     rows = [line.replace("│", " ").split() for line in console.export_text().splitlines()]
     own = ["own-checkpoints", "own_checkpoints_digits.py"]
-    assert [*own, "recreate", "2", "15.00", "19.00", "0", "to", "80", "30.5"] in rows
+    assert [*own, "recreate", "2", "15.00", "19.00", "19.0", "0", "to", "80", "30.5"] in rows
     assert [*own, "overlap,", "exec", "1", "0.50", "0.50", "15.0"] in rows
 
 
