@@ -22,6 +22,7 @@ T = TypeVar("T")
 EPOCH_S: Final = 1_767_323_045.0
 """Unix time when a world begins."""
 _BEGIN_S: Final = 1000.0
+_LEAST_S: Final = 1e-9
 _MODULES: Final = ("elastic_tfjob.controller.", "elastic_tfjob.runtime.", "elastic_tfjob.exporter.")
 
 
@@ -64,7 +65,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 heapq.heappop(timers)
             if not timers:
                 raise Deadlock("nothing is ready and no timer is set")
-            self._virtual_s = max(self._virtual_s, timers[0][0])
+            # Who waits for less than a float can tell waits for something: else it would wait here for ever.
+            self._virtual_s = max(self._virtual_s + _LEAST_S, timers[0][0])
         while timers and timers[0][0] <= self._virtual_s:
             ready.append(heapq.heappop(timers)[2])
         for _ in range(len(ready)):

@@ -96,7 +96,7 @@ MUTANTS: Final = {
             "if False:",
             "an old event brings an old object back",
             "simulation",
-            ("stop", "grow"),
+            ("stop-at-once",),
         ),
         Mutant(
             "deleted-comes-back",

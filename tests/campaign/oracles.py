@@ -84,6 +84,7 @@ class Oracles:
             if is_of_a_job(change.new or change.old or {}):
                 self._one_pod_per_replica(change)
                 self._first_config_stays(change)
+                self._what_is_over_gets_no_pods(change)
             self._nodes_are_not_overcommitted(change)
         elif change.resource == "tfjobs":
             self._note_stopped(change)
@@ -122,6 +123,22 @@ class Oracles:
         for other in self.server.all("pods"):
             if other is not change.new and _role(other) == role and "deletionTimestamp" not in other["metadata"]:
                 self.fail("one_pod_per_replica", f"{other['metadata']['name']} and {change.new['metadata']['name']}")
+
+    def _what_is_over_gets_no_pods(self, change: Change) -> None:
+        """What the operator itself has called finished or suspended it gives no pods: it never goes back to an older
+        view."""
+        if change.old is not None or change.new is None or change.by not in self.operators:
+            return
+        owner = change.new["metadata"]["ownerReferences"][0]["uid"]
+        for job in self.server.all("tfjobs"):
+            if job["metadata"]["uid"] != owner:
+                continue
+            said = {name for name, status in _conditions(job).items() if status == "True"}
+            over = said & {"Succeeded", "Failed"}
+            if job["spec"]["runPolicy"].get("suspend"):
+                over |= said & {"Suspended"}
+            if over:
+                self.fail("what_is_over_gets_no_pods", f"{change.new['metadata']['name']}: the job is {over.pop()}")
 
     def _own_objects_are_no_failure(self, event: Object) -> None:
         """Nobody is told that a pod or Service cannot be made when the job has it: its creation was not answered."""

@@ -199,6 +199,14 @@ async def _stop(world: World) -> None:
     await world.until(lambda: world.has("Suspended"))
 
 
+async def _stop_at_once(world: World) -> None:
+    """A plain job is suspended as soon as the operator has called it Running."""
+    world.submit(_SIZE, cleanPodPolicy="Running")
+    await world.until(lambda: world.has("Running"))
+    world.edit({"spec": {"runPolicy": {"suspend": True}}})
+    await world.until(lambda: world.has("Suspended"))
+
+
 async def _resume(world: World) -> None:
     """A job is suspended and resumed."""
     await _stop(world)
@@ -606,6 +614,7 @@ SCENARIOS: Final = {
         Scenario("no-room-to-save", _no_room_to_save),
         Scenario("told-late", _told_late, configuration=_IMPATIENT, either=True),
         Scenario("stop", _stop),
+        Scenario("stop-at-once", _stop_at_once),
         Scenario("resume", _resume),
         Scenario("delete", _delete),
         Scenario("cpu-in-place", _cpu),
