@@ -535,9 +535,9 @@ MUTANTS: Final = {
         ),
         Mutant(
             "quantities-without-end",
-            "controller.objects.quantities",
-            "return min(max(number, _LEAST), _MOST)",
-            'return Decimal(written) if "e" in written else min(max(number, _LEAST), _MOST)',
+            "api.template_size",
+            "exponent = _EXPONENT.search(amount)",
+            'exponent = _EXPONENT.search(str(10 ** int(amount.partition("e")[2] or 0)))',
             "a quantity of a billion digits is counted to its last one",
             "hostile",
             ("C4",),

@@ -118,7 +118,6 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
         every_s=options.checkpoint_every,
         batch_size=options.batch_size,
         batch=options.batch,
-        sharded=options.sharded,
     )
 
     images, held_out_images, labels, held_out_labels = digits(options.data)
@@ -197,11 +196,6 @@ def main() -> None:
         help="fixed: --batch-size is that of all workers together; scaled: each worker's",
     )
     parser.add_argument("--learning-rate", type=float, default=0.1)
-    parser.add_argument(
-        "--sharded",
-        action="store_true",
-        help="parameter servers write and read their part of a checkpoint themselves, in a folder that they see, too",
-    )
     parser.add_argument("--report-every", type=int, default=100, metavar="STEPS")
     parser.add_argument(
         "--evaluate-every",

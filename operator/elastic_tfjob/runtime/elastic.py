@@ -23,11 +23,11 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
-from elastic_tfjob.runtime import agreement, coordinator, protocol, stderr_pipe
+from elastic_tfjob.runtime import agreement, coordinator, protocol, sharing, stderr_pipe
 from elastic_tfjob.runtime.checkpoints import Checkpoints, Mismatch
 from elastic_tfjob.runtime.contact import Contact, imported
 from elastic_tfjob.runtime.errors import brief
-from elastic_tfjob.runtime.fit import callback, chief_device
+from elastic_tfjob.runtime.fit import callback
 from elastic_tfjob.runtime.progress import Progress
 from elastic_tfjob.runtime.scalars import scalar, whole
 
@@ -67,9 +67,9 @@ class ElasticCheckpoint:
     Saved every `every_steps` steps or `every_s` seconds, whichever comes first, and with `every_s` also 5 s after
     training has begun; the last `keep` are kept. `batch_size` and `batch`: see batch_size_per_worker. `strategy`:
     needed for MultiWorkerMirroredStrategy, where every worker makes the same calls. `sharded`: parameter servers write
-    their own part of a checkpoint, which is faster for large models but needs `directory` in their containers too;
-    otherwise the chief writes all. `partial`: resume() also from a checkpoint that does not hold all variables of this
-    program; those that it lacks keep their initial values. Numbers may be NumPy's or TensorFlow's.
+    and read their own parts of a checkpoint, else the chief does all; by default they do where all of them see
+    `directory`. `partial`: resume() also from a checkpoint that does not hold all variables of this program; those that
+    it lacks keep their initial values. Numbers may be NumPy's or TensorFlow's.
 
     A save that fails does not end training: it is reported, and tried again when the next one is due.
     """
@@ -86,7 +86,7 @@ class ElasticCheckpoint:
         batch_size: int | None = None,
         batch: str = "fixed",
         strategy: Any = None,
-        sharded: bool = False,
+        sharded: bool | None = None,
         partial: bool = False,
     ) -> None:
         import tensorflow as tf  # noqa: PLC0415
@@ -104,8 +104,8 @@ class ElasticCheckpoint:
         directory = directory or os.environ.get(protocol.CHECKPOINTS) or None
         self._checkpoints = None
         if directory is not None:
-            options = tf.train.CheckpointOptions(experimental_io_device=None if sharded else chief_device(tf))
-            self._checkpoints = Checkpoints(checkpoint, directory.rstrip("/"), keep, options, partial=partial)
+            options = sharing.options(tf, directory := directory.rstrip("/"), sharded)
+            self._checkpoints = Checkpoints(checkpoint, directory, keep, options, partial=partial)
         self._agreement = agreement.Agreement(tf, strategy) if agreement.needed(tf, strategy) else None
         self._every_steps, self._every_s = every_steps, every_s
         shared, generation = os.environ.get(protocol.DIRECTORY), os.environ.get(protocol.GENERATION)

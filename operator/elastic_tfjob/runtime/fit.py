@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from elastic_tfjob.runtime.scalars import scalar
+from elastic_tfjob.runtime.sharing import chief_device
 
 if TYPE_CHECKING:
     from elastic_tfjob.runtime.elastic import ElasticCheckpoint
@@ -149,10 +150,3 @@ def _loss(logs: Any) -> Any:
         return scalar("loss", (logs or {}).get("loss"))
     except TypeError:
         return None
-
-
-def chief_device(tf: Any) -> str | None:
-    """Where a coordinator runs, if variables live in other processes."""
-    names = [device.name for device in tf.config.list_logical_devices("CPU")]
-    remote = any("/job:ps/" in name for name in names)
-    return next((name for name in names if remote and "/job:chief/" in name), None)

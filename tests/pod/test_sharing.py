@@ -1,0 +1,119 @@
+"""Who writes checkpoints where variables are on parameter servers."""
+
+import contextlib
+import importlib
+import json
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from elastic_tfjob.runtime import sharing
+from harness.controlplane import free_port
+
+from .pods import PYTHON
+
+pytestmark = pytest.mark.xdist_group("tensorflow-1")
+
+CHIEF = "/job:chief/replica:0/task:0/device:CPU:0"
+PROGRAM = """
+import json, os, sys
+import tensorflow as tf
+from elastic_tfjob.runtime.elastic import ElasticCheckpoint
+
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+if resolver.task_type != "chief":
+    server = tf.distribute.Server(resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id,
+                                  protocol="grpc", start=True)
+    server.join()
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+with strategy.scope():
+    a, b = tf.Variable(1.0), tf.Variable(2.0)
+sharded = json.loads(sys.argv[1])
+elastic = ElasticCheckpoint(tf.train.Checkpoint(a=a, b=b), "here", total_steps=1, sharded=sharded)
+before = sorted(os.listdir("here")) if os.path.exists("here") else []
+elastic.resume()
+a.assign(3.0)
+elastic.step(1)
+a.assign(4.0)
+again = ElasticCheckpoint(tf.train.Checkpoint(a=a, b=b), "here", sharded=sharded).resume()
+there = sorted(os.listdir("here"))
+writer = elastic._checkpoints.options.experimental_io_device
+print(json.dumps({"writer": writer, "before": before, "there": there, "step": again, "a": float(a), "b": float(b)}))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def _train(places: dict[str, Path], sharded: bool | None) -> dict[str, object]:
+    """Run a chief and two parameter servers, each in its own working directory; what the chief prints."""
+    cluster = {"chief": 1, "ps": 2}
+    addresses = {kind: [f"127.0.0.1:{free_port()}" for _ in range(count)] for kind, count in cluster.items()}
+    addresses["worker"] = [f"127.0.0.1:{free_port()}"]
+
+    def start(kind: str, index: int, place: Path, output: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+        config = json.dumps({"cluster": addresses, "task": {"type": kind, "index": index}})
+        environment = {**os.environ, "TF_CONFIG": config, "TF_CPP_MIN_LOG_LEVEL": "2"}
+        command = [PYTHON, "-c", PROGRAM, json.dumps(sharded)]
+        return subprocess.Popen(command, cwd=place, env=environment, stdout=output, text=True)
+
+    others = [start(kind, index, places[f"{kind}-{index}"]) for kind, index in (("ps", 0), ("ps", 1), ("worker", 0))]
+    try:
+        with start("chief", 0, places["chief-0"], subprocess.PIPE) as chief:
+            told, _ = chief.communicate(timeout=400)
+        found: dict[str, object] = json.loads(told.strip().rpartition("\n")[2])
+        return found
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
+
+
+@pytest.mark.parametrize(
+    ("apart", "sharded", "writer"),
+    [
+        pytest.param((), None, None, id="all-see-it"),
+        pytest.param(("ps-1",), None, CHIEF, id="one-does-not"),
+        pytest.param((), False, CHIEF, id="chief-is-told-to"),
+    ],
+)
+def test_servers_write_their_parts_where_they_see_the_folder(
+    tmp_path: Path, apart: tuple[str, ...], sharded: bool | None, writer: str | None
+) -> None:
+    """And what is written is read again; nothing else is left in the folder, of anybody."""
+    places = {}
+    for name in ("chief-0", "ps-0", "ps-1", "worker-0"):
+        places[name] = tmp_path / (name if name in apart else "shared")
+        places[name].mkdir(exist_ok=True)
+    found = _train(places, sharded)
+    data = [f"elastic-1.data-{part:05}-of-00003" for part in range(3)]
+    assert found["there"] == sorted(["elastic-1.complete", "elastic-1.index", *data])
+    assert (found["before"], found["writer"]) == ([], writer)
+    assert (found["step"], found["a"], found["b"]) == (1, 3.0, 2.0)
+    for name in apart:
+        assert list(places[name].iterdir()) == []
+
+
+@pytest.mark.parametrize("fails", [None, "write_file", "read_file"])
+def test_a_folder_that_servers_may_only_read_is_the_chiefs(tmp_path: Path, fails: str | None) -> None:
+    """Nor is one of theirs that fails any trouble of the program's."""
+    tf: Any = importlib.import_module("tensorflow")
+
+    def refuse(*_: object) -> None:
+        raise tf.errors.PermissionDeniedError(None, None, "read-only")
+
+    calls = {name: getattr(tf.io, name) for name in ("read_file", "write_file")}
+    here = SimpleNamespace(
+        config=SimpleNamespace(
+            list_logical_devices=lambda _: [SimpleNamespace(name=f"/job:{job}/task:0") for job in ("chief", "ps")]
+        ),
+        device=lambda _: contextlib.nullcontext(),
+        io=SimpleNamespace(gfile=tf.io.gfile, **{**calls, **({fails: refuse} if fails else {})}),
+        train=tf.train,
+    )
+    options = sharing.options(here, str(tmp_path / "new"), None)
+    assert options.experimental_io_device == (None if fails is None else "/job:chief/task:0")
+    assert list((tmp_path / "new").iterdir()) == []
