@@ -186,12 +186,12 @@ def measure(cluster: Cluster, mode: str, name: str, times: int, said: Callable[[
 
 
 @contextmanager
-def operator(cluster: Cluster, mode: str) -> Iterator[None]:
-    """The operator that `mode` needs, alone on the cluster."""
+def operator(cluster: Cluster, mode: str, profile: str = "fixed") -> Iterator[None]:
+    """The operator that `mode` needs, alone on the cluster; ours has this profile."""
     if mode in OURS:
         deploy.install(cluster, images.operator())
         deploy.wait_ready(cluster)
-        patch = json.dumps({"data": {"config.yaml": json.dumps({"profile": "fixed"})}})
+        patch = json.dumps({"data": {"config.yaml": json.dumps({"profile": profile})}})
         cluster.kubectl("-n", deploy.NAMESPACE, "patch", "configmap", CONFIG_MAP, "--type=merge", "--patch", patch)
         yield
         return
@@ -296,10 +296,10 @@ def ready() -> Cluster:
 
 def measure_programs(programs: list[str], rescales: int, output: Path) -> None:
     cluster = ready()
-    with operator(cluster, OURS[0]):
-        for name in programs:
-            total = rescales * len(KINDS[name].round())
-            do = partial(rescale_programs.measure, cluster, name, rescales)
+    for name in programs:
+        total = rescales * len(KINDS[name].round())
+        do = partial(rescale_programs.measure, cluster, name, rescales)
+        with operator(cluster, OURS[0], KINDS[name].profile):
             one(output, ("programs", name), total, do, partial(rescale_programs.results, name))
 
 

@@ -60,6 +60,11 @@ class Kind:
         """The numbers of the replicas that may change."""
         return {"Worker": self.worker, **({"PS": self.ps} if any(self.ps) else {})}
 
+    @property
+    def profile(self) -> str:
+        """Under `fixed` a job whose size cannot change is upstream's, and is not moved either."""
+        return "fixed" if any(low != high for low, high in self.sizes.values()) else "fifo"
+
     def round(self) -> list[tuple[str, int]]:
         """Each type goes up, then down. The number that it has already stands for a move."""
         varied = [type_ for type_, (low, high) in self.sizes.items() if low != high] or ["Worker"]
