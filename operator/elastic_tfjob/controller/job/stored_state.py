@@ -133,8 +133,8 @@ def _fitting(p: Pass, state: State) -> str:
 
 def _record(p: Pass, state: State) -> str:
     """The record of service once this state holds."""
-    suspended = p.spec.run_policy.suspend or p.status.finished
-    before, after = (p.stored.replicas if p.stored is not None else {}), {} if suspended else state.replicas
+    ended = p.spec.run_policy.suspend or p.status.finished
+    before, after = (p.stored.replicas if p.stored is not None else {}), {} if ended else state.replicas
     held = accelerators = 0
     for name, count in after.items():
         replica = p.declared.tf_replica_specs.get(name)
@@ -147,7 +147,6 @@ def _record(p: Pass, state: State) -> str:
     if report is not None and (p.stored is None or state.numbers_at != p.stored.numbers_at):
         record = replace(record, loss=report.growth(record.loss))
     moved = p.stored is not None and switched_with_moves(p.stored, state)
-    ended = p.status.finished
     return continued(record, before, after, accelerators or held, p.time, ended=ended, moved=moved).to_json()
 
 

@@ -115,8 +115,8 @@ def continued(
     moved: bool = False,
 ) -> Record:
     """The record once a job goes from one size to another; the same where it keeps what it has. `held` is what it holds
-    with the new size. `ended`: that it holds nothing any more is its own doing, and no stop. `moved`: replicas have
-    gone to other nodes, which counts where the size stays."""
+    with the new size. `ended`: that it holds nothing any more is its own doing, or a person's, and no stop of a plan's.
+    `moved`: replicas have gone to other nodes, which counts where the size stays."""
     holds, same = any(after.values()), _same(before, after)
     if not (holds or record.placed) or (holds and record.placed and same and not moved):
         return record
