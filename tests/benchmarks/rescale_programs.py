@@ -145,31 +145,26 @@ class Subject(Trainee):
         until(lambda: self._told("hook") is not None, PATIENCE_S, lambda: "nobody knows whether it uses the hook")
         printed, before = bool(self.lines.seen), self.state()["generation"]
         lines = self.lines.seen if printed else self.told
-
-        def listen() -> None:
-            if not printed:
-                self._listen()
-
         for _ in range(round(BEFORE_S)):
-            listen()
+            self._listen()
             time.sleep(1)
         asked = time.time()
         self._ask(type_, count)
         self.size[type_] = count
 
         def happened() -> bool:
-            listen()
+            report = self._listen()
             state = self.state()
             not_refused(state, what, asked)
             if state["phase"] != "Stable" or state["generation"] <= before:
                 return False
-            return (pause(self.lines.seen, asked) if printed else self._told("first_step_at")) is not None
+            return (pause(lines, asked) if printed else report.get("first_step_at")) is not None
 
         until(happened, PATIENCE_S, lambda: f"no step after {what}:\n{self.jobs.describe(NAME)}")
         stable = time.time()
 
         def goes_on() -> bool:
-            listen()
+            self._listen()
             return bool(lines) and lines[-1].at > stable
 
         until(goes_on, PATIENCE_S, lambda: f"it does not train on after {what}")
@@ -187,22 +182,25 @@ class Subject(Trainee):
             training_lost_s = cost.training_lost_s if cost.rate_before else None
         return Change(what, done["mode"], start, round(pause_s, 3), lost, round(first_at - asked, 2), training_lost_s)
 
-    def _listen(self) -> None:
-        """Note how far the program is, as its exporter tells it."""
-        try:
-            report = self.status()
-        except CommandFailed:  # it is being made anew
-            return
+    def _listen(self) -> dict[str, Any]:
+        """Note how far a program is that prints nothing, as its exporter tells it; gives all that it tells. A program
+        that prints is not asked."""
+        report = {} if self.lines.seen else self._report()
         at, resumed_at = report.get("last_step_at"), report.get("resumed_step")
         if at is not None and resumed_at is not None and (not self.told or at > self.told[-1].at):
             self.told.append(Line(at, self.lines.pod, {"step": report["step"], "resumed_at": resumed_at}))
+        return report
+
+    def _report(self) -> dict[str, Any]:
+        """What the exporter of the pod that leads says; nothing while there is none."""
+        try:
+            return self.status()
+        except CommandFailed:
+            return {}
 
     def _told(self, key: str) -> Any:
-        """What the exporter of the pod that leads says; None while there is none."""
-        try:
-            return self.status()[key]
-        except CommandFailed:
-            return None
+        """One of what it says."""
+        return report[key] if (report := self._report()) else None
 
     def _ask(self, type_: str, count: int) -> None:
         if count != self.size[type_]:

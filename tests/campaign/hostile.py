@@ -624,7 +624,8 @@ class World:
         counts = [len(each) for each in shown]
         if counts != [wanted, fresh_size]:
             detail = f"{counts[0]} pods, {counts[1]} of a fresh one, instead of {wanted} and {fresh_size}"
-            self._log(f"  the job is {json.dumps(await self._api.get(path))[:4000]}")
+            with contextlib.suppress(ApiError):
+                self._log(f"  the job is {json.dumps(await self._api.get(path))[:4000]}")
             self._record(self._found("not mended", detail), given)
             return
         names = (given.job, twin)

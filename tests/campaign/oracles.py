@@ -129,16 +129,14 @@ class Oracles:
         view."""
         if change.old is not None or change.new is None or change.by not in self.operators:
             return
-        owner = change.new["metadata"]["ownerReferences"][0]["uid"]
-        for job in self.server.all("tfjobs"):
-            if job["metadata"]["uid"] != owner:
-                continue
-            said = {name for name, status in _conditions(job).items() if status == "True"}
-            over = said & {"Succeeded", "Failed"}
-            if job["spec"]["runPolicy"].get("suspend"):
-                over |= said & {"Suspended"}
-            if over:
-                self.fail("what_is_over_gets_no_pods", f"{change.new['metadata']['name']}: the job is {over.pop()}")
+        metadata = change.new["metadata"]
+        owner = metadata["ownerReferences"][0]
+        job = self.server.get("tfjobs", metadata["namespace"], owner["name"])
+        if job is None or job["metadata"]["uid"] != owner["uid"]:
+            return
+        ends = ["Succeeded", "Failed", *(["Suspended"] if job["spec"]["runPolicy"].get("suspend") else [])]
+        if over := [name for name in ends if _conditions(job).get(name) == "True"]:
+            self.fail("what_is_over_gets_no_pods", f"{metadata['name']}: the job is {over[0]}")
 
     def _own_objects_are_no_failure(self, event: Object) -> None:
         """Nobody is told that a pod or Service cannot be made when the job has it: its creation was not answered."""
@@ -187,8 +185,7 @@ class Oracles:
 
     def _note_refused(self, change: Change) -> None:
         """What a job has given up; one that is created anew has given up nothing."""
-        metadata = (change.new or change.old or {})["metadata"]
-        name = f"{metadata['namespace']}/{metadata['name']}"
+        name = _name(change)
         if change.old is None or change.new is None:
             self._refused = {each for each in self._refused if each[0] != name}
         elif (state := state_of(change.new)) is not None and state["refused"] is not None:
@@ -197,8 +194,7 @@ class Oracles:
     def _note_stopped(self, change: Change) -> None:
         """A job that a person suspends or deletes loses all its pods at once, and may lose what was not saved."""
         if change.new is None or change.new["spec"].get("runPolicy", {}).get("suspend"):
-            metadata = (change.new or change.old or {})["metadata"]
-            self._stopped.add(f"{metadata['namespace']}/{metadata['name']}")
+            self._stopped.add(_name(change))
 
     def _verdicts_stay(self, change: Change) -> None:
         """What has succeeded or failed does so for ever."""
@@ -330,6 +326,12 @@ class Oracles:
     def ended(self, what: str) -> None:
         """The operator's process ended by itself."""
         self.fail("the_operator_goes_on", what)
+
+
+def _name(change: Change) -> str:
+    """The namespace and name of what has changed, as a Training has its job's."""
+    metadata = (change.new or change.old or {})["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}"
 
 
 def _role(pod: Object) -> tuple[Any, ...]:

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.runtime import sharing
-from harness.controlplane import free_port
 
-from .pods import PYTHON
+from .jobs import Job, Replica
 
 pytestmark = pytest.mark.xdist_group("tensorflow-1")
 
@@ -48,21 +47,20 @@ os._exit(0)
 """
 
 
-def _train(places: dict[str, Path], sharded: bool | None) -> dict[str, object]:
-    """Run a chief and two parameter servers, each in its own working directory; what the chief prints."""
-    cluster = {"chief": 1, "ps": 2}
-    addresses = {kind: [f"127.0.0.1:{free_port()}" for _ in range(count)] for kind, count in cluster.items()}
-    addresses["worker"] = [f"127.0.0.1:{free_port()}"]
+def _train(directory: Path, places: dict[str, Path], sharded: bool | None) -> dict[str, object]:
+    """Run a chief, two parameter servers and a worker, each in its own working directory; what the chief prints."""
+    job = Job(directory, "-c", PROGRAM, json.dumps(sharded))
+    job.configure({"chief": 1, "ps": 2, "worker": 1})
 
-    def start(kind: str, index: int, place: Path, output: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
-        config = json.dumps({"cluster": addresses, "task": {"type": kind, "index": index}})
-        environment = {**os.environ, "TF_CONFIG": config, "TF_CPP_MIN_LOG_LEVEL": "2"}
-        command = [PYTHON, "-c", PROGRAM, json.dumps(sharded)]
-        return subprocess.Popen(command, cwd=place, env=environment, stdout=output, text=True)
+    def start(replica: Replica, output: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+        environment = {**os.environ, "TF_CONFIG": job.configs[replica], "TF_CPP_MIN_LOG_LEVEL": "2"}
+        place = places["{}-{}".format(*replica)]
+        return subprocess.Popen(job.program, cwd=place, env=environment, stdout=output, text=True)
 
-    others = [start(kind, index, places[f"{kind}-{index}"]) for kind, index in (("ps", 0), ("ps", 1), ("worker", 0))]
+    leads = ("chief", 0)
+    others = [start(replica) for replica in job.configs if replica != leads]
     try:
-        with start("chief", 0, places["chief-0"], subprocess.PIPE) as chief:
+        with start(leads, subprocess.PIPE) as chief:
             told, _ = chief.communicate(timeout=400)
         found: dict[str, object] = json.loads(told.strip().rpartition("\n")[2])
         return found
@@ -88,7 +86,7 @@ def test_servers_write_their_parts_where_they_see_the_folder(
     for name in ("chief-0", "ps-0", "ps-1", "worker-0"):
         places[name] = tmp_path / (name if name in apart else "shared")
         places[name].mkdir(exist_ok=True)
-    found = _train(places, sharded)
+    found = _train(tmp_path, places, sharded)
     data = [f"elastic-1.data-{part:05}-of-00003" for part in range(3)]
     assert found["there"] == sorted(["elastic-1.complete", "elastic-1.index", *data])
     assert (found["before"], found["writer"]) == ([], writer)

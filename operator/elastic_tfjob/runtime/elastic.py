@@ -104,8 +104,8 @@ class ElasticCheckpoint:
         directory = directory or os.environ.get(protocol.CHECKPOINTS) or None
         self._checkpoints = None
         if directory is not None:
-            options = sharing.options(tf, directory := directory.rstrip("/"), sharded)
-            self._checkpoints = Checkpoints(checkpoint, directory, keep, options, partial=partial)
+            path = directory.rstrip("/")
+            self._checkpoints = Checkpoints(checkpoint, path, keep, sharing.options(tf, path, sharded), partial=partial)
         self._agreement = agreement.Agreement(tf, strategy) if agreement.needed(tf, strategy) else None
         self._every_steps, self._every_s = every_steps, every_s
         shared, generation = os.environ.get(protocol.DIRECTORY), os.environ.get(protocol.GENERATION)
