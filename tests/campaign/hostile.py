@@ -33,6 +33,7 @@ import aiohttp
 from campaign.mutants import MUTANTS, Mutant
 from conformance.manifest import labels
 from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.controller.objects.target import Target
 from harness import operators
 from harness.api import CORE, NODES, Api, ApiError, Object, events, pods, services, tfjobs
 from harness.background import background
@@ -601,7 +602,7 @@ class World:
             return
         if suspend:
             end = time.monotonic() + self._patience * STARTS_WITHIN_S
-            while await self._pods_of(namespace, given.job) and time.monotonic() < end and self._broken is None:
+            while await self._holds(namespace, given.job) and time.monotonic() < end and self._broken is None:
                 await self._api.request("DELETE", pods(namespace), {"gracePeriodSeconds": 0})  # no kubelet ends them
                 await asyncio.sleep(0.2)
         await self._api.create(tfjobs(namespace), good_job(twin))
@@ -634,10 +635,19 @@ class World:
         different = sorted(name for name in both if mended.get(name) != fresh[name])
         if different:
             detail = f"other pods than of a fresh one: {', '.join(different)}"
+            first = different[0]
+            self._log(f"  {first} is {mended.get(first)}\n  of a fresh one {fresh[first]}")
             self._record(self._found("not mended", detail), given)
             return
         self.result.recovered += 1
         self.result.recovered_running += not suspend
+
+    async def _holds(self, namespace: str, name: str) -> bool:
+        """Whether a suspended job has pods, or nodes that it was given: who is resumed before the next plan keeps them,
+        and the CPU that it was lent with them, which changes only in pods that run."""
+        annotations = (await self._api.get(f"{tfjobs(namespace)}/{name}"))["metadata"]["annotations"]
+        target = Target.parse(annotations.get(f"{PREFIX}target"))
+        return (target is not None and bool(target.nodes)) or bool(await self._pods_of(namespace, name))
 
     async def _make_good(self, path: str, name: str, *, keep: bool, suspend: bool) -> bool:
         """Replace a job's spec and annotations by good ones. `keep`: all but the operator's own annotations, which no
