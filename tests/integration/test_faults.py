@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness import operators
-from harness.api import Api, tfjobs
+from harness.api import Api, pods, tfjobs
 from harness.controlplane import ControlPlane
 from harness.faultproxy import FaultProxy, Faults
 from harness.kubelet import kubelet
@@ -71,6 +71,64 @@ async def test_api_server_restarted(own_plane: ControlPlane, operator_name: oper
                     await asyncio.to_thread(own_plane.restart_apiserver)
                 await settle(api, ledger, workload, within_s=300)
                 assert operator.alive
+
+
+NO_TEXT = b'{"f:metadata":{"f:labels":{"f:\xff":{}}}}'
+"""Who has changed a field whose name is no UTF-8. The API server takes it, and passes it on in every list and watch."""
+
+
+async def spoil(api: Api, namespace: str, name: str) -> None:
+    """Create a pod that no strict reader of JSON can read."""
+    metadata = b'"name":"%s","labels":{"training.kubeflow.org/operator-name":"tfjob-controller"}' % name.encode()
+    noted = b'{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":%s}' % NO_TEXT
+    spec = b'"nodeName":"n","containers":[{"name":"c","image":"i"}]'
+    body = b'{"apiVersion":"v1","kind":"Pod","metadata":{%s,"managedFields":[%s]},"spec":{%s}}' % (
+        metadata,
+        noted,
+        spec,
+    )
+    headers = {"Content-Type": "application/json"}
+    async with api._session.post(pods(namespace), data=body, headers=headers) as response:
+        assert response.status == 201, await response.read()
+    async with api._session.get(f"{pods(namespace)}/{name}") as response:
+        assert b"\xff" in await response.read()
+
+
+async def pretend_to_be_an_operator(api: Api, namespace: str) -> None:
+    """A Deployment that looks like the Go training-operator, with an argument of white space."""
+    labels = {"control-plane": "kubeflow-training-operator"}
+    container = {"name": "c", "image": "i", "args": ["--enable-scheme=\n"]}
+    spec = {
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+    }
+    deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    made = await api.create(deployments, {"metadata": {"name": "d", "labels": labels}, "spec": spec})
+    made["status"] = {"replicas": 1, "readyReplicas": 1, "availableReplicas": 1}
+    await api.request("PUT", f"{deployments}/d/status", made)
+
+
+@pytest.mark.timeout(300)
+async def test_objects_of_a_tenant_that_nobody_can_read(
+    own_plane: ControlPlane, operator_name: operators.Name, tmp_path: Path
+) -> None:
+    """They are there when the operator starts, and come while it runs: other jobs start and end as ever."""
+    workload = Workload(10, seed=6)
+    await asyncio.to_thread(operators.install, operator_name, own_plane.kubeconfig)
+    async with Api(own_plane.kubeconfig) as api:
+        evil, namespace = await api.new_namespace(), await api.new_namespace()
+        await spoil(api, evil, "before")
+        await pretend_to_be_an_operator(api, evil)
+        ledger = Ledger(namespace)
+        async with (
+            ledger.watching(api),
+            kubelet(api, namespace, workload.program),
+            running(operator_name, own_plane.kubeconfig, tmp_path) as operator,
+        ):
+            await spoil(api, evil, "while")
+            await submit(api, namespace, workload, over_s=2)
+            await settle(api, ledger, workload, within_s=120)
+            assert operator.alive
 
 
 FAULTS = Faults(

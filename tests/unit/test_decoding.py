@@ -21,10 +21,10 @@ def deep(levels: int) -> str:
     return '{"f:x":' * levels + '"}]\\""' + "}" * levels
 
 
-def tfjob(name: str, version: int, fields: str = "") -> str:
-    noted = f',"managedFields":[{{"manager":"m","fieldsV1":{fields}}}]' if fields else ""
-    head = f'"namespace":"{name}","name":"{name}","uid":"{name}","resourceVersion":"{version}"{noted}'
-    return f'{{"apiVersion":"kubeflow.org/v1","kind":"TFJob","metadata":{{{head}}},"spec":{{"tfReplicaSpecs":{{}}}}}}'
+def tfjob(name: str, version: int, fields: bytes = b"{}") -> bytes:
+    head = f'"namespace":"{name}","name":"{name}","uid":"{name}","resourceVersion":"{version}"'.encode()
+    head += b',"managedFields":[{"manager":"m","fieldsV1":%s}]' % fields
+    return b'{"apiVersion":"kubeflow.org/v1","kind":"TFJob","metadata":{%s},"spec":{"tfReplicaSpecs":{}}}' % head
 
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH, 1025, 9000])
@@ -53,20 +53,30 @@ def test_what_is_no_json_is_looked_through_once() -> None:
             decode(odd)
 
 
-@pytest.mark.parametrize("levels", [1025, 9000])
+NO_TEXT = b'{"f:\xff\xc3":{}}'
+"""No UTF-8: the API server keeps that, too (tests/integration/test_faults.py)."""
+
+
+def test_what_is_no_text_is_replaced_and_the_rest_is_read() -> None:
+    found = decode(b'{"odd": %s, "text": "\\n\xc3\xa9", "deep": %s}' % (NO_TEXT, deep(2000).encode()))
+    assert (found["odd"], found["text"]) == ({"f:\ufffd\ufffd": {}}, "\n\u00e9")
+    assert orjson.loads(orjson.dumps(found)) == found
+
+
+@pytest.mark.parametrize("fields", [deep(1025).encode(), deep(9000).encode(), NO_TEXT])
 @pytest.mark.parametrize("when", ["list", "watch"])
-async def test_one_object_keeps_no_others_from_an_informer(when: str, levels: int) -> None:
-    evil = tfjob("evil", 20, deep(levels))
+async def test_one_object_keeps_no_others_from_an_informer(when: str, fields: bytes) -> None:
+    evil = tfjob("evil", 20, fields)
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if "watch" not in request.query:
             items = [tfjob("first", 10), *([evil] if when == "list" else [])]
-            return web.Response(text=f'{{"metadata":{{"resourceVersion":"15"}},"items":[{",".join(items)}]}}')
+            return web.Response(body=b'{"metadata":{"resourceVersion":"15"},"items":[%s]}' % b",".join(items))
         response = web.StreamResponse()
         await response.prepare(request)
         changed = [evil] if when == "watch" else []
         for item in [*changed, tfjob("later", 30)]:
-            await response.write(f'{{"type":"ADDED","object":{item}}}\n'.encode())
+            await response.write(b'{"type":"ADDED","object":%s}\n' % item)
         await asyncio.sleep(60)
         return response
 

@@ -1,5 +1,6 @@
 """A round of any profile ends, and serves the others, whatever one job asks for."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, get_args
@@ -8,9 +9,9 @@ import numpy as np
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.objects.cluster import Node
+from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.schedule.scheduled_job import scheduled_job
+from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job
 from elastic_tfjob.controller.schedule.snapshot import assemble
 from elastic_tfjob.controller.schedule.targets import decide
 from elastic_tfjob.scheduling.core import schedule
@@ -26,6 +27,7 @@ from elastic_tfjob.scheduling.toolkit.progressive_filling import Increments, OnF
 from elastic_tfjob.scheduling.toolkit.sizes import EACH_OF
 from elastic_tfjob.speed.utilisation import speedup
 
+from .build import pod
 from .scheduling.build import job as core_job
 from .scheduling.build import node as core_node
 from .scheduling.build import servers, snapshot, workers
@@ -194,3 +196,56 @@ def test_steps_of_any_size_wrap_no_sum(step: int, free: int, on_full: OnFull) ->
 
 def test_a_type_that_would_get_no_cpu_tells_no_speed() -> None:
     assert speedup({"Worker": 0.9}, {"Worker": 0.0}) == 1
+
+
+# Pods of others that no node holds
+
+
+def running(name: str, node: str) -> ScheduledJob:
+    """A job of one PS and four workers of a CPU each, all on that node."""
+    size = {"PS": 1, "Worker": 4}
+    nodes = {type_: [node] * count for type_, count in size.items()}
+    target = {"generation": 0, "replicas": size, "declared": size, "nodes": nodes, "reason": "r"}
+    state = {"phase": "Stable", "generation": 0, "replicas": size, "nodes": nodes, "since": "2026-01-02T03:04:00Z"}
+    said = {"checkpoint-dir": "/c", "min-workers": "1", "max-workers": "6", "inject": "none"}
+    made = job(name, {**said, "target": json.dumps(target), "state": json.dumps(state)}, size, {"cpu": "1"})
+    container = {"name": "tensorflow", "resources": {"requests": {"cpu": "1"}}}
+    pods = [
+        pod(type_, index, owner=name, spec={"nodeName": node, "containers": [container]})
+        for type_, count in size.items()
+        for index in range(count)
+    ]
+    return scheduled_job(made, pods, nodes=NODES, now=NOW, reports={})
+
+
+def refused_pod(node: str, cpu: str) -> ForeignPod:
+    """Whose author has chosen its node: bound at once, whatever the node has."""
+    metadata = {"namespace": "evil", "name": node, "uid": node, "resourceVersion": "9"}
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}
+    spec = {"nodeName": node, "containers": [container]}
+    return ForeignPod.parse({"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+
+
+@pytest.mark.parametrize("profile", DECIDING)
+def test_a_pod_that_no_node_holds_takes_nothing_from_those_that_run(profile: str) -> None:
+    found = {f"ns/{name}": running(name, node) for name, node in zip("ab", NODES, strict=False)}
+    assert all(each.job is not None and each.job.phase == "running" for each in found.values())
+    settings = {"lend": "none"} if profile == "aryl" else {}
+    built = replace(build(profile, parse_profile(profile, settings)), repack=False)
+    workers_of: list[dict[str, int]] = []
+    for cpu in ("0", "1000"):
+        foreign = [refused_pod(node, cpu) for node in NODES]
+        targets = decide(schedule(assemble(found.values(), NODES, foreign, NOW.timestamp()), built), found)
+        workers_of.append({key: targets[key].replicas.get("Worker", 0) if key in targets else 4 for key in found})
+    without, beside = workers_of
+    assert all(beside[key] >= min(without[key], 4) for key in found)
+
+
+def test_what_is_left_of_a_node() -> None:
+    """All that others do not take; and no less than what its jobs' pods request there."""
+    found = running("a", "n0")
+    for cpu, left in (("1", 3000), ("4", 0), ("1000", 0)):
+        node = assemble([], NODES, [refused_pod("n0", cpu)], NOW.timestamp()).nodes["n0"]
+        assert node.free.cpu == max(left, NODES["n0"].allocatable.cpu - int(cpu) * 1000)
+        node = assemble([found], NODES, [refused_pod("n0", cpu)], NOW.timestamp()).nodes["n0"]
+        assert node.free.cpu == max(5000, NODES["n0"].allocatable.cpu - int(cpu) * 1000)

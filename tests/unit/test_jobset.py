@@ -494,3 +494,13 @@ def test_a_server_that_is_not_there_is_told_once(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().err.count("progress not told to https://127.0.0.1:1/x: FileNotFoundError") == 1
     assert not Teller(tmp_path, {**given, URL: "http://plain"}).asked
     assert not Teller(tmp_path, {}).asked
+
+
+def test_a_jobset_that_is_too_large_is_not_even_kept() -> None:
+    """To unpack it takes 50 ms at each look."""
+    found = jobset(replicated("node", 1, {**NODE, "args": [{}] * 400_000}))
+    assert len(found.raw) < 2048
+    assert found.parts()["status"] == {}
+    assert len(jobset(*[replicated("node")] * 33).too_large) == 1
+    for odd in (7, [7], [{"name": 7, "template": 7}], {"a": 1}):
+        assert JobSet.parse(raw_jobset(replicatedJobs=odd)).too_large == ()

@@ -21,7 +21,7 @@ from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.schedule.patience import FailedPromises
 from elastic_tfjob.controller.schedule.round import Seen, describe_all
-from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
+from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job
 from elastic_tfjob.controller.schedule.snapshot import assemble
 from elastic_tfjob.controller.schedule.targets import decide
 from elastic_tfjob.scheduling.core import schedule
@@ -142,6 +142,20 @@ def described(
     now, counts = NOW + timedelta(seconds=at_s), failed.counts(at_s)
     made = describe_all(seen, NODES, now, False, {}, cordoned=(), failed=counts, barred=barred)
     return {key: each.found for key, each in made.items()}
+
+
+def test_a_pod_made_by_hand_makes_no_job_that_waits_one_that_runs() -> None:
+    """It has the job's labels and owner, and is of no class: a quota may refuse those that are."""
+    waits = {"generation": 0, "replicas": {}, "reason": "no room", "declared": {"Worker": 2}}
+    told = {"phase": "Waiting", "generation": 0, "replicas": {}}
+    own = {PREFIX + "target": json.dumps(waits), PREFIX + "state": json.dumps(told)}
+    made = tenant("evil", "e", "2026-01-02T03:00:00Z", own)
+    by_hand = pod("worker", 0, owner="e", spec={"nodeName": next(iter(NODES)), "containers": [{"name": "c"}]})
+    for failed, least in ((1, True), (0, False)):
+        for pods in ((), (by_hand,)):
+            found = scheduled_job(made, pods, nodes=NODES, now=NOW, reports={}, failed=failed).job
+            assert found is not None
+            assert (found.spec.priority < -(10**9)) is least
 
 
 @pytest.mark.parametrize("profile", [name for name in PROFILES if name != "fixed"])

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from typing import Any, cast
 
 import aiohttp
@@ -15,6 +16,7 @@ import pytest
 from aiohttp import web
 
 from elastic_tfjob.controller.kube import polling, supervise
+from elastic_tfjob.controller.kube.fair import fair_share
 from elastic_tfjob.controller.kube.polling import Reports, ask_directly, open_session
 from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.pod import Pod
@@ -482,6 +484,28 @@ async def test_many_jobs_of_silent_pods_leave_slots_to_other_namespaces() -> Non
     async with polled(ask, silent + good):
         await until(lambda: questions.count("good") >= 20 and questions.count("bad") >= 32)
         assert questions.count("bad") == 32
+
+
+async def test_many_pods_of_one_namespace_make_no_other_namespace_wait() -> None:
+    many, few = pods_of("evil", "j", 5000), pods_of("ns", "j", 20)
+    found = {("evil", "j"): many, ("ns", "j"): few}
+    settings = StatusPolling(interval_s=5.0, max_requests_per_s=50.0)
+    reports = Reports(cast("Any", None), lambda key: tuple(found[key]), lambda _: None, lambda: settings)
+    for key, pods in found.items():
+        reports.pods_changed(key)
+        assert reports._interval_s(key, polling._Source(pods[0])) == (100.0 if key[0] == "evil" else 5.0)
+    assert reports._interval_s(("evil", "j"), polling._Source(many[0])) == pytest.approx(5000 / (50 - 20 / 5))
+    found["evil", "j"] = many[:100]
+    reports.pods_changed(("evil", "j"))
+    assert reports._interval_s(("evil", "j"), polling._Source(many[0])) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "total", "share"),
+    [((), 5, inf), ((1, 2), 3, inf), ((1, 9), 4, 3), ((9, 9), 4, 2), ((3, 1, 9, 9), 12, 4)],
+)
+def test_who_wants_less_leaves_the_rest_to_the_others(wanted: tuple[float, ...], total: float, share: float) -> None:
+    assert fair_share(wanted, total) == share
 
 
 async def test_pods_that_never_answered_are_asked_ever_less_often() -> None:

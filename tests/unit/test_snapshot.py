@@ -659,6 +659,8 @@ def test_a_refused_node_is_left_alone_for_longer_each_time() -> None:
     assert unfit_of(bound("worker", 0), known=again) == {}, "it got the node after all"
     assert unfit_of(known=first, later_s=121) == {}, "forgotten"
     assert unfit_of(replace(old, pinned="")) == {}, "kube-scheduler chooses, and goes on looking"
+    for no_time in ("1700-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "soon"):
+        assert unfit_of(replace(old, unschedulable_at=no_time)) == {}
 
 
 def replanned(found: Job, pods: tuple[Pod, ...], nodes: Any = NODES, profile: str = "kips") -> tuple[Any, ScheduledJob]:

@@ -1,5 +1,7 @@
 """The rules by which conditions change, and the API's form of a status."""
 
+from typing import Any
+
 import pytest
 
 from elastic_tfjob.controller.objects.status import JobStatus
@@ -123,3 +125,16 @@ def test_a_condition_without_a_time_has_one_when_it_changes() -> None:
     status = JobStatus.parse({"conditions": [{"type": "Running", "status": "True"}]})
     status.set("Running", "JobRunning", "", "2026-01-02T03:04:05Z")
     assert status.to_dict()["conditions"][0]["lastTransitionTime"] == "2026-01-02T03:04:05Z"
+
+
+def test_a_status_that_somebody_has_filled_is_shortened() -> None:
+    """The API server bounds none of it, and each pass over the job reads and writes it."""
+    made: dict[str, Any] = {"conditions": [{"type": f"T{k}", "status": "True"} for k in range(50_000)]}
+    made["conditions"].append({"type": "Running", "status": "True"})
+    made["replicaStatuses"] = {f"T{k}": {"active": 1} for k in range(10_000)}
+    found = job({"Worker": 1}, status=made)
+    assert len(found.raw_status) < 8192
+    assert [each.type for each in found.status().conditions][-2:] == ["T49999", "Running"]
+    assert len(found.status().conditions) == len(found.status().replicas) == 32
+    written = decide(found).status
+    assert written is None or len(written["conditions"]) <= 34

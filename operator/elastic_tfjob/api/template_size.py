@@ -23,7 +23,7 @@ from elastic_tfjob.api.limits import (
     MAX_WORD,
 )
 
-__all__ = ["oversized", "oversized_template"]
+__all__ = ["oversized", "oversized_jobset"]
 
 _REQUIRED: Final = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 
@@ -62,13 +62,20 @@ def oversized(spec: object) -> Iterator[str]:
         )
 
 
-def oversized_template(template: object, path: str) -> Iterator[str]:
-    """The same of one pod template alone."""
-    _, problem = _walk(_object(template))
-    if problem:
-        yield f"{path}: {problem}"
-    else:
-        yield from _lists(_object(template), path)
+def oversized_jobset(spec: object) -> Iterator[str]:
+    """The same of a JobSet's spec, whose replicated jobs are one replica type each."""
+    jobs = _list(_object(spec).get("replicatedJobs"))
+    if len(jobs) > MAX_REPLICA_TYPES:
+        yield f"spec.replicatedJobs: {len(jobs)} replicated jobs, allowed are {MAX_REPLICA_TYPES}"
+        return
+    for job in map(_object, jobs):
+        path = f"spec.replicatedJobs[{cut(str(job.get('name')), MAX_WORD)}].template.spec.template"
+        template = _object(_object(_object(job.get("template")).get("spec")).get("template"))
+        _, problem = _walk(template)
+        if problem:
+            yield f"{path}: {problem}"
+        else:
+            yield from _lists(template, path)
 
 
 def _walk(template: Mapping[str, Any]) -> tuple[int, str]:

@@ -1,10 +1,12 @@
 """Where a pod may run at all: nodeSelector, required node affinity and taints, as Kubernetes defines them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+_INT64 = re.compile(r"[+-]?[0-9]{1,19}")
 HARD_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 
@@ -52,11 +54,19 @@ class Requirement:
             case "NotIn":
                 return value not in self.values
             case "Gt" | "Lt":
-                try:
-                    have, limit = int(value or ""), int(self.values[0])
-                except (ValueError, IndexError):
+                have, limit = _whole(value), _whole(self.values[0] if self.values else None)
+                if have is None or limit is None:
                     return False
                 return have > limit if self.operator == "Gt" else have < limit
+
+
+def _whole(text: str | None) -> int | None:
+    """As kube-scheduler reads the operands of `Gt` and `Lt`: decimal, of 64 bits; else None. Longer ones are not even
+    converted: it is done for each node, and takes 0.1 ms for 4,000 digits."""
+    if text is None or not _INT64.fullmatch(text):
+        return None
+    value = int(text)
+    return value if -(2**63) <= value < 2**63 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,6 +256,10 @@ def test_gt_and_lt_compare_whole_numbers_and_refuse_words() -> None:
     assert not Requirement("k", "Gt", ("5",)).matches({"k": "5"})
     assert not Requirement("k", "Lt", ("5",)).matches({"k": "many"})
     assert not Requirement("k", "Lt", ()).matches({"k": "1"})
+    assert Requirement("k", "Gt", (f"-{2**63}",)).matches({"k": f"+{2**63 - 1}"})
+    for no_int64 in (str(2**63), "9" * 4300, "1_0", " 1", "\u0661", ""):
+        assert not Requirement("k", "Lt", (no_int64,)).matches({"k": "-5"})
+        assert not Requirement("k", "Gt", ("-5",)).matches({"k": no_int64})
 
 
 def test_an_empty_toleration_with_exists_tolerates_everything_and_a_soft_taint_needs_none() -> None:

@@ -1,5 +1,7 @@
 """What finished jobs teach: by whom, about whom, and how much of it is kept."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -176,3 +178,18 @@ def test_the_text_fits_a_config_map_however_much_is_known() -> None:
     text = write_history(known)
     assert len(text) <= MAX_HISTORY_BYTES
     assert len(read_history(text)) == SCOPES_NAMES
+
+
+def test_where_there_is_no_room_for_all_names_the_newest_of_each_scope_stay() -> None:
+    sizes = [(k, 1000 + k) for k in range(1, 17)]
+    lesson = Lesson("0" * 36, 123456.0, 98765.4, dict.fromkeys(sizes, 123.4567), dict.fromkeys(sizes, 16000.0))
+    names = [f"{'n' * 235}-{k:02}" for k in range(32)]
+    history = History({f"team-{s:02}": dict.fromkeys(names, Past((lesson,))) for s in range(32)})
+    text = write_history(history)
+    assert MAX_HISTORY_BYTES * 0.9 < len(text) <= MAX_HISTORY_BYTES
+    read = json.loads(text)
+    kept = {len(found) for found in read.values()}
+    assert len(read) == 32
+    assert max(kept) - min(kept) <= 1
+    for found in read.values():
+        assert list(found) == names[-len(found) :]

@@ -15,7 +15,6 @@ import orjson
 from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX
 from elastic_tfjob.api.fields import cut, few
 from elastic_tfjob.api.limits import MAX_WORD
-from elastic_tfjob.api.template_size import oversized_template
 from elastic_tfjob.api.tfjob import (
     CONTAINER,
     GROUP,
@@ -56,10 +55,11 @@ class Unsupported(ValueError):
 def tfjob_of(jobset: JobSet) -> dict[str, Any]:
     """The TFJob of the same name, owned by the JobSet. Raises Unsupported with all that is wrong: nothing that somebody
     wrote is passed over."""
+    if jobset.too_large:
+        raise Unsupported("; ".join(few(jobset.too_large)))
     parts = jobset.parts()
     try:
         problems = list(_problems(parts["spec"]))
-        problems = problems or list(_oversized(parts["spec"]))
         if problems:
             raise Unsupported("; ".join(few(problems)))
         spec = _spec(jobset.name, parts["spec"])
@@ -131,13 +131,6 @@ def _problems_of(job: Mapping[str, Any], where: str) -> Iterator[str]:
         yield f"{where}.template.spec: completions and parallelism differ; a TFJob's replicas run together"
     if [each["name"] for each in template["template"]["spec"]["containers"]].count(NODE_CONTAINER) != 1:
         yield f"{where}: no container with the name {NODE_CONTAINER}, which trains"
-
-
-def _oversized(spec: Mapping[str, Any]) -> Iterator[str]:
-    """Before a template is copied; each name is one of TYPES by now."""
-    for name, job in {job["name"]: job for job in spec["replicatedJobs"]}.items():
-        where = f"spec.replicatedJobs[{name}].template.spec.template"
-        yield from oversized_template(job["template"]["spec"]["template"], where)
 
 
 def _spec(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:

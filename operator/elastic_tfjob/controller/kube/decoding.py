@@ -1,7 +1,8 @@
 """JSON of the API server, of which no object keeps the others from being read.
 
 The decoder refuses what is nested more than 1,024 levels, and a list or a watch has the objects of all tenants. The API
-server takes objects that are deeper than that, in places that have no schema (`managedFields` are some).
+server takes objects that are deeper than that, in places that have no schema (`managedFields` are some). It passes on
+what these hold as it came, also bytes that are no UTF-8.
 """
 
 import re
@@ -24,7 +25,7 @@ def decode(data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        return orjson.loads(b"".join(_shallow(data)))
+        return orjson.loads(b"".join(_shallow(data)).decode(errors="replace"))
 
 
 def _shallow(data: bytes) -> Iterator[bytes]:

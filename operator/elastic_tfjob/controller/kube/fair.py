@@ -3,21 +3,35 @@
     Shares      how much of a fixed total each tenant holds, and whether it may hold more
     FairQueue   items that wait for workers: tenants take turns, and none occupies all workers
     FairSlots   a semaphore with the same rules
+    fair_share  what each may have of a rate, where what is wanted is known
 
-The rule of all three: a tenant may take while it holds less than is free. One tenant then gets half of the total, two
-get a third each, and however many are greedy, something is left for the next one to come. In switches, where it comes
-from, it is called dynamic thresholds (Choudhury and Hahne, 1998).
+The rule of the first three: a tenant may take while it holds less than is free. One tenant then gets half of the total,
+two get a third each, and however many are greedy, something is left for the next one to come. In switches, where it
+comes from, it is called dynamic thresholds (Choudhury and Hahne, 1998).
 """
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Generic, TypeVar
 
-__all__ = ["FairQueue", "FairSlots", "Shares"]
+__all__ = ["FairQueue", "FairSlots", "Shares", "fair_share"]
 
 T = TypeVar("T")
+
+
+def fair_share(wanted: Iterable[float], total: float) -> float:
+    """The most that one may have so that all together have no more than `total`: who wants less leaves the rest to the
+    others (max-min fairness). Infinite where all have what they want."""
+    rest = sorted(wanted)
+    for had, each in enumerate(rest):
+        share = total / (len(rest) - had)
+        if each > share:
+            return share
+        total -= each
+    return inf
 
 
 class Shares:

@@ -9,7 +9,7 @@ import contextlib
 import heapq
 import ipaddress
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,7 +22,7 @@ from elastic_tfjob.api.limits import MAX_STATUS_BYTES
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.client import ApiClient, read_whole
 from elastic_tfjob.controller.kube.errors import ApiError
-from elastic_tfjob.controller.kube.fair import FairQueue
+from elastic_tfjob.controller.kube.fair import FairQueue, fair_share
 from elastic_tfjob.controller.kube.means import Means
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, trace, unending
 from elastic_tfjob.controller.objects.parsing import Key
@@ -140,7 +140,7 @@ class Reports:
         self._changed = changed
         self._polling = polling
         self._sources: dict[Key, dict[str, _Source]] = {}
-        self._count = 0
+        self._counts: Counter[str] = Counter()  # of the pods that are asked, by namespace
         self._followed: set[Key] = set()
         self._renewed: set[Key] = set()
         self._later: list[tuple[float, int, Key, _Source]] = []
@@ -185,13 +185,13 @@ class Reports:
             return
         sources = self._sources.setdefault(key, sources)
         for name in [name for name, source in sources.items() if name not in present]:
-            self._stop(sources.pop(name))
+            self._stop(key[0], sources.pop(name))
         led = any(pod.replica_type in ("chief", "master") for pod in pods)
         for name, pod in present.items():
             source = sources.get(name)
             if source is None or source.pod.uid != pod.uid:
                 if source is not None:
-                    self._stop(source)
+                    self._stop(key[0], source)
                 source = sources[name] = _Source(pod)
             ends = pod.lingers and not source.pod.lingers
             source.pod = pod
@@ -200,10 +200,10 @@ class Reports:
             )
             running = (pod.phase == "Running" or pod.lingers) and bool(pod.ip)
             if running and source.due is None:
-                self._count += 1
+                self._counts[key[0]] += 1
                 self._queue(key, source, 0.0)
             elif not running:
-                self._stop(source)
+                self._stop(key[0], source)
             elif ends:  # how far it got, while there is an exporter to say it
                 self._queue(key, source, 0.0)
         if not sources:
@@ -211,10 +211,11 @@ class Reports:
             self._followed.discard(key)
             self._renewed.discard(key)
 
-    def _stop(self, source: _Source) -> None:
+    def _stop(self, namespace: str, source: _Source) -> None:
         if source.due is not None:
             source.due = None
-            self._count -= 1
+            self._counts[namespace] -= 1
+            self._counts += Counter()  # which drops those that have none
 
     def _queue(self, key: Key, source: _Source, after_s: float) -> None:
         source.due = asyncio.get_running_loop().time() + after_s
@@ -335,13 +336,18 @@ class Reports:
         elif source.chief and (before.step, before.steps_per_s) != (after.step, after.steps_per_s):
             self._progressed(key)
 
+    def _share(self, limits: StatusPolling) -> float:
+        """Questions a second that one namespace may have asked for its pods, however many these are."""
+        wanted = (count / limits.interval_s for count in self._counts.values())
+        return fair_share(wanted, limits.max_requests_per_s)
+
     def _interval_s(self, key: Key, source: _Source) -> float:
         limits = self._polling()
         followed = key in self._followed
         if followed:
             base_s = _CHIEF_S if source.chief else _OTHERS_S
         else:
-            base_s = max(limits.interval_s, self._count / limits.max_requests_per_s)
+            base_s = max(limits.interval_s, self._counts[key[0]] / self._share(limits))
         if not followed:
             longest_s = max(_MAX_BACKOFF_S, base_s)
         elif source.silent and source.report is None:

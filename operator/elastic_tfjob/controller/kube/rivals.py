@@ -18,7 +18,7 @@ _LABEL: Final = "control-plane=kubeflow-training-operator"
 _WEBHOOK: Final = ".training-operator.kubeflow.org"
 # Where its manifests put it.
 _NAMESPACE: Final = "kubeflow"
-# So many Deployments that only look like one are told.
+# So many Deployments that only look like one are looked at. Anybody may make any number, each of over a megabyte.
 _TOLD: Final = 10
 
 
@@ -32,21 +32,37 @@ async def find_rivals(api: ApiClient, *, own: str = "") -> list[str]:
     something: in `kubeflow`, in the `own` namespace of this operator, and where webhooks of the Go operator lead.
     """
     webhooks = await _items(api, "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations")
-    deployments = await _items(api, "/apis/apps/v1/deployments", _LABEL)
-    trusted = {_NAMESPACE, own, *_webhooks_lead_to(webhooks)}
-    doubtful = [item for item in _at_work(deployments) if item["metadata"]["namespace"] not in trusted]
-    for item in doubtful[:_TOLD]:
+    trusted = sorted({_NAMESPACE, own, *_webhooks_lead_to(webhooks)} - {""})
+    deployments = [
+        item
+        for namespace in trusted
+        for item in await _items(api, f"/apis/apps/v1/namespaces/{namespace}/deployments", labelSelector=_LABEL)
+    ]
+    await _tell_of_others(api, trusted)
+    return [*_deployments(deployments), *_webhooks(webhooks)]
+
+
+async def _tell_of_others(api: ApiClient, trusted: Collection[str]) -> None:
+    """Nothing that is in these Deployments, which are anybody's, keeps the operator from starting."""
+    try:
+        elsewhere = ",".join(f"metadata.namespace!={namespace}" for namespace in trusted)
+        path = "/apis/apps/v1/deployments"
+        found = await _items(api, path, labelSelector=_LABEL, fieldSelector=elsewhere, limit=str(_TOLD))
+        names = [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in _at_work(found)]
+    except Exception as error:
+        log.warning("cannot look for other training-operators", error=f"{type(error).__name__}: {error}"[:200])
+        return
+    for namespace, name in names:
         log.warning(
             "looks like a training-operator, but anybody may have made it there: if it is one, scale it to 0",
-            namespace=item["metadata"]["namespace"],
-            deployment=item["metadata"]["name"],
+            namespace=namespace,
+            deployment=name,
         )
-    return [*_deployments(deployments, trusted), *_webhooks(webhooks)]
 
 
-async def _items(api: ApiClient, path: str, selector: str = "") -> list[dict[str, Any]]:
+async def _items(api: ApiClient, path: str, **selectors: str) -> list[dict[str, Any]]:
     try:
-        return (await api.get(path, labelSelector=selector))["items"] or []
+        return (await api.get(path, most_bytes=None, **selectors))["items"] or []
     except Invalid as error:
         if error.status != 403:
             raise
@@ -60,21 +76,20 @@ def _at_work(items: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield item
 
 
-def _deployments(items: list[dict[str, Any]], trusted: Collection[str]) -> Iterator[str]:
+def _deployments(items: list[dict[str, Any]]) -> Iterator[str]:
     for item in _at_work(items):
         name, namespace = item["metadata"]["name"], item["metadata"]["namespace"]
-        if namespace in trusted:
-            yield (
-                f"Deployment {namespace}/{name} is a training-operator that reconciles TFJobs: scale it to 0 "
-                f"(kubectl -n {namespace} scale deployment {name} --replicas=0), or let it keep its other kinds with "
-                "--enable-scheme=<kind> for each of them"
-            )
+        yield (
+            f"Deployment {namespace}/{name} is a training-operator that reconciles TFJobs: scale it to 0 "
+            f"(kubectl -n {namespace} scale deployment {name} --replicas=0), or let it keep its other kinds with "
+            "--enable-scheme=<kind> for each of them"
+        )
 
 
 def _runs_tfjobs(containers: list[dict[str, Any]]) -> bool:
     """Without --enable-scheme it reconciles every kind it knows."""
     words = " ".join(word for item in containers for word in (*(item.get("command") or ()), *(item.get("args") or ())))
-    schemes = [part.strip("= ").split()[0].lower() for part in words.split("enable-scheme")[1:] if part.strip("= ")]
+    schemes = [scheme.lower() for part in words.split("enable-scheme")[1:] for scheme in part.strip("= ").split()[:1]]
     return not schemes or "tfjob" in schemes
 
 

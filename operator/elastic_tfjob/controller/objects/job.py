@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from elastic_tfjob.api.template_size import oversized
 from elastic_tfjob.api.tfjob import InvalidTFJob, TFJobSpec
 from elastic_tfjob.controller.objects.parsing import Key, Raw, controller_uid, identity, pack, readable, unpack
-from elastic_tfjob.controller.objects.status import JobStatus
+from elastic_tfjob.controller.objects.status import JobStatus, shortened
 
 # kubectl's copy of the whole manifest: of no use here, and as large as the spec.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -49,7 +49,7 @@ class Job:
                 if name != _LAST_APPLIED and isinstance(text, str)
             },
             raw_spec=pack(raw.get("spec") or {}),
-            raw_status=pack(raw.get("status") or {}),
+            raw_status=pack(shortened(raw.get("status") or {})),
             created=metadata.get("creationTimestamp") or "",
             queue=sys.intern((metadata.get("labels") or {}).get(_QUEUE_LABEL, "")),
             owner=controller_uid(metadata),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
+from elastic_tfjob.api.template_size import oversized_jobset
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME
 from elastic_tfjob.controller.objects.parsing import Key, Raw, identity, pack, readable, unpack
 
@@ -16,7 +17,8 @@ MANAGER: Final = f"elastic.kubeflow.org/{CONTROLLER_NAME}"
 
 @dataclass(frozen=True, slots=True)
 class JobSet:
-    """A JobSet. Of one that others run nothing is kept: `managed` is false then."""
+    """A JobSet. Of one that others run nothing is kept: `managed` is false then. `too_large` is what is wrong with one
+    of which nothing but the status is kept."""
 
     namespace: str
     name: str
@@ -25,6 +27,7 @@ class JobSet:
     deleting: bool
     managed: bool
     raw: bytes = b"{}"
+    too_large: tuple[str, ...] = ()
 
     @classmethod
     @readable
@@ -34,13 +37,14 @@ class JobSet:
         deleting, managed = "deletionTimestamp" in metadata, spec.get("managedBy") == MANAGER
         if not managed:
             return cls(**identity(metadata), deleting=deleting, managed=False)
+        too_large = tuple(oversized_jobset(spec))
         kept = {
             "labels": metadata.get("labels") or {},
             "annotations": metadata.get("annotations") or {},
-            "spec": spec,
+            "spec": {} if too_large else spec,
             "status": raw.get("status") or {},
         }
-        return cls(**identity(metadata), deleting=deleting, managed=True, raw=pack(kept))
+        return cls(**identity(metadata), deleting=deleting, managed=True, raw=pack(kept), too_large=too_large)
 
     @property
     def key(self) -> Key:

@@ -4,6 +4,7 @@ Whoever may write the ConfigMap is believed as far as types and bounds go: nonse
 """
 
 from contextlib import suppress
+from itertools import zip_longest
 from typing import Any, Final
 
 import orjson
@@ -19,8 +20,7 @@ MAX_HISTORY_BYTES: Final = 768 * 1024
 
 
 def write_history(history: History) -> str:
-    """The text. Where all would be too long, of each name the last lessons only."""
-    text = "{}"
+    """The text. Where all would be too long, of each name the last lessons only; and of each scope the last names."""
     for kept in (LESSONS, 4, 2, 1):
         found: dict[str, dict[str, list[Any]]] = {}
         for scope, name, past in history.items():
@@ -28,7 +28,26 @@ def write_history(history: History) -> str:
         text = orjson.dumps(found).decode()
         if len(text) <= MAX_HISTORY_BYTES:
             return text
-    return "{}"
+    return _newest_names(history)
+
+
+def _newest_names(history: History) -> str:
+    """The last lesson of as many names as there is room for: the last name of each scope before the last but one of
+    any."""
+    scopes: dict[str, list[tuple[str, list[Any]]]] = {}
+    for scope, name, past in history.items():
+        scopes.setdefault(scope, []).append((name, [_lesson(lesson) for lesson in past.lessons[-1:]]))
+    found: dict[str, dict[str, list[Any]]] = {}
+    room = MAX_HISTORY_BYTES - 2
+    for names in zip_longest(*(reversed(names) for names in scopes.values())):
+        for scope, name in zip(scopes, names, strict=True):
+            if name is not None:
+                room -= len(orjson.dumps({scope: dict([name])})) + 1
+                if room < 0:
+                    return orjson.dumps(found).decode()
+                # Read again, it is the other way round once more.
+                found[scope] = {**dict([name]), **found.get(scope, {})}
+    return orjson.dumps(found).decode()
 
 
 def _lesson(lesson: Lesson) -> dict[str, Any]:

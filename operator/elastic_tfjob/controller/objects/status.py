@@ -8,14 +8,18 @@ training-operator), restated here case by case in tests/unit/test_status.py.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final
 
 from elastic_tfjob.api.fields import moment
+from elastic_tfjob.api.limits import MAX_REPLICA_TYPES
 
-__all__ = ["Condition", "JobStatus", "ReplicaCounts", "format_time", "moment_of", "parse_time"]
+__all__ = ["Condition", "JobStatus", "ReplicaCounts", "format_time", "moment_of", "parse_time", "shortened"]
 
 _CONDITION: Final = ("type", "status", "reason", "message", "lastUpdateTime", "lastTransitionTime")
 _COUNTS: Final = ("active", "succeeded", "failed")
+_MAX_CONDITIONS: Final = 32
+"""Upstream's controller has five types, and adds none."""
 _MAX_COUNT: Final = 2**31 - 1
 
 
@@ -36,6 +40,18 @@ def moment_of(text: str | None) -> datetime | None:
         return parse_time(text) if text else None
     except ValueError:
         return None
+
+
+def shortened(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A status without what no operator writes: conditions before the last 32, and counts of types beyond what a job
+    may have. Whoever may write `tfjobs/status` could have 50,000, which take a second to read."""
+    conditions, replicas = raw.get("conditions"), raw.get("replicaStatuses")
+    found = dict(raw)
+    if isinstance(conditions, list) and len(conditions) > _MAX_CONDITIONS:
+        found["conditions"] = conditions[-_MAX_CONDITIONS:]
+    if isinstance(replicas, Mapping) and len(replicas) > MAX_REPLICA_TYPES:
+        found["replicaStatuses"] = dict(islice(replicas.items(), MAX_REPLICA_TYPES))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

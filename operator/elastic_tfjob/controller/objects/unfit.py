@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.status import parse_time
+from elastic_tfjob.controller.objects.status import moment_of
 
 __all__ = ["PATIENCE_S", "Pair", "Unfit", "active", "judge", "verdict_due_s"]
 
@@ -65,4 +65,5 @@ def _waited_s(pod: Pod, now_s: float) -> float:
     """For how long a pinned pod has been refused its node; -1 for one that is not."""
     if not pod.pinned or not pod.unschedulable_at or pod.phase != "Pending" or pod.terminating:
         return -1.0
-    return max(0.0, now_s - parse_time(pod.unschedulable_at).timestamp())
+    at = moment_of(pod.unschedulable_at)
+    return -1.0 if at is None else max(0.0, now_s - at.timestamp())

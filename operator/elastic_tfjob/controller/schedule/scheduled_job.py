@@ -65,12 +65,13 @@ class ScheduledJob:
     then in `others`, as is what pods take that a decided job does not count.
 
     `followed` tells that the profile decides for it, were it not suspended. `held` is what a decided job takes now or
-    has been promised, `taken` the part of it that its pods take; `bound` the nodes of its pods, `awaited` the nodes
-    promised to replicas that are not bound yet. `cpu` is what each bound replica holds, in millicores. `refused` are
-    kube-scheduler's words where it refuses nodes. Since when (Unix time) the same target has replicas that are not
-    bound, and pods that hold more than it says: `awaited_since_s`, `owes_since_s`; None: it has none. `cordoned` are
-    nodes on which it runs and may not stay, `lost` those on which it does not run any more. `lesson` is the name that a
-    job that has succeeded teaches for, and what. `weighed_since_s`: since when it is promised the same CPU.
+    has been promised, `taken` the part of it that its pods take, `stands` what those that it keeps request without what
+    is lent to them; `bound` the nodes of its pods, `awaited` the nodes promised to replicas that are not bound yet.
+    `cpu` is what each bound replica holds, in millicores. `refused` are kube-scheduler's words where it refuses nodes.
+    Since when (Unix time) the same target has replicas that are not bound, and pods that hold more than it says:
+    `awaited_since_s`, `owes_since_s`; None: it has none. `cordoned` are nodes on which it runs and may not stay, `lost`
+    those on which it does not run any more. `lesson` is the name that a job that has succeeded teaches for, and what.
+    `weighed_since_s`: since when it is promised the same CPU.
     """
 
     source: Job | None
@@ -81,6 +82,7 @@ class ScheduledJob:
     others: Usage = field(default_factory=dict)
     held: Usage = field(default_factory=dict)
     taken: Usage = field(default_factory=dict)
+    stands: Usage = field(default_factory=dict)
     followed: bool = False
     bound: Mapping[Role, str] = field(default_factory=dict)
     awaited: Mapping[Role, str] = field(default_factory=dict)
@@ -104,7 +106,12 @@ def set_aside(scheduled: ScheduledJob) -> ScheduledJob:
     if scheduled.job is None:
         return scheduled
     return replace(
-        scheduled, job=None, others=_sum([*scheduled.others.items(), *scheduled.held.items()]), held={}, taken={}
+        scheduled,
+        job=None,
+        others=_sum([*scheduled.others.items(), *scheduled.held.items()]),
+        held={},
+        taken={},
+        stands={},
     )
 
 
@@ -165,7 +172,7 @@ def scheduled_job(
         state=state,
         priorities=priorities or {},
         unfit=unfit or {},
-        last=failed > 0 and not promise.pods,
+        last=failed > 0 and not promise.kept,
     )
     decided = _core_job(told, look, promise, _phase(promise, superseded=superseded))
     made = _with_nodes(decided, look, promise, active)
@@ -286,6 +293,10 @@ def _with_nodes(decided: core.Job, look: _Look, promise: Promises, active: Itera
         others=_sum(takes.others),
         held=_sum([*promise.room, *takes.taken, *takes.leaves]),
         taken=_sum(takes.taken),
+        stands=_sum(
+            (pod.node, Resources(*map(min, pod.requests, promise.requests[role[0]])))
+            for role, pod in promise.kept.items()
+        ),
         followed=True,
         bound={role: pod.node for role, pod in promise.pods.items()},
         awaited=promise.awaited,

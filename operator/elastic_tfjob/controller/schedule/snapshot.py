@@ -24,20 +24,29 @@ def assemble(
     history: History = core.NOTHING_LEARNED,
     lending: Lending = NOTHING_LENT,
 ) -> core.Snapshot:
-    """The Snapshot; evolved from the previous one where no node changed."""
+    """The Snapshot; evolved from the previous one where no node changed.
+
+    Of a node at least that is left which the jobs' own pods request there: they run, and the kubelet admits no more
+    than the node has. What others ask for beyond it they never get, like a pod whose author has chosen its node, or one
+    that was told to grow.
+    """
     used = {name: [0] * len(NOTHING) for name in nodes}
+    stands = {name: [0] * len(NOTHING) for name in nodes}
     jobs: dict[str, core.Job] = {}
     for each in scheduled:
         if each.job is not None:
             jobs[each.job.key] = each.job
         for name, taken in each.others.items():
             _add(used, name, taken)
+        for name, taken in each.stands.items():
+            _add(stands, name, taken)
     for pod in foreign:
         _add(used, pod.node, pod.requests)
     free: dict[str, core.Node] = {}
     for name, node in nodes.items():
         capacity = node.allocatable
-        left = capacity.minus(Resources(*used[name])).positive()
+        left = capacity.minus(Resources(*used[name]))
+        left = Resources(*map(min, capacity, map(max, left, stands[name]))).positive()
         labels = {**node.labels, NAME_FIELD: name}
         if (standing := lending.nodes.get(name)) is None:
             free[name] = core.Node(name, capacity, left, labels=labels, taints=node.taints)
