@@ -267,8 +267,87 @@ def test_what_was_just_written_is_kept_below_newer_ones(tmp_path: Path) -> None:
     train(tmp_path, 100)
     job, _ = elastic(tmp_path)
     checkpoints_of(job).complete()
-    assert checkpoints_of(job).save(5)["step"] == 5
+    assert checkpoints_of(job).save(5, bool)["step"] == 5
     assert names(tmp_path) == {"elastic-5", "elastic-80", "elastic-90", "elastic-100"}
+
+
+@pytest.mark.parametrize("error", ["NotFoundError", "InvalidArgumentError"])
+def test_a_whole_checkpoint_that_cannot_be_read_once_is_read_again(tmp_path: Path, error: str) -> None:
+    """TensorFlow says so, too, where it could not list the directory."""
+    tf = tensorflow()
+    train(tmp_path, 20)
+    job, variable = elastic(tmp_path)
+    checkpoint = checkpoints_of(job).checkpoint
+    failed: list[str] = []
+    read = checkpoint.read
+
+    def fail_once(path: str, **options: Any) -> Any:
+        if failed:
+            return read(path, **options)
+        failed.append(path)
+        raise getattr(tf.errors, error)(None, None, "Failed to find any matching files")
+
+    checkpoint.read = fail_once
+    assert job.resume() == 20
+    assert variable.numpy().tolist() == [20.0] * 4
+
+
+class Stale(Files):
+    """Of which so many listings after a save lack the file that holds the values."""
+
+    def __getattr__(self, name: str) -> Any:
+        call = super().__getattr__(name)
+
+        def listdir(path: str) -> list[str]:
+            found: list[str] = call(path)
+            if self.fails.get("stale") and any("elastic-10.data" in each for each in found):
+                self.fails["stale"] -= 1
+                return [each for each in found if "elastic-10.data" not in each]
+            return found
+
+        return listdir if name == "listdir" else call
+
+
+@pytest.mark.parametrize(("stale", "saved"), [(1, True), (100, False)])
+def test_no_marker_vouches_for_files_that_nobody_saw(tmp_path: Path, stale: int, saved: bool) -> None:
+    job, variable = on(Stale(stale=stale), tmp_path, every_steps=5)
+    assert job.resume() == 0
+    for step in range(1, 11):
+        variable.assign_add([1.0] * 4)
+        job.step(step)
+    assert names(tmp_path) == ({"elastic-5", "elastic-10"} if saved else {"elastic-5"})
+    assert (job.progress.save_error is None) is saved
+
+
+def test_where_servers_fail_the_chief_writes_and_reads(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Whether they see the directory was tried when the program started; mounts go read-only later."""
+    tf = tensorflow()
+    job, variable = elastic(tmp_path, every_steps=5)
+    found, here = checkpoints_of(job), tf.config.list_logical_devices("CPU")[0].name
+    chief = tf.train.CheckpointOptions(experimental_io_device=here)
+    found.options = [tf.train.CheckpointOptions(), chief]
+    write = found.checkpoint.write
+
+    def refuse(path: str, options: Any) -> Any:
+        if options is not chief:
+            raise tf.errors.PermissionDeniedError(None, None, "Read-only file system")
+        return write(path, options=options)
+
+    found.checkpoint.write = refuse
+    assert job.resume() == 0
+    for step in range(1, 11):
+        variable.assign_add([1.0] * 4)
+        job.step(step)
+    assert names(tmp_path) == {"elastic-5", "elastic-10"}
+    assert job.progress.save_error is None
+    assert capfd.readouterr().err.count("the chief does it from now on") == 1
+
+
+@pytest.mark.parametrize("odd", ["run[1]", "a*", "b?", "c\\d"])
+def test_a_directory_that_tensorflow_takes_for_a_pattern_is_refused(tmp_path: Path, odd: str) -> None:
+    """It writes there as it should, and finds nothing when it reads."""
+    with pytest.raises(ValueError, match="checkpoint directory"):
+        elastic(tmp_path / odd)
 
 
 def test_checkpoints_that_are_all_damaged_are_told(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ elastic.step(1)
 a.assign(4.0)
 again = ElasticCheckpoint(tf.train.Checkpoint(a=a, b=b), "here", sharded=sharded).resume()
 there = sorted(os.listdir("here"))
-writer = elastic._checkpoints.options.experimental_io_device
+writer = elastic._checkpoints.options[0].experimental_io_device
 print(json.dumps({"writer": writer, "before": before, "there": there, "step": again, "a": float(a), "b": float(b)}))
 sys.stdout.flush()
 os._exit(0)
@@ -113,5 +113,56 @@ def test_a_folder_that_servers_may_only_read_is_the_chiefs(tmp_path: Path, fails
         train=tf.train,
     )
     options = sharing.options(here, str(tmp_path / "new"), None)
-    assert options.experimental_io_device == (None if fails is None else "/job:chief/task:0")
+    writers = [each.experimental_io_device for each in options]
+    assert writers == ([None, "/job:chief/task:0"] if fails is None else ["/job:chief/task:0"])
     assert list((tmp_path / "new").iterdir()) == []
+
+
+MIRRORED = """
+import json, os, sys
+import tensorflow as tf
+from elastic_tfjob.runtime.elastic import ElasticCheckpoint
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    mean = tf.Variable(0.0, trainable=False, synchronization=tf.VariableSynchronization.ON_READ,
+                       aggregation=tf.VariableAggregation.MEAN)  # as those of a batch normalization
+elastic = ElasticCheckpoint(tf.train.Checkpoint(mean=mean), sys.argv[1], total_steps=4, every_steps=2, every_s=None,
+                            strategy=strategy)
+add = tf.function(lambda: strategy.run(lambda: mean.assign_add(1.0)))
+for step in range(elastic.resume() + 1, 5):
+    add()
+    elastic.step(step)
+print(json.dumps({"step": step, "error": elastic.progress.save_error}))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("fails", ["chief", "worker", "none"])
+def test_a_worker_that_cannot_write_its_part_keeps_no_other_waiting(tmp_path: Path, fails: str) -> None:
+    """Writing adds up over all workers what each has of such variables."""
+    (tmp_path / "file").touch()
+    there = tmp_path / ("file/checkpoints" if fails == "chief" else "checkpoints")  # below a file nothing can be made
+    job = Job(tmp_path, "-c", MIRRORED, str(there))
+    job.configure({"worker": 2})
+    running = []
+    for (_, index), config in job.configs.items():
+        environment = {**os.environ, "TF_CONFIG": config, "TF_CPP_MIN_LOG_LEVEL": "2"}
+        output = open(tmp_path / f"output-{index}", "w+")  # noqa: SIM115
+        program = [*job.program]
+        if fails == "worker" and index == 1:  # no temporary folder anywhere
+            program[2] = "import tempfile; tempfile.tempdir = '/dev/null/none'\n" + program[2]
+        running.append((subprocess.Popen(program, env=environment, stdout=output), output))
+    try:
+        for process, output in running:
+            assert process.wait(120) == 0
+            output.seek(0)
+            told = json.loads(output.read().strip().rpartition("\n")[2])
+            assert told["step"] == 4
+            assert (told["error"] is None) is (fails == "none")
+    finally:
+        for process, output in running:
+            process.kill()
+            process.wait()
+            output.close()

@@ -76,6 +76,7 @@ def test_all_of_them() -> None:
         ("placement", "pack", "allowed is auto or none"),
         ("loanable", "true", "so it needs the annotation elastic.kubeflow.org/checkpoint-dir"),
         ("checkpoint-dir", " ", "allowed is a path or URL"),
+        ("checkpoint-dir", "/runs/a[1]", "without * ? [ and"),
         ("estimated-duration", "", "allowed is a duration"),
         ("max-worker", "3", "is not known; there are checkpoint-dir,"),
     ],

@@ -51,7 +51,7 @@ def _deadline(text: str) -> datetime | timedelta:
 
 
 def _path(text: str) -> str:
-    if not text.strip() or "\0" in text:
+    if not text.strip() or any(character in text for character in "\0*?[\\"):
         raise ValueError(text)
     return text
 
@@ -90,7 +90,7 @@ ANNOTATIONS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
         f"a time with its zone (2026-01-31T18:00:00Z) or a duration after creation (1d12h, 90m), {_LONGEST}",
     ),
     "total-steps": _whole(1, MAX_STEPS),
-    "checkpoint-dir": (_path, "a path or URL that tf.io.gfile can open"),
+    "checkpoint-dir": (_path, "a path or URL that tf.io.gfile can open, without * ? [ and \\"),
     "rescale": _one_of("overlap", "spare", "recreate", "never"),
     "placement": _one_of("auto", "none"),
     "model": (

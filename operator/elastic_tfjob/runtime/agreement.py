@@ -22,6 +22,10 @@ class Agreement:
 
         self._total = total
 
+    def all(self, here: bool) -> bool:
+        """Whether it is so in every worker. Raises as `sum` does."""
+        return not self.sum(int(not here))[0]
+
     def sum(self, *values: int) -> list[int]:
         """The sum of each value. Raises what TensorFlow raises when a worker is gone."""
         results = self._strategy.experimental_local_results(self._total(self._tf.constant(values, self._tf.int64)))

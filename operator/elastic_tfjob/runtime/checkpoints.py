@@ -15,7 +15,10 @@ import contextlib
 import json
 import re
 import sys
+import tempfile
 import time
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Callable, TypeVar
 
 _PREFIX = "elastic-"
@@ -23,6 +26,8 @@ _MARKER = re.compile(r"elastic-(\d+)\.complete")
 _FILE = re.compile(r"elastic-(\d+)(\..+|_temp.*)")
 _RETRY_S = (0.1, 0.3, 1.0, 3.0)
 """Waited before each further attempt to read what could not be read."""
+_PATTERN = "*?[\\"
+_OTHER = "another worker cannot write its part"
 _LISTED = 10
 """So many names are told of each kind."""
 _Result = TypeVar("_Result")
@@ -35,14 +40,22 @@ class Mismatch(RuntimeError):
 class Checkpoints:
     """The last `keep` checkpoints of `checkpoint` (a tf.train.Checkpoint) in `directory`.
 
-    `options`: tf.train.CheckpointOptions, which say who writes. `partial`: variables of the program that a checkpoint
-    does not hold keep their values. `complete` is to be called before the first `save`.
+    `options`: each a tf.train.CheckpointOptions, which says who writes and reads: the first is used until it fails, and
+    the next one from then on. `partial`: variables of the program that a checkpoint does not hold keep their values.
+    `complete` is to be called before the first `save`. Raises ValueError for a directory in whose path TensorFlow would
+    see a pattern when it reads, and none when it writes.
     """
 
-    def __init__(self, checkpoint: Any, directory: str, keep: int, options: Any, *, partial: bool = False) -> None:
+    def __init__(
+        self, checkpoint: Any, directory: str, keep: int, options: Sequence[Any], *, partial: bool = False
+    ) -> None:
         import tensorflow as tf  # noqa: PLC0415
 
-        self.checkpoint, self.directory, self.keep, self.options = checkpoint, directory, keep, options
+        if any(character in directory for character in _PATTERN):
+            raise ValueError(
+                f"the checkpoint directory is {directory!r}; TensorFlow cannot read where {_PATTERN} occur"
+            )
+        self.checkpoint, self.directory, self.keep, self.options = checkpoint, directory, keep, list(options)
         self.partial = partial
         self._tf = tf
         self._files = tf.io.gfile
@@ -56,30 +69,51 @@ class Checkpoints:
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
-    def save(self, step: int, **facts: Any) -> dict[str, Any]:
+    def save(self, step: int, all_ready: Callable[[bool], bool], **facts: Any) -> dict[str, Any]:
         """Write a checkpoint, and delete what is no longer wanted; gives step, at (Unix time), seconds, bytes, path.
-        Raises what TensorFlow raises; what was written by then is deleted, lest it keep a full volume full."""
+        Raises what TensorFlow raises; what was written by then is deleted, lest it keep a full volume full.
+
+        `all_ready`: tells the other workers whether this one can write, and whether all can. Writing adds up what they
+        have, so whoever came alone would wait for ever.
+        """
         self._known.pop(step, None)
         try:
-            saved = self._write(step, facts)
+            saved = self._in_turn(lambda options: self._write(step, all_ready, options, facts))
             self._known[step] = True
             return saved
         finally:
             self._prune(step)
 
-    def _write(self, step: int, facts: dict[str, Any]) -> dict[str, Any]:
+    def _in_turn(self, do: Callable[[Any], _Result]) -> _Result:
+        """Do it with whoever writes and reads; where that fails, with the next one."""
+        while True:
+            try:
+                return do(self.options[0])
+            except Mismatch:
+                raise
+            except Exception as error:
+                if len(self.options) == 1:
+                    raise
+                print(f"parameter servers: {error}; the chief does it from now on", file=sys.stderr, flush=True)
+                del self.options[0]
+
+    def _write(
+        self, step: int, all_ready: Callable[[bool], bool], options: Any, facts: dict[str, Any]
+    ) -> dict[str, Any]:
         begin = time.monotonic()
-        self._files.makedirs(self.directory)
         name = f"{_PREFIX}{step}"
         path = f"{self.directory}/{name}"
-        with contextlib.suppress(self._tf.errors.NotFoundError):
-            self._files.remove(f"{path}.complete")  # it would vouch for files that are being replaced
-        self.checkpoint.write(path, options=self.options)
-        sizes = {
-            each: self._files.stat(f"{self.directory}/{each}").length
-            for each in self._files.listdir(self.directory)
-            if each.startswith((f"{name}.index", f"{name}.data-"))
-        }
+        problem: Exception | None = None
+        try:
+            self._files.makedirs(self.directory)
+            with contextlib.suppress(self._tf.errors.NotFoundError):
+                self._files.remove(f"{path}.complete")  # it would vouch for files that are being replaced
+        except Exception as error:
+            problem = error
+        if not all_ready(problem is None):
+            raise problem or RuntimeError(_OTHER)
+        self.checkpoint.write(path, options=options)
+        sizes = self._patiently(lambda: self._sizes(name))
         seconds = time.monotonic() - begin
         marker = {"step": step, "at": time.time(), "seconds": round(seconds, 4), "bytes": sum(sizes.values()), **facts}
         temporary = f"{path}.marker"
@@ -88,9 +122,29 @@ class Checkpoints:
         self._files.rename(temporary, f"{path}.complete", overwrite=True)
         return {**marker, "path": path}
 
-    def write_elsewhere(self, directory: str) -> None:
+    def _sizes(self, name: str) -> dict[str, int]:
+        """The files of a checkpoint that has just been written. Parameter servers may have, and a listing be old."""
+        found = {
+            each: self._files.stat(f"{self.directory}/{each}").length
+            for each in self._files.listdir(self.directory)
+            if each.startswith((f"{name}.index", f"{name}.data-"))
+        }
+        parts = Counter(each.rpartition("-of-")[2] for each in found if "-of-" in each)
+        if f"{name}.index" not in found or not any(int(of) == count for of, count in parts.items()):
+            raise _Unsure(f"{name} has been written, and of its files there are {_some(sorted(found)) or 'none'}")
+        return found
+
+    def write_elsewhere(self, all_ready: Callable[[bool], bool]) -> None:
         """A worker's part in a save whose files are the chief's: what it writes is thrown away."""
-        self.checkpoint.write(f"{directory}/discarded", options=self.options)
+        with contextlib.ExitStack() as stack:
+            problem: Exception | None = None
+            try:
+                folder = stack.enter_context(tempfile.TemporaryDirectory())
+            except OSError as error:
+                problem = error
+            if not all_ready(problem is None):
+                raise problem or RuntimeError(_OTHER)
+            self.checkpoint.write(f"{folder}/discarded", options=self.options[0])
 
     def _prune(self, newest: int) -> None:
         """Delete what unfinished saves up to `newest` left, and all checkpoints but the last `keep` and the one just
@@ -200,10 +254,20 @@ class Checkpoints:
     def restore(self, path: str) -> None:
         """Raises Mismatch unless it holds all variables that the program has made so far (those that are made later
         are restored then), or what TensorFlow raises."""
-        if not self.partial:
-            self._patiently(lambda: self._check(path))
-        self._patiently(lambda: self.checkpoint.read(path, options=self.options).expect_partial())
+        self._in_turn(lambda options: self._patiently(lambda: self._read(path, options)))
         self._restored = path
+
+    def _read(self, path: str, options: Any) -> None:
+        errors = self._tf.errors
+        try:
+            if not self.partial:
+                self._check(path)
+            self.checkpoint.read(path, options=options).expect_partial()
+        except (errors.NotFoundError, errors.InvalidArgumentError) as error:
+            # TensorFlow says so where it could not list the directory, too.
+            if self._look(f"{path.rpartition('/')[2]}.complete") is not None:
+                raise _Unsure(f"{path} is whole and cannot be read: {error}") from error
+            raise
 
     def not_restored(self) -> str:
         """What the program has made since `restore`, and the checkpoint has no value for: it began with initial values.

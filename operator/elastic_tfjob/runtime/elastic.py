@@ -17,7 +17,6 @@ import math
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -244,13 +243,13 @@ class ElasticCheckpoint:
             self._plan_next()
             return False
         self._tell_what_was_not_restored()
+        all_ready = bool if self._agreement is None else self._agreement.all
         try:
             if self.task.chief:
                 facts = {"generation": self.progress.generation, "workers": self.task.workers}
-                self.progress.checkpoint = self._checkpoints.save(step, **facts)
+                self.progress.checkpoint = self._checkpoints.save(step, all_ready, **facts)
             else:
-                with tempfile.TemporaryDirectory() as folder:
-                    self._checkpoints.write_elsewhere(folder)
+                self._checkpoints.write_elsewhere(all_ready)
         except Exception as error:  # of the file system, or of a parameter server: the next step will tell
             self.progress.save_error = brief(error)
             print(f"checkpoint at step {step} failed: {self.progress.save_error}", file=sys.stderr, flush=True)
@@ -306,6 +305,7 @@ class ElasticCheckpoint:
                     raise
         if problem is not None:
             raise RuntimeError(f"no checkpoint in {self._checkpoints.directory} can be restored") from problem
+        print(f"no checkpoint in {self._checkpoints.directory}: training begins at step 0", file=sys.stderr, flush=True)
         return None
 
     # -- with the launcher ---------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ class ElasticCheckpoint:
             self._request = None if request == self._answered else request
             if self._request is not None:
                 self._attention = True
-        if time.monotonic() >= self._due_at:
+        if self._terminated or time.monotonic() >= self._due_at:
             self._attention = True
 
     def _answer(self, request: str, step: int, saved: bool) -> None:

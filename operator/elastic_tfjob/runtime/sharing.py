@@ -17,12 +17,17 @@ def chief_device(tf: Any) -> str | None:
     return next((name for name in names if remote and "/job:chief/" in name), None)
 
 
-def options(tf: Any, directory: str, sharded: bool | None) -> Any:
-    """tf.train.CheckpointOptions, which say that the chief writes and reads all, or that whoever has variables does.
-    `sharded`: None where that is to be found out."""
+def options(tf: Any, directory: str, sharded: bool | None) -> list[Any]:
+    """tf.train.CheckpointOptions, which say that the chief writes and reads all, or that whoever has variables does:
+    what is tried first, and what if that fails. `sharded`: None where that is to be found out."""
     chief = chief_device(tf)
-    alone = chief is not None and not sharded and (sharded is False or not _all_see(tf, directory))
-    return tf.train.CheckpointOptions(experimental_io_device=chief if alone else None)
+    if chief is None or sharded:
+        devices: list[str | None] = [None]
+    elif sharded is None and _all_see(tf, directory):
+        devices = [None, chief]
+    else:
+        devices = [chief]
+    return [tf.train.CheckpointOptions(experimental_io_device=device) for device in devices]
 
 
 def _all_see(tf: Any, directory: str) -> bool:
