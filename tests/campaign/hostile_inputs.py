@@ -742,6 +742,17 @@ def _corpus(prefix: str) -> Iterator[Input]:
     run = Step("run", name, answer=Answer("json", _json({**REPORT, "prepared": None, "switch": None})))
     added = Step("merge", f"tfjobs/{name}", {"spec": {"tfReplicaSpecs": chief}})
     yield Input("H5: a chief that comes later", (create(job), run, added), name, must_live=True)
+    job = good_job(name := named())
+    many = [{"type": "a", "status": ""}] * 40_000
+    yield Input(
+        "a status of 40,000 conditions, again and again",
+        (
+            create(job),
+            *(Step("merge", f"tfjobs/{name}/status", {"status": {"conditions": many[n:]}}) for n in range(8)),
+        ),
+        name,
+        mendable=True,
+    )
     job = good_job(name := named(), workers=130)
     yield Input("M13: silence of 130", (create(job), Step("run", name, answer=Answer("silent"), most=130)), name)
     for family, kind in (
