@@ -241,6 +241,24 @@ def test_a_pod_that_no_node_holds_takes_nothing_from_those_that_run(profile: str
     assert all(beside[key] >= min(without[key], 4) for key in found)
 
 
+def test_what_a_pod_can_never_have_does_not_count() -> None:
+    """It ran with little, and was told to grow (`pods/resize`) beyond its node."""
+    metadata = {"namespace": "evil", "name": "p", "uid": "p", "resourceVersion": "9"}
+    asks = {name: {"name": name, "resources": {"requests": {"cpu": "1000"}}} for name in ("a", "b", "side")}
+    spec = {"nodeName": "n0", "containers": [asks["a"], asks["b"]]}
+    spec["initContainers"] = [{**asks["side"], "restartPolicy": "Always"}]
+    has = {"resources": {"requests": {"cpu": "100m"}}}
+    status: dict[str, Any] = {
+        "phase": "Running",
+        "containerStatuses": [{"name": "a", **has}, {"name": "b"}],
+        "initContainerStatuses": [{"name": "side", **has}],
+    }
+    for reason, millicores in (("Infeasible", 1_000_200), ("Deferred", 3_000_000), (None, 3_000_000)):
+        conditions = [{"type": "PodResizePending", "status": "True", "reason": reason}] if reason else []
+        raw = {"metadata": metadata, "spec": spec, "status": {**status, "conditions": conditions}}
+        assert ForeignPod.parse(raw).requests.cpu == millicores
+
+
 def test_what_is_left_of_a_node() -> None:
     """All that others do not take; and no less than what its jobs' pods request there."""
     found = running("a", "n0")

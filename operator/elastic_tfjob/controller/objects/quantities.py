@@ -15,6 +15,7 @@ __all__ = [
     "CpuAsked",
     "allocatable",
     "amounts",
+    "as_allocated",
     "cpu_of",
     "is_accelerator",
     "millicores",
@@ -116,6 +117,26 @@ def requests_of(pod_spec: Raw) -> Resources:
         running = _sum(running, _requests(container))
     total = _sum(_most(running, starting), amounts(pod_spec.get("overhead") or {}))
     return total._replace(pods=1)
+
+
+def as_allocated(spec: Raw, status: Raw) -> Raw:
+    """A pod's spec with what its containers were given, where the kubelet says that the node can never give what they
+    ask for by now: so kube-scheduler counts it (KEP-1287). Else anybody with a small pod on each node could ask for all
+    of them."""
+    conditions = status.get("conditions") or ()
+    if not any(each["type"] == "PodResizePending" and each.get("reason") == "Infeasible" for each in conditions):
+        return spec
+    given = {
+        each["name"]: each["resources"]
+        for kind in ("containerStatuses", "initContainerStatuses")
+        for each in status.get(kind) or ()
+        if each.get("resources")
+    }
+    found = dict(spec)
+    for kind in ("containers", "initContainers"):
+        if kind in spec:
+            found[kind] = [{**each, "resources": given.get(each["name"], each.get("resources"))} for each in spec[kind]]
+    return found
 
 
 class CpuAsked(NamedTuple):
