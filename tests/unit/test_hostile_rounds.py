@@ -16,6 +16,7 @@ from elastic_tfjob.controller.schedule.snapshot import assemble
 from elastic_tfjob.controller.schedule.targets import decide
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
@@ -46,6 +47,14 @@ NODES = {
     )
     for name in ("n0", "n1", "n2")
 }
+
+
+def built(profile: str) -> Profile:
+    """That decides alone: without loans, and without looking for a better packing."""
+    settings = {"lend": "none"} if profile == "aryl" else {}
+    return replace(build(profile, parse_profile(profile, settings)), repack=False)
+
+
 DECIDING = [name for name in PROFILES if name != "fixed"]
 
 NOBODY = {"checkpoint-dir": "/c", "min-workers": "0", "max-workers": "2"}
@@ -89,9 +98,7 @@ def test_the_round_ends_and_the_other_job_starts(profile: str, asks: str) -> Non
             job("good", {"checkpoint-dir": "/c", "max-workers": "3"}, {"PS": 1, "Worker": 1}, {"cpu": "1"}),
         )
     }
-    settings = {"lend": "none"} if profile == "aryl" else {}
-    built = replace(build(profile, parse_profile(profile, settings)), repack=False)
-    plan = schedule(assemble(found.values(), NODES, [], NOW.timestamp()), built)
+    plan = schedule(assemble(found.values(), NODES, [], NOW.timestamp()), built(profile))
     if profile not in HEAD_OF_LINE or asks not in FIT_NOWHERE:
         assert sum(plan.changes["ns/good"].replicas.values()) >= 2
     decide(plan, {key: each for key, each in found.items() if each.job is not None})
@@ -105,9 +112,7 @@ def test_a_hundred_jobs_that_ask_for_all_there_can_be_hold_up_nobody(profile: st
     many = [job(f"a-{k}", most, {"Worker": 2000}, {"memory": "64Ti"}) for k in range(100)]
     good = job("good", {"checkpoint-dir": "/c", "max-workers": "3"}, {"PS": 1, "Worker": 1}, {"cpu": "1"})
     found = [scheduled_job(made, (), nodes=NODES, now=NOW, all_jobs=True, reports={}) for made in (*many, good)]
-    settings = {"lend": "none"} if profile == "aryl" else {}
-    built = replace(build(profile, parse_profile(profile, settings)), repack=False)
-    plan = schedule(assemble(found, NODES, [], NOW.timestamp()), built)
+    plan = schedule(assemble(found, NODES, [], NOW.timestamp()), built(profile))
     assert set(plan.changes) == (set() if profile in HEAD_OF_LINE else {"ns/good"})
 
 
@@ -115,9 +120,7 @@ def large_on_lost_nodes(profile: str, ps_cpus: int) -> Plan:
     """Of a job of 2,000 replicas, which may run with 2, on a cluster of one node with 32 CPUs."""
     gone = {"PS": ("gone",), "Worker": ("gone",) * 1999}
     large = core_job("large", workers(1999, 1, 1999, gpus=0, cpus=0.01), servers(1, cpus=ps_cpus), on=gone)
-    settings = {"lend": "none"} if profile == "aryl" else {}
-    built = replace(build(profile, parse_profile(profile, settings)), repack=False)
-    return schedule(snapshot([core_node("n", cpus=32)], [large], now=1000.0), built)
+    return schedule(snapshot([core_node("n", cpus=32)], [large], now=1000.0), built(profile))
 
 
 @pytest.mark.parametrize("profile", DECIDING)
@@ -143,8 +146,7 @@ def test_a_node_that_has_too_little_is_relieved_by_one_change_of_each_job(monkey
     there = {"PS": ("n",), "Worker": ("n",) * 1999}
     large = core_job("large", workers(1999, 1, 1999, gpus=0, cpus=0.01), servers(1), on=there, steps=1e6)
     nodes = [core_node("n", cpus=64, free=Resources(6120)), core_node("m", cpus=64)]
-    built = replace(build("kips", parse_profile("kips", {})), repack=False)
-    plan = schedule(snapshot(nodes, [large], now=1000.0), built)
+    plan = schedule(snapshot(nodes, [large], now=1000.0), built("kips"))
     assert plan.targets["large"].replicas == {"PS": 1, "Worker": 512}
     assert len(acted) <= 3
 
@@ -157,8 +159,7 @@ def test_a_large_job_gives_what_it_can_spare_in_some_steps(monkeypatch: pytest.M
     stays = core_job("stays", workers(1, gpus=0, cpus=2), on={"Worker": ("n",)})
     waits = core_job("waits", workers(1, gpus=0, cpus=63))
     nodes = [core_node("n", cpus=64), core_node("m", cpus=10)]
-    built = replace(build("kips", parse_profile("kips", {})), repack=False)
-    plan = schedule(snapshot(nodes, [donor, stays, waits], now=1000.0), built)
+    plan = schedule(snapshot(nodes, [donor, stays, waits], now=1000.0), built("kips"))
     assert "waits" not in plan.changes
     assert acted.count("donor") <= 500
 
@@ -230,12 +231,10 @@ def refused_pod(node: str, cpu: str) -> ForeignPod:
 def test_a_pod_that_no_node_holds_takes_nothing_from_those_that_run(profile: str) -> None:
     found = {f"ns/{name}": running(name, node) for name, node in zip("ab", NODES, strict=False)}
     assert all(each.job is not None and each.job.phase == "running" for each in found.values())
-    settings = {"lend": "none"} if profile == "aryl" else {}
-    built = replace(build(profile, parse_profile(profile, settings)), repack=False)
     workers_of: list[dict[str, int]] = []
     for cpu in ("0", "1000"):
         foreign = [refused_pod(node, cpu) for node in NODES]
-        targets = decide(schedule(assemble(found.values(), NODES, foreign, NOW.timestamp()), built), found)
+        targets = decide(schedule(assemble(found.values(), NODES, foreign, NOW.timestamp()), built(profile)), found)
         workers_of.append({key: targets[key].replicas.get("Worker", 0) if key in targets else 4 for key in found})
     without, beside = workers_of
     assert all(beside[key] >= min(without[key], 4) for key in found)

@@ -27,7 +27,6 @@ _FILE = re.compile(r"elastic-(\d+)(\..+|_temp.*)")
 _RETRY_S = (0.1, 0.3, 1.0, 3.0)
 """Waited before each further attempt to read what could not be read."""
 _PATTERN = "*?[\\"
-_OTHER = "another worker cannot write its part"
 _LISTED = 10
 """So many names are told of each kind."""
 _Result = TypeVar("_Result")
@@ -103,15 +102,7 @@ class Checkpoints:
         begin = time.monotonic()
         name = f"{_PREFIX}{step}"
         path = f"{self.directory}/{name}"
-        problem: Exception | None = None
-        try:
-            self._files.makedirs(self.directory)
-            with contextlib.suppress(self._tf.errors.NotFoundError):
-                self._files.remove(f"{path}.complete")  # it would vouch for files that are being replaced
-        except Exception as error:
-            problem = error
-        if not all_ready(problem is None):
-            raise problem or RuntimeError(_OTHER)
+        _together(lambda: self._make_room(path), all_ready)
         self.checkpoint.write(path, options=options)
         sizes = self._patiently(lambda: self._sizes(name))
         seconds = time.monotonic() - begin
@@ -121,6 +112,11 @@ class Checkpoints:
             file.write(json.dumps({**marker, "files": sizes}))
         self._files.rename(temporary, f"{path}.complete", overwrite=True)
         return {**marker, "path": path}
+
+    def _make_room(self, path: str) -> None:
+        self._files.makedirs(self.directory)
+        with contextlib.suppress(self._tf.errors.NotFoundError):
+            self._files.remove(f"{path}.complete")  # it would vouch for files that are being replaced
 
     def _sizes(self, name: str) -> dict[str, int]:
         """The files of a checkpoint that has just been written. Parameter servers may have, and a listing be old."""
@@ -137,13 +133,7 @@ class Checkpoints:
     def write_elsewhere(self, all_ready: Callable[[bool], bool]) -> None:
         """A worker's part in a save whose files are the chief's: what it writes is thrown away."""
         with contextlib.ExitStack() as stack:
-            problem: Exception | None = None
-            try:
-                folder = stack.enter_context(tempfile.TemporaryDirectory())
-            except OSError as error:
-                problem = error
-            if not all_ready(problem is None):
-                raise problem or RuntimeError(_OTHER)
+            folder = _together(lambda: stack.enter_context(tempfile.TemporaryDirectory()), all_ready)
             self.checkpoint.write(f"{folder}/discarded", options=self.options[0])
 
     def _prune(self, newest: int) -> None:
@@ -323,6 +313,18 @@ class Checkpoints:
             + (f"; it has {_some(spare)}, which the program has not" if spare else "")
             + ". Was something renamed?"
         )
+
+
+def _together(prepare: Callable[[], _Result], all_ready: Callable[[bool], bool]) -> _Result:
+    """What `prepare` gives, where all workers have prepared; else all raise."""
+    try:
+        prepared = prepare()
+    except Exception:
+        all_ready(False)
+        raise
+    if not all_ready(True):
+        raise RuntimeError("another worker cannot write its part")
+    return prepared
 
 
 class _Unsure(Exception):

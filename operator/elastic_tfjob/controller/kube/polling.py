@@ -185,13 +185,13 @@ class Reports:
             return
         sources = self._sources.setdefault(key, sources)
         for name in [name for name, source in sources.items() if name not in present]:
-            self._stop(key[0], sources.pop(name))
+            self._stop(sources.pop(name))
         led = any(pod.replica_type in ("chief", "master") for pod in pods)
         for name, pod in present.items():
             source = sources.get(name)
             if source is None or source.pod.uid != pod.uid:
                 if source is not None:
-                    self._stop(key[0], source)
+                    self._stop(source)
                 source = sources[name] = _Source(pod)
             ends = pod.lingers and not source.pod.lingers
             source.pod = pod
@@ -203,7 +203,7 @@ class Reports:
                 self._counts[key[0]] += 1
                 self._queue(key, source, 0.0)
             elif not running:
-                self._stop(key[0], source)
+                self._stop(source)
             elif ends:  # how far it got, while there is an exporter to say it
                 self._queue(key, source, 0.0)
         if not sources:
@@ -211,11 +211,13 @@ class Reports:
             self._followed.discard(key)
             self._renewed.discard(key)
 
-    def _stop(self, namespace: str, source: _Source) -> None:
+    def _stop(self, source: _Source) -> None:
         if source.due is not None:
             source.due = None
+            namespace = source.pod.namespace
             self._counts[namespace] -= 1
-            self._counts += Counter()  # which drops those that have none
+            if not self._counts[namespace]:
+                del self._counts[namespace]
 
     def _queue(self, key: Key, source: _Source, after_s: float) -> None:
         source.due = asyncio.get_running_loop().time() + after_s
@@ -336,18 +338,15 @@ class Reports:
         elif source.chief and (before.step, before.steps_per_s) != (after.step, after.steps_per_s):
             self._progressed(key)
 
-    def _share(self, limits: StatusPolling) -> float:
-        """Questions a second that one namespace may have asked for its pods, however many these are."""
-        wanted = (count / limits.interval_s for count in self._counts.values())
-        return fair_share(wanted, limits.max_requests_per_s)
-
     def _interval_s(self, key: Key, source: _Source) -> float:
         limits = self._polling()
         followed = key in self._followed
         if followed:
             base_s = _CHIEF_S if source.chief else _OTHERS_S
         else:
-            base_s = max(limits.interval_s, self._counts[key[0]] / self._share(limits))
+            # So many pods of one namespace are asked in each interval, however many it has.
+            share = fair_share(self._counts.values(), limits.max_requests_per_s * limits.interval_s)
+            base_s = limits.interval_s * max(1.0, self._counts[key[0]] / share)
         if not followed:
             longest_s = max(_MAX_BACKOFF_S, base_s)
         elif source.silent and source.report is None:

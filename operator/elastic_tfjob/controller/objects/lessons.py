@@ -40,13 +40,13 @@ def _newest_names(history: History) -> str:
     found: dict[str, dict[str, list[Any]]] = {}
     room = MAX_HISTORY_BYTES - 2
     for names in zip_longest(*(reversed(names) for names in scopes.values())):
-        for scope, name in zip(scopes, names, strict=True):
-            if name is not None:
-                room -= len(orjson.dumps({scope: dict([name])})) + 1
+        for scope, each in zip(scopes, names, strict=True):
+            if each is not None:
+                name, lessons = each
+                room -= len(orjson.dumps({scope: {name: lessons}})) + 1
                 if room < 0:
                     return orjson.dumps(found).decode()
-                # Read again, it is the other way round once more.
-                found[scope] = {**dict([name]), **found.get(scope, {})}
+                found[scope] = {name: lessons, **found.get(scope, {})}  # the oldest first, as they were learned
     return orjson.dumps(found).decode()
 
 
