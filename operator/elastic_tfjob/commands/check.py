@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
+from pathlib import PurePosixPath
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
@@ -10,13 +12,14 @@ import click
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.crd import custom_resource_definition
-from elastic_tfjob.api.tfjob import GROUP, PLURAL, VERSION, InvalidTFJob
+from elastic_tfjob.api.tfjob import CONTAINER, GROUP, PLURAL, VERSION, InvalidTFJob, ReplicaSpec, TFJobSpec
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_FAILED, Cluster, read_all, run
 from elastic_tfjob.commands.manifest import read_job
 from elastic_tfjob.commands.options import output, where
 from elastic_tfjob.controller import LEASE_NAME
 from elastic_tfjob.controller.job.inject import without_command
+from elastic_tfjob.controller.job.rescale_input import chief_of
 from elastic_tfjob.controller.kube.caches import jobs_path
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound, Unavailable
 from elastic_tfjob.controller.objects.job import Job
@@ -246,6 +249,7 @@ def about_job(raw: Mapping[str, Any], now: datetime) -> list[Finding]:
         job = Job.parse({**raw, "metadata": {**raw["metadata"], **own}})
         request = terms(job)
         spec = job.spec()
+        checkpoints = list(_checkpoints(spec, request.elasticity.checkpoint_dir))
     except InvalidTFJob as error:
         return [Finding("error", "spec", problem) for problem in error.problems]
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -257,6 +261,7 @@ def about_job(raw: Mapping[str, Any], now: datetime) -> list[Finding]:
         text = f"no launcher can start {', '.join(no_command)}: an image's entrypoint is not known to the operator"
         findings.append(Finding("warning", "launcher", text, "say command in the container tensorflow"))
     findings += _capabilities(request)
+    findings += checkpoints
     findings += _figures(request)
     return findings
 
@@ -286,6 +291,32 @@ def _capabilities(request: JobRequest) -> Iterator[Finding]:
         yield Finding("warning", "elastic", f"nothing may be done to it while it runs: {why}", "docs/elastic.md")
     if request.queue:
         yield Finding("ok", "Kueue", f"queue {request.queue} admits it: it never has more replicas than declared")
+
+
+def _checkpoints(spec: TFJobSpec, directory: str | None) -> Iterator[Finding]:
+    """Whether what the chief writes is still there when its pod was made anew."""
+    if directory is None or "://" in (path := directory.removeprefix("file://")):
+        return
+    chief = spec.tf_replica_specs.get(chief_of(spec)[0])
+    volume = _volume(chief, PurePosixPath(path)) if chief is not None else None
+    if volume is None or "emptyDir" in volume:
+        where = f"{path} is on no volume" if volume is None else f"{path} is on an emptyDir"
+        text = f"{where}: a chief whose pod is made anew (stopped, moved, evicted) begins at step 0"
+        yield Finding("warning", "checkpoint-dir", text, "mount a volume that outlives a pod, such as a PVC")
+
+
+def _volume(replica: ReplicaSpec, path: PurePosixPath) -> Mapping[str, Any] | None:
+    """The volume that holds `path` in the container that trains: that of the longest mount path above it."""
+    mounts = [
+        (len(at.parts), mount.get("name"))
+        for container in replica.containers()
+        if container.get("name") == CONTAINER
+        for mount in container.get("volumeMounts") or ()
+        if path.is_relative_to(at := PurePosixPath(str(mount.get("mountPath"))))
+    ]
+    volumes = (replica.template.get("spec") or {}).get("volumes") or ()
+    named = {volume.get("name"): volume for volume in volumes}
+    return named.get(max(mounts, key=itemgetter(0))[1]) if mounts else None
 
 
 def _figures(request: JobRequest) -> Iterable[Finding]:

@@ -83,7 +83,9 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "job.yaml"
     made = manifest(**{"checkpoint-dir": "/c", "max-workers": "4"})
     for replica in made["spec"]["tfReplicaSpecs"].values():
-        replica["template"]["spec"]["containers"][0]["command"] = ["python3", "train.py"]
+        pod = replica["template"]["spec"]
+        pod["volumes"] = [{"name": "c", "persistentVolumeClaim": {"claimName": "c"}}]
+        pod["containers"][0] |= {"command": ["python3"], "volumeMounts": [{"name": "c", "mountPath": "/c"}]}
     path.write_text(yaml.dump(made, Dumper=yaml.SafeDumper))
     return path
 
@@ -348,6 +350,35 @@ def test_each_wrong_annotation_is_an_error() -> None:
 
 def test_a_container_without_a_command_cannot_be_wrapped() -> None:
     assert "no launcher can start" in found_of(manifest(**{"checkpoint-dir": "/c"}))["launcher"][1]
+
+
+@pytest.mark.parametrize(
+    ("directory", "volumes", "mounts", "told"),
+    [
+        ("/data/c", {"d": {"emptyDir": {}}}, {"d": "/data"}, "/data/c is on an emptyDir"),
+        ("/data/c", {"d": {"emptyDir": {}}, "p": {"hostPath": {}}}, {"d": "/data", "p": "/data/c"}, ""),
+        ("/data/c", {"d": {"emptyDir": {}}, "p": {"hostPath": {}}}, {"d": "/data/c/", "p": "/data"}, "an emptyDir"),
+        ("/database", {"p": {"hostPath": {}}}, {"p": "/data"}, "/database is on no volume"),
+        ("file:///data/c", {"p": {"hostPath": {}}}, {"p": "/data"}, ""),
+        ("gs://data/c", {}, {}, ""),
+        ("/data/c", {}, {}, "/data/c is on no volume"),
+    ],
+)
+def test_checkpoints_that_go_with_the_chiefs_pod_are_told(
+    directory: str, volumes: dict[str, Any], mounts: dict[str, str], told: str
+) -> None:
+    raw = manifest(**{"checkpoint-dir": directory})
+    pod = raw["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
+    pod["volumes"] = [{"name": name, **volume} for name, volume in volumes.items()]
+    pod["containers"][0]["volumeMounts"] = [{"name": name, "mountPath": at} for name, at in mounts.items()]
+    found = found_of(raw).get("checkpoint-dir")
+    assert (found is None) if not told else (found is not None and found[0] == "warning" and told in found[1])
+
+
+def test_mounts_of_a_wrong_type_are_an_error_and_no_traceback() -> None:
+    raw = manifest(**{"checkpoint-dir": "/c"})
+    raw["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"][0]["volumeMounts"] = [7]
+    assert found_of(raw)["spec"][0] == "error"
 
 
 def test_a_spec_that_no_tfjob_may_have_is_an_error_for_each_problem() -> None:
