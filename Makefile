@@ -55,7 +55,7 @@ page-vendor: .venv ## the foreign files of the live page anew, from npm by tests
 .PHONY: e2e
 e2e: .venv ## scenarios on a real kind cluster; MONKEY=1: while the leading operator is killed every 30 s
 	@$(RUN) python -m harness.deploy
-	MONKEY=$(MONKEY) $(RUN) pytest e2e $(PYTEST)
+	MONKEY=$(MONKEY) $(RUN) pytest e2e $(if $(MONKEY),,-n 2 --dist load --maxschedchunk=1) $(PYTEST)
 
 .PHONY: e2e-people
 e2e-people: .venv ## on the kind cluster: the live page in a real Chromium, what-if questions, pipelines in containers; PICTURES=1: docs/images

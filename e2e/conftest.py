@@ -1,26 +1,33 @@
 """Scenarios on a real kind cluster with the operator deployed: `make e2e`.
 
-A test gets `jobs`: a namespace of its own, and kubectl in it. The cluster stays when the tests are done. With MONKEY=1
-two replicas of the operator run, and the one that leads is killed every 30 s.
+A test gets `jobs`: a namespace of its own, and kubectl in it. The cluster stays when the tests are done. Two processes
+play them: those marked `beside` with each other, first, and each of the others alone. With MONKEY=1 there is one
+process, two replicas of the operator run, and the one that leads is killed every 30 s.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
-from harness.cluster import Cluster
+from harness.cluster import KUBECONFIG, NAME, Cluster
 from harness.deploy import DEPLOYMENT, NAMESPACE, deploy, operator_log, wait_ready
 from harness.jobs import Jobs
 from harness.progress import CommandFailed
+from harness.shared import Facts, Shared
 from harness.told import pytest_runtest_logreport  # noqa: F401 - a hook
 
 KILL_EVERY_S = 30
+OTHERS_S = 2400.0
+"""The scenarios of another process take no longer once this one has played all of its own."""
 SPARED = threading.Event()
 """Set while no leader is killed."""
 LEFT_OUT = pytest.StashKey[list[str]]()
@@ -31,6 +38,9 @@ KILLS = pytest.StashKey[str]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "last: runs after all others, to judge what they left")
+    config.addinivalue_line(
+        "markers", "beside: leaves operator and nodes as they are, so that others may be played too"
+    )
     config.addinivalue_line("markers", "one_leader: what it tests needs an operator that leads for longer than 30 s")
 
 
@@ -42,7 +52,11 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
+    items.sort(key=lambda item: (_marked(item, "last"), not _marked(item, "beside")))
+
+
+def _marked(item: pytest.Item, name: str) -> bool:
+    return item.get_closest_marker(name) is not None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -51,10 +65,30 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture(scope="session")
-def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    deployed = deploy()
-    with killing_leaders(deployed, pytestconfig) if os.environ.get("MONKEY") == "1" else contextlib.nullcontext():
-        yield deployed
+def run_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this run have in common."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if hasattr(request.config, "workerinput") else own
+
+
+@pytest.fixture(scope="session")
+def deployment(run_folder: Path, pytestconfig: pytest.Config) -> Iterator[Facts]:
+    """The operator of today's sources on the cluster, for all processes of this run; `begun`: when it was ready."""
+
+    @contextlib.contextmanager
+    def make(_: Path) -> Iterator[Facts]:
+        deployed = deploy()
+        with killing_leaders(deployed, pytestconfig) if os.environ.get("MONKEY") == "1" else contextlib.nullcontext():
+            yield {"begun": datetime.now(UTC).isoformat()}
+
+    with contextlib.closing(Shared(run_folder)) as things:
+        yield things.get("deployment", make)
+
+
+@pytest.fixture(scope="session")
+def cluster(deployment: Facts) -> Cluster:
+    assert deployment["begun"]
+    return Cluster(NAME, KUBECONFIG)
 
 
 @contextlib.contextmanager
@@ -97,9 +131,28 @@ def _kill_leaders(cluster: Cluster, over: threading.Event, killed: list[bool]) -
 
 
 @pytest.fixture(scope="session", autouse=True)
-def begun(cluster: Cluster) -> datetime:
+def begun(deployment: Facts) -> datetime:
     """When the operator of today's sources was ready: what is older in logs may be another one's."""
-    return datetime.now(UTC)
+    return datetime.fromisoformat(deployment["begun"])
+
+
+@pytest.fixture(autouse=True)
+def turn(request: pytest.FixtureRequest, run_folder: Path) -> Iterator[None]:
+    """A scenario's turn: that of one marked `beside` is also others', that of one marked `last` comes after all."""
+    played = run_folder / "played"
+    last = _marked(request.node, "last")
+    if last:
+        before = sum(not _marked(item, "last") for item in request.session.items)
+        ends = time.monotonic() + OTHERS_S
+        while played.exists() and played.stat().st_size < before:
+            assert time.monotonic() < ends, f"of {before} scenarios {played.stat().st_size} were played"
+            time.sleep(1)
+    with (run_folder / "turn").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH if _marked(request.node, "beside") else fcntl.LOCK_EX)
+        yield
+    if not last:
+        with played.open("a") as file:
+            file.write(".")
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,9 @@ ONE_WORKER = {"Chief": 1, "PS": 1, "Worker": 1}
 CHECKPOINT_S = 10
 REST_S = 40.0 if os.environ.get("MONKEY") == "1" else 3.0
 """What stays the same for so long is at rest. Where leaders are killed nothing changes until another one leads."""
-STEPS_PER_S = 100.0
-"""At most: what is done to a job takes half a minute, and on a fast machine a job would have ended by then."""
+STEPS_PER_S = 20.0
+"""At most: what is done to a job takes half a minute, and on a fast machine a job would have ended by then. More would
+only take the cores from what tests wait for."""
 
 
 def elastic(jobs: Jobs, name: str, steps: int, at_most: float = STEPS_PER_S, **more: Any) -> Object:
@@ -27,7 +28,7 @@ def elastic(jobs: Jobs, name: str, steps: int, at_most: float = STEPS_PER_S, **m
     so many steps a second (0: as many as it can)."""
     shared_folder(jobs.namespace)
     annotations = GROWS | more.pop("annotations", {})
-    arguments = [f"--steps={steps}", "--report-every=20", f"--checkpoint-every={CHECKPOINT_S}", f"--at-most={at_most}"]
+    arguments = [f"--steps={steps}", "--report-every=10", f"--checkpoint-every={CHECKPOINT_S}", f"--at-most={at_most}"]
     return training(
         name,
         replicas=ONE_WORKER,
@@ -104,10 +105,11 @@ def finished(jobs: Jobs, name: str, lines: Lines, seconds: float = 600) -> Line:
     return lines.seen[-1]
 
 
+@pytest.mark.beside
 def test_grows_and_shrinks_without_losing_a_step(jobs: Jobs) -> None:
-    jobs.apply(elastic(jobs, "digits", steps=8000))
+    jobs.apply(elastic(jobs, "digits", steps=1600))
     with Lines(jobs.cluster, jobs.namespace, "digits-chief-0") as lines:
-        wait_for_step(lines, 200, 400)
+        wait_for_step(lines, 60, 400)
         chief = jobs.pods("digits")["digits-chief-0"]["metadata"]["uid"]
         ask(jobs, "digits", workers=3)
         settled(jobs, "digits", Worker=3)
@@ -125,10 +127,11 @@ def test_grows_and_shrinks_without_losing_a_step(jobs: Jobs) -> None:
     jobs.wait_for_words("digits", "Rescaled", "lost")
 
 
+@pytest.mark.beside
 def test_without_a_launcher_the_pods_are_made_anew(jobs: Jobs) -> None:
-    jobs.apply(elastic(jobs, "plain", steps=4000, annotations={"inject": "none"}))
+    jobs.apply(elastic(jobs, "plain", steps=800, annotations={"inject": "none"}))
     with Lines(jobs.cluster, jobs.namespace, "plain-chief-0") as lines:
-        wait_for_step(lines, 200, 400)
+        wait_for_step(lines, 60, 400)
         saved = shared_folder(f"{jobs.namespace}/plain")
         until(lambda: any(saved.glob("*.complete")), 120, lambda: f"no checkpoint: {sorted(saved.iterdir())}")
         before = {pod["metadata"]["uid"] for pod in jobs.pods("plain").values()}
@@ -141,6 +144,7 @@ def test_without_a_launcher_the_pods_are_made_anew(jobs: Jobs) -> None:
     assert lost_steps(lines) == 0  # the chief saves when it gets SIGTERM
 
 
+@pytest.mark.beside
 def test_a_program_without_our_hooks_is_made_anew_at_once(jobs: Jobs) -> None:
     """It cannot be told to save and wait, so its pods end and begin again from its own checkpoint: at once and said in
     an event, and the job is Running again when its pods are."""
@@ -148,7 +152,7 @@ def test_a_program_without_our_hooks_is_made_anew_at_once(jobs: Jobs) -> None:
     types = job["spec"]["tfReplicaSpecs"]
     del types["Chief"]
     for replica in types.values():
-        arguments = ["--steps=4000", "--report-every=20", "--at-most=50"]
+        arguments = ["--steps=1000000", "--report-every=20", "--at-most=50"]
         command = ["python", "/app/monitored_digits.py", *arguments]
         replica["template"]["spec"]["containers"][0]["command"] = command
         replica["template"]["spec"]["terminationGracePeriodSeconds"] = 5
@@ -169,10 +173,11 @@ def test_a_program_without_our_hooks_is_made_anew_at_once(jobs: Jobs) -> None:
     jobs.wait_for_words("monitored", "ElasticCheckpoint")  # why it was stopped
 
 
+@pytest.mark.beside
 def test_an_edit_of_the_replicas_rescales_an_elastic_job(jobs: Jobs) -> None:
-    jobs.apply(elastic(jobs, "edited", steps=4000))
+    jobs.apply(elastic(jobs, "edited", steps=800))
     with Lines(jobs.cluster, jobs.namespace, "edited-chief-0") as lines:
-        wait_for_step(lines, 200, 400)
+        wait_for_step(lines, 60, 400)
         patch = {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 2}}}}
         jobs.kubectl("patch", "tfjob", "edited", "--type=merge", "--patch", json.dumps(patch))
         settled(jobs, "edited", Worker=2)
@@ -219,6 +224,7 @@ def test_cpu_is_adjusted_in_place(jobs: Jobs) -> None:
     assert all(each["restartCount"] == 0 for containers in statuses for each in containers)
 
 
+@pytest.mark.beside
 @pytest.mark.parametrize("wrong", ["many", "99"])
 def test_a_size_that_is_not_allowed_is_told_and_changes_nothing(jobs: Jobs, wrong: str) -> None:
     jobs.apply(elastic(jobs, "asked", steps=100_000))

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from harness.deploy import kill_operator, operator_log, wait_ready
 from harness.jobs import UNTIL_TOLD, Jobs, end, sleepers, until
 
@@ -38,6 +40,7 @@ def test_a_job_outlives_the_operators_pod(jobs: Jobs) -> None:
     wait_ready(jobs.cluster)
 
 
+@pytest.mark.beside
 def test_a_failing_replica_fails_the_job_and_its_exit_code_is_told(jobs: Jobs) -> None:
     job = sleepers("broken", command="exit 3", Worker=1)
     job["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "Never"

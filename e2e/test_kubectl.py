@@ -6,6 +6,7 @@ from harness.jobs import Jobs, sleepers, until
 from harness.progress import CommandFailed
 
 
+@pytest.mark.beside
 def test_columns_events_and_cascading_delete(jobs: Jobs) -> None:
     jobs.apply(sleepers("seen", PS=1, Worker=2))
     jobs.wait_for("seen", "Running")
@@ -25,6 +26,7 @@ def test_columns_events_and_cascading_delete(jobs: Jobs) -> None:
     )
 
 
+@pytest.mark.beside
 def test_replicas_find_each_other_by_the_names_in_tf_config(jobs: Jobs) -> None:
     """Across nodes: each worker asks for every host that TF_CONFIG names. A pod that has ended has no name any more, so
     the others wait for the first worker, which ends the job, however late it starts."""
@@ -43,6 +45,7 @@ def test_replicas_find_each_other_by_the_names_in_tf_config(jobs: Jobs) -> None:
     jobs.wait_for("names", "Succeeded")
 
 
+@pytest.mark.beside
 def test_a_wrong_spec_is_refused_with_the_path_of_the_field(jobs: Jobs) -> None:
     job = sleepers("wrong", Worker=1)
     job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["name"] = "trainer"

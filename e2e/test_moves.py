@@ -25,9 +25,9 @@ def history(jobs: Jobs, name: str) -> list[tuple[str, int]]:
 
 
 def test_a_worker_and_a_ps_move_and_leave_a_drained_node(jobs: Jobs) -> None:
-    jobs.apply(elastic(jobs, "moved", steps=9000, annotations=moves.ONE_SIZE))
+    jobs.apply(elastic(jobs, "moved", steps=1800, annotations=moves.ONE_SIZE))
     with Lines(jobs.cluster, jobs.namespace, "moved-chief-0") as lines:
-        wait_for_step(lines, 200, 400)
+        wait_for_step(lines, 60, 400)
         chief = jobs.pods("moved")["moved-chief-0"]["metadata"]["uid"]
         home = at(jobs, "moved-chief-0")
         away = other_node(jobs, home)

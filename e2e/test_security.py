@@ -18,6 +18,7 @@ NOT_HERE = {"test_people.py", "test_pipelines.py"}
 """`make e2e-people` plays them."""
 
 
+@pytest.mark.beside
 def test_the_operators_pod_meets_restricted(jobs: Jobs) -> None:
     """The API server itself judges, in a namespace that enforces the standard."""
     jobs.restrict()
@@ -36,6 +37,7 @@ def test_the_operators_pod_meets_restricted(jobs: Jobs) -> None:
     admit()
 
 
+@pytest.mark.beside
 def test_the_operator_runs_without_root_and_cannot_write_its_files(jobs: Jobs) -> None:
     def inside(*command: str) -> str:
         return jobs.cluster.kubectl("-n", NAMESPACE, "exec", DEPLOYMENT, "--", *command)
@@ -45,6 +47,7 @@ def test_the_operator_runs_without_root_and_cannot_write_its_files(jobs: Jobs) -
         inside("touch", "/opt/venv/written")
 
 
+@pytest.mark.beside
 def test_a_tenant_does_not_write_what_is_the_operators(jobs: Jobs) -> None:
     """The policies are installed and act; what they say exactly is tested in tests/integration/test_admission.py."""
     jobs.kubectl("create", "rolebinding", "tenant", "--clusterrole=cluster-admin", "--user=tenant")

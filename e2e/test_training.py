@@ -28,6 +28,7 @@ def test_the_sample_trains_digits_to_95_percent(cluster: Cluster) -> None:
     assert job["status"]["replicaStatuses"]["Chief"]["succeeded"] == 1
 
 
+@pytest.mark.beside
 def test_upstreams_dist_mnist_example_runs_as_it_is_written(jobs: Jobs) -> None:
     """2 PS, 4 workers, no chief: worker 0 is. Only the image is another, which holds the same kind of program."""
     upstream = binaries.module_dir("training-operator", "github.com/kubeflow/training-operator")
@@ -43,6 +44,7 @@ def test_upstreams_dist_mnist_example_runs_as_it_is_written(jobs: Jobs) -> None:
     assert '"step": 2000' in jobs.kubectl("logs", f"{name}-worker-0")
 
 
+@pytest.mark.beside
 def test_the_trainer_image_has_keras_3_and_tf_keras(jobs: Jobs) -> None:
     """Both are packages of their own beside TensorFlow; the first use of one that is missing would fail."""
     program = "import keras, tf_keras; assert (keras.__version__[0], tf_keras.__version__[0]) == ('3', '2')"
