@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster import KUBECONFIG, NAME, Cluster
+from harness.cluster import Cluster
 from harness.deploy import DEPLOYMENT, NAMESPACE, deploy, operator_log, wait_ready
 from harness.jobs import Jobs
 from harness.progress import CommandFailed
-from harness.shared import Facts, Shared
+from harness.shared import Facts, Shared, run_folder
 from harness.told import pytest_runtest_logreport  # noqa: F401 - a hook
 
 KILL_EVERY_S = 30
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     """Those that `make e2e` plays, and this run does not."""
     for item in items:
-        if item.get_closest_marker("people") is None:
+        if not _marked(item, "people"):
             item.config.stash.setdefault(LEFT_OUT, []).append(item.nodeid)
 
 
@@ -65,30 +65,29 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture(scope="session")
-def run_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def common(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all processes of this run have in common."""
-    own = tmp_path_factory.getbasetemp()
-    return own.parent if hasattr(request.config, "workerinput") else own
+    return run_folder(request, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def deployment(run_folder: Path, pytestconfig: pytest.Config) -> Iterator[Facts]:
-    """The operator of today's sources on the cluster, for all processes of this run; `begun`: when it was ready."""
+def deployment(common: Path, pytestconfig: pytest.Config) -> Iterator[Facts]:
+    """The cluster with the operator of today's sources, for all processes of this run; `begun`: when it was ready."""
 
     @contextlib.contextmanager
     def make(_: Path) -> Iterator[Facts]:
         deployed = deploy()
         with killing_leaders(deployed, pytestconfig) if os.environ.get("MONKEY") == "1" else contextlib.nullcontext():
-            yield {"begun": datetime.now(UTC).isoformat()}
+            begun = datetime.now(UTC).isoformat()
+            yield {"begun": begun, "name": deployed.name, "kubeconfig": str(deployed.kubeconfig)}
 
-    with contextlib.closing(Shared(run_folder)) as things:
+    with contextlib.closing(Shared(common)) as things:
         yield things.get("deployment", make)
 
 
 @pytest.fixture(scope="session")
 def cluster(deployment: Facts) -> Cluster:
-    assert deployment["begun"]
-    return Cluster(NAME, KUBECONFIG)
+    return Cluster(deployment["name"], Path(deployment["kubeconfig"]))
 
 
 @contextlib.contextmanager
@@ -137,9 +136,9 @@ def begun(deployment: Facts) -> datetime:
 
 
 @pytest.fixture(autouse=True)
-def turn(request: pytest.FixtureRequest, run_folder: Path) -> Iterator[None]:
+def turn(request: pytest.FixtureRequest, common: Path) -> Iterator[None]:
     """A scenario's turn: that of one marked `beside` is also others', that of one marked `last` comes after all."""
-    played = run_folder / "played"
+    played = common / "played"
     played.touch()
     last = _marked(request.node, "last")
     if last:
@@ -148,7 +147,7 @@ def turn(request: pytest.FixtureRequest, run_folder: Path) -> Iterator[None]:
         while played.stat().st_size < before:
             assert time.monotonic() < ends, f"of {before} scenarios {played.stat().st_size} were played"
             time.sleep(1)
-    with (run_folder / "turn").open("w") as file:
+    with (common / "turn").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_SH if _marked(request.node, "beside") else fcntl.LOCK_EX)
         yield
     if not last:
@@ -159,7 +158,7 @@ def turn(request: pytest.FixtureRequest, run_folder: Path) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def leader_lives(request: pytest.FixtureRequest) -> Iterator[None]:
     """Under MONKEY=1 the leader is not killed in a test that is marked so."""
-    if request.node.get_closest_marker("one_leader") is not None:
+    if _marked(request.node, "one_leader"):
         SPARED.set()
     yield
     SPARED.clear()

@@ -18,7 +18,7 @@ from hypothesis import settings
 from harness import operators
 from harness.api import Api
 from harness.controlplane import ControlPlane
-from harness.shared import Facts, Shared
+from harness.shared import Facts, Shared, run_folder
 from harness.told import pytest_runtest_logreport  # noqa: F401 - a hook
 
 # The same examples in each run, so that a change is judged by what it changes; HYPOTHESIS_PROFILE=default looks for new
@@ -46,11 +46,7 @@ def operator_name(request: pytest.FixtureRequest) -> operators.Name:
 @pytest.fixture(scope="session")
 def share(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Facts]]:
     """`share(name, make, on)`: what `make(folder)` yields, made once for all processes of this run (harness.shared)."""
-    run = tmp_path_factory.getbasetemp()
-    if hasattr(request.config, "workerinput"):
-        run = run.parent
-    things = Shared(run)
-    with contextlib.closing(things):
+    with contextlib.closing(Shared(run_folder(request, tmp_path_factory))) as things:
         yield things.get
 
 

@@ -10,12 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import pytest
+
 Facts = dict[str, str]
 Make = Callable[[Path], contextlib.AbstractContextManager[Facts]]
 
 _AGAIN_S = 0.1
 _USED_S = 3600.0
 """Nobody uses a thing for longer than this after its maker has no more need of it: who seems to is stuck."""
+
+
+def run_folder(request: pytest.FixtureRequest, temporary: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this test run have in common."""
+    own = temporary.getbasetemp()
+    return own.parent if hasattr(request.config, "workerinput") else own
 
 
 @dataclass(frozen=True)

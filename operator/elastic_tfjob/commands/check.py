@@ -12,13 +12,13 @@ import click
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.crd import custom_resource_definition
-from elastic_tfjob.api.tfjob import CONTAINER, GROUP, PLURAL, VERSION, InvalidTFJob, ReplicaSpec, TFJobSpec
+from elastic_tfjob.api.tfjob import GROUP, PLURAL, VERSION, InvalidTFJob, TFJobSpec
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_FAILED, Cluster, read_all, run
 from elastic_tfjob.commands.manifest import read_job
 from elastic_tfjob.commands.options import output, where
 from elastic_tfjob.controller import LEASE_NAME
-from elastic_tfjob.controller.job.inject import without_command
+from elastic_tfjob.controller.job.inject import trainer_of, without_command
 from elastic_tfjob.controller.job.rescale_input import chief_of
 from elastic_tfjob.controller.kube.caches import jobs_path
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound, Unavailable
@@ -298,23 +298,21 @@ def _checkpoints(spec: TFJobSpec, directory: str | None) -> Iterator[Finding]:
     if directory is None or "://" in (path := directory.removeprefix("file://")):
         return
     chief = spec.tf_replica_specs.get(chief_of(spec)[0])
-    volume = _volume(chief, PurePosixPath(path)) if chief is not None else None
+    volume = _volume(chief.template, PurePosixPath(path)) if chief is not None else None
     if volume is None or "emptyDir" in volume:
         where = f"{path} is on no volume" if volume is None else f"{path} is on an emptyDir"
         text = f"{where}: a chief whose pod is made anew (stopped, moved, evicted) begins at step 0"
         yield Finding("warning", "checkpoint-dir", text, "mount a volume that outlives a pod, such as a PVC")
 
 
-def _volume(replica: ReplicaSpec, path: PurePosixPath) -> Mapping[str, Any] | None:
+def _volume(template: Mapping[str, Any], path: PurePosixPath) -> Mapping[str, Any] | None:
     """The volume that holds `path` in the container that trains: that of the longest mount path above it."""
     mounts = [
         (len(at.parts), mount.get("name"))
-        for container in replica.containers()
-        if container.get("name") == CONTAINER
-        for mount in container.get("volumeMounts") or ()
+        for mount in trainer_of(template).get("volumeMounts") or ()
         if path.is_relative_to(at := PurePosixPath(str(mount.get("mountPath"))))
     ]
-    volumes = (replica.template.get("spec") or {}).get("volumes") or ()
+    volumes = (template.get("spec") or {}).get("volumes") or ()
     named = {volume.get("name"): volume for volume in volumes}
     return named.get(max(mounts, key=itemgetter(0))[1]) if mounts else None
 

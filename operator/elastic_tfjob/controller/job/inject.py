@@ -25,6 +25,7 @@ __all__ = [
     "set_cpu",
     "sidecar_request",
     "tolerate_loan",
+    "trainer_of",
 ]
 
 STATUS_PORT: Final = 9465
@@ -63,7 +64,7 @@ def has_launcher(elasticity: Elasticity, spec: TFJobSpec) -> bool:
 
 def without_command(spec: TFJobSpec) -> list[str]:
     """The replica types whose program the launcher cannot start: an image's entrypoint is not known to the operator."""
-    return [name for name, replica in spec.tf_replica_specs.items() if not _trainer(replica.template).get("command")]
+    return [name for name, replica in spec.tf_replica_specs.items() if not trainer_of(replica.template).get("command")]
 
 
 def needs_accelerator(spec: TFJobSpec) -> bool:
@@ -85,7 +86,7 @@ def inject(pod: dict[str, Any], what: str, image: str, checkpoint_dir: str | Non
     spec = pod["spec"]
     spec["volumes"] = [*(spec.get("volumes") or ()), {"name": _VOLUME, "emptyDir": {}}]
     shared = {"name": _VOLUME, "mountPath": _FOLDER}
-    trainer = _trainer(pod)
+    trainer = trainer_of(pod)
     trainer["volumeMounts"] = [*(trainer.get("volumeMounts") or ()), shared]
     trainer["env"] = [*(trainer.get("env") or ()), {"name": "ELASTIC_TFJOB_DIR", "value": _FOLDER}]
     if checkpoint_dir is not None:
@@ -170,7 +171,7 @@ def tolerate_loan(pod: dict[str, Any]) -> None:
 
 def set_cpu(pod: dict[str, Any], request: int, limit: int) -> None:
     """Give the container that trains so many millicores; a limit of 0 is none."""
-    _trainer(pod)["resources"] = with_cpu(_trainer(pod).get("resources") or {}, request, limit)
+    trainer_of(pod)["resources"] = with_cpu(trainer_of(pod).get("resources") or {}, request, limit)
 
 
 def with_cpu(resources: Mapping[str, Any], request: int, limit: int) -> dict[str, Any]:
@@ -180,6 +181,7 @@ def with_cpu(resources: Mapping[str, Any], request: int, limit: int) -> dict[str
     return {**resources, "requests": requests, **({"limits": limits} if limits else {})}
 
 
-def _trainer(pod: Mapping[str, Any]) -> dict[str, Any]:
+def trainer_of(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """The container that trains, of a pod or a template; empty where there is none."""
     containers: list[dict[str, Any]] = (pod.get("spec") or {}).get("containers") or []
     return next((container for container in containers if container.get("name") == CONTAINER), {})
