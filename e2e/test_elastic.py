@@ -192,10 +192,10 @@ def test_cpu_is_adjusted_in_place(jobs: Jobs) -> None:
     jobs.apply(elastic(jobs, "held", steps=100_000, at_most=0, cpu_m=200, annotations=fixed_size))
     jobs.wait_for("held", "Running")
 
-    def limits() -> list[int]:
+    def cpu(kind: str) -> list[int]:
         """Millicores of each replica."""
         pods = jobs.pods("held").values()
-        found = [pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] for pod in pods]
+        found = [pod["spec"]["containers"][0]["resources"][kind]["cpu"] for pod in pods]
         return [int(1000 * parse_quantity(each)) for each in found]
 
     lent: list[int] = []
@@ -205,12 +205,19 @@ def test_cpu_is_adjusted_in_place(jobs: Jobs) -> None:
         """All are lent some, and it stays as much: CPU may come to a pod after it runs."""
         nonlocal changed_at
         before = lent.copy()
-        lent[:] = limits()
+        lent[:] = cpu("requests")
         if lent != before:
             changed_at = time.monotonic()
         return 200 not in lent and time.monotonic() - changed_at >= REST_S
 
-    until(rests, 120 + REST_S, lambda: f"limits are {lent}")
+    until(rests, 120 + REST_S, lambda: f"requests are {lent}")
+    nodes = {pod["spec"]["nodeName"] for pod in jobs.pods("held").values()}
+    assert len(nodes) == 1, nodes
+    until(
+        lambda: set(cpu("limits")) == {sum(cpu("requests"))},
+        60,
+        lambda: f"they share their node's: of {cpu('requests')} each may use {cpu('limits')}",
+    )
     other = sleepers("other", Worker=1)
     other["metadata"]["annotations"] = {f"{PREFIX}placement": "auto"}
     pod = other["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
@@ -218,7 +225,7 @@ def test_cpu_is_adjusted_in_place(jobs: Jobs) -> None:
     pod["containers"][0]["resources"] = {"requests": {"cpu": "300m"}}
     jobs.apply(other)
     jobs.wait_for("other", "Running")
-    until(lambda: sum(limits()) <= sum(lent) - 200, 120, lambda: f"of {lent} there are still {limits()}")
+    until(lambda: sum(cpu("requests")) <= sum(lent) - 200, 120, lambda: f"of {lent} there are still {cpu('requests')}")
     jobs.wait_for_words("held", "CPUAdjusted")
     statuses = [pod["status"]["containerStatuses"] for pod in jobs.pods("held").values()]
     assert all(each["restartCount"] == 0 for containers in statuses for each in containers)

@@ -15,7 +15,7 @@ from elastic_tfjob.api.tfjob import JOB_NAME_LABEL, REPLICA_INDEX_LABEL, REPLICA
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, UID_ANNOTATION
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
-from elastic_tfjob.controller.objects.quantities import allocatable, requests_of
+from elastic_tfjob.controller.objects.quantities import allocatable, cpu_of, requests_of
 from elastic_tfjob.scheduling.resources import NOTHING
 
 __all__ = ["Oracles", "summary"]
@@ -408,7 +408,7 @@ def summary(server: ApiServer, *, loose: bool = False) -> dict[str, Any]:
             "deletionTimestamp" in pod["metadata"],
             # A pod that was never told anything runs generation 0.
             None if loose else (told.get("action", "run"), told.get("generation", 0)),
-            None if loose else requests_of(pod["spec"]),
+            None if loose else (requests_of(pod["spec"]), cpu_of(pod["spec"])),
         ]
     names = sorted(ranks.get(name, name) for name in services)
     return {"jobs": jobs, "pods": pods, "services": names, **loans_at_rest(server, loose=loose)}

@@ -246,10 +246,10 @@ CASES: dict[str, Case] = {
         },
     ),
     "less CPU": Case(
-        lambda _, pods: (ResizePod("j-ps-0", pods["ps-0"].uid, 50, 60, more=False),), {"ps-0 cpu": (50, 60)}
+        lambda _, pods: (ResizePod("j-ps-0", pods["ps-0"].uid, 50, 60, change="less"),), {"ps-0 cpu": (50, 60)}
     ),
     "CPU without a limit leaves the limit": Case(
-        lambda _, pods: (ResizePod("j-ps-0", pods["ps-0"].uid, 50, 0, more=False),), {"ps-0 cpu": (50, 100)}
+        lambda _, pods: (ResizePod("j-ps-0", pods["ps-0"].uid, 50, 0, change="less"),), {"ps-0 cpu": (50, 100)}
     ),
 }
 

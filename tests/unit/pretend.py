@@ -11,6 +11,7 @@ import orjson
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import (
+    Change,
     Create,
     Decision,
     DeleteBudget,
@@ -185,6 +186,8 @@ class Cluster:
     restart: str = "OnFailure"
     pod_spec: dict[str, Any] = field(default_factory=dict)
     """What the templates say beside their container."""
+    cpu_limit: str = "100m"
+    """Of each container, which requests 100m."""
     queue: str = ""
     """The Kueue queue that admits the job."""
 
@@ -217,7 +220,7 @@ class Cluster:
         """The step of the newest checkpoint, and the one that programs begin at."""
         self.old_launchers = False
         """Whether they know nothing of a checkpoint before the end."""
-        self.refused: dict[tuple[str, bool], datetime] = {}
+        self.refused: dict[tuple[str, Change], datetime] = {}
         """Changes of CPU that the API server refuses, as Observed has them."""
         self.budget: Budget | None = None
         self.gang: list[dict[str, Any]] = []
@@ -239,7 +242,7 @@ class Cluster:
 
     def job(self) -> Job:
         container: dict[str, Any] = {"name": "tensorflow", "image": "train", "command": self.command}
-        container["resources"] = {"requests": {"cpu": "100m"}, "limits": {"cpu": "100m"}}
+        container["resources"] = {"requests": {"cpu": "100m"}, "limits": {"cpu": self.cpu_limit}}
         types = {
             name: {
                 "replicas": count,

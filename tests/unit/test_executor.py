@@ -198,15 +198,15 @@ def test_bodies_are_rendered_one_at_a_time() -> None:
 class TestResize:
     """A refusal is of one pod and one direction."""
 
-    GROW = ResizePod("j-worker-0", "u0", 300, 300, more=True)
-    SHRINK = ResizePod("j-worker-1", "u1", 100, 100, more=False)
+    GROW = ResizePod("j-worker-0", "u0", 300, 300, "more")
+    SHRINK = ResizePod("j-worker-1", "u1", 100, 100, "less")
 
     def test_a_refusal_does_not_keep_others(self) -> None:
         quota = Invalid("PATCH", 403, "Forbidden", "exceeded quota: cpu")
         executor, api, events, error = carry_out(self.GROW, self.SHRINK, refuses={"j-worker-0": quota})
         assert api.asked == ["PATCH pods/j-worker-0/resize", "PATCH pods/j-worker-1/resize"]
         assert isinstance(error, Invalid)
-        assert set(executor.refused) == {("u0", True)}
+        assert set(executor.refused) == {("u0", "more")}
         assert events.told == [
             ("ResizeRefused", "j-worker-0 does not get more CPU (tried again in 60 s): exceeded quota: cpu")
         ]

@@ -128,6 +128,8 @@ def stories() -> Iterator[core.Snapshot]:
         history=History().learned("ns", "j", Lesson("done", 900.0)),
         lending=lent[1],
     )
+    sharing = tuple(replace(each, cpu=CpuAsked(1000, 2000)) for each in PODS)
+    yield assemble([scheduled_job(rich, sharing, nodes=nodes, now=NOW)], nodes, [], NOW.timestamp())
     apart = {
         name: {
             "replicas": 1,

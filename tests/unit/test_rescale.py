@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.commands import TOLD_S
-from elastic_tfjob.controller.job.decision import Decision, DeletePod, Observed, SendCommand, Settings
+from elastic_tfjob.controller.job.decision import Change, Decision, DeletePod, Observed, SendCommand, Settings
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.kube.executor import Refusals
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
@@ -926,7 +926,7 @@ class TestRefusedCpu:
         lent = Target(0, {"Chief": 1, "PS": 1, "Worker": 2}, {}, {"Worker": (300, 200)}, "idle capacity")
         cluster.annotations[TARGET_ANNOTATION] = lent.to_json()
         uid = cluster.pods["j-worker-0"].uid
-        cluster.refused = {(uid, True): cluster.now + timedelta(seconds=60)}
+        cluster.refused = {(uid, "more"): cluster.now + timedelta(seconds=60)}
         cluster.run(5)
         assert cluster.pods["j-worker-0"].cpu == (100, 100)
         assert cluster.pods["j-worker-1"].cpu == (200, 200)
@@ -941,7 +941,7 @@ class TestRefusedCpu:
         cluster.annotations[TARGET_ANNOTATION] = lent.to_json()
         cluster.run(5)
         uids = [cluster.pods[name].uid for name in ("j-worker-0", "j-worker-1")]
-        cluster.refused = {(uid, True): cluster.now + timedelta(days=1) for uid in uids}
+        cluster.refused = {(uid, "more"): cluster.now + timedelta(days=1) for uid in uids}
         cluster.annotations[TARGET_ANNOTATION] = _target(0)
         cluster.run(5)
         assert cluster.pods["j-worker-0"].cpu == (100, 100)
@@ -952,7 +952,7 @@ class TestRefusedCpu:
         lent = Target(0, {"Chief": 1, "PS": 1, "Worker": 2}, {}, {"Worker": (300, 200)}, "idle capacity")
         cluster.annotations[TARGET_ANNOTATION] = lent.to_json()
         cluster.run(5)
-        cluster.refused = {(cluster.pods["j-worker-1"].uid, False): cluster.now + timedelta(seconds=60)}
+        cluster.refused = {(cluster.pods["j-worker-1"].uid, "less"): cluster.now + timedelta(seconds=60)}
         cluster.annotations[TARGET_ANNOTATION] = _target(0)
         cluster.run(5)
         assert cluster.state.cpu == {"Worker": (100, 200)}
@@ -961,20 +961,21 @@ class TestRefusedCpu:
         cluster = started()
         cluster.annotations[TARGET_ANNOTATION] = _target(0)
         seen = Observed(job=cluster.job(), now=cluster.now, pods=tuple(cluster.pods.values()))
-        others = {("other-uid", False): cluster.now + timedelta(seconds=5)}
+        others: dict[tuple[str, Change], datetime] = {("other-uid", "less"): cluster.now + timedelta(seconds=5)}
         found = [reconcile(each, cluster.settings) for each in (seen, replace(seen, refused=others))]
         assert found[0].again_at == found[1].again_at
 
     def test_it_is_tried_again_later_each_time(self) -> None:
         now = datetime(2026, 1, 2, tzinfo=UTC)
         refusals = Refusals(now=lambda: now)
-        assert [refusals.note("u", more=True) for _ in range(8)] == [60, 120, 240, 480, 960, 1920, 3600, 3600]
-        assert [refusals.note("u", more=False) for _ in range(3)] == [60, 60, 60]
-        refusals.forget("u", more=True)
-        assert refusals.note("u", more=True) == 60
+        assert [refusals.note("u", "more") for _ in range(8)] == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+        assert [refusals.note("u", "less") for _ in range(3)] == [60, 60, 60]
+        assert [refusals.note("u", "share") for _ in range(2)] == [60, 120]
+        refusals.forget("u", "more")
+        assert refusals.note("u", "more") == 60
         now += timedelta(days=1)
-        refusals.note("v", more=True)
-        assert set(refusals.until) == {("v", True)}
+        refusals.note("v", "more")
+        assert set(refusals.until) == {("v", "more")}
 
 
 class TestGang:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.limits import MAX_REPLICAS
-from elastic_tfjob.controller.job.decision import Create, Observed, Settings
+from elastic_tfjob.controller.job.decision import CHANGES, Create, Observed, Settings
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.objects.command import STOP_COMMAND
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
@@ -180,6 +180,7 @@ SETTINGS = st.builds(
     gang_scheduler=st.sampled_from(["", "volcano", "scheduler-plugins"]),
     wait_for_target=st.booleans(),
     all_jobs=st.booleans(),
+    shares_cpu=st.booleans(),
     image=st.sampled_from(["", "operator:1"]),
 )
 
@@ -188,7 +189,7 @@ SETTINGS = st.builds(
 @given(jobs(), st.lists(pods(), max_size=6, unique_by=lambda each: each.name), st.data())
 def test_there_is_a_decision(found: Job, there: list[Pod], data: st.DataObject) -> None:
     """And it creates no more than a job may have, each once; and what is to be created can be rendered."""
-    refused = {(each.uid, more): NOW.replace(year=2027) for each in there for more in (True, False)}
+    refused = {(each.uid, change): NOW.replace(year=2027) for each in there for change in CHANGES}
     decision = reconcile(
         Observed(
             found,

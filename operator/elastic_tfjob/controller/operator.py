@@ -235,6 +235,7 @@ class Operator:
             replace(
                 self._settings,
                 wait_for_target=configuration.profile != FIXED,
+                shares_cpu=configuration.shares_cpu,
                 all_jobs=configuration.scope == "all",
                 timeouts=Timeouts(
                     prepare_s=limits.prepare_timeout_s,

@@ -104,6 +104,10 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
             "CPU and steps of the same last minutes", "not told: `steps_per_s` and `cpu_use` are of now"
         ),
         "cpu_limited": Both("limits.cpu of all its containers", "always, but for the speed model cpu-share"),
+        "cpu_shared": Both(
+            "limits.cpu of each container is all that the job's containers on its node request",
+            "profiles with `share_cpu`, but for the speed model cpu-share",
+        ),
         "cpu_settled": Both("half a minute with the same weights, or a limit", "always: `cpu_use` is of now"),
     },
 }

@@ -7,7 +7,7 @@ cannot exist without stages, since `stages` is abstract here.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -25,17 +25,23 @@ Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S)]
 class Stages:
     """What a profile composes: `order` of jobs, `steps` of a round, and what these `need` of the world.
 
-    `drifts`: what the steps decide moves with the clock alone, so that a round is due at every interval.
+    `drifts`: what the steps decide moves with the clock alone, so that a round is due at every interval. `shares_cpu`:
+    the replicas of a job on one node share the CPU that it holds there.
     """
 
     order: Order
     steps: tuple[Step, ...]
     needs: frozenset[Need]
     drifts: bool = False
+    shares_cpu: bool = False
 
 
 def needs(*words: Need) -> frozenset[Need]:
     return frozenset(words)
+
+
+SHARE_CPU: Final = "replicas of a job on one node share the CPU that it holds there: the limit of each is all of it"
+"""What the parameter `share_cpu` is."""
 
 
 class ProfileParameters(BaseModel, ABC):
@@ -90,6 +96,7 @@ class ProfileParameters(BaseModel, ABC):
             place=PLACES[self.place],
             needs=stages.needs | frozenset(self._needs()),
             drifts=stages.drifts,
+            shares_cpu=stages.shares_cpu,
             interval_s=self.interval_s,
             on_change=self.on_change,
             oracle=self.oracle,

@@ -117,7 +117,7 @@ class Profile:
     on a test slot. A job is rescaled at most every `cooldown_s`, and grows only if its speed is predicted to gain
     `min_gain`. `repack`: a job whose size changes is placed anew as a whole. `learns`: whether it uses the speeds that
     jobs show wherever they run. For `stop_cooldown_s` a job that was stopped is not resumed, and one that was resumed
-    is not stopped, unless its node goes back to another pool.
+    is not stopped, unless its node goes back to another pool. `shares_cpu`: as in Stages.
     """
 
     name: str
@@ -127,6 +127,7 @@ class Profile:
     place: Place
     needs: frozenset[Need]
     drifts: bool = False
+    shares_cpu: bool = False
     interval_s: float = 0.0
     on_change: bool = True
     oracle: bool = False

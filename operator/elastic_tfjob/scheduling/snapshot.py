@@ -217,12 +217,13 @@ class Job:
     the future while a start or rescale pauses it, and `steps_per_s` come after. `service` counts what the job held of
     its dominant resource (accelerators, else replicas) times seconds up to `since_s`, the time of its last placement.
 
-    `cpu` is what replicas hold now; `cpu_limited`: no more may be used, else it is a weight. `cpu_use` is per type the
-    mean of CPU used / CPU held, over a window in which `cpu` and `placement` did not change; missing: not known (yet).
+    `cpu` is what replicas hold now; `cpu_limited`: no more may be used, else it is a weight; `cpu_shared`: each may use
+    what the job holds on its node. `cpu_use` is per type the mean of CPU used / CPU held, over a window in which `cpu`
+    and `placement` did not change; missing: not known (yet). `cpu_settled`: whether a weight was the same in all of it.
     `loss` is how the training loss falls. `stops` is how often all was taken from it while it ran, `stopped_s` when
     that was last, `resumed_s` when it was last given something again. `memory`: what the last plan remembered of it.
     `warm_start`: whether a replica that stays forks its next program. `step_cpu_s`: CPU seconds of a step over the last
-    minutes; 0: `steps_per_s` tells it. `cpu_settled`: whether a weight was the same in all of `cpu_use`."""
+    minutes; 0: `steps_per_s` tells it."""
 
     spec: JobSpec
     placement: Placement = field(default_factory=dict)
@@ -247,6 +248,7 @@ class Job:
     step_cpu_s: float = 0.0
     cpu_settled: bool = True
     cpu_limited: bool = True
+    cpu_shared: bool = False
 
     @property
     def key(self) -> str:
@@ -319,8 +321,7 @@ class Snapshot:
 
     `pools` has the demand of other pools by their names; where none is given, they want and offer what their nodes say.
     `history` is what finished jobs taught. It changes without the jobs: a view that keeps what follows from it keeps
-    the `Past` beside that, and compares.
-    """
+    the `Past` beside that, and compares."""
 
     __slots__ = ("_views", "history", "jobs", "nodes", "now", "pools", "seed")
 
@@ -353,8 +354,7 @@ class Snapshot:
         history: History | None = None,
     ) -> "Snapshot":
         """The Snapshot after these jobs came or changed, those went, and (if given) the nodes became `nodes`, with the
-        demand `pools`, or what the nodes say, and more was learned.
-        """
+        demand `pools`, or what the nodes say, and more was learned."""
         jobs = dict(self.jobs)
         deltas: list[tuple[Job | None, Job | None]] = []
         for key in removed:

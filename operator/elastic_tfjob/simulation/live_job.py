@@ -58,6 +58,7 @@ class LiveJob:
     """CPUs that it uses."""
     warm_start: bool = False
     cpu_limited: bool = True
+    cpu_shared: bool = False
     loss: Growth = NOT_REPORTED
     memory: Memory = field(default_factory=dict)
     lost: bool = False
@@ -100,6 +101,7 @@ class LiveJob:
             memory=self.memory,
             warm_start=self.warm_start,
             cpu_limited=self.cpu_limited,
+            cpu_shared=self.cpu_shared,
         )
 
     def _loss_at(self, now: float) -> Growth:
@@ -186,6 +188,7 @@ class LiveJob:
             cpu=self.cpu_held,
             boot=self.boot,
             boots=boots,
+            shared=self.cpu_shared,
         )
 
     # ---- what the policy learns

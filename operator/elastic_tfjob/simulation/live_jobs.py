@@ -91,6 +91,7 @@ class LiveJobs:
         )
         self._outcome.records.append(live.record)
         live.cpu_limited = not self.contended
+        live.cpu_shared = self._profile.shares_cpu and live.bound is not None
         if live.bound is not None:
             live.warm_start = self._costs.boot_kept_cpu_s is not None
             self._outcome.cpu_used_area = self._outcome.cpu_used_area or 0.0
@@ -269,7 +270,13 @@ class LiveJobs:
         self._accounts.use(live, training.busy, now)
         if (boot := live.boot) is not None:
             at = self._boots.foresee(
-                boot, groups=live.spec.groups, placement=live.placement, cpu=live.cpu_held, use=live.use, now=now
+                boot,
+                groups=live.spec.groups,
+                placement=live.placement,
+                cpu=live.cpu_held,
+                use=live.use,
+                shared=live.cpu_shared,
+                now=now,
             )
             self._agenda.add(at, READY, version=boot.version, key=live.spec.key)
         else:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import inf
 
 from elastic_tfjob.scheduling.forecasts import duration_left, prediction_of, work_left
+from elastic_tfjob.scheduling.shared_cpu import usable_types
 from elastic_tfjob.scheduling.snapshot import UNPLACED, Counts, Job, Placement, counts_of
 from elastic_tfjob.simulation.live_job import LiveJob
 from elastic_tfjob.simulation.outcome import JobRecord
@@ -40,20 +41,23 @@ class PredictedSpeed:
 
 @dataclass(frozen=True, slots=True)
 class PredictedCpuSpeed(PredictedSpeed):
-    """The same of a job all of whose replicas request CPU: it follows what they hold, and a step takes as much CPU time
-    of each type as it takes now."""
+    """The same of a job all of whose replicas request CPU: it follows what they can use, and a step takes as much CPU
+    time of each type as it takes now. `usable`: millicores that a replica can use now, by type."""
+
+    usable: Mapping[str, float]
 
     def pace(self, cores: Cores) -> Pace:
         known = self.prediction
         counts = {type_: len(each) for type_, each in cores.items()}
-        held = {type_: round(1000 * sum(each) / len(each), 6) for type_, each in cores.items() if each}
+        can = {type_: round(1000 * sum(each) / len(each), 6) for type_, each in cores.items() if each}
+        held = {t: known.held[t] * can[t] / self.usable[t] if self.usable.get(t) else can[t] for t in can}
         found = known.at(counts, held)
         rate = found.steps_per_s if found is not None else 0.0
         use = {}
         if known.steps_per_s > 0:
-            for type_, millicores in held.items():
+            for type_, millicores in can.items():
                 if millicores and (used := known.use.get(type_)) is not None:
-                    step = used * known.held[type_] * known.counts.get(type_, 0) / known.steps_per_s
+                    step = used * self.usable.get(type_, 0.0) * known.counts.get(type_, 0) / known.steps_per_s
                     use[type_] = min(1.0, step * rate / (millicores * counts[type_]))
         return Pace(rate, use)
 
@@ -104,6 +108,7 @@ def present(job: Job, now: float, past: Past | None = None) -> tuple[LiveJob, So
         use=job.cpu_use,
         warm_start=job.warm_start,
         cpu_limited=job.cpu_limited,
+        cpu_shared=job.cpu_shared,
         loss=job.loss,
         memory=job.memory,
     )
@@ -121,14 +126,18 @@ def _speed(job: Job, now: float, steps: float, past: Past | None) -> tuple[TrueS
     spec, prediction = job.spec, prediction_of(job, past)
     rate, left = prediction.at(job.counts or spec.declared), work_left(job, now, past)
     by_cpu = job.cpu_limited and all(group.request.cpu for group in spec.groups)  # a weight tells no speed
-    predicted = PredictedCpuSpeed if by_cpu else PredictedSpeed
+    usable = {type_: all_ / job.counts[type_] for type_, all_ in usable_types(job).items()} or prediction.held
+
+    def predicted(total: float) -> TrueSpeed:
+        return PredictedCpuSpeed(total, prediction, usable) if by_cpu else PredictedSpeed(total, prediction)
+
     if rate is not None and rate.steps_per_s > 0 and left is not None:
-        return predicted(steps + left[0], prediction), rate.source
+        return predicted(steps + left[0]), rate.source
     if (lasts := duration_left(job, now, past)) is not None:
         if left is not None and lasts[0] > 0:
             return SteadySpeed(steps + left[0], left[0] / lasts[0]), lasts[2]
         per_s = job.steps_per_s or 1.0
         return SteadySpeed(steps + lasts[0] * per_s, per_s), lasts[2]
     if rate is not None and rate.steps_per_s > 0:
-        return predicted(inf, prediction), None
+        return predicted(inf), None
     return SteadySpeed(inf, 0.0), None

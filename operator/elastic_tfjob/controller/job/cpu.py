@@ -1,12 +1,14 @@
 """CPU in place: what the target has for running pods, and what of it they can have. Pure."""
 
-from elastic_tfjob.api.limits import MAX_REPLICAS
-from elastic_tfjob.controller.job.decision import ResizePod
+from elastic_tfjob.api.limits import MAX_MILLICORES, MAX_REPLICAS
+from elastic_tfjob.controller.job.decision import Change, ResizePod
 from elastic_tfjob.controller.job.reconcile_pass import Pass
 from elastic_tfjob.controller.objects.indexes import position
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.quantities import CpuAsked, cpu_of
 from elastic_tfjob.controller.objects.size import Cpu
 from elastic_tfjob.controller.objects.state import Next, State
+from elastic_tfjob.scheduling.snapshot import EVALUATOR
 
 
 def possible_cpu(p: Pass, wanted: Cpu) -> Cpu:
@@ -23,7 +25,8 @@ def possible_cpu(p: Pass, wanted: Cpu) -> Cpu:
             if index is None or index >= MAX_REPLICAS or not pod.cpu.request:
                 continue
             value = values[index] if index < len(values) else asked
-            if value != pod.cpu.request and (pod.uid, value > pod.cpu.request) in p.refused:
+            change: Change = "more" if value > pod.cpu.request else "less"
+            if value != pod.cpu.request and (pod.uid, change) in p.refused:
                 values += [asked] * (index + 1 - len(values))
                 values[index] = pod.cpu.request
         if values:
@@ -45,11 +48,46 @@ def resize_cpu(p: Pass) -> None:
             if pod.index is None or p.task(name, pod) is None or pod.terminating or pod.phase != "Running":
                 continue
             wanted = cpu_of_replica(p, size, name, pod.index)
-            if wanted is None or wanted == pod.cpu or not (size is state or wanted.request < pod.cpu.request):
+            if wanted is None:
                 continue
-            more = wanted > pod.cpu
-            if (pod.uid, more) not in p.refused:
-                p.actions.append(ResizePod(pod.name, pod.uid, *wanted, more=more, container=pod.trains))
+            wanted = _shared(p, size, name, pod, wanted)
+            if wanted == pod.cpu or not (size is state or wanted.request < pod.cpu.request):
+                continue
+            change = _change(pod.cpu, wanted)
+            if (pod.uid, change) not in p.refused:
+                p.actions.append(ResizePod(pod.name, pod.uid, *wanted, change, container=pod.trains))
+
+
+def _change(has: CpuAsked, wanted: CpuAsked) -> Change:
+    if wanted.request == has.request and wanted.limit > has.limit:
+        return "share"
+    return "more" if wanted.request > has.request else "less"
+
+
+def _shared(p: Pass, size: State | Next, name: str, pod: Pod, wanted: CpuAsked) -> CpuAsked:
+    """With a limit of all that the job holds on the pod's node, where the profile says so and the template's limit is
+    what it requests. A namespace may not allow such a limit: so it is asked for alone first, and is left out while it
+    is refused."""
+    request, limit = cpu_of(p.declared.tf_replica_specs[name].template.get("spec") or {})
+    if not p.settings.shares_cpu or p.job.queue or name == EVALUATOR or limit != request:
+        return wanted
+    if (pod.uid, "share") in p.refused or (pod.cpu.limit <= pod.cpu.request != wanted.request):
+        return wanted
+    return wanted._replace(limit=max(wanted.limit, _held_on(p, size, pod.node)))
+
+
+def _held_on(p: Pass, size: State | Next, node: str) -> int:
+    """Millicores that the replicas of a size hold on a node, but for those that take no turns with others."""
+    held = 0
+    for name, replica in p.declared.tf_replica_specs.items():
+        if name == EVALUATOR:
+            continue
+        asked = cpu_of(replica.template.get("spec") or {}).request
+        granted = size.cpu.get(name, ())
+        for task, there in enumerate(size.nodes.get(name, ())):
+            if there == node:
+                held += granted[task] if task < len(granted) else asked
+    return min(held, MAX_MILLICORES)
 
 
 def cpu_of_replica(p: Pass, size: State | Next, name: str, index: int) -> CpuAsked | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
-from typing import Any
+from typing import Any, Final, Literal, get_args
 
 from elastic_tfjob.api.tfjob import CONTAINER
 from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
@@ -12,6 +12,10 @@ from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.scheduling.forecasts import Forecast
+
+Change = Literal["more", "less", "share"]
+"""What a change of CPU gives a pod: more than it has, less, or only leave to use what others of its job hold there."""
+CHANGES: Final[tuple[Change, ...]] = get_args(Change)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +39,14 @@ class Settings:
     """What the operator was started with. An empty gang scheduler means none; an empty domain, none in TF_CONFIG.
 
     `wait_for_target`: the profile places jobs, so that those with our annotations (`all_jobs`: every job) get their
-    pods when they have a target. `image` holds launcher and exporter; empty where it is not known.
+    pods when they have a target. `shares_cpu`: replicas share what their job holds on a node. `image` holds launcher
+    and exporter; empty where it is not known.
     """
 
     gang_scheduler: str = ""
     cluster_domain: str = ""
     wait_for_target: bool = False
+    shares_cpu: bool = False
     all_jobs: bool = False
     image: str = ""
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -51,7 +57,7 @@ class Observed:
     """All that a decision may look at. Pods and services are those with the job's labels, whoever owns them; reports
     are the exporters', by pod; `listened_s` is for how long they have been asked, in seconds. `budget_known` tells
     that budgets can be read, so that None means that there is none. `refused` are changes of CPU that the API server
-    refused, by pod (uid) and direction (`ResizePod.more`), and until when they are not tried again. `forecast` gives
+    refused, by pod (uid) and what they were to give it, and until when they are not tried again. `forecast` gives
     what the last plan expects of the job, which costs to compute; None: there is no plan that knows the job."""
 
     job: Job
@@ -64,7 +70,7 @@ class Observed:
     priorities: Mapping[str, int] = field(default_factory=dict)
     reports: Mapping[str, Report] = field(default_factory=dict)
     listened_s: float = inf
-    refused: Mapping[tuple[str, bool], datetime] = field(default_factory=dict)
+    refused: Mapping[tuple[str, Change], datetime] = field(default_factory=dict)
     forecast: Callable[[], Forecast | None] = field(default=lambda: None, compare=False, repr=False)
 
 
@@ -148,14 +154,14 @@ class SendCommand:
 
 @dataclass(frozen=True, slots=True)
 class ResizePod:
-    """Change the CPU of a running pod's container that trains, in millicores; a limit of 0 is none. `more`: it gets
-    more than it has; else it gives up some."""
+    """Change the CPU of a running pod's container that trains, in millicores; a limit of 0 is none. `change`: it gets
+    more than it has, gives up some, or may use more of what its job has."""
 
     name: str
     uid: str
     request: int
     limit: int
-    more: bool = True
+    change: Change = "more"
     container: str = CONTAINER
 
 

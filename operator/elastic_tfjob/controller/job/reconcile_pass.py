@@ -9,7 +9,16 @@ from elastic_tfjob.api.annotations import Elasticity
 from elastic_tfjob.api.fields import UnknownWord
 from elastic_tfjob.api.limits import after
 from elastic_tfjob.api.tfjob import TFJobSpec
-from elastic_tfjob.controller.job.decision import Action, Count, DeletePod, DeleteService, Event, Observed, Settings
+from elastic_tfjob.controller.job.decision import (
+    CHANGES,
+    Action,
+    Count,
+    DeletePod,
+    DeleteService,
+    Event,
+    Observed,
+    Settings,
+)
 from elastic_tfjob.controller.job.pods import Sizes, general_name
 from elastic_tfjob.controller.job.rescale_input import Transition, chief_of
 from elastic_tfjob.controller.objects.dependents import Service
@@ -47,10 +56,10 @@ class Pass:
         self.services = tuple(service for service in observed.services if service.owner == self.job.uid)
         # Of all jobs' refusals those of this one: others are no reason to look at it again.
         self.refused = {
-            (pod.uid, more): until
+            (pod.uid, change): until
             for pod in self.pods
-            for more in (True, False)
-            if (until := observed.refused.get((pod.uid, more))) is not None and until > observed.now
+            for change in CHANGES
+            if (until := observed.refused.get((pod.uid, change))) is not None and until > observed.now
         }
         self.orphans = tuple(service for service in observed.services if not service.owner)
         # Left by an earlier job of the same name until the garbage collector or the kubelet is done with them.

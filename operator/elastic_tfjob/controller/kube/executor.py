@@ -20,6 +20,7 @@ from elastic_tfjob.api.tfjob import (
 from elastic_tfjob.controller.job.decision import (
     Action,
     AdoptService,
+    Change,
     Create,
     Decision,
     DeleteBudget,
@@ -58,31 +59,36 @@ _REFUSED_S: Final = 60.0
 _MOST_REFUSED_S: Final = 3600.0
 # The labels by which the operator finds an object again, and knows which replica it is.
 _IDENTITY: Final = (OPERATOR_NAME_LABEL, JOB_NAME_LABEL, REPLICA_TYPE_LABEL, REPLICA_INDEX_LABEL)
+_DOES_NOT: Final[Mapping[Change, str]] = {
+    "more": "does not get more CPU",
+    "less": "does not get less CPU",
+    "share": "does not share the CPU of its job",
+}
 _WORDS: Final = {"Pod": "pod", "Service": "service", "PodGroup": "PodGroup", BUDGET: BUDGET}
 
 
 class Refusals:
-    """Changes of CPU that the API server refused, by pod and direction: each is tried again, later each time. Giving
-    back is tried again soon, as others may wait for it."""
+    """Changes of CPU that the API server refused, by pod and what they were to give it: each is tried again, later each
+    time. Giving back is tried again soon, as others may wait for it."""
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._now = now
-        self._delays: dict[tuple[str, bool], float] = {}
-        self.until: dict[tuple[str, bool], datetime] = {}
+        self._delays: dict[tuple[str, Change], float] = {}
+        self.until: dict[tuple[str, Change], datetime] = {}
 
-    def note(self, uid: str, *, more: bool) -> float:
+    def note(self, uid: str, change: Change) -> float:
         """A change was refused; returns after how many seconds it is tried again."""
-        now, key = self._now(), (uid, more)
+        now, key = self._now(), (uid, change)
         for old in [each for each, until in self.until.items() if now >= until + timedelta(seconds=_MOST_REFUSED_S)]:
             del self.until[old], self._delays[old]
-        delay_s = min(2 * self._delays.get(key, _REFUSED_S / 2), _MOST_REFUSED_S if more else _REFUSED_S)
+        delay_s = min(2 * self._delays.get(key, _REFUSED_S / 2), _REFUSED_S if change == "less" else _MOST_REFUSED_S)
         self._delays[key], self.until[key] = delay_s, now + timedelta(seconds=delay_s)
         return delay_s
 
-    def forget(self, uid: str, *, more: bool) -> None:
+    def forget(self, uid: str, change: Change) -> None:
         """A change was made after all."""
-        self.until.pop((uid, more), None)
-        self._delays.pop((uid, more), None)
+        self.until.pop((uid, change), None)
+        self._delays.pop((uid, change), None)
 
 
 class Executor:
@@ -99,7 +105,7 @@ class Executor:
         self.refused_pods: Final = RefusedPods()
 
     @property
-    def refused(self) -> Mapping[tuple[str, bool], datetime]:
+    def refused(self) -> Mapping[tuple[str, Change], datetime]:
         """Changes of CPU that were refused, as Observed has them."""
         return self._refusals.until
 
@@ -267,14 +273,13 @@ class Executor:
         except Invalid as error:
             self._refuse(job, action, "ResizeRefused", error.message)
         else:
-            self._refusals.forget(action.uid, more=action.more)
+            self._refusals.forget(action.uid, action.change)
 
     def _refuse(self, job: Job, action: ResizePod, reason: str, why: str) -> None:
         """Tell it, and have the job looked at again: what it has now is what it keeps for the time being."""
-        delay_s = self._refusals.note(action.uid, more=action.more)
-        what = "more CPU" if action.more else "less CPU"
+        delay_s = self._refusals.note(action.uid, action.change)
         again = f"tried again in {delay_s:.0f} s"
-        self._tell(job, "Warning", reason, f"{action.name} does not get {what} ({again}): {why}")
+        self._tell(job, "Warning", reason, f"{action.name} {_DOES_NOT[action.change]} ({again}): {why}")
         raise Invalid(f"resize {action.name}", 0, reason, why)
 
     async def _pod_exists(self, path: str, uid: str) -> bool:

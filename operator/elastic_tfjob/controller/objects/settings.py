@@ -161,6 +161,11 @@ class Configuration(_Model):
         return self
 
     @property
+    def shares_cpu(self) -> bool:
+        """Whether the profile has the replicas of a job share the CPU that it holds on a node."""
+        return build(self.profile, self.parameters).shares_cpu
+
+    @property
     def parameters(self) -> ProfileParameters:
         """What is set for the chosen profile. A live job needs a while to stop and to start again: where nothing is
         said of that it has STOP_COOLDOWN_S."""

@@ -25,6 +25,7 @@ from elastic_tfjob.speed.optimus import OnlineSpeed, believe
 __all__ = [
     "Role",
     "by_task",
+    "cpu_shared",
     "cpu_use",
     "job_spec",
     "last_rescale",
@@ -212,6 +213,17 @@ def cpu_use(
             total[0] += report.cpu.use_cores
             total[1] += held / 1000
     return {name: min(max(used / held, 0.0), _MOST_USE) for name, (used, held) in sums.items()}
+
+
+def cpu_shared(pods: Mapping[Role, Pod]) -> bool:
+    """Whether each container that trains may use all that those of its job hold on its node, and that is more than it
+    holds itself. Evaluators take no turns with others, so they do not count."""
+    there: dict[str, int] = {}
+    trainers = [pod for (name, _), pod in pods.items() if name != core.EVALUATOR]
+    for pod in trainers:
+        there[pod.node] = there.get(pod.node, 0) + pod.cpu.request
+    beyond = any(pod.cpu.limit > pod.cpu.request for pod in trainers)
+    return beyond and all(pod.cpu.limit >= there[pod.node] for pod in trainers)
 
 
 def step_cpu_s(pods: Mapping[Role, Pod], reports: Mapping[str, Report], chief: Report | None) -> float:

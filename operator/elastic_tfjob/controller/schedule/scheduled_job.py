@@ -27,6 +27,7 @@ from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.objects.unfit import Pair
 from elastic_tfjob.controller.schedule.core_job import (
     Role,
+    cpu_shared,
     cpu_use,
     job_spec,
     last_rescale,
@@ -263,6 +264,7 @@ def _core_job(spec: core.JobSpec, look: _Look, promise: Promises, phase: core.Ph
         step_cpu_s=cost_s,
         cpu_settled=limited or look.now_s - look.weighed_since_s(promise) >= WINDOW_S,
         cpu_limited=limited,
+        cpu_shared=limited and cpu_shared(promise.pods),
         loss=_loss(look.before, record, report),
         stops=record.stops,
         stopped_s=_moment_s(record.stopped),

@@ -6,6 +6,7 @@ from math import isfinite, sqrt
 
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.shared_cpu import use_in_turn
 from elastic_tfjob.scheduling.snapshot import Cpu, Job, counts_of
 from elastic_tfjob.scheduling.toolkit.busy import busy_view
 from elastic_tfjob.scheduling.toolkit.cpu_grants import Claim, Grants
@@ -147,8 +148,10 @@ def adjustable(lending: CpuInPlace) -> Iterator[Job]:
 def _had(lending: CpuInPlace, job: Job, *, trim: bool) -> Iterator[Claim]:
     """The CPU it held, where its replicas stay; with `trim` less what they leave idle."""
     rule, placement = lending.rule, lending.round.placement(job)
+    # What one type of a job that shares its CPU leaves idle, the others use.
+    shared = sum(use_in_turn(job).values()) if job.cpu_shared and job.cpu_use else None
     for type_, each in job.cpu.items():
-        group, use = job.spec.group(type_), job.cpu_use.get(type_)
+        group, use = job.spec.group(type_), job.cpu_use.get(type_) if shared is None else shared
         now, before = placement.get(type_, ()), job.placement.get(type_, ())
         if group is None:
             continue
@@ -167,11 +170,12 @@ def _wants_more(lending: CpuInPlace, job: Job) -> Iterator[Claim]:
     rule = lending.rule
     if job.spec.fixed_cpu:
         return
-    limits = [type_ for type_, use in job.cpu_use.items() if use >= rule.busy]
+    uses = use_in_turn(job)
+    limits = [type_ for type_, use in uses.items() if use >= rule.busy]
     for type_ in limits:
         for k in range(len(job.placement.get(type_, ()))):
             yield Claim(job, type_, k, millicores(lending.grants.held(job, type_, k) * rule.cpu_growth))
-    if limits or sum(job.cpu_use.values()) < rule.busy:
+    if limits or sum(uses.values()) < rule.busy:
         return
     replicas = {type_: n for type_, n in job.counts.items() if n and type_ in job.cpu_use}
     work = {type_: job.cpu_use[type_] * job.held_cpu(type_) / n for type_, n in replicas.items()}

@@ -7,6 +7,7 @@ from math import fsum
 from typing import Final
 
 from elastic_tfjob.scheduling.placements import nodes_of
+from elastic_tfjob.scheduling.shared_cpu import usable_types
 from elastic_tfjob.scheduling.snapshot import Job, Node, Snapshot
 
 __all__ = ["CROWDED", "CpuLoad", "JobLoad", "cpu_load_view"]
@@ -226,7 +227,8 @@ def _load(job: Job) -> JobLoad:
     held = {t: job.held_cpu(t) for t in types}
     replica = {t: round(job.cpu_use[t] * held[t] / len(job.placement[t])) for t in types}
     heaviest = max(types, key=lambda t: replica[t])
-    spare = job.cpu_settled and replica[heaviest] < FULL * (held[heaviest] / len(job.placement[heaviest]))
+    usable = usable_types(job)[heaviest]
+    spare = job.cpu_settled and replica[heaviest] < FULL * (usable / len(job.placement[heaviest]))
     nodes: dict[str, int] = {}
     for t in types:
         for name in job.placement[t]:

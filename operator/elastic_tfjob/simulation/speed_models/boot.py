@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import inf
 
 from elastic_tfjob.scheduling.placements import more_replicas
-from elastic_tfjob.scheduling.snapshot import UNPLACED, Cpu, Placement, ReplicaGroup
-from elastic_tfjob.simulation.speed_models.cpu import CpuBound, Pace, cores_held
+from elastic_tfjob.scheduling.snapshot import EVALUATOR, UNPLACED, Cpu, Placement, ReplicaGroup, counts_of
+from elastic_tfjob.simulation.speed_models.cpu import CpuBound, Pace, cores_held, usable_cores
 
 BOOT_CORES = 1.0
 """CPUs that a program can use while it starts: importing and tracing run on one."""
@@ -38,6 +38,29 @@ class Training:
     steps_per_s: float
     use: Mapping[str, float]
     busy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """CPUs that one replica holds, or that those of one node share: by type, with their index."""
+
+    cores: float
+    replicas: Sequence[tuple[str, int, float]]
+    """Each with what it holds of them."""
+
+    def used(self, use: Mapping[str, float], counts: Mapping[str, int]) -> float:
+        """CPUs that the first replicas of each type use of them, so many as `counts` says."""
+        return sum(held * use.get(type_, 0.0) for type_, k, held in self.replicas if k < counts.get(type_, 0))
+
+
+def pools(groups: Sequence[ReplicaGroup], placement: Placement, cpu: Cpu, *, shared: bool) -> list[Pool]:
+    """What replicas share, as usable_cpu() has it."""
+    found: dict[tuple[str, ...], list[tuple[str, int, float]]] = {}
+    for type_, each in cores_held(groups, placement, cpu).items():
+        alone = not shared or type_ == EVALUATOR
+        for k, (name, held) in enumerate(zip(placement[type_], each, strict=False)):
+            found.setdefault((type_, str(k)) if alone else (name,), []).append((type_, k, held))
+    return [Pool(sum(held for _, _, held in replicas), replicas) for replicas in found.values()]
 
 
 class Boots:
@@ -69,13 +92,14 @@ class Boots:
         placement: Placement,
         cpu: Cpu,
         use: Mapping[str, float],
+        shared: bool,
         now: float,
     ) -> float:
         """When it is up, with the CPU that it holds from `now` on: `boot` is told, and a new version of it begins."""
         if boot.takes_s:
             boot.part = max(0.0, boot.part - max(0.0, now - boot.since_s) / boot.takes_s)
         boot.since_s = max(now, boot.not_before_s)
-        boot.takes_s = self._takes_s(boot, cores_held(groups, placement, cpu), use)
+        boot.takes_s = self._takes_s(boot, pools(groups, placement, cpu, shared=shared), use)
         at = boot.since_s + boot.part * boot.takes_s
         self._version += 1
         boot.version = self._version
@@ -83,23 +107,22 @@ class Boots:
             self._released[name] = at
         return at
 
-    def _takes_s(self, boot: Boot, cores: Mapping[str, Sequence[float]], use: Mapping[str, float]) -> float:
+    def _takes_s(self, boot: Boot, where: Iterable[Pool], use: Mapping[str, float]) -> float:
         """Seconds until the slowest process has started, beside one that trains with at most half of the CPU."""
-        takes_s = 0.0
-        for type_, each in cores.items():
-            kept = len(boot.placement.get(type_, ()))
-            for k, held in enumerate(each):
-                spare = held - min(held * use.get(type_, 0.0), held / 2) if k < kept else held
-                cpu_s = self._kept_cpu_s if k < kept else self._cpu_s
-                takes_s = max(takes_s, cpu_s / min(spare, BOOT_CORES) if spare else inf)
+        takes_s, kept = 0.0, counts_of(boot.placement)
+        for pool in where:
+            spare = pool.cores - min(pool.used(use, kept), pool.cores / 2)
+            cpu_s = sum(self._kept_cpu_s if k < kept.get(t, 0) else self._cpu_s for t, k, _ in pool.replicas)
+            most = BOOT_CORES * len(pool.replicas)
+            takes_s = max(takes_s, cpu_s / min(spare, most) if spare else inf)
         return takes_s
 
-    def cores(self, boot: Boot, cores: Mapping[str, Sequence[float]], use: Mapping[str, float]) -> float:
+    def cores(self, boot: Boot, where: Iterable[Pool], use: Mapping[str, float]) -> float:
         """CPUs that the start takes from each replica that trains beside it. With a warm start that is done long before
         the replicas that are added have started, so this is the mean over all that time."""
         if not self._warm:
             return BOOT_CORES
-        takes_s = self._takes_s(boot, cores, use)
+        takes_s = self._takes_s(boot, where, use)
         return min(BOOT_CORES, self._kept_cpu_s / takes_s) if takes_s else 0.0
 
     def free_s(self, names: Iterable[str], now: float) -> float:
@@ -120,20 +143,25 @@ def training(
     cpu: Cpu,
     boot: Boot | None,
     boots: Boots,
+    shared: bool = False,
 ) -> Training:
-    """How a job of real speed `factor` times `bound` trains in `placement`, or beside `boot` where that began."""
-    trains = placement if boot is None else boot.placement
-    cores = cores_held(groups, trains, cpu if boot is None else boot.cpu)
-    pace = bound.pace(cores) if trains else Pace(0.0, {})
+    """How a job of real speed `factor` times `bound` trains in `placement`, or beside `boot` where that began.
+    `shared`: its replicas share the CPU that it holds on a node."""
+    trains, held_cpu = (placement, cpu) if boot is None else (boot.placement, boot.cpu)
+    cores, usable = cores_held(groups, trains, held_cpu), usable_cores(groups, trains, held_cpu, shared=shared)
+    pace = bound.pace(usable) if trains else Pace(0.0, {})
     rate = pace.steps_per_s * factor
-    busy = sum(pace.use.get(type_, 0.0) * sum(each) for type_, each in cores.items())
+    use = {type_: used * _part(usable[type_], cores[type_]) for type_, used in pace.use.items()}
+    busy = sum(use.get(type_, 0.0) * sum(each) for type_, each in cores.items())
     if boot is not None:
         starting = cores_held(groups, placement, cpu)
-        taken = boots.cores(boot, starting, pace.use)
-        for type_, each in cores.items():
-            left = min(max(held - taken, held / 2) / held for held in each if held)
-            if (use := pace.use.get(type_, 0.0)) > left:
-                rate = min(rate, pace.steps_per_s * factor * left / use)
+        taken = boots.cores(boot, pools(groups, placement, cpu, shared=shared), use)
+        counts = counts_of(trains)
+        for pool in pools(groups, trains, held_cpu, shared=shared):
+            if pool.cores:
+                left = max(pool.cores - taken * len(pool.replicas), pool.cores / 2) / pool.cores
+                if (part := pool.used(use, counts) / pool.cores) > left:
+                    rate = min(rate, pace.steps_per_s * factor * left / part)
         kept = {type_: len(cores.get(type_, ())) for type_ in starting}
         busy = max(
             busy,
@@ -143,4 +171,8 @@ def training(
                 for k, held in enumerate(each)
             ),
         )
-    return Training(rate, pace.use, busy)
+    return Training(rate, use, busy)
+
+
+def _part(usable: Sequence[float], held: Sequence[float]) -> float:
+    return sum(usable) / sum(held) if any(held) else 1.0

@@ -4,15 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from elastic_tfjob.scheduling.shared_cpu import usable_cpu
 from elastic_tfjob.scheduling.snapshot import Cpu, JobSpec, Placement, ReplicaGroup
 
 Cores = Mapping[str, Sequence[float]]
-"""CPUs that each replica holds, by type."""
+"""CPUs that each replica holds, or can use in its turn, by type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Steps per second, and by type the mean part of the CPU they hold that its replicas use."""
+    """Steps per second, and by type the mean part of the CPU they can use that its replicas use."""
 
     steps_per_s: float
     use: Mapping[str, float]
@@ -20,20 +21,22 @@ class Pace:
 
 @runtime_checkable
 class CpuBound(Protocol):
-    """A TrueSpeed that depends on the CPU that replicas hold."""
+    """A TrueSpeed that depends on the CPU that replicas can use in their turns."""
 
     def pace(self, cores: Cores) -> Pace: ...
 
 
 def cores_held(groups: Sequence[ReplicaGroup], placement: Placement, cpu: Cpu) -> dict[str, list[float]]:
     """CPUs of each replica in `placement`: what `cpu` says, else what it requests."""
-    cores = {}
-    for group in groups:
-        n = len(placement.get(group.type, ()))
-        if n:
-            each = cpu.get(group.type, (group.request.cpu,) * n)
-            cores[group.type] = [held / 1000 for held in each[:n]]
-    return cores
+    return usable_cores(groups, placement, cpu, shared=False)
+
+
+def usable_cores(
+    groups: Sequence[ReplicaGroup], placement: Placement, cpu: Cpu, *, shared: bool
+) -> dict[str, list[float]]:
+    """CPUs that each replica can use in its turn: what it holds, or where `shared` what its job does on its node."""
+    usable = usable_cpu(groups, placement, cpu, shared=shared)
+    return {type_: [millicores / 1000 for millicores in each] for type_, each in usable.items()}
 
 
 def used_of_held(

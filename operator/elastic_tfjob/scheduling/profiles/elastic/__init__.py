@@ -73,7 +73,9 @@ class ElasticProfileParameters(Settings):
             *map(adjusting, CPU),
         )
         told = needs("deadline", "speed", "duration", "service", "use", "history")
-        return Stages(EarliestDeadlineToCome(self.settle_s), steps, told | needs("stop", "move", "cpu"), drifts=True)
+        done = needs("stop", "move", "cpu")
+        order = EarliestDeadlineToCome(self.settle_s)
+        return Stages(order, steps, told | done, drifts=True, shares_cpu=self.share_cpu)
 
     def profile(self, name: str) -> Profile:
         # As for deadline: the steps themselves see to the least gain.

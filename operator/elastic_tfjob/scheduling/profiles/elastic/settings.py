@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from elastic_tfjob.api.limits import MAX_ENTRIES
-from elastic_tfjob.scheduling.parameters import ElasticParameters, Seconds
+from elastic_tfjob.scheduling.parameters import SHARE_CPU, ElasticParameters, Seconds
 from elastic_tfjob.scheduling.stages.lend.offered import Reclaim
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
 
@@ -45,4 +45,5 @@ class Settings(ElasticParameters):
         le=1,
         description="beside deadlines, the time left counts to this power: 1 shortest first, 0 all alike",
     )
+    share_cpu: bool = Field(True, description=SHARE_CPU)
     moves: int = Field(2, ge=0, le=100, description="most moves of one job from crowded nodes to idle CPU")

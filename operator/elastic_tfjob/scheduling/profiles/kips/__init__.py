@@ -45,4 +45,5 @@ class KipsParameters(Settings):
 
     def stages(self) -> Stages:
         steps = tuple(sharing(step, ("kips", self), lambda round_: Adjustment(round_, self)) for step in STEPS)
-        return Stages(Fifo(), steps, needs("cpu", "use", "speed", "duration", "service"), drifts=True)
+        told = needs("cpu", "use", "speed", "duration", "service")
+        return Stages(Fifo(), steps, told, drifts=True, shares_cpu=self.share_cpu)

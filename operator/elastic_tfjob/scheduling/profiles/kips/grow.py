@@ -6,6 +6,7 @@ from heapq import heapify, heappop
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
 from elastic_tfjob.scheduling.profiles.kips.back import rested
 from elastic_tfjob.scheduling.reasons import Fact, Reason
+from elastic_tfjob.scheduling.shared_cpu import usable_types
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job
 from elastic_tfjob.scheduling.toolkit.sizes import movable
 from elastic_tfjob.speed.prediction import Prediction
@@ -72,9 +73,10 @@ def _units(adjustment: Adjustment, job: Job, held: Counts, factor: float, speed:
 def growth(adjustment: Adjustment, job: Job) -> Prediction:
     """What is known about the job's speed at other sizes, after the CPU that this round grants it."""
     grants, more = adjustment.grants, {}
-    for type_, names in job.placement.items():
-        before = job.held_cpu(type_)
-        after = sum(grants.held(job, type_, k) for k in range(len(names)))
+    granted = {t: tuple(grants.held(job, t, k) for k in range(len(names))) for t, names in job.placement.items()}
+    now, then = usable_types(job), usable_types(job, granted)
+    for type_ in job.placement:
+        before, after = now.get(type_), then.get(type_)
         if before and after:  # of no CPU nothing can be told: a type that has none is taken to be as busy as it was
             more[type_] = after / before
     use = adjustment.busy[job.key]

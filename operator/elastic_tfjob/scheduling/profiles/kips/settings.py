@@ -3,7 +3,7 @@
 from pydantic import Field, model_validator
 
 from elastic_tfjob.api.limits import MAX_ENTRIES
-from elastic_tfjob.scheduling.parameters import CostParameters, Seconds
+from elastic_tfjob.scheduling.parameters import SHARE_CPU, CostParameters, Seconds
 from elastic_tfjob.scheduling.stages.place.catalogue import PlaceName
 from elastic_tfjob.scheduling.toolkit.cpu_in_place import CpuRule
 
@@ -25,6 +25,7 @@ class Settings(CostParameters):
     )
     cpu_growth: float = Field(4.0, ge=1, description="most that a replica's CPU is raised at once, times what it holds")
     min_idle: float = Field(0.05, ge=0, le=1, description="idle CPU is lent from this part of a node's CPU on")
+    share_cpu: bool = Field(True, description=SHARE_CPU)
     min_efficiency: float = Field(
         0.5, ge=0, le=1, description="least gain of one more replica, relative to a gain in proportion"
     )

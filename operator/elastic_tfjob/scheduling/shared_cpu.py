@@ -1,0 +1,56 @@
+"""CPU that the replicas of a job share: on each node, each of them may use all that the job holds there.
+
+Chief, PS and workers take turns: while one of them computes, others wait for it. So a limit that is what a replica
+holds leaves the job's CPU idle most of the time, and one that is what all of them hold on the node does not. Others
+lose nothing by it: requests, which are the weights, stay as they are. Evaluators take no turns, so they share nothing.
+Pure.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from elastic_tfjob.scheduling.snapshot import EVALUATOR, Cpu, Job, Placement, ReplicaGroup
+
+__all__ = ["usable_cpu", "usable_types", "use_in_turn"]
+
+
+def usable_cpu(
+    groups: Iterable[ReplicaGroup], placement: Placement, cpu: Cpu, *, shared: bool
+) -> dict[str, tuple[float, ...]]:
+    """Millicores that each replica can use while it is its type's turn: what it holds; where they are shared, what the
+    job holds on its node over the replicas of the type there."""
+    held: dict[str, tuple[float, ...]] = {}
+    for group in groups:
+        if n := len(placement.get(group.type, ())):
+            held[group.type] = tuple(cpu.get(group.type, ())[:n]) or (group.request.cpu,) * n
+    if not shared:
+        return held
+    on_node: dict[str, float] = {}
+    for type_, each in held.items():
+        if type_ != EVALUATOR:
+            for name, millicores in zip(placement[type_], each, strict=False):
+                on_node[name] = on_node.get(name, 0.0) + millicores
+    for type_ in held:
+        if type_ != EVALUATOR:
+            names = placement[type_]
+            there = Counter(names)
+            held[type_] = tuple(on_node[name] / there[name] for name in names)
+    return held
+
+
+def usable_types(job: Job, cpu: Cpu | None = None) -> dict[str, float]:
+    """The same of all replicas of a type together, with the CPU that the job holds or with `cpu`."""
+    each = usable_cpu(job.spec.groups, job.placement, job.cpu if cpu is None else cpu, shared=job.cpu_shared)
+    return {type_: float(sum(millicores)) for type_, millicores in each.items()}
+
+
+def use_in_turn(job: Job) -> Mapping[str, float]:
+    """By type, CPU used over CPU that its replicas can use: the sum over types that take turns is the part of the time
+    in which one of them computes. A type that holds no CPU is as busy as is told."""
+    if not job.cpu_shared:
+        return job.cpu_use
+    usable = usable_types(job)
+    return {
+        type_: use * job.held_cpu(type_) / usable[type_] if usable.get(type_) else use
+        for type_, use in job.cpu_use.items()
+    }
