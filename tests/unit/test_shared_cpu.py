@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.controller.job import cpu as cpu_module
 from elastic_tfjob.controller.job.decision import Settings
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.quantities import CpuAsked
+from elastic_tfjob.controller.objects.quantities import CpuAsked, cpu_of
 from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.schedule.core_job import cpu_shared
@@ -23,7 +25,7 @@ from elastic_tfjob.simulation.speed_models.cpu import CpuBound, usable_cores
 from elastic_tfjob.simulation.speed_models.ps_cpu import PsCpuSpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
 
-from .pretend import Cluster, started
+from .pretend import ELASTIC, Cluster, started
 from .simulation.build import finishes, simulate
 
 GROUPS = (
@@ -194,8 +196,15 @@ class TestLive:
         first = [(each.request, each.limit, each.change) for each in cluster.resized if each.name == "j-worker-0"]
         assert first == [(250, 250, "more"), (250, 450, "share")]
 
-    @pytest.mark.parametrize("options", [{"cpu_limit": "2"}, {"queue": "team"}])
-    def test_limits_of_ones_own_and_those_that_kueue_knows_stay(self, options: dict[str, Any]) -> None:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"cpu_limit": "2"},
+            {"queue": "team"},
+            {"annotations": {**ELASTIC, f"{PREFIX}inject": "launcher"}},
+        ],
+    )
+    def test_limits_of_ones_own_and_those_that_others_know_stay(self, options: dict[str, Any]) -> None:
         cluster = placed(**options)
         assert {limit for _, limit in held(cluster).values()} == {2000 if "cpu_limit" in options else 100}
 
@@ -220,3 +229,21 @@ class TestLive:
 )
 def test_the_profile_says_so(said: dict[str, Any], shares: bool) -> None:
     assert Configuration.model_validate(said).shares_cpu == shares
+
+
+def test_a_thousand_replicas_share_in_a_pass_that_looks_at_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+
+    def counted(spec: Any, *names: str) -> CpuAsked:
+        looked.append(1)
+        return cpu_of(spec, *names)
+
+    types = {"Chief": 1, "PS": 1, "Worker": 300}
+    cluster = started(types=types, settings=Settings(image="operator:1", shares_cpu=True))
+    nodes = {name: ("any",) * count for name, count in types.items()}
+    cluster.annotations[TARGET_ANNOTATION] = Target(0, types, nodes, {}, "idle capacity").to_json()
+    cluster.run(1)
+    monkeypatch.setattr(cpu_module, "cpu_of", counted)
+    cluster.run(1)
+    assert {pod.cpu for pod in cluster.pods.values()} == {(100, 30_200)}
+    assert len(looked) < 3 * len(cluster.pods)

@@ -43,14 +43,17 @@ def resize_cpu(p: Pass) -> None:
     size = state if state.phase == "Stable" else state.next
     if size is None:
         return
+    shared = _held_by_node(p, size) if _may_share(p) else {}
     for name in p.spec.tf_replica_specs:
+        request, limit = _declared(p, name)
+        there = shared if limit == request and name != EVALUATOR else {}
         for pod in p.of_type(name):
             if pod.index is None or p.task(name, pod) is None or pod.terminating or pod.phase != "Running":
                 continue
             wanted = cpu_of_replica(p, size, name, pod.index)
             if wanted is None:
                 continue
-            wanted = _shared(p, size, name, pod, wanted)
+            wanted = _sharing(p, pod, wanted, there.get(pod.node, 0))
             if wanted == pod.cpu or not (size is state or wanted.request < pod.cpu.request):
                 continue
             change = _change(pod.cpu, wanted)
@@ -64,35 +67,41 @@ def _change(has: CpuAsked, wanted: CpuAsked) -> Change:
     return "more" if wanted.request > has.request else "less"
 
 
-def _shared(p: Pass, size: State | Next, name: str, pod: Pod, wanted: CpuAsked) -> CpuAsked:
-    """With a limit of all that the job holds on the pod's node, where the profile says so and the template's limit is
-    what it requests. A namespace may not allow such a limit: so it is asked for alone first, and is left out while it
-    is refused."""
-    request, limit = cpu_of(p.declared.tf_replica_specs[name].template.get("spec") or {})
-    if not p.settings.shares_cpu or p.job.queue or name == EVALUATOR or limit != request:
-        return wanted
-    if (pod.uid, "share") in p.refused or (pod.cpu.limit <= pod.cpu.request != wanted.request):
-        return wanted
-    return wanted._replace(limit=max(wanted.limit, _held_on(p, size, pod.node)))
+def _may_share(p: Pass) -> bool:
+    """Not where Kueue knows what the pods ask for, nor where nobody reports: without a sidecar a pod may be of a class
+    (Guaranteed) that does not allow a limit beyond the request."""
+    return p.settings.shares_cpu and not p.job.queue and p.elasticity.reports(p.declared)
 
 
-def _held_on(p: Pass, size: State | Next, node: str) -> int:
-    """Millicores that the replicas of a size hold on a node, but for those that take no turns with others."""
-    held = 0
-    for name, replica in p.declared.tf_replica_specs.items():
+def _sharing(p: Pass, pod: Pod, wanted: CpuAsked, held_there: int) -> CpuAsked:
+    """With a limit of all that the job holds on the pod's node. A namespace may not allow it: so it is asked for alone
+    first, and is left out while it is refused."""
+    unasked = pod.cpu.limit <= pod.cpu.request and pod.cpu.request != wanted.request
+    if unasked or (pod.uid, "share") in p.refused:
+        return wanted
+    return wanted._replace(limit=max(wanted.limit, held_there))
+
+
+def _held_by_node(p: Pass, size: State | Next) -> dict[str, int]:
+    """Millicores that the replicas of a size hold on each node, but for those that take no turns with others."""
+    held: dict[str, int] = {}
+    for name in p.declared.tf_replica_specs:
         if name == EVALUATOR:
             continue
-        asked = cpu_of(replica.template.get("spec") or {}).request
-        granted = size.cpu.get(name, ())
-        for task, there in enumerate(size.nodes.get(name, ())):
-            if there == node:
-                held += granted[task] if task < len(granted) else asked
-    return min(held, MAX_MILLICORES)
+        asked, granted = _declared(p, name).request, size.cpu.get(name, ())
+        for task, node in enumerate(size.nodes.get(name, ())):
+            more = granted[task] if task < len(granted) else asked
+            held[node] = min(held.get(node, 0) + more, MAX_MILLICORES)
+    return held
+
+
+def _declared(p: Pass, name: str) -> CpuAsked:
+    return cpu_of(p.declared.tf_replica_specs[name].template.get("spec") or {})
 
 
 def cpu_of_replica(p: Pass, size: State | Next, name: str, index: int) -> CpuAsked | None:
     """CPU of a replica; None where the template asks for none, so there is nothing to adjust."""
-    request, limit = cpu_of(p.declared.tf_replica_specs[name].template.get("spec") or {})
+    request, limit = _declared(p, name)
     if not request:
         return None
     granted = size.cpu.get(name, ())
