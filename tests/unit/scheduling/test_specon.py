@@ -192,6 +192,12 @@ class TestWeights:
     def test_where_nobody_is_slowed_down_nothing_changes(self) -> None:
         assert decide([job("a", "n0"), job("b", "n0")]).changes == {}
 
+    @pytest.mark.parametrize(("shares", "changed"), [(2, False), (1, True), (0, True)])
+    def test_jobs_that_share_what_they_hold_do_not_crowd_a_node(self, shares: int, changed: bool) -> None:
+        """They use all of it, and no more; one that is only bound by its weight takes from the others."""
+        jobs = [replace(each, cpu_shared=k < shares) for k, each in enumerate(crowd(900, 500))]
+        assert bool(decide(jobs, moves=0).changes) is changed
+
     def test_jobs_on_two_nodes_keep_all_that_they_hold_until_it_has_shown_what_it_does(self) -> None:
         """Whatever they seem to use meanwhile; what a job holds on one node says nothing of its place on another."""
         apart = [

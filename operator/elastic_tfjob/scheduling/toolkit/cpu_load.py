@@ -65,8 +65,9 @@ class JobLoad:
 class CpuLoad:
     """A view of the running jobs by the CPU that they use.
 
-    A node is crowded where its jobs together use nearly all that others leave of it: then weights and moves matter. Its
-    use is not known where one of its jobs has yet to say what it uses.
+    A node is crowded where its jobs together use nearly all that others leave of it: then weights and moves matter.
+    Jobs that share what they hold use all of it by design, and no more: where all do, nobody is slowed down by another.
+    A node's use is not known where one of its jobs has yet to say what it uses.
     """
 
     def __init__(self, jobs: Iterable[Job], nodes: Mapping[str, Node]) -> None:
@@ -81,6 +82,8 @@ class CpuLoad:
         """Jobs on a node that hold more CPU there than they request."""
         self._unsettled: dict[str, int] = {}
         """Jobs on a node that may use what they use because of weights that they had before."""
+        self._by_weight: dict[str, int] = {}
+        """Jobs on a node that do not share what they hold."""
         self._holders: set[str] = set()
         self._spare: set[str] = set()
         """Keys of the jobs whose heaviest replicas use less than they hold."""
@@ -132,6 +135,8 @@ class CpuLoad:
                 self._silent[name] = self._silent.get(name, 0) + sign
             if load.lent.get(name):
                 self._lent[name] = self._lent.get(name, 0) + sign
+            if not job.cpu_shared:
+                self._by_weight[name] = self._by_weight.get(name, 0) + sign
             if not job.cpu_settled:
                 self._unsettled[name] = self._unsettled.get(name, 0) + sign
 
@@ -159,7 +164,8 @@ class CpuLoad:
     def crowded(self) -> list[str]:
         """Nodes whose jobs slow each other down, by name; none of which the jobs use no CPU."""
         if self._crowded is None:
-            self._crowded = sorted(name for name, keys in self.there.items() if len(keys) > 1 and self._full(name))
+            many = (name for name, keys in self.there.items() if len(keys) > 1 and self._by_weight.get(name))
+            self._crowded = sorted(name for name in many if self._full(name))
         return self._crowded
 
     def _full(self, name: str) -> bool:
