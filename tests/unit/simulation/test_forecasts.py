@@ -92,10 +92,12 @@ def within(pairs: list[tuple[float, float]]) -> float:
     return sum(abs(error) <= 1.645 * said for error, said in pairs) / len(pairs)
 
 
+# What is true at another size is by the CPU that replicas hold, so they do not share it here. Where they do it depends
+# on nodes, too: what came of such changes is in the benchmark of a common mix.
 CASES: tuple[tuple[SpeedModel, str, dict[str, Any]], ...] = (
     (PsSpeedModel(), "kips", {}),
     (PsSpeedModel(), "optimus", {"sample_points": 8, "cooldown_s": 60.0}),
-    (PsCpuSpeedModel(), "kips", {}),
+    (PsCpuSpeedModel(), "kips", {"share_cpu": False}),
     (PsCpuSpeedModel(), "optimus", {"sample_points": 0, "cooldown_s": 60.0}),
 )
 MOST_OFF = {"measured": 0.01, "fitted": 0.05, "history": 0.12, "utilisation": 0.3, "prior": 1.0}
