@@ -97,25 +97,18 @@ class TestUsable:
 class TestSimulated:
     """The speed model ps-cpu, under a profile that shares and one that does not."""
 
-    @pytest.mark.parametrize(("shares", "takes_s"), [(True, 8.8), (False, 17.6)])
-    def test_a_step_takes_the_cpu_of_all(self, shares: bool, takes_s: float) -> None:
-        """0.08 CPU-s of the worker and 0.008 of the PS, which hold half of the node's one CPU each."""
-        groups = (ReplicaGroup(PS, Resources(500), 1, 1, 1), ReplicaGroup(WORKER, Resources(500), 1, 1, 1))
-        work = WorkloadJob("j", 0.0, groups, total_steps=100, model="digits", cpu_demand=4.0)
-        outcome = simulate(
-            "kips", [work], gpus=0, cpus=1, speed_model=PsCpuSpeedModel(), parameters={"share_cpu": shares}
-        )
-        assert finishes(outcome) == {"j": pytest.approx(takes_s)}
-
-    @pytest.mark.parametrize(("shares", "takes_s"), [(True, 8.8 + 24), (False, 17.6 + 24)])
-    def test_programs_that_start_share_too(self, shares: bool, takes_s: float) -> None:
-        """12 CPU-s each, for two programs on one CPU."""
+    @pytest.mark.parametrize(("shares", "trains_s"), [(True, 8.8), (False, 17.6)])
+    @pytest.mark.parametrize(("boot_cpu_s", "starts_s"), [(0.0, 0.0), (12.0, 24.0)])
+    def test_starts_and_steps_take_the_cpu_of_all(
+        self, shares: bool, trains_s: float, boot_cpu_s: float, starts_s: float
+    ) -> None:
+        """A step takes 0.08 CPU-s of the worker and 0.008 of the PS, which hold half of the node's one CPU each."""
         groups = (ReplicaGroup(PS, Resources(500), 1, 1, 1), ReplicaGroup(WORKER, Resources(500), 1, 1, 1))
         work = WorkloadJob("j", 0.0, groups, total_steps=100, model="digits", cpu_demand=4.0)
         model, said = PsCpuSpeedModel(), {"share_cpu": shares}
-        costs = Costs(boot_cpu_s=12.0)
+        costs = Costs(boot_cpu_s=boot_cpu_s)
         outcome = simulate("kips", [work], gpus=0, cpus=1, speed_model=model, parameters=said, costs=costs)
-        assert finishes(outcome) == {"j": pytest.approx(takes_s)}
+        assert finishes(outcome) == {"j": pytest.approx(starts_s + trains_s)}
 
     def test_what_if_goes_on_as_fast_as_it_is(self) -> None:
         shares = job(cpu_use={CHIEF: 0.6, PS: 1.2, WORKER: 1.05})
@@ -231,7 +224,9 @@ def test_the_profile_says_so(said: dict[str, Any], shares: bool) -> None:
     assert Configuration.model_validate(said).shares_cpu == shares
 
 
-def test_a_thousand_replicas_share_in_a_pass_that_looks_at_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_reads_what_a_replica_asks_for_no_more_than_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     looked: list[int] = []
 
     def counted(spec: Any, *names: str) -> CpuAsked:

@@ -7,15 +7,32 @@ Pure.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from elastic_tfjob.scheduling.snapshot import EVALUATOR, Cpu, Job, Placement, ReplicaGroup
 
-__all__ = ["usable_cpu", "usable_types", "use_in_turn"]
+__all__ = ["held_by_node", "takes_turns", "usable_cpu", "usable_types", "use_in_turn"]
+
+
+def takes_turns(type_: str) -> bool:
+    """Whether replicas of this type wait for others while those compute."""
+    return type_ != EVALUATOR
+
+
+def held_by_node(requested: Mapping[str, int], placement: Placement, cpu: Cpu) -> dict[str, int]:
+    """Millicores that replicas which take turns hold on each node together: what `cpu` says, else what one of their
+    type requests. Types of which that is not known do not count."""
+    held: dict[str, int] = {}
+    for type_, asked in requested.items():
+        if takes_turns(type_):
+            each = cpu.get(type_, ())
+            for k, name in enumerate(placement.get(type_, ())):
+                held[name] = held.get(name, 0) + (each[k] if k < len(each) else asked)
+    return held
 
 
 def usable_cpu(
-    groups: Iterable[ReplicaGroup], placement: Placement, cpu: Cpu, *, shared: bool
+    groups: Sequence[ReplicaGroup], placement: Placement, cpu: Cpu, *, shared: bool
 ) -> dict[str, tuple[float, ...]]:
     """Millicores that each replica can use while it is its type's turn: what it holds; where they are shared, what the
     job holds on its node over the replicas of the type there."""
@@ -25,13 +42,9 @@ def usable_cpu(
             held[group.type] = tuple(cpu.get(group.type, ())[:n]) or (group.request.cpu,) * n
     if not shared:
         return held
-    on_node: dict[str, float] = {}
-    for type_, each in held.items():
-        if type_ != EVALUATOR:
-            for name, millicores in zip(placement[type_], each, strict=False):
-                on_node[name] = on_node.get(name, 0.0) + millicores
+    on_node = held_by_node({group.type: group.request.cpu for group in groups}, placement, cpu)
     for type_ in held:
-        if type_ != EVALUATOR:
+        if takes_turns(type_):
             names = placement[type_]
             there = Counter(names)
             held[type_] = tuple(on_node[name] / there[name] for name in names)

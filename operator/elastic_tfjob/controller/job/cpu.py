@@ -8,7 +8,7 @@ from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.quantities import CpuAsked, cpu_of
 from elastic_tfjob.controller.objects.size import Cpu
 from elastic_tfjob.controller.objects.state import Next, State
-from elastic_tfjob.scheduling.snapshot import EVALUATOR
+from elastic_tfjob.scheduling.shared_cpu import held_by_node, takes_turns
 
 
 def possible_cpu(p: Pass, wanted: Cpu) -> Cpu:
@@ -43,10 +43,13 @@ def resize_cpu(p: Pass) -> None:
     size = state if state.phase == "Stable" else state.next
     if size is None:
         return
-    shared = _held_by_node(p, size) if _may_share(p) else {}
+    shared: dict[str, int] = {}
+    if _may_share(p):
+        requested = {name: _declared(p, name).request for name in p.declared.tf_replica_specs}
+        shared = held_by_node(requested, size.nodes, size.cpu)
     for name in p.spec.tf_replica_specs:
         request, limit = _declared(p, name)
-        there = shared if limit == request and name != EVALUATOR else {}
+        there = shared if limit == request and takes_turns(name) else {}
         for pod in p.of_type(name):
             if pod.index is None or p.task(name, pod) is None or pod.terminating or pod.phase != "Running":
                 continue
@@ -79,20 +82,7 @@ def _sharing(p: Pass, pod: Pod, wanted: CpuAsked, held_there: int) -> CpuAsked:
     unasked = pod.cpu.limit <= pod.cpu.request and pod.cpu.request != wanted.request
     if unasked or (pod.uid, "share") in p.refused:
         return wanted
-    return wanted._replace(limit=max(wanted.limit, held_there))
-
-
-def _held_by_node(p: Pass, size: State | Next) -> dict[str, int]:
-    """Millicores that the replicas of a size hold on each node, but for those that take no turns with others."""
-    held: dict[str, int] = {}
-    for name in p.declared.tf_replica_specs:
-        if name == EVALUATOR:
-            continue
-        asked, granted = _declared(p, name).request, size.cpu.get(name, ())
-        for task, node in enumerate(size.nodes.get(name, ())):
-            more = granted[task] if task < len(granted) else asked
-            held[node] = min(held.get(node, 0) + more, MAX_MILLICORES)
-    return held
+    return wanted._replace(limit=max(wanted.limit, min(held_there, MAX_MILLICORES)))
 
 
 def _declared(p: Pass, name: str) -> CpuAsked:

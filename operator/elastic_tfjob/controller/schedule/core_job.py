@@ -19,6 +19,7 @@ from elastic_tfjob.controller.schedule.request import JobRequest
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Requirement
 from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.shared_cpu import takes_turns
 from elastic_tfjob.speed.history import Lesson, stem
 from elastic_tfjob.speed.optimus import OnlineSpeed, believe
 
@@ -219,7 +220,7 @@ def cpu_shared(pods: Mapping[Role, Pod]) -> bool:
     """Whether each container that trains may use all that those of its job hold on its node, and that is more than it
     holds itself. Evaluators take no turns with others, so they do not count."""
     there: dict[str, int] = {}
-    trainers = [pod for (name, _), pod in pods.items() if name != core.EVALUATOR]
+    trainers = [pod for (name, _), pod in pods.items() if takes_turns(name)]
     for pod in trainers:
         there[pod.node] = there.get(pod.node, 0) + pod.cpu.request
     beyond = any(pod.cpu.limit > pod.cpu.request for pod in trainers)

@@ -233,7 +233,7 @@ def _load(job: Job) -> JobLoad:
     held = {t: job.held_cpu(t) for t in types}
     replica = {t: round(job.cpu_use[t] * held[t] / len(job.placement[t])) for t in types}
     heaviest = max(types, key=lambda t: replica[t])
-    usable = usable_types(job)[heaviest]
+    usable = usable_types(job)[heaviest] if job.cpu_shared else held[heaviest]
     spare = job.cpu_settled and replica[heaviest] < FULL * (usable / len(job.placement[heaviest]))
     nodes: dict[str, int] = {}
     for t in types:

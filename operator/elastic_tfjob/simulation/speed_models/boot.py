@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from math import inf
 
 from elastic_tfjob.scheduling.placements import more_replicas
-from elastic_tfjob.scheduling.snapshot import EVALUATOR, UNPLACED, Cpu, Placement, ReplicaGroup, counts_of
+from elastic_tfjob.scheduling.shared_cpu import takes_turns
+from elastic_tfjob.scheduling.snapshot import UNPLACED, Cpu, Placement, ReplicaGroup, counts_of
 from elastic_tfjob.simulation.speed_models.cpu import CpuBound, Pace, cores_held, usable_cores
 
 BOOT_CORES = 1.0
@@ -57,7 +58,7 @@ def pools(groups: Sequence[ReplicaGroup], placement: Placement, cpu: Cpu, *, sha
     """What replicas share, as usable_cpu() has it."""
     found: dict[tuple[str, ...], list[tuple[str, int, float]]] = {}
     for type_, each in cores_held(groups, placement, cpu).items():
-        alone = not shared or type_ == EVALUATOR
+        alone = not (shared and takes_turns(type_))
         for k, (name, held) in enumerate(zip(placement[type_], each, strict=False)):
             found.setdefault((type_, str(k)) if alone else (name,), []).append((type_, k, held))
     return [Pool(sum(held for _, _, held in replicas), replicas) for replicas in found.values()]
@@ -148,7 +149,8 @@ def training(
     """How a job of real speed `factor` times `bound` trains in `placement`, or beside `boot` where that began.
     `shared`: its replicas share the CPU that it holds on a node."""
     trains, held_cpu = (placement, cpu) if boot is None else (boot.placement, boot.cpu)
-    cores, usable = cores_held(groups, trains, held_cpu), usable_cores(groups, trains, held_cpu, shared=shared)
+    cores = cores_held(groups, trains, held_cpu)
+    usable = usable_cores(groups, trains, held_cpu, shared=True) if shared else cores
     pace = bound.pace(usable) if trains else Pace(0.0, {})
     rate = pace.steps_per_s * factor
     use = {type_: used * _part(usable[type_], cores[type_]) for type_, used in pace.use.items()}
