@@ -25,14 +25,14 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
-from trainee import CHIEF, DIGITS, ENDLESS, NAME, Trainee, place, trains
+from trainee import DIGITS, ENDLESS, NAME, Trainee, followed, place, trains
 
 from harness import deploy
 from harness.cluster import Cluster
 from harness.jobs import Object
 from harness.moves import ONE_SIZE, arrived, elsewhere, move
 from harness.rescale_cost import percentile
-from harness.training import Lines, said, training
+from harness.training import said, training
 
 console = Console(width=None if Console().is_terminal else 140)
 TYPES = ("Worker", "PS")
@@ -113,10 +113,10 @@ def table(moves: Sequence[Move]) -> Table:
 
 
 def run(cluster: Cluster, count: int, tell: Callable[[Move], None]) -> None:
-    with place(cluster, "moves") as (jobs, folder), Lines(cluster, jobs.namespace, CHIEF) as lines:
+    with place(cluster, "moves") as (jobs, folder), followed(jobs) as (lines, annotations):
         jobs.apply(manifest(jobs.namespace))
         trains(lines, folder)
-        measure(Trainee(jobs, lines), sorted(cluster.workers()), count, tell)
+        measure(Trainee(jobs, lines, annotations), sorted(cluster.workers()), count, tell)
 
 
 @click.command()

@@ -45,7 +45,7 @@ from rescale_processes import WAYS, measure_processes
 from rescale_programs import KINDS
 from rich.console import Console
 from rich.table import Table
-from trainee import CHIEF, DIGITS, ENDLESS, NAME, UNEVALUATED, Trainee, place, trains
+from trainee import DIGITS, ENDLESS, NAME, UNEVALUATED, Trainee, followed, place, trains
 
 from harness import cluster as kind
 from harness import deploy, images
@@ -53,7 +53,7 @@ from harness.cluster import Cluster
 from harness.jobs import Object, until
 from harness.progress import CommandFailed
 from harness.rescale_cost import Rescale, summary
-from harness.training import PREFIX, SERVER, Lines, training
+from harness.training import PREFIX, SERVER, training
 
 T = TypeVar("T")
 console = Console(width=None if Console().is_terminal else 140)
@@ -174,9 +174,9 @@ def measure(cluster: Cluster, mode: str, name: str, times: int, said: Callable[[
     results: list[Rescale] = []
     with (
         place(cluster, f"rescale-{mode}-{name}") as (jobs, folder),
-        Lines(cluster, jobs.namespace, CHIEF) as lines,
+        followed(jobs) as (lines, annotations),
     ):
-        subject = Subject(jobs, lines, model, mode, {"PS": model.ps[0], "Worker": model.worker[0]})
+        subject = Subject(jobs, lines, annotations, model, mode, {"PS": model.ps[0], "Worker": model.worker[0]})
         subject.submit()
         trains(lines, folder)
         for kind_of, count in changes * times:

@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
-from trainee import BEFORE_S, DIGITS, ENDLESS, NAME, PATIENCE_S, Trainee, not_refused, place
+from trainee import BEFORE_S, DIGITS, ENDLESS, NAME, PATIENCE_S, Trainee, followed, not_refused, place
 
 from harness.cluster import Cluster
 from harness.jobs import Object, until
 from harness.moves import elsewhere, move
 from harness.progress import CommandFailed
 from harness.rescale_cost import cost_of, pause, percentile
-from harness.training import PREFIX, Line, Lines, training
+from harness.training import PREFIX, Line, training
 
 __all__ = ["KINDS", "Change", "Kind", "measure", "results", "table"]
 
@@ -213,9 +213,9 @@ class Subject(Trainee):
 def measure(cluster: Cluster, name: str, times: int, tell: Callable[[Change], None]) -> None:
     """`times` rounds of a kind; each change is told as soon as it is measured."""
     kind = KINDS[name]
-    with place(cluster, f"rescale-{name}") as (jobs, folder), Lines(cluster, jobs.namespace, kind.leader) as lines:
+    with place(cluster, f"rescale-{name}") as (jobs, folder), followed(jobs, kind.leader) as (lines, annotations):
         size = {type_: low for type_, (low, _) in kind.sizes.items()}
-        subject = Subject(jobs, lines, sorted(cluster.workers()), size)
+        subject = Subject(jobs, lines, annotations, sorted(cluster.workers()), size)
         jobs.apply(kind.manifest(jobs.namespace))
         subject.trains(folder)
         for type_, count in kind.round() * times:

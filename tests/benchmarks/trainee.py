@@ -16,7 +16,7 @@ from harness.cluster import Cluster
 from harness.jobs import Jobs, until
 from harness.progress import CommandFailed
 from harness.rescale_cost import Rescale, cost_of, parts_of, pause
-from harness.training import Line, Lines, said, wait_for_step
+from harness.training import Annotations, Line, Lines, wait_for_step
 
 __all__ = [
     "BEFORE_S",
@@ -27,6 +27,7 @@ __all__ = [
     "PATIENCE_S",
     "UNEVALUATED",
     "Trainee",
+    "followed",
     "not_refused",
     "place",
     "trains",
@@ -37,6 +38,8 @@ CHIEF = f"{NAME}-chief-0"
 BEFORE_S = 6.0
 """Training goes on for so long before each request: the rate that preparing is compared with."""
 PATIENCE_S = 400.0
+_LOOK_S = 0.05
+"""Between two looks at what watches have told."""
 ENDLESS = 10_000_000
 UNEVALUATED = f"--evaluate-every={ENDLESS}"
 """Else a line would be printed not when its step is done, but when the model has been tried on what was held out."""
@@ -45,13 +48,14 @@ DIGITS = ("--report-every=5", UNEVALUATED)
 
 @dataclass(slots=True)
 class Trainee:
-    """The job that is changed, and what the pod that leads it reports."""
+    """The job that is changed, what the pod that leads it reports, and what the operator says of it."""
 
     jobs: Jobs
     lines: Lines
+    annotations: Annotations
 
     def state(self) -> dict[str, Any]:
-        return said(self.jobs, NAME, "state")
+        return self.annotations.said("state")
 
     def measured(
         self, ask: Callable[[], object], change: str, *, grows: bool = False, follows: bool = True, parts: bool = False
@@ -70,13 +74,13 @@ class Trainee:
                 not_refused(self.state(), change, asked)
             return bool(found)
 
-        until(happened, PATIENCE_S, lambda: f"no step after {change}:\n{self.jobs.describe(NAME)}")
+        until(happened, PATIENCE_S, lambda: f"no step after {change}:\n{self.jobs.describe(NAME)}", every_s=_LOOK_S)
         last, first = found[0]
-        times = parts_of(self.status(), asked, last, first) if parts else {}
         stable, cpu = first.at, {}
         if follows:
-            until(lambda: self.state().get("phase") == "Stable", 120, lambda: f"not stable: {self.state()}")
+            until(self._settled, 120, lambda: f"not stable: {self.state()}", every_s=_LOOK_S)
             stable, cpu = time.time(), self._prepare_cpu(there)
+        times = parts_of(self.status(), asked, last, first) if parts else {}
         until(lambda: bool(self.lines.after(stable)), PATIENCE_S, lambda: "it does not train on")
         return cost_of(
             self.lines.seen,
@@ -88,6 +92,9 @@ class Trainee:
             prepare_cpu_s=cpu,
             parts_s=times,
         )
+
+    def _settled(self) -> bool:
+        return self.state().get("phase") == "Stable"
 
     def status(self, pod: str = "") -> dict[str, Any]:
         """What a pod's exporter says; that of the one that leads, if no other is named. Raises CommandFailed."""
@@ -134,6 +141,14 @@ def place(cluster: Cluster, name: str) -> Iterator[tuple[Jobs, Path]]:
         cluster.kubectl("-n", namespace, "delete", "tfjob", NAME, "--ignore-not-found", "--wait=false")
         cluster.kubectl("-n", namespace, "delete", "pods", "--all", "--grace-period=1", "--wait=true")
         cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+@contextmanager
+def followed(jobs: Jobs, leader: str = CHIEF) -> Iterator[tuple[Lines, Annotations]]:
+    """What the pod that leads the job reports, and what the operator says of it."""
+    where = jobs.cluster, jobs.namespace
+    with Lines(*where, leader) as lines, Annotations(*where, NAME) as annotations:
+        yield lines, annotations
 
 
 def trains(lines: Lines, folder: Path) -> None:

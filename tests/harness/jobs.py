@@ -94,14 +94,14 @@ class Jobs:
         return self.kubectl("describe", "tfjob", name) + self.kubectl("get", "pods", "-o", "wide")
 
 
-def until(reached: Callable[[], bool], seconds: float, problem: Callable[[], str]) -> None:
+def until(reached: Callable[[], bool], seconds: float, problem: Callable[[], str], *, every_s: float = 1.0) -> None:
     """Wait until `reached()`; after `seconds` fail with what `problem()` says. A look that the API server did not
     answer is none."""
     deadline = time.monotonic() + seconds
     while not _answered(reached):
         if time.monotonic() > deadline:
             raise AssertionError(f"after {seconds:.0f} s {problem()}")
-        time.sleep(1)
+        time.sleep(every_s)
 
 
 UNANSWERED = (

@@ -48,6 +48,24 @@ def chief(make_pod: MakePod) -> Callable[..., Pod]:
     return start
 
 
+def test_the_kernel_tells_of_a_command(tmp_path: Path) -> None:
+    """Else it is heard when the launcher looks next, up to a second later."""
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from elastic_tfjob.runtime.launcher import Launcher\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})\n"
+        "file = pathlib.Path(sys.argv[1]) / 'command'\n"
+        "Launcher(['true'], file.parent, file, None)._listen()\n"
+        "for _ in range(2):\n"
+        "    file.with_name('..data_tmp').write_text('run')\n"
+        "    while signal.sigtimedwait({signal.SIGIO}, 0):\n"
+        "        pass\n"
+        "    os.replace(file.with_name('..data_tmp'), file)  # as the kubelet does\n"
+        "    assert signal.sigtimedwait({signal.SIGIO}, 30)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
 def prepare(pod: Pod, generation: int = 1, *, state: str = "ready") -> None:
     pod.command("prepare", generation, mode="overlap", tf_config=tf_config("chief", port=3000 + generation))
     until(f"generation {generation} is {state}", lambda: said(pod, "prepared", generation, state))

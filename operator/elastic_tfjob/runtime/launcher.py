@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import signal
 import sys
@@ -32,15 +33,17 @@ from elastic_tfjob.runtime.programs import ARCHIVE, has_gpu, signal_group
 from elastic_tfjob.runtime.switching import Switching
 
 IDLE_POLL_S, POLL_S, SAVING_POLL_S = 1.0, 0.05, 0.005
-"""Between two looks: while nothing goes on (each costs CPU time, which a small container has little of), while programs
-come or go, and while all wait for a checkpoint."""
+"""Between two looks: while nothing goes on (each costs CPU time, which a small container has little of; a command is
+heard at once where the kernel tells of it), while programs come or go, and while all wait for a checkpoint."""
 STATUS_S = 3.0
 """How often it says what the container uses; what changes, it says at once."""
 _FORWARDED = [
     getattr(signal, name)
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 ]
-_WATCHED = {*_FORWARDED, signal.SIGCHLD}
+_TOLD = {signal.SIGCHLD, signal.SIGIO}
+"""The kernel's, for the launcher itself: a child has ended, the folder of commands has changed."""
+_WATCHED = {*_FORWARDED, *_TOLD}
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -83,11 +86,12 @@ class Launcher(Switching):
                 if self.running is not None and not self.running.pid:  # the user's program cannot be started
                     raise
             received = signal.sigtimedwait(_WATCHED, self._pause())
-            if received is not None and received.si_signo != signal.SIGCHLD:
+            if received is not None and received.si_signo not in _TOLD:
                 self._forward(received.si_signo)
 
     def _begin(self) -> None:
         """Start what a restarted container ran, or what the operator commands, or generation 0."""
+        self._listen()
         self._read_command()
         committed = protocol.read(self.directory / protocol.COMMITTED)
         command = self.command
@@ -124,6 +128,15 @@ class Launcher(Switching):
             self._towards(self.command, now)
         self._watch_save(now)
         self._publish(now)
+
+    def _listen(self) -> None:
+        """Have the kernel send SIGIO when a file in the folder of commands is replaced, as the kubelet does, or written.
+        Not every kernel does (dnotify); what it does not tell is seen a poll later."""
+        if self.command_file is None:
+            return
+        with contextlib.suppress(OSError):
+            folder = os.open(self.command_file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # open to the end
+            fcntl.fcntl(folder, fcntl.F_NOTIFY, fcntl.DN_RENAME | fcntl.DN_MODIFY | fcntl.DN_MULTISHOT)
 
     def _read_command(self) -> None:
         if self.command_file is None:
