@@ -188,6 +188,29 @@ def test_a_volume_that_takes_nothing_refuses_the_save(volume: Path, launched: Pa
     assert names(directory) == {"elastic-22"}
 
 
+def test_old_checkpoints_are_deleted_when_nobody_waits(
+    tmp_path: Path, launched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, _ = elastic(tmp_path / "checkpoints", every_steps=10)
+    job.resume()
+    for step in range(1, 31):
+        job.step(step)
+    there: list[set[str]] = []
+    answer = job._contact.answer
+
+    def noting(*said: Any, **more: Any) -> None:
+        answer(*said, **more)
+        there.append(names(tmp_path / "checkpoints"))
+        (launched / protocol.SAVE).unlink()  # so that the program goes on
+
+    monkeypatch.setattr(job._contact, "answer", noting)
+    protocol.write(launched / protocol.SAVE, {"id": "asked"})
+    until("it has seen the request", lambda: job._request and job._attention)
+    job.step(31)
+    assert there == [{"elastic-10", "elastic-20", "elastic-30", "elastic-31"}]
+    assert names(tmp_path / "checkpoints") == {"elastic-20", "elastic-30", "elastic-31"}
+
+
 SLOW_S = 5.0
 """What a slow volume takes to answer a question."""
 
@@ -268,6 +291,7 @@ def test_what_was_just_written_is_kept_below_newer_ones(tmp_path: Path) -> None:
     job, _ = elastic(tmp_path)
     checkpoints_of(job).complete()
     assert checkpoints_of(job).save(5, bool)["step"] == 5
+    checkpoints_of(job).prune(5)
     assert names(tmp_path) == {"elastic-5", "elastic-80", "elastic-90", "elastic-100"}
 
 

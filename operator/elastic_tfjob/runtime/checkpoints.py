@@ -69,8 +69,8 @@ class Checkpoints:
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self, step: int, all_ready: Callable[[bool], bool], **facts: Any) -> dict[str, Any]:
-        """Write a checkpoint, and delete what is no longer wanted; gives step, at (Unix time), seconds, bytes, path.
-        Raises what TensorFlow raises; what was written by then is deleted, lest it keep a full volume full.
+        """Write a checkpoint; gives step, at (Unix time), seconds, bytes, path. `prune` is to follow, once nobody waits
+        any more. Raises what TensorFlow raises; what was written by then is deleted, lest it keep a full volume full.
 
         `all_ready`: tells the other workers whether this one can write, and whether all can. Writing adds up what they
         have, so whoever came alone would wait for ever.
@@ -78,10 +78,11 @@ class Checkpoints:
         self._known.pop(step, None)
         try:
             saved = self._in_turn(lambda options: self._write(step, all_ready, options, facts))
-            self._known[step] = True
-            return saved
-        finally:
-            self._prune(step)
+        except BaseException:
+            self.prune(step)
+            raise
+        self._known[step] = True
+        return saved
 
     def _in_turn(self, do: Callable[[Any], _Result]) -> _Result:
         """Do it with whoever writes and reads; where that fails, with the next one."""
@@ -136,7 +137,7 @@ class Checkpoints:
             folder = _together(lambda: stack.enter_context(tempfile.TemporaryDirectory()), all_ready)
             self.checkpoint.write(f"{folder}/discarded", options=self.options[0])
 
-    def _prune(self, newest: int) -> None:
+    def prune(self, newest: int) -> None:
         """Delete what unfinished saves up to `newest` left, and all checkpoints but the last `keep` and the one just
         written. What cannot be deleted is left for next time, and so is what could not be looked at."""
         try:
@@ -240,6 +241,35 @@ class Checkpoints:
                 print(f"{self.directory}: {error}; tried again in {wait} s", file=sys.stderr, flush=True)
                 time.sleep(wait)
         return do()
+
+    def restore_newest(self, agreement: Any, *, chief: bool) -> dict[str, Any] | None:
+        """Restore the newest complete checkpoint that can be, and give it; None where training begins. `agreement`: an
+        agreement.Agreement of many workers, which all restore what the chief has for the newest. Raises Mismatch, and
+        RuntimeError where none can be restored."""
+        found = self.complete()
+        if agreement is not None:
+            newest = agreement.sum(found[0]["step"] + 1 if found and chief else 0)[0] - 1
+            found = [each for each in found if each["step"] == newest]
+            if newest >= 0 and not found:
+                raise RuntimeError(
+                    f"checkpoint of step {newest} is not in {self.directory} here; do all workers share it?"
+                )
+        problem: Exception | None = None
+        for each in found:
+            try:
+                self.restore(each["path"])
+                return each
+            except Mismatch:  # an older one would hide it
+                raise
+            except Exception as error:
+                problem = error
+                print(f"cannot restore {each['path']}: {error}", file=sys.stderr, flush=True)
+                if agreement is not None:
+                    raise
+        if problem is not None:
+            raise RuntimeError(f"no checkpoint in {self.directory} can be restored") from problem
+        print(f"no checkpoint in {self.directory}: training begins at step 0", file=sys.stderr, flush=True)
+        return None
 
     def restore(self, path: str) -> None:
         """Raises Mismatch unless it holds all variables that the program has made so far (those that are made later

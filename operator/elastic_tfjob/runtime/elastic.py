@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from elastic_tfjob.runtime import agreement, coordinator, protocol, sharing, stderr_pipe
-from elastic_tfjob.runtime.checkpoints import Checkpoints, Mismatch
+from elastic_tfjob.runtime.checkpoints import Checkpoints
 from elastic_tfjob.runtime.contact import Contact, imported
 from elastic_tfjob.runtime.errors import brief
 from elastic_tfjob.runtime.fit import callback
@@ -114,7 +114,7 @@ class ElasticCheckpoint:
         self.progress.total_steps = total_steps
         self._request: str | None = None  # the id of the save that the launcher asked for
         self._answered: str | None = None
-        self._attention = self._terminated = self._waiting = False
+        self._attention = self._terminated = self._waiting = self._unpruned = False
         self._step: int | None = None
         self._saved_step = -1
         self._next_step = self._agree_at = 0
@@ -149,7 +149,9 @@ class ElasticCheckpoint:
             if self._checkpoints is not None:  # while the one before it still trains, and goes on if this one fails
                 self._checkpoints.compare()
         self._barrier()
-        found = self._restore()
+        found = None
+        if self._checkpoints is not None:
+            found = self._checkpoints.restore_newest(self._agreement, chief=self.task.chief)
         self._step = int(found["step"]) if found else 0
         self._saved_step = self._step if found else -1
         self.progress.begin(self._step, found)
@@ -196,8 +198,9 @@ class ElasticCheckpoint:
         saved = self._save(step)
         if request is not None and not finished:
             self._answer(request, step, saved)
-            if saved:
-                self._wait(request)
+        self._prune()
+        if request is not None and not finished and saved:
+            self._wait(request)
         if terminated:
             self._end()
         if finished:
@@ -225,8 +228,10 @@ class ElasticCheckpoint:
         if some_asked and not finished:
             if request is not None:
                 self._answer(request, step, saved)
+            self._prune()
             if self._agreement.sum(int(saved and chief))[0]:
                 self._wait_together(request)
+        self._prune()
         if some_terminated:
             self._end()
         if finished:
@@ -248,6 +253,7 @@ class ElasticCheckpoint:
             if self.task.chief:
                 facts = {"generation": self.progress.generation, "workers": self.task.workers}
                 self.progress.checkpoint = self._checkpoints.save(step, all_ready, **facts)
+                self._unpruned = True
             else:
                 self._checkpoints.write_elsewhere(all_ready)
         except Exception as error:  # of the file system, or of a parameter server: the next step will tell
@@ -261,6 +267,14 @@ class ElasticCheckpoint:
         self._plan_next()
         self.progress.pause()
         return True
+
+    def _prune(self) -> None:
+        """Delete old checkpoints, if one was written since. Not before who waits for it knows: it takes 40 ms for each
+        100 MB."""
+        if self._unpruned and self._checkpoints is not None:
+            self._unpruned = False
+            self._checkpoints.prune(self._saved_step)
+            self.progress.pause()
 
     def _tell_what_was_not_restored(self) -> None:
         """At the first save, when all variables have been made."""
@@ -280,33 +294,6 @@ class ElasticCheckpoint:
         elif total is not None:
             self._next_step = sys.maxsize
         self._due_at = time.monotonic() + min(self._every_s, within_s) if self._every_s else math.inf
-
-    def _restore(self) -> dict[str, Any] | None:
-        if self._checkpoints is None:
-            return None
-        found = self._checkpoints.complete()
-        if self._agreement is not None:
-            newest = self._agreement.sum(found[0]["step"] + 1 if found and self.task.chief else 0)[0] - 1
-            found = [each for each in found if each["step"] == newest]
-            if newest >= 0 and not found:
-                where = self._checkpoints.directory
-                raise RuntimeError(f"checkpoint of step {newest} is not in {where} here; do all workers share it?")
-        problem: Exception | None = None
-        for each in found:
-            try:
-                self._checkpoints.restore(each["path"])
-                return each
-            except Mismatch:  # an older one would hide it
-                raise
-            except Exception as error:
-                problem = error
-                print(f"cannot restore {each['path']}: {error}", file=sys.stderr, flush=True)
-                if self._agreement is not None:
-                    raise
-        if problem is not None:
-            raise RuntimeError(f"no checkpoint in {self._checkpoints.directory} can be restored") from problem
-        print(f"no checkpoint in {self._checkpoints.directory}: training begins at step 0", file=sys.stderr, flush=True)
-        return None
 
     # -- with the launcher ---------------------------------------------------------------------------------------------
 

@@ -130,8 +130,8 @@ class Launcher(Switching):
         self._publish(now)
 
     def _listen(self) -> None:
-        """Have the kernel send SIGIO when a file in the folder of commands is replaced, as the kubelet does, or written.
-        Not every kernel does (dnotify); what it does not tell is seen a poll later."""
+        """Have the kernel send SIGIO when a file in the folder of commands is replaced, as the kubelet does, or
+        written. Not every kernel does (dnotify); what it does not tell is seen a poll later."""
         if self.command_file is None:
             return
         with contextlib.suppress(OSError):
