@@ -76,11 +76,12 @@ class Trainee:
 
         until(happened, PATIENCE_S, lambda: f"no step after {change}:\n{self.jobs.describe(NAME)}", every_s=_LOOK_S)
         last, first = found[0]
+        # Soon: the next checkpoint comes within seconds.
+        times = parts_of(self.status(), asked, last, first) if parts else {}
         stable, cpu = first.at, {}
         if follows:
             until(self._settled, 120, lambda: f"not stable: {self.state()}", every_s=_LOOK_S)
             stable, cpu = time.time(), self._prepare_cpu(there)
-        times = parts_of(self.status(), asked, last, first) if parts else {}
         until(lambda: bool(self.lines.after(stable)), PATIENCE_S, lambda: "it does not train on")
         return cost_of(
             self.lines.seen,
