@@ -12,7 +12,7 @@ import pytest
 
 from elastic_tfjob.controller.objects.target import Target
 from harness.progress import CommandFailed
-from harness.training import PREFIX, Line, Lines
+from harness.training import PREFIX, Annotations, Line, Lines
 
 PREPARES_S = 14.0
 PAUSE_S = 0.25
@@ -170,3 +170,19 @@ class Seen(Lines):
 
     def __exit__(self, *_: object) -> None:
         pass
+
+
+class Said(Annotations):
+    """What the operator says of a pretended job."""
+
+    def __init__(self, cluster: Pretended, *_: str) -> None:
+        self._cluster = cluster
+
+    def __enter__(self) -> "Said":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def said(self, annotation: str) -> dict[str, Any]:
+        return dict(getattr(self._cluster, annotation))

@@ -18,11 +18,12 @@ from harness.jobs import Jobs
 from harness.moves import arrived, elsewhere, move_target
 from harness.rescale_cost import Rescale
 
-from .pretended_job import PAUSE_S, PREPARES_S, Clock, Pretended, Seen
+from .pretended_job import PAUSE_S, PREPARES_S, Clock, Pretended, Said, Seen
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import bench_moves
 import bench_rescale
+import trainee
 from bench_moves import Move
 
 
@@ -30,8 +31,8 @@ from bench_moves import Move
 def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Clock:
     (tmp_path / "1.complete").touch()
     monkeypatch.setattr("harness.cluster.shared_folder", lambda _: tmp_path)
-    for bench in (bench_moves, bench_rescale):
-        monkeypatch.setattr(bench, "Lines", Seen)
+    monkeypatch.setattr(trainee, "Lines", Seen)
+    monkeypatch.setattr(trainee, "Annotations", Said)
     return Clock(monkeypatch)
 
 

@@ -14,11 +14,12 @@ from rich.console import Console
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.schedule.request import terms
 
-from .pretended_job import PAUSE_S, PREPARES_S, Clock, Pretended, Seen
+from .pretended_job import PAUSE_S, PREPARES_S, Clock, Pretended, Said, Seen
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import bench_rescale
 import rescale_programs
+import trainee
 from rescale_programs import KINDS, Change, results, table
 
 NONE_LOST_S = PAUSE_S - 5 / 10
@@ -38,7 +39,8 @@ class Silent(Seen):
 def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Clock:
     (tmp_path / "checkpoint").touch()
     monkeypatch.setattr("harness.cluster.shared_folder", lambda _: tmp_path)
-    monkeypatch.setattr(rescale_programs, "Lines", Seen)
+    monkeypatch.setattr(trainee, "Lines", Seen)
+    monkeypatch.setattr(trainee, "Annotations", Said)
     return Clock(monkeypatch)
 
 
@@ -100,7 +102,7 @@ def test_a_job_of_one_size_goes_to_the_other_node_and_back(clock: Clock) -> None
 
 
 def test_where_nothing_is_printed_the_state_tells(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rescale_programs, "Lines", Silent)
+    monkeypatch.setattr(trainee, "Lines", Silent)
     done = measured(Pretended(clock, nodes={"Worker": ["b"]}), "keras-worker")
     assert [each.change for each in done] == ["Worker 1->2", "Worker 2->1"]
     assert {(each.way, each.pause_s, each.lost_steps) for each in done} == {("overlap, fork", PAUSE_S, 0)}
