@@ -4,10 +4,10 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from harness.cluster import Cluster
 from harness.jobs import TRAINER, Jobs, Object
@@ -106,64 +106,28 @@ class Line:
         return int(self.content.get("resumed_at", 0))
 
 
-class Annotations:
-    """What the operator says of the TFJob `name` of a namespace in its annotations, followed by one watch; a context
-    manager. A look costs nothing: each call of kubectl takes a quarter of a CPU-second from what is measured."""
+class _Followed:
+    """The lines of a command, which is begun anew when it ends; a context manager. A thread takes them."""
 
-    def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
-        self._seen: dict[str, str] = {}
-        self._name = name
-        self._stream = _Stream(
-            cluster.command(
-                f"--namespace={namespace}",
-                "get",
-                "tfjob",
-                "--watch",
-                f"--field-selector=metadata.name={name}",
-                '--output=jsonpath={.metadata.annotations}{"\\n"}',
-            ),
-            self._take,
-        )
-
-    def __enter__(self) -> "Annotations":
-        self._stream.begin()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.end()
-
-    def said(self, annotation: str) -> dict[str, Any]:
-        """What one of them said last; empty while it says nothing."""
-        text = self._seen.get(f"{PREFIX}{annotation}")
-        return dict(json.loads(text)) if text else {}
-
-    def _take(self, text: str) -> None:
-        if text.startswith("{"):
-            self._seen = json.loads(text)
-
-
-class _Stream:
-    """The lines of a command, which is begun anew when it ends, each given to `take` by a thread."""
-
-    def __init__(self, command: Sequence[str], take: Callable[[str], None]) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         self._command = command
-        self._take = take
         self._over = threading.Event()
         self._process: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
-    def begin(self) -> None:
+    def __enter__(self) -> Self:
         self._thread.start()
+        return self
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         if self._process is not None:
             self._process.kill()
         self._thread.join(timeout=5)
 
-    def last_one(self) -> None:
-        """When the command ends, it is not begun anew."""
-        self._over.set()
+    def _take(self, text: str) -> None:
+        """Called with each line."""
+        raise NotImplementedError
 
     def _follow(self) -> None:
         while not self._over.is_set():
@@ -175,7 +139,34 @@ class _Stream:
             self._over.wait(0.5)
 
 
-class Lines:
+class Annotations(_Followed):
+    """What the operator says of the TFJob `name` of a namespace in its annotations, followed by one watch; a context
+    manager. A look costs nothing: each call of kubectl takes a quarter of a CPU-second from what is measured."""
+
+    def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
+        self._seen: dict[str, str] = {}
+        super().__init__(
+            cluster.command(
+                f"--namespace={namespace}",
+                "get",
+                "tfjob",
+                "--watch",
+                f"--field-selector=metadata.name={name}",
+                '--output=jsonpath={.metadata.annotations}{"\\n"}',
+            )
+        )
+
+    def said(self, annotation: str) -> dict[str, Any]:
+        """What one of them said last; empty while it says nothing."""
+        text = self._seen.get(f"{PREFIX}{annotation}")
+        return dict(json.loads(text)) if text else {}
+
+    def _take(self, text: str) -> None:
+        if text.startswith("{"):
+            self._seen = json.loads(text)
+
+
+class Lines(_Followed):
     """What the pod `pod` of a namespace reports, followed from one pod of that name to the next; a context manager.
 
     Seconds are the nodes' own, which on kind are those of this machine: no clock is compared with another.
@@ -184,21 +175,15 @@ class Lines:
     def __init__(self, cluster: Cluster, namespace: str, pod: str) -> None:
         self.seen: list[Line] = []
         self.pod = pod
-        command = cluster.command(
-            f"--namespace={namespace}", "logs", "--follow", "--timestamps", "--container=tensorflow", pod
+        super().__init__(
+            cluster.command(
+                f"--namespace={namespace}", "logs", "--follow", "--timestamps", "--container=tensorflow", pod
+            )
         )
-        self._stream = _Stream(command, self._take)
-
-    def __enter__(self) -> "Lines":
-        self._stream.begin()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.end()
 
     def stop(self) -> None:
         """The pod is gone: what it has reported is read to its end, and no other of its name is waited for."""
-        self._stream.last_one()
+        self._over.set()
 
     def after(self, moment: float) -> list[Line]:
         return [line for line in self.seen if line.at > moment]

@@ -114,7 +114,7 @@ class ElasticCheckpoint:
         self.progress.total_steps = total_steps
         self._request: str | None = None  # the id of the save that the launcher asked for
         self._answered: str | None = None
-        self._attention = self._terminated = self._waiting = self._unpruned = False
+        self._attention = self._terminated = self._waiting = False
         self._step: int | None = None
         self._saved_step = -1
         self._next_step = self._agree_at = 0
@@ -188,18 +188,19 @@ class ElasticCheckpoint:
 
     def _attend(self, step: int) -> None:
         """Something is due, or asked for."""
-        request, terminated = self._request, self._terminated
+        terminated = self._terminated
         self._attention = False
         total = self.progress.total_steps
         finished = total is not None and step >= total
+        request = None if finished else self._request
         due = step >= self._next_step or time.monotonic() >= self._due_at
         if request is None and not (terminated or finished or due):
             return
         saved = self._save(step)
-        if request is not None and not finished:
+        if request is not None:
             self._answer(request, step, saved)
         self._prune()
-        if request is not None and not finished and saved:
+        if request is not None and saved:
             self._wait(request)
         if terminated:
             self._end()
@@ -225,13 +226,11 @@ class ElasticCheckpoint:
         if not (some_due or some_asked or some_terminated or finished):
             return
         saved = self._save(step)
-        if some_asked and not finished:
-            if request is not None:
-                self._answer(request, step, saved)
-            self._prune()
-            if self._agreement.sum(int(saved and chief))[0]:
-                self._wait_together(request)
+        if request is not None and not finished:
+            self._answer(request, step, saved)
         self._prune()
+        if some_asked and not finished and self._agreement.sum(int(saved and chief))[0]:
+            self._wait_together(request)
         if some_terminated:
             self._end()
         if finished:
@@ -253,7 +252,6 @@ class ElasticCheckpoint:
             if self.task.chief:
                 facts = {"generation": self.progress.generation, "workers": self.task.workers}
                 self.progress.checkpoint = self._checkpoints.save(step, all_ready, **facts)
-                self._unpruned = True
             else:
                 self._checkpoints.write_elsewhere(all_ready)
         except Exception as error:  # of the file system, or of a parameter server: the next step will tell
@@ -269,11 +267,8 @@ class ElasticCheckpoint:
         return True
 
     def _prune(self) -> None:
-        """Delete old checkpoints, if one was written since. Not before who waits for it knows: it takes 40 ms for each
-        100 MB."""
-        if self._unpruned and self._checkpoints is not None:
-            self._unpruned = False
-            self._checkpoints.prune(self._saved_step)
+        """Delete old checkpoints, but not before who waits for the new one knows of it."""
+        if self._checkpoints is not None and self._checkpoints.prune():
             self.progress.pause()
 
     def _tell_what_was_not_restored(self) -> None:
