@@ -68,6 +68,7 @@ class Launcher(Switching):
         self._mask = mask
         if early := signal.sigpending() & {signal.SIGTERM, signal.SIGINT}:
             return 128 + int(min(early))
+        self._listen()
         self._begin()
         while True:
             code = self._reap()
@@ -91,7 +92,6 @@ class Launcher(Switching):
 
     def _begin(self) -> None:
         """Start what a restarted container ran, or what the operator commands, or generation 0."""
-        self._listen()
         self._read_command()
         committed = protocol.read(self.directory / protocol.COMMITTED)
         command = self.command

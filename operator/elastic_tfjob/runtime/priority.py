@@ -36,8 +36,7 @@ def lower(pid: int) -> str:
 
 def restore(pid: int, how: str) -> bool:
     """Undo what `lower` did, which gave `how`, to a process and all that it has started; whether nothing of it is left.
-    A priority
-    that the program has given threads of its own stays."""
+    A priority that the program has given threads of its own stays."""
     own = os.getpriority(os.PRIO_PROCESS, 0)
     lowered = min(own + NICER, 19) if how == "nice" else own
     for _ in range(_PASSES):  # a thread that was not seen yet may have begun another one
