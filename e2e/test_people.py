@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from harness.controlplane import free_port
 from harness.demo import PAGE_SERVICE
 from harness.deploy import NAMESPACE, deploy
 from harness.jobs import Jobs, Object, until
-from harness.training import PREFIX, Lines, wait_for_step
+from harness.training import Annotations, Lines, wait_for_step
 
 from .test_elastic import ask, elastic
 
@@ -35,7 +34,6 @@ CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or ""
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 SHOWN_WITHIN_S = 2.0
 RIGHT_WITHIN = 0.15
-STATE = PREFIX.replace(".", r"\.") + "state"
 
 
 @pytest.fixture(scope="session")
@@ -95,32 +93,17 @@ def page_of(cluster: Cluster, token: str, where: str) -> Iterator[Any]:
             forward.terminate()
 
 
-class Watched:
-    """When the operator had written that a job is stable in its `rescales`-th size, by a watch of its own."""
+class Watched(Annotations):
+    """When the operator had written that a job is stable in its `rescales`-th size."""
 
-    def __init__(self, jobs: Jobs, name: str) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
         self.at: dict[int, float] = {}
-        path = f"{{.metadata.annotations.{STATE}}}{{'\\n'}}"
-        words = (f"--namespace={jobs.namespace}", "get", "tfjob", name, "--watch", f"--output=jsonpath={path}")
-        command = jobs.cluster.command(*words)
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-        self._thread.start()
+        super().__init__(cluster, namespace, name)
 
-    def _follow(self) -> None:
-        for line in self._process.stdout or ():
-            if line.startswith("{"):
-                self.at.setdefault(int(json.loads(line).get("rescales", 0)), time.monotonic())
-
-    def __enter__(self) -> "Watched":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait()
-        self._thread.join()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+    def _take(self, text: str) -> None:
+        super()._take(text)
+        if state := self.said("state"):
+            self.at.setdefault(int(state.get("rescales", 0)), time.monotonic())
 
 
 FIGURE = """name => [...document.querySelectorAll(".figure")]
@@ -142,7 +125,10 @@ def test_the_page_shows_a_rescale_of_a_real_job_within_seconds(jobs: Jobs, perso
     with Lines(jobs.cluster, jobs.namespace, "shown-chief-0") as lines:
         wait_for_step(lines, 100, 400)
     token, _ = person
-    with page_of(jobs.cluster, token, f"#/job/{jobs.namespace}/shown") as page, Watched(jobs, "shown") as watched:
+    with (
+        page_of(jobs.cluster, token, f"#/job/{jobs.namespace}/shown") as page,
+        Watched(jobs.cluster, jobs.namespace, "shown") as watched,
+    ):
         page.wait_for_selector(".steps svg")
         delays = []
         for number, workers in ((1, 2), (2, 1)):

@@ -27,7 +27,9 @@ log = structlog.get_logger(__name__)
 
 # Why a job waits may be worded with figures that change all the time, and a profile may remember such figures.
 _REASON_S: Final = 10.0
-_REFUSED_S: Final = 60.0
+# So long a size that a job could not get is left alone. The first time it was mostly by chance: a program crashed.
+_REFUSED_S: Final = 10.0
+_REFUSED_AGAIN_S: Final = 120.0
 _MAX_REFUSED_S: Final = 3600.0
 
 
@@ -99,7 +101,9 @@ class TargetWriter:
         if known is not None and known.generation == target.generation:
             return
         again = known is not None and known.replicas == target.replicas
-        delay_s = min(2 * known.delay_s, _MAX_REFUSED_S) if known is not None and again else _REFUSED_S
+        delay_s = _REFUSED_S
+        if known is not None and again:
+            delay_s = min(max(2 * known.delay_s, _REFUSED_AGAIN_S), _MAX_REFUSED_S)
         until = parse_time(state.refused.at).timestamp() + delay_s
         self._refusals[key] = _Refusal(target.generation, target.replicas, delay_s, until)
 
