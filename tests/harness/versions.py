@@ -48,7 +48,7 @@ def outcome(python: Path) -> dict[str, object]:
     """What the tests say of programs that this Python runs, and the pauses that they print."""
     begin = time.monotonic()
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", *TESTS, "-rA", "-q", "-n", "2", "--dist", "loadgroup"],
+        [sys.executable, "-m", "pytest", *TESTS, "-rA", "-q", "-n", "3", "--dist", "worksteal"],
         cwd=ROOT,
         env={**os.environ, "TRAINER_PYTHON": str(python), "PYTHONPATH": "tests"},
         capture_output=True,

@@ -14,6 +14,10 @@ if "ELASTIC_TFJOB_FORK" in os.environ:
         os.environ.pop("ELASTIC_TFJOB_FORK", None)
 # In place of this one, the image's own.
 sys.path[:] = [each for each in sys.path if each != os.path.dirname(os.path.abspath(__file__))]
-del sys.modules["sitecustomize"]
-# Raises ImportError if there is none, as without this one.
-import sitecustomize  # type: ignore  # noqa: E402, F401
+own = sys.modules.pop("sitecustomize")
+try:
+    # Raises ImportError if there is none, as without this one.
+    import sitecustomize  # type: ignore  # noqa: F401
+except BaseException:
+    sys.modules.setdefault("sitecustomize", own)  # Python 3.9, reading an archive, removes it and must find it
+    raise
