@@ -117,9 +117,9 @@ class Trainee:
 
 
 def not_refused(state: Mapping[str, Any], change: str, asked: float) -> None:
-    """Raises AssertionError where the operator has refused a change since it was asked for."""
+    """Raises AssertionError where the operator has refused a change since it was asked for; its state tells seconds."""
     refused = state.get("refused")
-    if refused and state.get("phase") == "Stable" and unix_of(refused.get("at", "")) > asked:
+    if refused and state.get("phase") == "Stable" and unix_of(refused.get("at", "")) >= int(asked):
         raise AssertionError(f"{change} was refused: {refused['reason']}")
 
 
