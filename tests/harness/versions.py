@@ -47,8 +47,9 @@ def environment(python: str, tensorflow: str) -> Path:
 def outcome(python: Path) -> dict[str, object]:
     """What the tests say of programs that this Python runs, and the pauses that they print."""
     begin = time.monotonic()
+    # The tests wait most of their time: two of them five minutes each, for which they must not share a process.
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", *TESTS, "-rA", "-q", "-n", "3", "--dist", "worksteal"],
+        [sys.executable, "-m", "pytest", *TESTS, "-rA", "-q", "-n", "4", "--maxschedchunk", "1"],
         cwd=ROOT,
         env={**os.environ, "TRAINER_PYTHON": str(python), "PYTHONPATH": "tests"},
         capture_output=True,
