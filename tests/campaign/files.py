@@ -240,7 +240,7 @@ class _Hook:
     def __init__(self, pid: int, began: float) -> None:
         self._began = self._now = began
 
-    def look(self, now: float) -> None:
+    def look(self, now: float, imported: bool) -> None:
         self._now = now
 
     def says(self, hello: bool, imported: bool) -> bool | None:

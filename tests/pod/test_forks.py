@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.runtime import cgroup, forking, preload, programs, protocol
-from elastic_tfjob.runtime.launcher import Launcher
+from elastic_tfjob.runtime.hook import ANY_S, TENSORFLOW_S
+from elastic_tfjob.runtime.launcher import STATUS_S, Launcher
 from elastic_tfjob.runtime.programs import Child
 from elastic_tfjob.runtime.switching import HUNG_S
 
@@ -392,6 +394,16 @@ def test_one_that_has_constructed_its_checkpoint_is_waited_for(tmp_path: Path) -
     protocol.write(folder / protocol.HELLO, {})
     launcher._watch_prepared(1000.0)
     assert launcher.prepared is not None
+
+
+def test_who_has_imported_tensorflow_and_not_the_hook_is_known_to_have_none(folder: Path, forked: MakeForked) -> None:
+    """TensorFlow before 2.21 names no threads by which its use could be seen."""
+    (folder / "site-packages" / "tensorflow.py").write_text(SLOW)
+    pod = forked("import tensorflow\nimport time\nwhile True: time.sleep(1)", TF_CONFIG=tf_config("chief"))
+    until("the launcher knows what is imported", lambda: interpreters(pod, "tensorflow"))
+    began = time.monotonic()
+    until("it is concluded", lambda: pod.status["hook"] is False, ANY_S - 60)
+    assert time.monotonic() - began >= TENSORFLOW_S - STATUS_S
 
 
 @pytest.mark.parametrize(

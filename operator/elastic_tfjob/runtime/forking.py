@@ -68,6 +68,10 @@ class Forks:
     def ready(self) -> bool:
         return bool(self.pid)
 
+    def has_imported(self, package: str) -> bool:
+        """Whether the program that left the interpreter behind, and so each that is forked from it, has imported it."""
+        return self.ready and package in self.packages
+
     @property
     def why(self) -> str:
         """Why the next program will not be forked; empty if it will."""

@@ -29,7 +29,7 @@ _THREADS = b"tf_"
 
 @dataclass(frozen=True)
 class Look:
-    """A program at a time: CPU seconds that it has used so far, and whether threads of TensorFlow's run in it."""
+    """A program at a time: CPU seconds that it has used so far, and whether it is known to have TensorFlow."""
 
     at: float
     cpu_s: float
@@ -44,9 +44,10 @@ class Hook:
         self._first: Look | None = None  # with TensorFlow
         self._looks: deque[Look] = deque(maxlen=8)
 
-    def look(self, now: float) -> None:
-        """To be called every few seconds while it is not known."""
-        look = Look(now, *_group(self.pid))
+    def look(self, now: float, imported: bool) -> None:
+        """To be called every few seconds while it is not known. `imported`: it is known that TensorFlow is."""
+        cpu_s, runs = _group(self.pid)
+        look = Look(now, cpu_s, imported or runs)
         self._looks.append(look)
         if look.tensorflow and self._first is None:
             self._first = look

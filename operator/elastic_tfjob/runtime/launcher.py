@@ -242,7 +242,7 @@ class Launcher(Switching):
         """Say what runs: now and then with what the container can do and uses, and at once where it changes."""
         prepared, due = self.prepared, now - self._status_at >= STATUS_S
         if due and self.running and self.running.hook and self.running.task.trains and self._hook() is None:
-            self.running.hook.look(now)
+            self.running.hook.look(now, self._forks.has_imported("tensorflow"))
         state = {
             "generation": self.running.generation if self.running else None,
             "prepared": prepared
