@@ -47,7 +47,7 @@ def environment(python: str, tensorflow: str) -> Path:
 def outcome(python: Path) -> dict[str, object]:
     """What the tests say of programs that this Python runs, and the pauses that they print."""
     begin = time.monotonic()
-    # The tests wait most of their time: two of them five minutes each, for which they must not share a process.
+    # The tests wait most of their time; handed out one at a time, long ones do not share a process.
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", *TESTS, "-rA", "-q", "-n", "4", "--maxschedchunk", "1"],
         cwd=ROOT,
