@@ -84,7 +84,11 @@ def training(
 
 def said(jobs: Jobs, name: str, annotation: str) -> dict[str, Any]:
     """What the operator says of a job in one of its annotations, such as `state`; empty while it says nothing."""
-    text = jobs.get("tfjob", name)["metadata"].get("annotations", {}).get(f"{PREFIX}{annotation}")
+    return _read(jobs.get("tfjob", name)["metadata"].get("annotations", {}), annotation)
+
+
+def _read(annotations: Mapping[str, str], annotation: str) -> dict[str, Any]:
+    text = annotations.get(f"{PREFIX}{annotation}")
     return dict(json.loads(text)) if text else {}
 
 
@@ -158,8 +162,7 @@ class Annotations(_Followed):
 
     def said(self, annotation: str) -> dict[str, Any]:
         """What one of them said last; empty while it says nothing."""
-        text = self._seen.get(f"{PREFIX}{annotation}")
-        return dict(json.loads(text)) if text else {}
+        return _read(self._seen, annotation)
 
     def _take(self, text: str) -> None:
         if text.startswith("{"):

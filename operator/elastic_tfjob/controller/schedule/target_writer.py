@@ -100,9 +100,8 @@ class TargetWriter:
         known = self._refusals.get(key)
         if known is not None and known.generation == target.generation:
             return
-        again = known is not None and known.replicas == target.replicas
         delay_s = _REFUSED_S
-        if known is not None and again:
+        if known is not None and known.replicas == target.replicas:
             delay_s = min(max(2 * known.delay_s, _REFUSED_AGAIN_S), _MAX_REFUSED_S)
         until = parse_time(state.refused.at).timestamp() + delay_s
         self._refusals[key] = _Refusal(target.generation, target.replicas, delay_s, until)
