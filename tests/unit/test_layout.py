@@ -68,5 +68,5 @@ def test_the_architecture_names_what_talks_in_the_schedule() -> None:
 
 
 def test_a_file_with_more_than_600_lines_is_looked_at() -> None:
-    """One idea per file. Below this nobody counts lines: a limit of 400 had spread single classes over several files."""
+    """One idea per file. A limit of 400 lines had spread single classes over several files."""
     assert {module: n for module, path in MODULES.items() if (n := len(path.read_text().splitlines())) > 600} == {}
