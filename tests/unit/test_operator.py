@@ -49,8 +49,10 @@ class Server:
         self.lease: dict[str, Any] | None = None
         self.refused = False
 
-    def fenced(self, may_write: Callable[[], bool]) -> "Server":
+    def fenced(self, left_s: Callable[[], float]) -> "Server":
         return self
+
+    def abandon(self) -> None: ...
 
     async def get(self, path: str, **_: str) -> dict[str, Any]:
         return {"items": self.jobs if path.endswith("/tfjobs") else [], "metadata": {"resourceVersion": "5"}}
