@@ -84,6 +84,9 @@ class Api(ApiClient):
 
     # The methods of the ApiClient
 
+    def abandon(self) -> None:
+        """What is on its way is lost with the replica, or is not (Wire.held)."""
+
     async def get(self, path: str, *, accept: str = "", most_bytes: int | None = None, **params: str) -> dict[str, Any]:
         return await self._asking("GET", path, params=params)
 

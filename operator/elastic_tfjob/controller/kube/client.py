@@ -115,7 +115,9 @@ _WRITE: Final[ContextVar[_Write]] = ContextVar("write")
 class _WriteRequest(aiohttp.ClientRequest):
     """A request that is not sent once its time is over, by a process that was stopped after it had begun it."""
 
-    async def write_bytes(self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None) -> None:
+    async def write_bytes(
+        self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None
+    ) -> None:
         write = _WRITE.get()
         write.transport = conn.transport
         if (left_s := write.left_s()) <= 0:

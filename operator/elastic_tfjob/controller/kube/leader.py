@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 LEASE_S: Final = 15.0
 RENEW_S: Final = 10.0
 RETRY_S: Final = 2.0
-MARGIN_S: Final = 1.0
+MARGIN_S: Final = 2.0
 """A write ends so long before another candidate may lead: clocks differ in speed, and a reset takes its way."""
 # Goes on while the machine is suspended, where there is such a clock (Linux).
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
