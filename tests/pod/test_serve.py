@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .pods import NO_BODY, PYTHON, TWICE, ended_early, until
+from .pods import HIDDEN, NO_BODY, PYTHON, TWICE, ended_early, until
 
 pytestmark = pytest.mark.xdist_group("tensorflow-2")  # one server for all; two programs with TensorFlow at once
 
@@ -127,8 +127,7 @@ def test_who_still_sends_what_is_too_large_gets_the_answer(server: Server) -> No
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
 def test_a_body_is_no_second_request(server: Server, method: str, fields: bytes) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-        hidden = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
-        connection.sendall(method.encode() + b" /healthz HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n" + hidden)
+        connection.sendall(method.encode() + b" /healthz HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n" + HIDDEN)
         connection.shutdown(socket.SHUT_WR)
         answer = b""
         with contextlib.suppress(ConnectionResetError):
