@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ class Api(ApiClient):
         self._name = name
         self._die = die
         self._life = _Life()
-        self._may_write: Callable[[], bool] = lambda: True
+        self._left_s: Callable[[], float] = lambda: math.inf
 
     @property
     def dead(self) -> bool:
@@ -82,6 +83,9 @@ class Api(ApiClient):
         self._life.over = over
 
     # The methods of the ApiClient
+
+    def abandon(self) -> None:
+        """What is on its way is lost with the replica, or is not (Wire.held)."""
 
     async def get(self, path: str, *, accept: str = "", most_bytes: int | None = None, **params: str) -> dict[str, Any]:
         return await self._asking("GET", path, params=params)
@@ -211,7 +215,7 @@ class Api(ApiClient):
         fate = wire.faults.request(method, path) if faulty else _HEALTHY
         kill = None
         if method != "GET":
-            if not self._may_write():
+            if self._left_s() <= 0:
                 raise Fenced(f"{method} {path}", 0, "Fenced", "this replica may not write")
             wire.sending(self._name, method, path)
             if self._counts(method, place, body):

@@ -8,7 +8,7 @@ operating system while the block lasts: processes are Programs of `campaign.pod`
 import contextlib
 import os as real_os
 import signal as real_signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
@@ -19,6 +19,7 @@ from elastic_tfjob.runtime import launcher as launcher_module
 from elastic_tfjob.runtime import programs as programs_module
 from elastic_tfjob.runtime import protocol as real_protocol
 from elastic_tfjob.runtime import switching as switching_module
+from elastic_tfjob.runtime.processes import Process
 
 __all__ = ["Files", "Machine", "VirtualPath", "machine", "virtual_machine"]
 
@@ -107,6 +108,8 @@ class VirtualPath:
 class Host(Protocol):
     """What the operating system asks of the pod that runs."""
 
+    @property
+    def programs(self) -> Mapping[int, object]: ...
     def spawn(self, command: Sequence[str], environment: Mapping[str, str]) -> int: ...
     def reap(self) -> tuple[int, int]: ...
     def signal(self, pid: int, number: int) -> None: ...
@@ -230,6 +233,30 @@ class _Priority:
         return True
 
 
+class _Processes:
+    """`runtime.processes`: each program is one process, of a Python that handles what ends it."""
+
+    @staticmethod
+    def of_program(pid: int, generation: int, others: Collection[int]) -> list[Process]:
+        return [Process(pid, 1, pid, 0)] if pid in machine.current.programs else []
+
+    @staticmethod
+    def reached(members: Iterable[Process], roots: Collection[int], number: int) -> list[Process]:
+        return list(members)
+
+    @staticmethod
+    def handles(pid: int, number: int) -> bool:
+        return True
+
+    @staticmethod
+    def ignores(pid: int, number: int) -> bool:
+        return False
+
+    @staticmethod
+    def is_python(pid: int) -> bool:
+        return True
+
+
 def _listens(port: int) -> bool:
     return machine.current.listens(port)
 
@@ -259,6 +286,7 @@ def virtual_machine() -> Iterator[None]:
         "shutil": _Shutil(),
         "cgroup": _Cgroup(),
         "priority": _Priority,
+        "processes": _Processes,
         "listens": _listens,
         "cpu_s": lambda pid: 0.5,
         "Hook": _Hook,

@@ -56,8 +56,8 @@ MUTANTS: Final = {
         Mutant(
             "leads-without-a-lease",
             "controller.kube.leader",
-            "return all(now - then < RENEW_S for now, then in zip(_clocks(), self._renewed_at, strict=True))",
-            "return True",
+            "return LEASE_S - MARGIN_S - age_s if age_s < RENEW_S else 0.0",
+            "return LEASE_S",
             "a leader that cannot renew its lease goes on to act",
             "simulation",
             ("cut-off",),

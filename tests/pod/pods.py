@@ -29,6 +29,26 @@ def until(what: str, true: Callable[[], T | None], seconds: float = 60.0) -> T:
     return found
 
 
+HIDDEN = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+NO_BODY = b"Content-Length: 0\r\n"
+TWICE = [
+    NO_BODY,
+    b"Content-Length: %d\r\n" % len(HIDDEN),
+    b"Content-Length: 0\r\nContent-Length: %d\r\n" % len(HIDDEN),
+    b"Content-Length: -1\r\n",
+    b"Content-Length: +%d\r\n" % len(HIDDEN),
+    b"Content-Length: 1_0\r\n",
+    b"Content-Length: \r\n",
+    b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n" % len(HIDDEN),
+    b"Transfer-Encoding: chunked\r\n",
+    b"Transfer-Encoding : chunked\r\n",
+    b"Transfer-Encoding: identity\r\nContent-Length: %d\r\n" % len(HIDDEN),
+    b"Content-Length : %d\r\n" % len(HIDDEN),
+    b"X: y\r\n Content-Length: %d\r\n" % len(HIDDEN),
+]
+"""Header fields of a request that is followed by bytes that look like another request. Of a body, or where it is not
+sure what is a body, nothing may be answered."""
+
 _EARLY = """
 import os, runpy, signal, sys
 

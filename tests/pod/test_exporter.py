@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -31,7 +32,7 @@ from elastic_tfjob.runtime import protocol
 from elastic_tfjob.runtime.progress import Progress
 from harness.controlplane import free_port
 
-from .pods import ended_early, until
+from .pods import HIDDEN, TWICE, ended_early, until
 
 Get = Callable[[str], bytes]
 
@@ -60,7 +61,7 @@ def get(tmp_path: Path) -> Iterator[Get]:
     memory = int(text.partition("VmHWM:")[2].split()[0]) << 10
     print(f"exporter: {memory / 2**20:.1f} MiB resident at most")
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)  # by itself it looks once in an hour
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
     assert errors == b""
     assert memory < 64 << 20
@@ -91,14 +92,16 @@ def test_it_is_reached_by_ipv4_and_ipv6(tmp_path: Path, monkeypatch: pytest.Monk
         port = free_port()
         reached = set()
         with Server(port, tmp_path) as server:
-            thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+            ended = threading.Event()
+            thread = threading.Thread(target=server.serve, args=(lambda: not ended.is_set(),))
             thread.start()
             for address in ("127.0.0.1", "[::1]"):
                 with contextlib.suppress(urllib.error.URLError):
                     with urllib.request.urlopen(f"http://{address}:{port}/healthz", timeout=60) as answer:
                         assert answer.read() == b"ok\n"
                     reached.add(address)
-            server.shutdown()
+            ended.set()
+            socket.create_connection(("127.0.0.1", port)).close()
             thread.join()
         return reached
 
@@ -112,6 +115,97 @@ def test_it_is_reached_by_ipv4_and_ipv6(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(socket, "create_server", without_ipv6)
     assert families() == {"127.0.0.1"}, "where the machine has no IPv6"
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[int]:
+    """That of an exporter in this process: what it costs in threads is this process's."""
+    ended, port = threading.Event(), free_port()
+    with Server(port, tmp_path) as server:
+        thread = threading.Thread(target=server.serve, args=(lambda: not ended.is_set(),))
+        thread.start()
+        yield port
+        ended.set()
+        socket.create_connection(("127.0.0.1", port)).close()
+        thread.join(60)
+
+
+def ask(port: int, request: bytes, host: str = "127.0.0.1") -> bytes:
+    """All that is answered to these bytes."""
+    with socket.create_connection((host, port), timeout=20) as connection:
+        connection.sendall(request)
+        answer = b""
+        while data := connection.recv(1 << 16):
+            answer += data
+    return answer
+
+
+STATUS = b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6], ids=["IPv4", "IPv6"])
+@pytest.mark.parametrize("says", ["nothing", "a byte each second", "a request whose answer it never reads"])
+def test_silent_connections_take_nothing_from_who_asks(port: int, family: int, says: str) -> None:
+    """1,100 of them took all threads of a pod with the usual limit of 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    threads, host = threading.active_count(), "127.0.0.1" if family == socket.AF_INET else "::1"
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for _ in range(1100):
+            connection = stack.enter_context(socket.socket(family))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            connection.settimeout(20)
+            connection.connect((host, port))
+            if says.startswith("a request"):
+                connection.sendall(STATUS)
+            opened.append(connection)
+        for byte in (b"G", b"E", b"T") if says.startswith("a byte") else (b"",):
+            for connection in opened:
+                with contextlib.suppress(OSError):  # dropped by now
+                    connection.sendall(byte)
+            begin = time.monotonic()
+            assert ask(port, STATUS, host).startswith(b"HTTP/1.0 200 OK\r\n")
+            assert time.monotonic() - begin < 15
+        assert len(os.listdir("/proc/self/fd")) < 1100 + 200
+        assert threading.active_count() == threads
+
+
+def test_a_client_has_a_limit_in_time(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_S", 0.6)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        begin = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() - begin < 10:
+                connection.sendall(b"G")
+                time.sleep(0.05)
+        assert 0.5 < time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (STATUS, 200),
+        (b"GET /healthz?x=1 HTTP/1.0\n\n", 200),
+        (b"GET /other HTTP/1.1\r\n\r\n", 404),
+        (b"POST /status HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 405),
+        (b"GET /status\r\n\r\n", 400),
+        (b"\0\xff\r\n\r\n", 400),
+        (b"GET /" + b"x" * (20 << 10), 431),
+        (b"GET /status HTTP/1.1\r\n" + b"X: y\r\n" * 4000, 431),
+    ],
+)
+def test_what_is_answered(port: int, request_: bytes, code: int) -> None:
+    answer = ask(port, request_)
+    assert answer.startswith(b"HTTP/1.0 %d " % code)
+    assert answer.count(b"Content-Length:") == 1
+
+
+@pytest.mark.parametrize("fields", TWICE)
+def test_a_body_is_no_second_request(port: int, fields: bytes) -> None:
+    for method in (b"GET", b"POST", b"HEAD", b"DELETE"):
+        head = method + b" /healthz HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n"
+        assert ask(port, head + HIDDEN).count(b"HTTP/1.") == 1
 
 
 def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:

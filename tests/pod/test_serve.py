@@ -1,5 +1,6 @@
 """The model server as a process: what it answers, what it refuses, and how it ends."""
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .pods import PYTHON, ended_early, until
+from .pods import HIDDEN, NO_BODY, PYTHON, TWICE, ended_early, until
 
 pytestmark = pytest.mark.xdist_group("tensorflow-2")  # one server for all; two programs with TensorFlow at once
 
@@ -120,6 +121,30 @@ def test_who_still_sends_what_is_too_large_gets_the_answer(server: Server) -> No
         for start in range(0, len(body), 1 << 16):
             connection.sendall(body[start : start + (1 << 16)])
         assert connection.recv(64).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("fields", [each for each in TWICE if each != NO_BODY])
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
+def test_a_body_is_no_second_request(server: Server, method: str, fields: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(method.encode() + b" /healthz HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n" + HIDDEN)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while data := connection.recv(65536):
+                answer += data
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+def test_one_connection_has_many_requests(server: Server) -> None:
+    body = json.dumps({"instances": [IMAGE]}).encode()
+    post = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(post + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answer = b""
+        while data := connection.recv(65536):
+            answer += data
+    assert answer.count(b"HTTP/1.1 200 ") == 2
 
 
 def test_other_paths_are_told(server: Server) -> None:

@@ -129,7 +129,7 @@ async def test_a_leader_that_does_not_lead_any_more_writes_nothing() -> None:
         return web.json_response({})
 
     async with client_of(answer) as api:
-        fenced = api.fenced(lambda: leads)
+        fenced = api.fenced(lambda: 5.0 if leads else 0.0)
         await fenced.post("/works", {})
         with pytest.raises(Fenced):
             await fenced.post("/fails", {})

@@ -4,11 +4,13 @@ import asyncio
 import copy
 from collections.abc import Mapping
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from elastic_tfjob.controller.job.decision import (
+    AdoptService,
     Create,
     Decision,
     DeletePod,
@@ -158,6 +160,40 @@ def test_a_group_is_changed_before_pods_are_made() -> None:
     _, api, _, error = carry_out(Create("Pod", "j-worker-3", dict), UpdatePodGroup("j", {"minMember": 4}))
     assert error is None
     assert api.asked == ["PATCH podgroups/j", "POST pods"]
+
+
+@pytest.mark.parametrize(
+    ("action", "wanted"),
+    [
+        (AdoptService("j-worker-0", "s"), {"uid": "s", "resourceVersion": "7"}),
+        (UpdatePodGroup("j", {"minMember": 4}), {"uid": "g"}),
+    ],
+)
+def test_a_change_is_refused_where_the_object_is_another_one_by_now(action: Any, wanted: dict[str, str]) -> None:
+    """A Service that somebody else has adopted meanwhile would lose its owner."""
+    bodies: list[dict[str, Any]] = []
+
+    class Noting(Api):
+        async def patch(self, path: str, body: dict[str, Any], *_: str) -> dict[str, Any]:
+            bodies.append(body)
+            return {}
+
+    class Known(Cache):
+        def of_job(self, _: object) -> Any:
+            return (
+                SimpleNamespace(name="j-worker-0", uid="s", version=7),
+                SimpleNamespace(name="j", uid="g", version=9),
+            )
+
+    cache = cast("Any", Known())
+    executor = Executor(
+        cast("ApiClient", Noting({})),
+        Caches(cache, cache, cache, cache),
+        cast("Recorder", Events()),
+        gang_scheduler="volcano",
+    )
+    asyncio.run(executor.carry_out(job(), Decision(actions=(action,))))
+    assert {name: bodies[0]["metadata"].get(name) for name in wanted} == wanted
 
 
 def test_bodies_are_rendered_one_at_a_time() -> None:

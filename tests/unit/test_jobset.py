@@ -17,7 +17,7 @@ from elastic_tfjob.controller.jobset.follow import JobSets
 from elastic_tfjob.controller.jobset.report import refused_status, status_of, terminal
 from elastic_tfjob.controller.jobset.translate import DIGEST_ANNOTATION, Unsupported, tfjob_of
 from elastic_tfjob.controller.kube import metrics
-from elastic_tfjob.controller.kube.errors import Invalid
+from elastic_tfjob.controller.kube.errors import Conflict, Invalid, NotFound
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.jobset import MANAGER, JobSet
@@ -191,7 +191,7 @@ class Server:
         self.jobset = raw
         self.tfjobs: dict[str, dict[str, Any]] = {}
         self.writes: list[str] = []
-        self.refuses = False
+        self.refuses = self.gone = False
         self.events: list[Event] = []
         self.late: list[dict[str, Any]] = []
         """What the watch has not brought yet."""
@@ -209,22 +209,34 @@ class Server:
     def record(self, _: object, event: Event) -> None:
         self.events.append(event)
 
-    async def get(self, path: str) -> dict[str, Any]:
+    async def get(self, path: str, fieldSelector: str = "") -> dict[str, Any]:
+        if path.endswith("/jobsets"):
+            assert fieldSelector == "metadata.name=mine"
+            return {"items": [] if self.gone else [copy.deepcopy(self.jobset)]}
+        if "mine" not in self.tfjobs:
+            raise NotFound("GET", 404, "NotFound", "there is none")
         return copy.deepcopy(self.tfjobs[path.rpartition("/")[2]])
 
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         if self.refuses:
             raise Invalid("POST", 403, "Forbidden", "exceeded quota")
+        if "mine" in self.tfjobs:
+            raise Conflict("POST", 409, "AlreadyExists", "there is one")
         self.writes.append("create")
         return self.stored(json.loads(json.dumps(body)))
 
     async def put(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        there = self.tfjobs["mine"]["metadata"]
+        if any(body["metadata"][name] != there[name] for name in ("uid", "resourceVersion")):
+            raise Conflict("PUT", 409, "Conflict", "it has changed")
         self.writes.append("replace")
         assert "managedFields" not in body["metadata"], "the server keeps them; what is deep it would not take again"
         return self.stored(json.loads(json.dumps(body)))
 
     async def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         assert path.endswith("/jobsets/mine/status")
+        if any(body["metadata"][name] != self.jobset["metadata"][name] for name in ("uid", "resourceVersion")):
+            raise Conflict("PATCH", 409, "Conflict", "it has changed")
         self.writes.append("status")
         self.jobset["status"] = body["status"]
         self.jobset["metadata"]["resourceVersion"] = str(int(self.jobset["metadata"]["resourceVersion"]) + 1)
@@ -233,7 +245,11 @@ class Server:
     def stored(self, raw: dict[str, Any], **status: Any) -> dict[str, Any]:
         before = self.tfjobs.get(raw["metadata"]["name"])
         version = int(before["metadata"]["resourceVersion"]) + 1 if before else 1
-        raw["metadata"] |= {"uid": "tf", "resourceVersion": str(version), "managedFields": [{"manager": "m"}]}
+        raw["metadata"] |= {
+            "uid": raw["metadata"].get("uid", "tf"),
+            "resourceVersion": str(version),
+            "managedFields": [{"manager": "m"}],
+        }
         raw["status"] = status or (before or {}).get("status", {})
         self.tfjobs[raw["metadata"]["name"]] = raw
         self.late.append(copy.deepcopy(raw))
@@ -343,6 +359,74 @@ async def test_a_tfjob_of_somebody_else_is_left_alone() -> None:
     server.stored({"metadata": {"namespace": "ns", "name": "mine"}, "spec": {}})
     assert await server.step() == []
     assert [event.reason for event in server.events] == ["TFJobExists"]
+
+
+def another(server: Server, uid: str) -> None:
+    """The JobSet was deleted, and another one has its name: the watch has not said so."""
+    server.jobset["metadata"] |= {"uid": uid, "resourceVersion": "90"}
+
+
+async def test_a_new_leader_with_a_silent_watch_runs_nothing_again() -> None:
+    """Its JobSet has ended, and its TFJob was deleted since."""
+    server = Server(raw_jobset())
+    server.jobset["status"] = {"terminalState": "Completed"}
+    server.jobset["metadata"]["resourceVersion"] = "90"
+    assert await server.step() == []
+    assert server.tfjobs == {}
+    assert await server.step() == []
+
+
+@pytest.mark.parametrize("now", ["gone", "deleting", "others", "another"])
+async def test_no_tfjob_is_made_for_a_jobset_that_is_another_one_by_now(now: str) -> None:
+    server = Server(raw_jobset())
+    if now == "gone":
+        server.gone = True
+    elif now == "deleting":
+        server.jobset["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "resourceVersion": "90"}
+    elif now == "others":
+        server.jobset["spec"]["managedBy"] = "jobset.sigs.k8s.io/jobset-controller"
+    else:
+        another(server, "new")
+    assert await server.step() == (["create"] if now == "another" else [])
+    owners = [each["metadata"]["ownerReferences"][0]["uid"] for each in server.tfjobs.values()]
+    assert owners == (["new"] if now == "another" else [])
+
+
+@pytest.mark.parametrize("now", ["gone", "deleting", "somebody else's", "of the JobSet before"])
+async def test_a_tfjob_that_is_another_one_by_now_is_not_overwritten(now: str) -> None:
+    server = Server(raw_jobset())
+    await server.step()
+    await server.step()
+    theirs = copy.deepcopy(server.tfjobs["mine"])
+    if now == "gone":
+        server.tfjobs.clear()
+        server.late.clear()
+    elif now == "deleting":
+        theirs["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    elif now == "somebody else's":
+        theirs["metadata"] |= {"uid": "other", "ownerReferences": []}
+    else:
+        theirs["metadata"]["uid"] = "other"
+        theirs["metadata"]["ownerReferences"][0]["uid"] = "old"
+    if now != "gone":
+        server.stored(theirs)
+        server.late.clear()  # the watch has not said so
+    server.jobset["spec"]["suspend"] = True
+    server.seen()
+    assert await server.step() == (["create"] if now == "gone" else [])
+    if now != "gone":
+        assert server.tfjobs["mine"]["spec"]["runPolicy"]["suspend"] is False
+
+
+async def test_a_status_is_not_written_over_a_newer_one() -> None:
+    server = Server(raw_jobset())
+    await server.step()
+    server.jobset["metadata"]["resourceVersion"] = "90"
+    server.jobset["status"] = {"terminalState": "Completed"}
+    assert await server.step() == []
+    assert server.jobset["status"] == {"terminalState": "Completed"}
+    assert await server.step() == [], "it has been looked up"
+    assert server.jobsets._doubted == set()
 
 
 async def test_what_the_server_refuses_is_told_and_tried_again() -> None:

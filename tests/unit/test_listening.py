@@ -1,6 +1,7 @@
 """Servers of HTTP whose connections are bounded."""
 
 import asyncio
+import contextlib
 import socket
 from contextlib import AsyncExitStack
 
@@ -10,6 +11,7 @@ from aiohttp import web
 
 from elastic_tfjob.controller.kube.listening import listening
 from harness.controlplane import free_port
+from pod.pods import HIDDEN, NO_BODY, TWICE
 
 
 def application(held: asyncio.Event | None = None, came: asyncio.Semaphore | None = None) -> web.Application:
@@ -86,3 +88,19 @@ async def test_an_address_that_is_taken_raises() -> None:
         with pytest.raises(OSError, match="address already in use"):
             async with listening(f"127.0.0.1:{port}", application()):
                 raise AssertionError
+
+
+@pytest.mark.parametrize("fields", [each for each in TWICE if each != NO_BODY])
+@pytest.mark.parametrize("method", [b"GET", b"POST", b"DELETE"])
+async def test_a_body_is_no_second_request(method: bytes, fields: bytes) -> None:
+    """Probes, metrics and the query API are served like this."""
+    port = free_port()
+    async with listening(f"127.0.0.1:{port}", application()):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(method + b" / HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n" + HIDDEN)
+        answer = b""
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            while data := await asyncio.wait_for(reader.read(1 << 16), 30.0 if not answer else 0.3):
+                answer += data
+        writer.close()
+    assert answer.count(b"HTTP/1.1 ") <= 1

@@ -49,8 +49,10 @@ class Server:
         self.lease: dict[str, Any] | None = None
         self.refused = False
 
-    def fenced(self, may_write: Callable[[], bool]) -> "Server":
+    def fenced(self, left_s: Callable[[], float]) -> "Server":
         return self
+
+    def abandon(self) -> None: ...
 
     async def get(self, path: str, **_: str) -> dict[str, Any]:
         return {"items": self.jobs if path.endswith("/tfjobs") else [], "metadata": {"resourceVersion": "5"}}
@@ -338,6 +340,20 @@ async def test_a_pause_is_seen_on_either_clock(monkeypatch: pytest.MonkeyPatch, 
     now = leader._clocks()
     monkeypatch.setattr(leader, "_clocks", lambda: (now[0] + forward[0], now[1] + forward[1]))
     assert not election.holds()
+
+
+@pytest.mark.parametrize(("age_s", "left_s"), [(0.0, 13.0), (4.0, 9.0), (9.9, 3.1), (10.1, 0.0), (20.0, 0.0)])
+@pytest.mark.parametrize("clock", [0, 1])
+async def test_a_write_ends_before_another_candidate_may_lead(
+    monkeypatch: pytest.MonkeyPatch, age_s: float, left_s: float, clock: int
+) -> None:
+    election = LeaderElection(Server(), namespace="n", name="l", identity="me")  # type: ignore[arg-type]
+    monkeypatch.setattr(leader, "_clocks", lambda: (100.0, 1000.0))
+    await election.acquire()
+    now = [100.0, 1000.0]
+    now[clock] += age_s
+    monkeypatch.setattr(leader, "_clocks", lambda: tuple(now))
+    assert election.left_s() == pytest.approx(left_s)
 
 
 async def test_a_lease_with_nonsense_is_not_had() -> None:

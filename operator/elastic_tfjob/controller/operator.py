@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import math
 import signal
 import socket
 import time
@@ -100,7 +101,7 @@ class Operator:
                 name=options.leader_election_id,
                 identity=f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}",
             )
-        fenced = api.fenced(self._holds)
+        fenced = api.fenced(self._left_s)
         self._priorities = PriorityClasses(api)
         self._asked_image = asyncio.Event()
         self._leads = False
@@ -204,6 +205,10 @@ class Operator:
     def _holds(self) -> bool:
         """Whether this replica may act."""
         return self._election is None or self._election.holds()
+
+    def _left_s(self) -> float:
+        """How long a write of this replica may take, in seconds."""
+        return math.inf if self._election is None else self._election.left_s()
 
     def _goes_on(self) -> bool:
         """Whether it may, and is not asked to stop."""
@@ -335,6 +340,7 @@ class Operator:
         keep = asyncio.create_task(forever)
         try:
             await asyncio.wait([keep])
+            self._api.abandon()
             return EXIT_LOST_LEADERSHIP
         except asyncio.CancelledError:
             # What is being done is finished, nothing new is begun, and the lease is held till then.

@@ -16,6 +16,8 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from elastic_tfjob.runtime import processes
+
 PROC = Path("/proc")
 TENSORFLOW_S, TENSORFLOW_CPU_S = 20.0, 2.0
 """A program that has had TensorFlow for so long, and for so much CPU time, has imported what it imports."""
@@ -70,13 +72,13 @@ class Hook:
 
 
 def _group(pid: int) -> tuple[float, bool]:
-    """CPU seconds of a process group and of what it waited for, and whether TensorFlow's threads run in it."""
+    """CPU seconds of a program's processes and of what they waited for, and whether TensorFlow's threads run in one."""
     ticks, tensorflow = 0, False
-    for folder in PROC.glob("[0-9]*"):
+    found = processes.running()
+    for each in processes.below(found, [each for each in found.values() if pid in (each.pid, each.group)]):
+        folder = PROC / str(each.pid)
         try:
             fields = (folder / "stat").read_bytes().rpartition(b") ")[2].split()
-            if int(fields[2]) != pid:
-                continue
             ticks += sum(map(int, fields[11:15]))
             tensorflow = tensorflow or any(
                 each.read_bytes().startswith(_THREADS) for each in folder.glob("task/*/comm")

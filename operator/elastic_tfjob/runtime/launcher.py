@@ -9,6 +9,8 @@ restarted container goes on where it was. The chief's launcher alone decides a s
 
 A job's result is as without the launcher: the running program's exit code is the launcher's, output goes straight to
 the container's, signals are forwarded, and whatever goes wrong in here is noted in launcher.log and changes nothing.
+One thing is more: where the command is a shell that does not pass a signal on, the program behind it gets the signal,
+and the container ends when that program has ended.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from elastic_tfjob.runtime import cgroup, protocol, spare
 from elastic_tfjob.runtime.command import Command
 from elastic_tfjob.runtime.fork_names import IGNORED
 from elastic_tfjob.runtime.last_save import LastSave
-from elastic_tfjob.runtime.programs import ARCHIVE, has_gpu, signal_group
+from elastic_tfjob.runtime.programs import ARCHIVE, has_gpu
 from elastic_tfjob.runtime.switching import Switching
 
 IDLE_POLL_S, POLL_S, SAVING_POLL_S = 1.0, 0.05, 0.005
@@ -109,19 +111,19 @@ class Launcher(Switching):
     def _pause(self) -> float:
         if self.asked is not None or self.last_save.waits:
             return SAVING_POLL_S
-        return POLL_S if self.prepared or self.stopping or not self.running else IDLE_POLL_S
+        busy = self.prepared or self.stopping or not self.running or self.result is not None
+        return POLL_S if busy else IDLE_POLL_S
 
     def _tick(self) -> None:
         now = time.monotonic()
-        if self.ended_by is not None:  # all that is left is to wait for what still saves
+        if self.ended_by is not None or self.result is not None:  # all that is left is to wait for what still saves
             return
         if news := self._forks.look():
             self._log(news)
         self._read_command()
         for child in self.stopping:
             if child.kill_at is not None and now >= child.kill_at:
-                signal_group(child.pid, signal.SIGKILL)
-                child.kill_at = None
+                self._kill(child)
         self._watch_prepared(now)
         self._follow_chief(now)
         if self.command is not None:

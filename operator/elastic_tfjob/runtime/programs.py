@@ -1,12 +1,13 @@
 """The programs of a pod: starting and stopping them, and what their ends mean.
 
-One program runs, one may be prepared beside it, and those that were replaced are stopping. Each is a process group of
-its own.
+One program runs, one may be prepared beside it, and those that were replaced are stopping. Each is started as a process
+group of its own. It may be a shell or another wrapper, and start the one that trains: see processes.py.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from elastic_tfjob.runtime import priority, protocol
+from elastic_tfjob.runtime import priority, processes, protocol
 from elastic_tfjob.runtime.forking import Forks
 from elastic_tfjob.runtime.hook import Hook
 from elastic_tfjob.runtime.stderr_pipe import StderrPipe
@@ -28,12 +29,41 @@ EARLY_S = 60.0
 """A program that fails so soon may have failed because packages had been imported for it."""
 TERM_S = 5.0
 """How long a program that is replaced has between SIGTERM and SIGKILL."""
+PASSED_ON_S = 5.0
+"""A process that a wrapper left behind, and which may have had the signal from that wrapper, gets it after so long."""
 CRASHES = frozenset(
     128 + number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 )
 """Exit codes of a program that native code has ended. TensorFlow does that by chance, too: with 2.21 a chief that was
 prepared ended with SIGSEGV (seen once)."""
-_LOG_LIMIT = 1 << 20
+_ENDS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2})
+"""What ends a program that does not handle it; an image may name each as its signal to stop."""
+_LOG_LIMIT, _PASSES = 1 << 20, 5
+
+
+@dataclass
+class Ending:
+    """A program that has been told to end. `trainer`: the process that uses ElasticCheckpoint, 0 if none is known.
+    `wraps`: the process that was started is not the one that trains, as far as can be seen. `parents`: by process, who
+    started it. `told`: who got the signal, and whether it had a handler for it. `until`: when what is left of it is not
+    waited for any more."""
+
+    number: int
+    trainer: int
+    wraps: bool
+    parents: dict[tuple[int, int], int] = field(default_factory=dict)
+    told: dict[int, bool] = field(default_factory=dict)
+    over_at: float | None = None  # the process that was started has ended
+    until: float = math.inf
+
+    def may_have_passed_on(self, process: processes.Process) -> bool:
+        """Whether one that started a process, or started what did, had the signal and a handler for it."""
+        before = {pid: parent for (pid, _), parent in self.parents.items()}
+        pid, above = process.pid, []
+        while pid in before and pid not in above:
+            above.append(pid)
+            pid = before[pid]
+        return any(self.told.get(each, False) for each in above[1:])
 
 
 @dataclass
@@ -48,12 +78,14 @@ class Child:
     state: str = "starting"
     why: str = ""
     kill_at: float | None = None
+    over: bool = False  # the process that was started has ended
     stderr: StderrPipe | None = None
     hook: Hook | None = None
     forked: bool = False
     began: float = 0.0  # when it was started, by the monotonic clock
     lowered: str = ""  # how its priority was lowered while it is prepared
     in_doubt: bool = False  # started because the same, forked, had ended early
+    ending: Ending | None = None
 
     @property
     def task(self) -> protocol.Task:
@@ -73,6 +105,7 @@ class Programs:
     prepared: Child | None = None
     stopping: list[Child] = field(default_factory=list)
     switch: dict[str, Any] | None = None
+    result: int | None = None  # the exit code of the program that ran; what it left may have to end yet
     ended_by: int | None = None  # the signal that ended this before anything ran
     _forwarded: bool = False  # the program that runs may have been told to end
     _crashed: int | None = None  # the generation that crashed while it was prepared, and was prepared once more
@@ -131,7 +164,7 @@ class Programs:
 
     def _stop(self, child: Child, now: float) -> None:
         if child.pid:
-            signal_group(child.pid, signal.SIGTERM)
+            self._end(child, signal.SIGTERM)
             child.kill_at = now + TERM_S
             self.stopping.append(child)
 
@@ -141,28 +174,88 @@ class Programs:
             self._kill(child)
             self.stopping.append(child)
 
-    @staticmethod
-    def _kill(child: Child | None) -> None:
-        if child is not None and child.pid:
-            signal_group(child.pid, signal.SIGKILL)
+    def _members(self, child: Child) -> list[processes.Process]:
+        known = [each.pid for each in (self.running, self.prepared, *self.stopping) if each is not None]
+        others = {self._forks.pid, *known} - {child.pid}
+        return processes.of_program(child.pid, child.generation, others) if child.pid else []
+
+    def _kill(self, child: Child | None) -> None:
+        """End a program and all that it has started, whatever process groups these are in."""
+        if child is None or not child.pid:
+            return
+        for _ in range(_PASSES):  # one that was not seen yet may have started another one
+            members = self._members(child)
+            for each in members:
+                _send(each.pid, signal.SIGKILL)
+            if not members:
+                return
+
+    def _end(self, child: Child, number: int) -> None:
+        """Tell a program to end: the process that was started, and those behind it that would not hear of it."""
+        members = self._members(child)
+        known = {each.pid for each in members}
+        trainer = (protocol.read(self._folder(child) / protocol.HELLO) or {}).get("pid")
+        trainer = trainer if isinstance(trainer, int) and trainer in known else 0
+        wraps = trainer != child.pid if trainer else not processes.is_python(child.pid)
+        ending = child.ending = child.ending or Ending(number, trainer, wraps)
+        ending.number, ending.told = number, {}
+        self._pass_on(child, ending, members, number)
+        if ending.trainer in known and ending.trainer not in ending.told:  # its handler may run twice
+            ending.told[ending.trainer] = True
+            _send(ending.trainer, number)
+
+    def _pass_on(self, child: Child, ending: Ending, members: list[processes.Process], number: int) -> None:
+        """Send a program's processes a signal that they have not had."""
+        for each in members:
+            ending.parents.setdefault((each.pid, each.started), each.parent)
+        whole = any(each.pid == child.pid for each in members)
+        roots = {child.pid} if whole else {each.pid for each in members if each.parent == os.getpid()}
+        late = ending.over_at is not None and time.monotonic() - ending.over_at >= PASSED_ON_S
+        for each in processes.reached(members, roots, number):
+            if each.pid in ending.told:
+                continue
+            handles = processes.handles(each.pid, number)
+            orphan = each.pid in roots and not whole
+            if late or not (orphan and handles and ending.may_have_passed_on(each)):
+                ending.told[each.pid] = handles
+                _send(each.pid, number)
+
+    def _is_left(self, child: Child) -> bool:
+        """Whether a program that was told to end goes on in processes of which it was only the wrapper. They get the
+        signal when they have lost it; those that ignore it are not waited for, nor for long what is not the one that
+        trains. (Where the program was not told, its end is the end of all that it has started.)"""
+        ending = child.ending
+        if ending is None or not ending.wraps:
+            return False
+        members = self._members(child)
+        if ending.trainer and all(each.pid != ending.trainer for each in members):
+            ending.until = min(ending.until, time.monotonic() + TERM_S)
+        if time.monotonic() >= ending.until or all(processes.ignores(each.pid, ending.number) for each in members):
+            return False
+        self._pass_on(child, ending, members, ending.number)
+        return True
 
     def _reap(self) -> int | None:
         """Collect what has ended; the exit code to end with once the running program is among it."""
-        result: int | None = None
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 pid = 0
             if pid == 0:
-                return result
+                break
             code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+            for each in (self.running, *self.stopping):
+                if each is not None and each.pid == pid and each.ending is not None:
+                    each.ending.over_at = time.monotonic()
+                    # A Python that the signal has ended had no word in it, so it may have been a wrapper, too.
+                    each.ending.wraps |= not each.ending.trainer and os.WIFSIGNALED(status)
             if self.running is not None and pid == self.running.pid:
                 self._log(f"generation {self.running.generation} ended with {code}")
                 self._note_early_end(self.running, code)
-                result = code
+                self.result = code
             elif self.prepared is not None and pid == self.prepared.pid:
-                signal_group(pid, signal.SIGKILL)
+                self._kill(self.prepared)
                 said = self.prepared.stderr.last() if self.prepared.stderr else ""
                 why = f"the program ended with exit code {code}" + (f": {said}" if said else "")
                 self._log(f"prepared generation {self.prepared.generation} ended with {code}: {said}")
@@ -175,9 +268,15 @@ class Programs:
                     self._forks.decide(good=False)
                 self.prepared.state, self.prepared.why = "failed", why
             else:
-                for child in [child for child in self.stopping if child.pid == pid]:
-                    signal_group(pid, signal.SIGKILL)  # what it started and left
-                    self.stopping.remove(child)
+                for child in self.stopping:
+                    child.over |= child.pid == pid
+        for child in [child for child in self.stopping if child.over and not self._is_left(child)]:
+            self._kill(child)  # what it started and left
+            if not self._members(child):
+                self.stopping.remove(child)
+        if self.result is None or self.running is None or self._is_left(self.running):
+            return None
+        return self.result
 
     def _is_worth_another(self, child: Child, code: int) -> bool:
         """Whether a prepared program that has ended is started again: each that was forked and has not got as far as
@@ -213,9 +312,11 @@ class Programs:
                 for child in self.stopping:
                     child.kill_at = None
             return
-        self._forwarded = True
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.running.pid, number)
+        if number in _ENDS:
+            self._forwarded = True
+            self._end(self.running, number)
+        else:
+            _send(self.running.pid, number)
 
     def _drain(self) -> None:
         """What has been said is in the log before this ends."""
@@ -256,9 +357,9 @@ def kept(child: Child, switch: dict[str, Any] | None) -> dict[str, Any]:
     return {"generation": child.generation, "tf_config": child.tf_config, "switch": switch}
 
 
-def signal_group(pid: int, number: int) -> None:
+def _send(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
+        os.kill(pid, number)
 
 
 def has_gpu() -> bool:

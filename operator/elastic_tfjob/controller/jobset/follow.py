@@ -19,7 +19,7 @@ from elastic_tfjob.controller.jobset.translate import DIGEST_ANNOTATION, Unsuppo
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.caches import jobs_path
 from elastic_tfjob.controller.kube.client import ApiClient
-from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Fenced
+from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Fenced, NotFound
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.queue import NOT_SURE_S, KeyQueue
@@ -52,6 +52,8 @@ class JobSets:
         self.informer = Informer(api, f"/apis/{JOBSET_VERSION}{place}/jobsets", JobSet.parse, self._add)
         self._queue = KeyQueue(_WORKERS, depth=None)
         self._running = False
+        self._doubted: set[Key] = set()
+        """JobSets of which something was refused because it was decided from an old state."""
 
     def touched(self, key: Key) -> None:
         """A TFJob has changed."""
@@ -85,6 +87,7 @@ class JobSets:
         jobset = self.informer.one(key)
         if jobset is None or jobset.deleting or not jobset.managed:
             self._queue.forget(key)
+            self._doubted.discard(key)
             return
         where = {"namespace": jobset.namespace, "jobset": jobset.name}
         try:
@@ -92,7 +95,8 @@ class JobSets:
             self._queue.succeeded(key)
         except Fenced:
             self._queue.add(key, NOT_SURE_S)
-        except Conflict as error:  # the watch is behind: it brings what is there by now
+        except (Conflict, NotFound) as error:  # the watch is behind
+            self._doubted.add(key)
             again_s = self._queue.retry(key)
             log.info("conflict", **where, error=excerpt(error), again_in_s=again_s)
         except ApiError as error:
@@ -110,6 +114,33 @@ class JobSets:
             self._recorder.record(jobset, Event("Warning", "ReconcileFailed", message))
 
     async def _advance(self, jobset: JobSet) -> None:
+        if jobset.key in self._doubted:
+            await self._advance_newest(jobset)
+        else:
+            await self._step(jobset, newest=False)
+
+    async def _advance_newest(self, jobset: JobSet) -> None:
+        """The same with what the API server has by now: a watch that says nothing for a minute leaves a JobSet as it
+        was before its end, or before it was deleted and another one got its name."""
+        path = f"/apis/{JOBSET_VERSION}/namespaces/{quote(jobset.namespace, safe='')}/jobsets"
+        found = await self._api.get(path, fieldSelector=f"metadata.name={jobset.name}")  # which needs no right but list
+        raw = next(iter(found.get("items") or ()), None)
+        if raw is not None:
+            self.informer.seen(raw)
+        try:
+            job = await self._api.get(f"{jobs_path(jobset.namespace)}/{quote(jobset.name, safe='')}")
+            self._jobs.seen(job)
+            there = Job.parse(job)
+        except NotFound:
+            there = None
+        self._doubted.discard(jobset.key)
+        newest = JobSet.parse(raw) if raw is not None else None
+        if newest is not None and newest.managed and not newest.deleting:
+            await self._step(newest, newest=True, there=there)
+
+    async def _step(self, jobset: JobSet, *, newest: bool, there: Job | None = None) -> None:
+        """The next write for a JobSet. Unless this is its newest state, it is looked up before its TFJob is written:
+        a TFJob trains, and is not to be made for a JobSet that has ended. `there`: its newest TFJob."""
         before: dict[str, Any] = jobset.parts()["status"]
         if terminal(before):
             return
@@ -122,7 +153,10 @@ class JobSets:
                 return
             await self._report(jobset, before, refused_status(before, f"{error}", now))
             return
-        job = self._jobs.one(jobset.key)
+        job = there if newest else self._jobs.one(jobset.key)
+        if not newest and (job is None or (job.owner == jobset.uid and not job.deleting and not _kept(job, wanted))):
+            await self._advance_newest(jobset)
+            return
         if job is None:
             # Not put into the cache: the watch brings it, as a job that is new to those who run it.
             await self._api.post(jobs_path(jobset.namespace), wanted)
@@ -146,6 +180,11 @@ class JobSets:
         """Give a TFJob the JobSet's spec, as it is by now. What others wrote beside it stays."""
         path = f"{jobs_path(job.namespace)}/{quote(job.name, safe='')}"
         raw = await self._api.get(path)
+        found = Job.parse(raw)
+        if (found.uid, found.owner, found.deleting) != (job.uid, job.owner, False):
+            self._jobs.seen(raw)
+            raise Conflict(f"PUT {path}", 409, "Conflict", "this TFJob is another one by now, or is being deleted")
+        # With its uid and version: what changes meanwhile is not overwritten.
         raw["spec"] = wanted["spec"]
         raw["metadata"].pop("managedFields", None)  # the API server keeps them, and may have more than it would take
         raw["metadata"]["annotations"] = (raw["metadata"].get("annotations") or {}) | wanted["metadata"]["annotations"]
@@ -155,7 +194,7 @@ class JobSets:
         if status == before:
             return
         path = f"/apis/{JOBSET_VERSION}/namespaces/{quote(jobset.namespace, safe='')}/jobsets"
-        body = {"metadata": {"uid": jobset.uid}, "status": status}
+        body = {"metadata": {"uid": jobset.uid, "resourceVersion": str(jobset.version)}, "status": status}
         self.informer.seen(await self._api.patch(f"{path}/{quote(jobset.name, safe='')}/status", body))
 
 

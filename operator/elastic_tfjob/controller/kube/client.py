@@ -4,16 +4,24 @@ Configuration and credentials are read by the `kubernetes` package (kubeconfig, 
 typed models are left out of the hot path, where they would cost ten times the CPU of the JSON they wrap.
 """
 
+import asyncio
+import contextlib
 import copy
+import math
 import os
 import socket
+import struct
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextvars import ContextVar
 from typing import Any, Final
 
 import aiohttp
 import orjson
 import structlog
 import tenacity
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.connector import Connection
 from aiolimiter import AsyncLimiter
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
@@ -49,7 +57,8 @@ MAX_LINE: Final = 1 << 20
 """Bytes of a line of a log that are read."""
 MAX_REFUSAL: Final = 1 << 18
 """Bytes that are read of an answer that refuses a request."""
-_TIMEOUT: Final = aiohttp.ClientTimeout(total=30, sock_connect=5)
+_TIMEOUT_S: Final = 30.0
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=_TIMEOUT_S, sock_connect=5)
 # The server ends a watch after this long, shortly after a bookmark, and it is resumed from there, which costs it a
 # look-up. Silence for longer means that the connection is dead, so that is noticed within a minute also where bookmarks
 # do not come (of a resource that nobody touches) and where the kernel sees a live peer (a proxy that hangs).
@@ -61,6 +70,8 @@ _PROBE_AFTER_S: Final = 15
 _PROBE_EVERY_S: Final = 5
 _PROBES: Final = 3
 _UNCONFIRMED_MS: Final = 30_000
+# Closing a connection resets it, and drops what has not been sent or confirmed yet.
+_RESETS: Final = struct.pack("ii", 1, 0)
 _ATTEMPTS: Final = 6
 _MAX_WAIT_S: Final = 10.0
 _READS: Final = ("GET", "HEAD")
@@ -84,6 +95,42 @@ async def load_configuration(kubeconfig: str | None) -> Configuration:
     return configuration
 
 
+class _Write:
+    """A write on its way: how long it may be that, in seconds, and its connection."""
+
+    def __init__(self, left_s: Callable[[], float]) -> None:
+        self.left_s = left_s
+        self.transport: asyncio.BaseTransport | None = None
+
+    def abort(self) -> None:
+        """Reset its connection, now or once it has one: what the kernel still holds of it is never delivered."""
+        self.left_s = lambda: 0.0
+        if isinstance(self.transport, asyncio.WriteTransport):
+            self.transport.abort()
+
+
+_WRITE: Final[ContextVar[_Write]] = ContextVar("write")
+
+
+class _WriteRequest(aiohttp.ClientRequest):
+    """A request that is not sent once its time is over, by a process that was stopped after it had begun it."""
+
+    async def write_bytes(
+        self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None
+    ) -> None:
+        write = _WRITE.get()
+        write.transport = conn.transport
+        if (left_s := write.left_s()) <= 0:
+            write.abort()
+            return
+        connection = conn.transport.get_extra_info("socket") if conn.transport is not None else None
+        if connection is not None and (option := getattr(socket, "TCP_USER_TIMEOUT", None)):
+            # Counted by the kernel, also while this process is stopped.
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.IPPROTO_TCP, option, max(int(min(left_s, _TIMEOUT_S) * 1000), 1))
+        await super().write_bytes(writer, conn, content_length)
+
+
 class ApiClient:
     """Requests to one API server, at most `concurrency` at a time and `qps` a second (0 or less: no limit of ours; the
     server's priority and fairness then decides). One namespace gets at most half of what is in flight: a webhook that
@@ -95,13 +142,16 @@ class ApiClient:
         rest = RESTClientObject(configuration)
         self._ssl = rest.ssl_context
         self._proxy = rest.proxy
-        self._may_write: Callable[[], bool] | None = None
+        self._left_s: Callable[[], float] | None = None
+        self._writes: set[_Write] = set()
         self._slots = FairSlots(concurrency)
         # A leaky bucket of `burst` that empties at `qps`.
         self._limiter = AsyncLimiter(max(burst, 1), max(burst, 1) / qps) if qps > 0 else None
         self._session = self._open(aiohttp.TCPConnector(limit=0, ssl=self._ssl, socket_factory=_socket))
         # For what the API server passes on from others: never unpacked.
         self._raw_session = self._open(self._session.connector, auto_decompress=False, connector_owner=False)
+        writing = aiohttp.TCPConnector(limit=0, ssl=self._ssl, socket_factory=_write_socket)
+        self._write_session = self._open(writing, request_class=_WriteRequest)
 
     def _open(self, connector: aiohttp.BaseConnector | None, **options: Any) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
@@ -112,17 +162,28 @@ class ApiClient:
             **options,
         )
 
-    def fenced(self, may_write: Callable[[], bool]) -> "ApiClient":
-        """The same client, which asks before it sends a write, a retry too, and raises Fenced where the answer is no:
-        for a leader, which may have been stopped at any line of its program and have lost its lease meanwhile."""
+    def fenced(self, left_s: Callable[[], float]) -> "ApiClient":
+        """The same client for a leader, which may write for `left_s` seconds more, 0 or less if not at all.
+
+        That is asked before each write, and before each retry, and as the last thing before the bytes are sent, since
+        the process may have been stopped at any line; it raises Fenced where the time is over. A write that has no
+        answer by then fails as Unavailable, its connection is reset, and the API server was told not to take longer.
+        """
         other = copy.copy(self)
-        other._may_write = may_write
+        other._left_s = left_s
         return other
+
+    def abandon(self) -> None:
+        """Reset the connections of all writes that are on their way, of fenced clients too."""
+        for write in list(self._writes):
+            write.abort()
 
     async def __aenter__(self) -> "ApiClient":
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.abandon()
+        await self._write_session.close()
         await self._raw_session.close()
         await self._session.close()
 
@@ -277,9 +338,13 @@ class ApiClient:
         session = self._session
         if limit is not None:
             session, headers["Accept-Encoding"] = self._raw_session, "identity"
-        # The last thing before it is sent.
-        if self._may_write is not None and method not in _READS and not self._may_write():
-            raise Fenced(name, 0, "NotLeading", "this replica does not lead any more")
+        sending = _Write(lambda: math.inf)
+        if method not in _READS:
+            session, timeout, more = self._write_session, *self._limited(name, timeout, sending)
+            params = {**(params or {}), **more}
+            _WRITE.set(sending)
+            self._writes.add(sending)
+        answered = False
         try:
             async with session.request(
                 method,
@@ -295,6 +360,7 @@ class ApiClient:
                     answer = await read_whole(response, limit)
                 else:
                     answer = await (_beginning(response) if refused else response.read())
+                answered = True
                 metrics.API_REQUESTS.labels(method, str(response.status)).inc()
                 if refused:
                     raise error_of(name, response.status, answer, response.headers)
@@ -305,6 +371,29 @@ class ApiClient:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             metrics.API_REQUESTS.labels(method, type(error).__name__).inc()
             raise Unavailable(name, 0, type(error).__name__, str(error)) from error
+        finally:
+            self._writes.discard(sending)
+            if not answered:
+                sending.abort()
+
+    def _limited(
+        self, name: str, timeout: aiohttp.ClientTimeout, sending: _Write
+    ) -> tuple[aiohttp.ClientTimeout, dict[str, str]]:
+        """The timeout of a write that is about to be sent, and what the API server is told of it."""
+        if self._left_s is None:
+            return timeout, {}
+        left_s = self._left_s()
+        if left_s <= 0:
+            raise Fenced(name, 0, "NotLeading", "this replica does not lead any more")
+        if left_s == math.inf:
+            return timeout, {}
+        # What is left now, and not what a later renewal adds: the API server was told this.
+        end = time.monotonic() + left_s
+        holds = self._left_s
+        sending.left_s = lambda: min(holds(), end - time.monotonic())
+        total = min(left_s, timeout.total or math.inf)
+        told = {"timeout": f"{max(int(total * 1000), 1)}ms"}
+        return aiohttp.ClientTimeout(total=total, sock_connect=timeout.sock_connect), told
 
     async def _headers(self, accept: str) -> dict[str, str]:
         headers = {"Accept": accept}
@@ -367,6 +456,13 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
     ):
         if option := getattr(socket, name, None):  # Linux has them all
             made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
+def _write_socket(address: tuple[Any, ...]) -> socket.socket:
+    """One for writes, which a connection that is closed early takes with it."""
+    made = _socket(address)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESETS)
     return made
 
 

@@ -319,13 +319,19 @@ class Executor:
                     self._caches.services.assume(replace(service, terminating=True))
 
     async def _adopt(self, job: Job, name: str, uid: str) -> None:
-        body = {"metadata": {"uid": uid, "ownerReferences": [owner_reference(job)]}}
+        # With its version: who has adopted it meanwhile would lose it.
+        known = [each.version for each in self._caches.services.of_job(job.key) if each.uid == uid]
+        version = {"resourceVersion": str(known[0])} if known else {}
+        body = {"metadata": {"uid": uid, **version, "ownerReferences": [owner_reference(job)]}}
         answer = await self._api.patch(f"{self._collection(job, 'Service')}/{name}", body)
         self._caches.services.seen(answer)
 
     async def _update_pod_group(self, job: Job, name: str, spec: dict[str, Any]) -> None:
         path = f"{self._collection(job, 'PodGroup')}/{name}"
-        self._informer("PodGroup").seen(await self._api.patch(path, {"spec": spec}))
+        informer = self._informer("PodGroup")
+        uids = [each.uid for each in informer.of_job(job.key) if each.name == name]
+        metadata = {"metadata": {"uid": uids[0]}} if uids else {}  # another one of this name is not the job's
+        informer.seen(await self._api.patch(path, {**metadata, "spec": spec}))
 
     async def _delete_job(self, job: Job) -> None:
         path = f"{jobs_path(job.namespace)}/{job.name}"

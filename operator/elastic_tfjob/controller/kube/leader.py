@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 LEASE_S: Final = 15.0
 RENEW_S: Final = 10.0
 RETRY_S: Final = 2.0
+MARGIN_S: Final = 2.0
+"""A write ends so long before another candidate may lead: clocks differ in speed, and a reset takes its way."""
 # Goes on while the machine is suspended, where there is such a clock (Linux).
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -64,7 +66,13 @@ class LeaderElection:
 
     def holds(self) -> bool:
         """Whether the last renewal is recent enough to act on: not in a process that slept and has only just woken."""
-        return all(now - then < RENEW_S for now, then in zip(_clocks(), self._renewed_at, strict=True))
+        return self.left_s() > 0
+
+    def left_s(self) -> float:
+        """How long a write that is begun now may be on its way, in seconds: until shortly before another candidate may
+        lead. 0 if none may be begun: the last renewal is not recent enough."""
+        age_s = max(now - then for now, then in zip(_clocks(), self._renewed_at, strict=True))
+        return LEASE_S - MARGIN_S - age_s if age_s < RENEW_S else 0.0
 
     async def release(self) -> None:
         """Give the lease back, so that another candidate need not wait for it to run out."""
