@@ -51,6 +51,7 @@ _SIZE: Final = re.compile(r"[0-9]{1,9}/[0-9]{1,9}")
 _ELSEWHERE: Final = ("indexes", "causes", "outcomes", "problems")
 # What is left out where there is none.
 _SPARED: Final = ("stop", "eta_earliest", "eta_latest", "eta_source", "starts", "trained", "forgiven", "deaths")
+_SPARED_OF_NEXT: Final = ("returns", "restarts", "chief_deaths")
 # How often a program dies while it is prepared in a mode, before another mode is taken.
 MOST_DEATHS: Final = 2
 _DIGEST: Final = 64
@@ -244,7 +245,8 @@ class State:
             if not written[name]:
                 del written[name]
         if self.next is not None:
-            written["next"] = _written(self.next)
+            coming = _written(self.next)
+            written["next"] = {name: each for name, each in coming.items() if each or name not in _SPARED_OF_NEXT}
         return orjson.dumps(written).decode()
 
     @property
