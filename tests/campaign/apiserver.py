@@ -150,14 +150,16 @@ class ApiServer:
 
     # Writing
 
-    def handle(self, method: str, path: str, body: Mapping[str, Any] | None, *, by: str) -> Object:
-        """Carry out a write, or read one object. Raises ApiError."""
+    def handle(self, method: str, path: str, body: Mapping[str, Any] | None, *, by: str, tried: bool = False) -> Object:
+        """Carry out a write, or read one object. `tried`: what is created is not stored. Raises ApiError."""
         place = place_of(path)
         request = f"{method} {path}"
         if method != "GET" and (why := self.refuses(method, place)):
             raise Invalid(request, 403, "Forbidden", why)
         if method == "POST":
             assert body is not None
+            if tried:
+                return _copy(body)
             return self.create(place.resource, place.namespace, _copy(body), by=by, request=request)
         found = self.get(place.resource, place.namespace, place.name)
         if found is None:

@@ -90,8 +90,8 @@ class Api(ApiClient):
     async def get(self, path: str, *, accept: str = "", most_bytes: int | None = None, **params: str) -> dict[str, Any]:
         return await self._asking("GET", path, params=params)
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return await self._asking("POST", path, body)
+    async def post(self, path: str, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
+        return await self._asking("POST", path, body, params)
 
     async def put(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         return await self._asking("PUT", path, body)
@@ -238,7 +238,8 @@ class Api(ApiClient):
                 if method == "GET" and not place.name:
                     answer = wire.server.page(place, params or {})
                 else:
-                    answer = wire.server.handle(method, path, body, by=self._name)
+                    tried = bool(params and params.get("dryRun"))
+                    answer = wire.server.handle(method, path, body, by=self._name, tried=tried)
             except ApiError as refused:
                 error = refused
         if kill == "after":

@@ -34,6 +34,7 @@ class _Running:
     container: Container | None = None
     files: Files | None = None
     restarts: int = 0
+    last: dict[str, Any] = field(default_factory=dict)
     over: bool = False
     pending: str | None = None
     deaf_until: float = 0.0
@@ -258,7 +259,7 @@ class Cluster:
         running.files = container.files
         if running.pending is not None:
             container.command(running.pending)
-        self._set_status(running, phase="Running", podIP="10.0.0.1", containerStatuses=[_running(running.restarts)])
+        self._set_status(running, phase="Running", podIP="10.0.0.1", containerStatuses=[_running(running)])
         container.start()
 
     def _show_command(self, running: _Running) -> None:
@@ -275,9 +276,11 @@ class Cluster:
         policy = pod["spec"].get("restartPolicy", "Always")
         terminating = "deletionTimestamp" in pod["metadata"]
         if not terminating and (policy == "Always" or (policy == "OnFailure" and code)):
-            running.restarts += 1
+            running.restarts += 1  # the kubelet counts it when it is done
             waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
-            status = {"name": CONTAINER, "restartCount": running.restarts, "state": waiting}
+            ended = {"terminated": {"exitCode": code, "message": "Traceback\nValueError: as the log says\n"}}
+            status = {"name": CONTAINER, "restartCount": running.restarts - 1, "state": waiting, "lastState": ended}
+            running.last = ended
             self._set_status(running, containerStatuses=[status])
             self._after(self.random.uniform(0.5, 3.0) * min(running.restarts, 5), self._start, running)
             return
@@ -311,8 +314,8 @@ class Cluster:
             self.server.update("pods", pod, {**pod, "status": {**pod["status"], **values}}, by="kubelet")
 
 
-def _running(restarts: int) -> dict[str, Any]:
-    return {"name": CONTAINER, "restartCount": restarts, "state": {"running": {}}}
+def _running(running: _Running) -> dict[str, Any]:
+    return {"name": CONTAINER, "restartCount": running.restarts, "state": {"running": {}}, "lastState": running.last}
 
 
 def _conditioned(pod: Object, status: str, reason: str, message: str) -> Object:

@@ -37,6 +37,8 @@ LEGAL_PHASES: Final = {
     ("RollingBack", "Stable"),
     ("RollingBack", "Switching"),
     ("Switching", "Stable"),
+    ("Switching", "Recreating"),
+    ("Checkpointing", "Recreating"),
     ("Recreating", "Switching"),
     ("Recreating", "Waiting"),
 }
@@ -184,11 +186,13 @@ class Oracles:
             self.fail("nodes_are_not_overcommitted", f"{name}: {asked}")
 
     def _note_refused(self, change: Change) -> None:
-        """What a job has given up; one that is created anew has given up nothing."""
+        """What a job has given up, and did not have; one that is created anew has given up nothing."""
         name = _name(change)
         if change.old is None or change.new is None:
             self._refused = {each for each in self._refused if each[0] != name}
-        elif (state := state_of(change.new)) is not None and state["refused"] is not None:
+        elif (state := state_of(change.new)) is None or state["refused"] is None:
+            return
+        elif state["refused"]["generation"] > state["generation"] and state["phase"] == "Stable":
             self._refused.add((name, state["refused"]["generation"]))
 
     def _note_stopped(self, change: Change) -> None:

@@ -44,7 +44,9 @@ class Training:
     `saves`: whether the next saves go well; `builds`: whether programs that are prepared come up; `hangs`: they do, and
     are never ready; `breaks`: one that is ready dies while the chief saves for it. `save_s`: how long saving takes
     beyond the usual. `hook`: whether the program uses ElasticCheckpoint; `clings`: whether the others end with 1 where
-    the chief of their generation ends and has not succeeded. `name`: the job's namespace and name.
+    the chief of their generation ends and has not succeeded. `dies_with`: with so many workers the chief's program
+    restores and ends with 1; `own_port`: a program cannot start while another one runs in its container. `name`: the
+    job's namespace and name.
     """
 
     judge: Judge
@@ -60,6 +62,8 @@ class Training:
     save_s: float = 0.0
     hook: bool = True
     clings: bool = False
+    dies_with: int | None = None
+    own_port: bool = False
     exit_code: int = 0
     trainers: set["Program"] = field(default_factory=set)
     peers: set["Program"] = field(default_factory=set)
@@ -112,6 +116,7 @@ class Program:
     def _configure(self, tf_config: str | None) -> None:
         self.task = protocol.Task.of(tf_config)
         config = json.loads(tf_config) if tf_config else {}
+        self._workers = len((config.get("cluster") or {}).get("worker") or ())
         self._address, self._peers = _addresses(config)
         self._servers = frozenset((config.get("cluster") or {}).get("ps") or ())
 
@@ -121,7 +126,7 @@ class Program:
         if self._spare and self._read("start") is None:
             self.state = "spare"
             self._write("ready", {"spare": True})
-        elif self.prepared and not self.training.builds:
+        elif self.prepared and (not self.training.builds or (self.training.own_port and self._is_beside())):
             self.exit(1)
         elif self.prepared and self.training.hangs:
             return
@@ -141,6 +146,11 @@ class Program:
         else:
             self.state = "serving"
 
+    def _is_beside(self) -> bool:
+        """Whether another program of this container has started."""
+        begun = ("training", "saving", "held", "serving")
+        return any(each.state in begun for each in self.container.programs.values() if each is not self)
+
     def _join(self) -> None:
         """Build the model once all peers are there, then wait to be let in."""
         if not self._peers <= self.training.serving:
@@ -153,6 +163,9 @@ class Program:
     def _begin(self) -> None:
         """Restore and train."""
         training = self.training
+        if self.task.chief and self._workers == training.dies_with:
+            self.exit(1)
+            return
         self.state = "training"
         self.base = self.resumed = self.held_at = self._saved = training.checkpoint
         self.since = self.container.loop.time()

@@ -176,6 +176,73 @@ async def _no_room_to_save(world: World) -> None:
     await asyncio.sleep(5)
 
 
+async def _dies_at_start(world: World, *, rescale: str = "overlap", **options: Any) -> None:
+    """The program of the next size ends with an error each time that it is started, after the switch to it."""
+    await _train(world, annotations={f"{PREFIX}rescale": rescale}, **options)
+    world.training().dies_with = 3
+    world.annotate(target_workers="3")
+    await _returned(world)
+
+
+async def _returned(world: World) -> None:
+    """The job trains again at the size before, and nobody wants the other one any more."""
+
+    def back() -> bool:
+        state = world.state()
+        there = state["phase"] == "Stable" and state["replicas"] == _SIZE and state["refused"] is not None
+        return there and world.trains(state["generation"])
+
+    await world.until(back, _AGAIN_S)
+    world.annotate(target_workers="2")
+    await asyncio.sleep(5)
+
+
+_AGAIN_S: Final = 90.0
+"""A size that does not work has been left for the one before within so long."""
+
+
+def _quota(world: World, pods: int) -> None:
+    """A quota admits so many pods, and counts those that end."""
+
+    def refuses(method: str, place: Place) -> str:
+        over = method == "POST" and place.resource == "pods" and len(world.server.all("pods")) >= pods
+        return f"pods {place.name} is forbidden: exceeded quota" if over else ""
+
+    world.server.refuses = refuses
+
+
+async def _quota_is_full(world: World) -> None:
+    """A quota has no room for the next size, for which all pods are to be recreated: none of them ends."""
+    await _train(world, annotations={f"{PREFIX}rescale": "recreate"})
+    before = {pod["metadata"]["uid"] for pod in world.server.all("pods")}
+    _quota(world, 4)
+    world.annotate(target_workers="4")
+    await world.until(lambda: (world.state()["refused"] or {}).get("generation") == 1)
+    if world.undisturbed and {pod["metadata"]["uid"] for pod in world.server.all("pods")} != before:
+        world.oracles.fail("nothing_ends_in_vain", "pods ended for a size that a quota refuses")
+    world.annotate(target_workers="2")
+    await asyncio.sleep(5)
+
+
+async def _quota_closes(world: World) -> None:
+    """A quota has room for the next size until its pods are to be created."""
+    await _train(world, annotations={f"{PREFIX}rescale": "recreate"})
+    world.annotate(target_workers="4")
+    await world.until(lambda: world.state()["phase"] == "Recreating")
+    _quota(world, 4)
+    await _returned(world)
+
+
+async def _own_port(world: World) -> None:
+    """A program that has a port of its own dies whenever it is prepared beside itself: another mode is taken."""
+    await _train(world)
+    world.training().own_port = True
+    for generation in range(1, 5):
+        world.annotate(target_workers=str(3 + generation % 2))
+        await world.until(lambda least=generation: _tried(world.state()) >= least)  # type: ignore[misc]
+    await _rescaled(world, workers=3)
+
+
 async def _told_late(world: World) -> None:
     """The chief hears that it is to save just before it is given up, and long after that that it has been."""
     await _train(world)
@@ -611,6 +678,14 @@ SCENARIOS: Final = {
         Scenario("recreate", _recreate),
         Scenario("recreate-never", _recreate_never, fragile=True),
         Scenario("roll-back", _roll_back),
+        Scenario("dies-at-start", _dies_at_start, either=True),
+        Scenario(
+            "dies-at-start-never", partial(_dies_at_start, restart="Never", backoffLimit=0), either=True, fragile=True
+        ),
+        Scenario("dies-recreated", partial(_dies_at_start, rescale="recreate"), either=True),
+        Scenario("quota-is-full", _quota_is_full, either=True),
+        Scenario("quota-closes", _quota_closes, either=True),
+        Scenario("own-port", _own_port, either=True),
         Scenario("no-room-to-save", _no_room_to_save),
         Scenario("told-late", _told_late, configuration=_IMPATIENT, either=True),
         Scenario("stop", _stop),

@@ -22,6 +22,7 @@ from elastic_tfjob.controller.job.decision import (
     SaveState,
     SendCommand,
     Settings,
+    TryPods,
 )
 from elastic_tfjob.controller.job.pods import render_pod
 from elastic_tfjob.controller.job.reconcile import reconcile
@@ -170,6 +171,9 @@ class Real:
         finally:
             self._client.lives = None
 
+    def admission(self, uid: str) -> Mapping[int, str]:
+        return self._executor.admission(uid)
+
     async def bind(self) -> None:
         """The pods to a node: only then do they end in their own time."""
         for pod in (await self.pods()).values():
@@ -187,13 +191,19 @@ async def side(request: pytest.FixtureRequest, api: Api, namespace: str, kubecon
         yield pretended
         return
     async with ApiClient(await load_configuration(str(kubeconfig))) as client:
-        metadata = {"name": "j", "namespace": namespace, "annotations": pretended.cluster.annotations}
-        body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "metadata": metadata}
-        await api.create(tfjobs(namespace), {**body, "spec": orjson.loads(pretended.cluster.job().raw_spec)})
-        real = Real(api, client, namespace)
-        await begin(real)
-        await real.bind()
-        yield real
+        yield await made(api, client, namespace)
+
+
+async def made(api: Api, client: ApiClient, namespace: str) -> Real:
+    """A job on the API server, whose pods were made and bound."""
+    pretended = Pretended()
+    metadata = {"name": "j", "namespace": namespace, "annotations": pretended.cluster.annotations}
+    body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "metadata": metadata}
+    await api.create(tfjobs(namespace), {**body, "spec": orjson.loads(pretended.cluster.job().raw_spec)})
+    real = Real(api, client, namespace)
+    await begin(real)
+    await real.bind()
+    return real
 
 
 async def begin(side: Side) -> None:
@@ -245,6 +255,7 @@ CASES: dict[str, Case] = {
             "worker-1 pinned": "",
         },
     ),
+    "pods that are only tried": Case(lambda job, _: (TryPods(1, (another_worker(job),)),), {}),
     "less CPU": Case(
         lambda _, pods: (ResizePod("j-ps-0", pods["ps-0"].uid, 50, 60, change="less"),), {"ps-0 cpu": (50, 60)}
     ),
@@ -301,3 +312,48 @@ async def test_the_order_of_writes(side: Side, writes: int) -> None:
     done = changes(before, await side.seen())
     order = ["worker-1 phase", "status", "annotation eta", "worker-0 terminating", "ps-0 command"]
     assert [name in done for name in order] == [number < writes for number in range(5)]
+
+
+def labels(level: str) -> Seen:
+    return {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": level}}}
+
+
+async def test_pods_that_are_tried(api: Api, namespace: str, kubeconfig: Path) -> None:
+    """The API server says beforehand what it would say to the pods, and nothing of it stays: a quota that is full, a
+    limit range, a policy. A pod whose name is taken is no refusal, nor is a quota that counts pods which are to go."""
+    async with ApiClient(await load_configuration(str(kubeconfig))) as client:
+        real = await made(api, client, namespace)
+        job = await real.job()
+        worker, ps = another_worker(job), Create("Pod", "j-ps-0", lambda: render_pod(job, job.spec(), "PS", 0))
+
+        async def answer(*pods: Create, quota: bool = True) -> str:
+            await real.carry_out(Decision((TryPods(7, pods, quota),)))
+            said = real.admission(job.uid)
+            assert list(said) == [7]
+            return said[7]
+
+        assert await answer(worker, ps) == ""
+        there = await real.pods()
+        core = f"/api/v1/namespaces/{namespace}"
+        limit = {"metadata": {"name": "small"}, "spec": {"limits": [{"type": "Container", "max": {"cpu": "50m"}}]}}
+        await api.create(f"{core}/limitranges", limit)
+        assert "maximum cpu usage per Container is 50m" in await answer(worker)
+        await api.delete(f"{core}/limitranges/small")
+        await api.create(f"{core}/resourcequotas", {"metadata": {"name": "team"}, "spec": {"hard": {"pods": "3"}}})
+        full = {"status": {"hard": {"pods": "3"}, "used": {"pods": "3"}}}
+        await api.merge(f"{core}/resourcequotas/team/status", full)
+        assert "exceeded quota: team" in await until_refused(answer, worker)
+        assert await answer(worker, quota=False) == ""
+        await api.delete(f"{core}/resourcequotas/team")
+        await api.merge(f"/api/v1/namespaces/{namespace}", labels("restricted"))
+        assert 'violates PodSecurity "restricted' in await answer(ps)
+        assert set(await real.pods()) == set(there)
+
+
+async def until_refused(answer: Callable[[Create], Any], pod: Create) -> str:
+    """An admission plugin hears of a quota a moment after it is made."""
+    for _ in range(100):
+        if said := await answer(pod):
+            return str(said)
+        await asyncio.sleep(0.1)
+    raise AssertionError("never refused")

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import elastic_tfjob.runtime
+from elastic_tfjob.controller.objects.failure import LastEnd, last_end
 from elastic_tfjob.runtime import hook, priority, protocol
 from elastic_tfjob.runtime.install import install
 from elastic_tfjob.runtime.launcher import Launcher
@@ -756,6 +757,27 @@ def test_restarted_container_goes_on_with_what_was_committed(chief: Callable[...
     until("it trains again", lambda: pod.output.count("generation 1 trains") == 2)
     until("its launcher says so", lambda: pod.status["generation"] == 1 and said(pod, "switch", 1, "committed"))
     assert len(children(pod)) == 1
+
+
+def test_one_that_dies_each_time_after_it_was_committed(chief: Callable[..., Pod], make_pod: MakePod) -> None:
+    """The container's next life begins the same program, and ends as it did: what the operator sees of it is what makes
+    it return. A new pod runs the generation that returns."""
+    pod = chief({1: "raise later"})
+    prepare(pod)
+    pod.command("switch", 1, mode="overlap", tf_config=tf_config("chief", port=3001))
+    for life in range(2):
+        assert pod.wait() == 1
+        assert pod.output.count("generation 1 trains") == 0
+        # The last of the log is what the kubelet puts into the status of a container that failed.
+        ended = {"terminated": {"exitCode": 1, "message": pod.output[-2048:]}}
+        seen = {"name": "tensorflow", "restartCount": life, "state": ended}
+        assert last_end({"containerStatuses": [seen]}) == LastEnd(life + 1, 1, "ValueError: shapes differ in restore")
+        pod.start()
+    pod.stop()
+    back = make_pod(TRAINER, name="back", environment={"TF_CONFIG": CHIEF})
+    back.command("run", 2, tf_config=CHIEF)
+    back.start()
+    until("it trains", lambda: "generation 2 trains" in back.output)
 
 
 def test_container_restarted_while_preparing_prepares_again(chief: Callable[..., Pod]) -> None:

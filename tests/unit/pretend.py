@@ -18,16 +18,19 @@ from elastic_tfjob.controller.job.decision import (
     DeletePod,
     DeletePodGroup,
     Observed,
+    RefusedPod,
     ResizePod,
     SaveState,
     SendCommand,
     Settings,
+    TryPods,
     UpdatePodGroup,
 )
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.objects.affinity import pinned_to
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.dependents import Budget
+from elastic_tfjob.controller.objects.failure import LastEnd
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import Pod, Trouble
 from elastic_tfjob.controller.objects.quantities import CpuAsked, cpu_of
@@ -236,6 +239,14 @@ class Cluster:
         self.deleting = False
         self.forecast: Callable[[], Forecast | None] = lambda: None
         """What the last plan expects of the job."""
+        self.refused_pods: dict[str, str] = {}
+        """Pods that the API server does not admit, and its words; `refused_since`: since when each was tried."""
+        self.refused_since: dict[str, datetime] = {}
+        self.admission: dict[int, str] = {}
+        """What it answered where pods were only tried, by generation."""
+        self.dies: set[int] = set()
+        self.hangs: set[int] = set()
+        """Generations whose programs end with an error each time, or never make a step."""
         self._uids = 0
 
     # The operator
@@ -298,6 +309,8 @@ class Cluster:
                 budget=self.budget,
                 listened_s=(self.now - self.listens_since).total_seconds(),
                 forecast=self.forecast,
+                refused_pods=self._refused(),
+                admission=self.admission,
             ),
             self.settings,
         )
@@ -314,6 +327,13 @@ class Cluster:
         self.events += [(event.reason, event.message) for event in decision.events]
         for write in writes[:killed_after]:
             self._write(write)
+
+    def _refused(self) -> dict[str, RefusedPod]:
+        return {
+            name: RefusedPod(self.refused_pods[name], (self.now - since).total_seconds())
+            for name, since in self.refused_since.items()
+            if name in self.refused_pods
+        }
 
     def back_after(self, seconds: float) -> None:
         """There is no operator for a while; then one comes, which has yet to hear of any pod."""
@@ -333,6 +353,8 @@ class Cluster:
                     self.annotations.pop(name, None)
                     if value is not None:
                         self.annotations[name] = value
+            case Create(kind="Pod", name=name) if name in self.refused_pods:
+                self.refused_since.setdefault(name, self.now)
             case Create(kind="Pod"):
                 self._create(write.body)
             case Create(kind="PodDisruptionBudget"):
@@ -358,6 +380,9 @@ class Cluster:
                 self.told.append((name, orjson.loads(command)["action"]))
                 if self.dropped == self.told[-1]:
                     self.dropped, self._passed_over[name] = None, command
+            case TryPods(generation, pods):
+                refused = [self.refused_pods[each.name] for each in pods if each.name in self.refused_pods]
+                self.admission = {generation: refused[0] if refused else ""}
             case ResizePod(name, _, request, limit):
                 self.resized.append(write)
                 self.pods[name] = replace(self.pods[name], cpu=CpuAsked(request, limit or self.pods[name].cpu.limit))
@@ -410,6 +435,20 @@ class Cluster:
                 if name not in self.unheard and pod.command != self._passed_over.get(name):
                     self._heard[name] = pod.command
                 self.launchers[name].obey(self._heard.get(name, ""))
+                self._begin(name, self.launchers[name])
+
+    def _begin(self, name: str, launcher: Launcher) -> None:
+        """The program that runs makes its first step, or does not."""
+        pod = self.pods[name]
+        if launcher.generation in self.dies:
+            end = LastEnd(pod.restarts + 1, 1, "ValueError: Shape mismatch")
+            if self.restart in ("OnFailure", "Always"):
+                self.pods[name] = replace(pod, restarts=pod.restarts + 1, last_end=end)
+            else:
+                self.pods[name] = replace(pod, phase="Failed", exit_code=1, last_end=end)
+            launcher.restart()
+        if launcher.generation in self.dies | self.hangs:
+            launcher.first_step = False
 
     def run(self, rounds: int = 30, seconds: float = 1.0) -> None:
         """Let time pass, the operator looking every second."""

@@ -223,7 +223,7 @@ def test_a_pod_that_is_refused_bars_its_job_until_it_is_made(error: ApiError, ba
 def test_what_is_not_tried_again_is_forgotten() -> None:
     now = [0.0]
     refused = RefusedPods(lambda: now[0])
-    refused.refused("u", "a")
+    refused.refused("u", "a", "exceeded quota")
     now[0] = 299.0
     assert refused.jobs == {"u"}
     now[0] = 300.0
@@ -236,5 +236,5 @@ def test_what_nobody_asks_for_is_forgotten_as_well() -> None:
     refused = RefusedPods(lambda: now[0])
     for number in range(1000):
         now[0] = 10.0 * number
-        refused.refused(f"u{number}", "a")
+        refused.refused(f"u{number}", "a", "exceeded quota")
     assert len(refused._at) <= 61

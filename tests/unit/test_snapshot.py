@@ -286,6 +286,17 @@ def test_a_new_target_is_a_rescale_before_the_state_says_so_and_a_refused_one_is
     assert stays.rescaled_s > 0
 
 
+def test_a_job_that_returned_has_the_size_and_nodes_of_its_state() -> None:
+    """Its target says another size, and where the pods of that one would be."""
+    undone = {"generation": 1, "reason": "no step", "at": "2026-01-02T03:00:00Z"}
+    returned = state(2, 1, refused=undone, nodes={"PS": ["n1"], "Worker": ["n1"]})
+    there = {"PS": ("n2",), "Worker": ("n2", "n2", "n2")}
+    found = look(elastic_job(target=target(1, 3, nodes=there), state=returned), PODS[:1])
+    assert found.job is not None
+    assert found.job.counts == {"PS": 1, "Worker": 1}
+    assert set(found.awaited.values()) == {"n1"}
+
+
 def test_progress_speed_and_cpu_use() -> None:
     told = Report(
         at=225.0,

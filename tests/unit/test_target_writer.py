@@ -35,10 +35,13 @@ def writer(later: list[Any]) -> TargetWriter:
     )
 
 
-def waits(writer: TargetWriter, replicas: dict[str, int], generations: Iterator[int]) -> Iterator[int]:
-    """Seconds from each refusal of a size until it may be written again."""
+def waits(
+    writer: TargetWriter, replicas: dict[str, int], generations: Iterator[int], reached: int = 0
+) -> Iterator[int]:
+    """Seconds from each refusal of a size until it may be written again, of a job whose generation is `reached`."""
     for generation in generations:
-        target, state = Target(generation, replicas), SimpleNamespace(refused=Refused(generation, "it crashed", AT))
+        refused = Refused(generation, "it crashed", AT)
+        target, state = Target(generation, replicas), SimpleNamespace(refused=refused, generation=reached)
         found: Any = SimpleNamespace(target=target, state=state)
         writer.note_refusal(KEY, found)
         writer.note_refusal(KEY, found)  # it is seen in each round
@@ -50,6 +53,10 @@ def test_a_refused_size_is_tried_soon_once_and_then_ever_later(writer: TargetWri
     found = list(islice(waits(writer, {"Worker": 3}, count(1)), 8))
     assert found == [10, 2 * MIN, 4 * MIN, 8 * MIN, 16 * MIN, 32 * MIN, 60 * MIN, 60 * MIN]
     assert set(later) == {KEY}  # and a later round looks again
+
+
+def test_a_size_that_the_job_returned_from_is_not_tried_soon(writer: TargetWriter) -> None:
+    assert list(islice(waits(writer, {"Worker": 3}, count(1), reached=9), 3)) == [2 * MIN, 4 * MIN, 8 * MIN]
 
 
 def test_another_size_is_tried_at_once(writer: TargetWriter) -> None:

@@ -380,6 +380,8 @@ class Operator:
             listened_s=time.monotonic() - self._leads_since,
             refused=self._executor.refused,
             forecast=partial(self._scheduler.forecast, key),
+            refused_pods=self._executor.refused_pods.of_job(job.uid),
+            admission=self._executor.admission(job.uid),
         )
 
     async def _learn_image(self) -> None:

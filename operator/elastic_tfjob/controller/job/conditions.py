@@ -36,7 +36,7 @@ def update_status(p: Pass) -> None:
             elif counts.active:
                 _runs_on(p)
         if counts.failed:
-            if restarting is not None:
+            if restarting is not None and not _has_rescaled(p, restarting.reason):
                 p.condition("Restarting", restarting.reason, restarting.message)
             elif not (p.spec.enable_dynamic_worker and name == "Worker"):
                 fail(
@@ -49,6 +49,11 @@ def update_status(p: Pass) -> None:
         count_active_as_succeeded(p)
         p.again_at = p.time  # the verdict is stored first; then another pass cleans up
     _count_as_declared(p)
+
+
+def _has_rescaled(p: Pass, reason: str) -> bool:
+    """Whether a job is called restarting since it rescaled, which is over: a pod that failed is no part of that."""
+    return reason == "TFJobRescaling" and p.state is not None and p.state.phase not in _PAUSED
 
 
 def _runs_with(p: Pass, name: str) -> bool:

@@ -22,16 +22,18 @@ CHANGES: Final[tuple[Change, ...]] = get_args(Change)
 class Timeouts:
     """How long each phase may take, in seconds. `unschedulable_s`: after so long kube-scheduler is taken at its word;
     longer than scheduling has patience (unfit.py), so that another plan follows. `hook_s`: after so long without a
-    reported step the program is taken for one that does not report any."""
+    reported step the program is taken for one that does not report any. `refused_s`: for so long the API server may
+    refuse a pod (a quota, a policy) before the size is given up."""
 
     prepare_s: float = 300.0
     unschedulable_s: float = 20.0
     checkpoint_s: float = 120.0
-    switch_s: float = 120.0
+    switch_s: float = 300.0
     cancel_s: float = 60.0
     recreate_s: float = 600.0
     stop_s: float = 120.0
     hook_s: float = 300.0
+    refused_s: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,22 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedPod:
+    """A pod that the API server refuses to create: its words, and for how long, in seconds."""
+
+    why: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """All that a decision may look at. Pods and services are those with the job's labels, whoever owns them; reports
     are the exporters', by pod; `listened_s` is for how long they have been asked, in seconds. `budget_known` tells
     that budgets can be read, so that None means that there is none. `refused` are changes of CPU that the API server
     refused, by pod (uid) and what they were to give it, and until when they are not tried again. `forecast` gives
-    what the last plan expects of the job, which costs to compute; None: there is no plan that knows the job."""
+    what the last plan expects of the job, which costs to compute; None: there is no plan that knows the job.
+    `refused_pods` are pods of the job that the API server refuses to create, by name. `admission` says, by generation,
+    what the API server answered when the creation of its pods was tried: its words, or nothing where it admits them."""
 
     job: Job
     now: datetime
@@ -72,6 +84,8 @@ class Observed:
     listened_s: float = inf
     refused: Mapping[tuple[str, Change], datetime] = field(default_factory=dict)
     forecast: Callable[[], Forecast | None] = field(default=lambda: None, compare=False, repr=False)
+    refused_pods: Mapping[str, RefusedPod] = field(default_factory=dict)
+    admission: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +101,16 @@ class Create:
     def body(self) -> dict[str, Any]:
         """The object, as the API wants it."""
         return self.render()
+
+
+@dataclass(frozen=True, slots=True)
+class TryPods:
+    """Ask the API server whether it would admit these pods, without creating them. `generation` is the one that they
+    are for. `quota`: whether a quota that is used up counts; not where pods that are to go free it."""
+
+    generation: int
+    pods: tuple[Create, ...]
+    quota: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +198,7 @@ class SaveState:
 
 Action = (
     Create
+    | TryPods
     | DeletePod
     | DeleteService
     | AdoptService

@@ -1,14 +1,16 @@
 """A job that follows a target: whether it does, and the step that brings it closer. Pure."""
 
+from copy import copy
 from dataclasses import replace
 
 from elastic_tfjob.controller.job import inject
 from elastic_tfjob.controller.job.commands import TOLD_AT_ONCE, TOLD_S
 from elastic_tfjob.controller.job.cpu import possible_cpu
-from elastic_tfjob.controller.job.decision import SendCommand
+from elastic_tfjob.controller.job.decision import SendCommand, TryPods
 from elastic_tfjob.controller.job.figures import NUMBERS_S, tells_numbers, with_numbers
 from elastic_tfjob.controller.job.outcome import with_outcome
 from elastic_tfjob.controller.job.reconcile_pass import Pass
+from elastic_tfjob.controller.job.replicas import creation
 from elastic_tfjob.controller.job.rescale import advance
 from elastic_tfjob.controller.job.rescale_input import RescaleInput
 from elastic_tfjob.controller.job.stored_state import room_for, save_state, stored_or_first
@@ -40,6 +42,8 @@ def follow(p: Pass) -> None:
     if len(step.commands) >= TOLD_AT_ONCE:
         p.look_again(TOLD_S)
     p.delete_pods(step.delete, mark=True)
+    if step.tries is not None:
+        p.actions.append(_attempt(p, state, step.tries))
     report = p.chief_report
     kept = with_numbers(state, step.state, report, p.elasticity.total_steps, p.time, planned=p.forecast)
     kept, tallies = with_outcome(kept, situation.target, report, p.time)
@@ -70,7 +74,19 @@ def _rescale_input(p: Pass, state: State) -> RescaleInput:
         launcher=_has_launcher(p),
         mode=rescale if rescale in ("overlap", "spare", "recreate") else "overlap",  # type: ignore[arg-type]
         timeouts=p.settings.timeouts,
+        refused_pods=p.refused_pods,
+        admission=p.admission,
     )
+
+
+def _attempt(p: Pass, before: State, after: State) -> TryPods:
+    """One pod of each type of the size to come, a new one where there is one: those of a type differ in their index."""
+    coming = copy(p)
+    coming.state = after
+    more = {name for name, count in after.replicas.items() if count > before.replicas.get(name, 0)}
+    fewer = any(count > after.replicas.get(name, 0) for name, count in before.replicas.items())
+    pods = tuple(creation(coming, name, after.pods(name)[-1]) for name, count in after.replicas.items() if count)
+    return TryPods(after.generation, pods, quota=bool(more) and not fewer)
 
 
 def _target(p: Pass, state: State) -> Target | None:

@@ -20,6 +20,7 @@ __all__ = [
     "STATUS_PORT",
     "has_launcher",
     "inject",
+    "keep_last_words",
     "needs_accelerator",
     "pin",
     "set_cpu",
@@ -100,6 +101,11 @@ def inject(pod: dict[str, Any], what: str, image: str, checkpoint_dir: str | Non
     elif launches:
         added.append(_container("install", image, _INSTALL, [shared], queue))
     spec["initContainers"] = [*added, *(spec.get("initContainers") or ())]
+
+
+def keep_last_words(pod: dict[str, Any]) -> None:
+    """Have the kubelet put a failed program's last words into its pod's status, unless the user says otherwise."""
+    trainer_of(pod).setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
 
 
 def _exporter(

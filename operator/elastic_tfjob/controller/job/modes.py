@@ -2,8 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Final
 
+import orjson
+
+from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.describe import describe_role
 from elastic_tfjob.controller.job.inject import needs_accelerator
 from elastic_tfjob.controller.job.moves import Move
@@ -11,6 +15,7 @@ from elastic_tfjob.controller.job.rescale_input import RescaleInput, roles_of
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.size import Mode
+from elastic_tfjob.controller.objects.state import MOST_DEATHS, Deaths
 from elastic_tfjob.controller.objects.status import moment_of
 
 # A second program beside the first needs about what that one uses: its heap, less the libraries that they share.
@@ -20,6 +25,8 @@ _MODES_S: Final = 5.0
 # Of a program that was started later than this, nobody knows yet that it will not construct ElasticCheckpoint, whatever
 # its launcher says.
 _HOOK_S: Final = 30.0
+# Modes in which a program starts beside the one that runs, the best first.
+_BESIDE: Final[tuple[Mode, ...]] = ("overlap", "spare")
 
 
 def choose_mode(s: RescaleInput, moving: Sequence[Move] = (), *, numbered: bool = True) -> tuple[Mode | None, str]:
@@ -53,9 +60,28 @@ def choose_mode(s: RescaleInput, moving: Sequence[Move] = (), *, numbered: bool 
     reports = [found for role in roles_of(s.state) if (found := s.report(role)) is not None]
     offered = set.intersection(*(set(each.modes) for each in reports))
     overlap = s.mode == "overlap" and "overlap" in offered and all(map(_room_for_two, reports))
-    if overlap and not needs_accelerator(s.spec):
+    overlap = overlap and not needs_accelerator(s.spec)
+    deaths = known_deaths(s)
+    if deaths is None:
+        return "overlap" if overlap else "spare" if "spare" in offered else "recreate", ""
+    dies: list[Mode] = [mode for mode in _BESIDE if deaths.too_many(mode)]
+    if overlap and "overlap" not in dies:
         return "overlap", ""
-    return ("spare", "") if "spare" in offered else ("recreate", "")
+    left: Mode = "spare" if "spare" in offered and "spare" not in dies else "recreate"
+    said = f"in mode {' and '.join(dies)} a program has died {MOST_DEATHS} times beside the running one"
+    return left, f"{said}: {deaths.reason}" if dies else ""
+
+
+def known_deaths(s: RescaleInput) -> Deaths | None:
+    """Deaths of prepared programs of the job's present templates: an edit of these may have mended the program."""
+    deaths = s.state.deaths
+    return deaths if deaths is not None and deaths.template == templates_digest(s.spec) else None
+
+
+def templates_digest(spec: TFJobSpec) -> str:
+    """A digest of the pod templates, in 16 characters."""
+    templates = {name: replica.template for name, replica in spec.tf_replica_specs.items()}
+    return blake2b(orjson.dumps(templates, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
 
 
 def _beyond_admitted(s: RescaleInput, moving: Sequence[Move]) -> str:

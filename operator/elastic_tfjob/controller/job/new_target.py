@@ -6,14 +6,14 @@ from typing import Final
 from elastic_tfjob.controller.job import stopping
 from elastic_tfjob.controller.job.commands import run_commands
 from elastic_tfjob.controller.job.decision import Count, Event
-from elastic_tfjob.controller.job.describe import describe_change, describe_cpu
-from elastic_tfjob.controller.job.modes import choose_mode
+from elastic_tfjob.controller.job.describe import describe_change, describe_cpu, on_one_line
+from elastic_tfjob.controller.job.modes import choose_mode, known_deaths
 from elastic_tfjob.controller.job.moves import coming_indexes, moves
 from elastic_tfjob.controller.job.readiness import all_run
 from elastic_tfjob.controller.job.rescale_input import RescaleInput, Transition, pods_of
 from elastic_tfjob.controller.objects.indexes import resized, simplest
 from elastic_tfjob.controller.objects.size import words
-from elastic_tfjob.controller.objects.state import Next
+from elastic_tfjob.controller.objects.state import Next, Refused, State
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.stop import PREEMPT
 from elastic_tfjob.controller.objects.target import Target
@@ -58,7 +58,8 @@ def follow_target(s: RescaleInput) -> Transition:
         if goes_on is not None:
             again = replace(state, stop=None)
             return replace(stay, state=again, events=goes_on.events, tallies=goes_on.tallies, again_s=0.0)
-    if target is None:
+    if target is None or target.generation < state.generation:
+        # Of before the job returned to the size that it has.
         return stay
     tried = state.refused.generation if state.refused is not None else -1
     newer = target.generation > max(state.generation, tried)
@@ -79,6 +80,7 @@ def follow_target(s: RescaleInput) -> Transition:
         pending = f"{change}: {why}"
         said = (Event("Normal", "RescalePending", pending),) if s.listened_s >= _LISTENED_S else ()
         return replace(stay, again_s=1.0, events=said)
+    died = mode != "overlap" and known_deaths(s) is not None
     coming = Next(
         generation=target.generation,
         slot=state.slot if mode == "recreate" else 1 - state.slot,
@@ -87,10 +89,17 @@ def follow_target(s: RescaleInput) -> Transition:
         before=state.replicas,
         nodes=target.nodes,
         cpu=target.cpu,
-        reason=target.reason,
+        reason=f"{target.reason}; {why}" if died and why else target.reason,
         # Where all pods are made anew, they are numbered anew.
         indexes=indexes or {} if mode != "recreate" else {},
     )
+    if mode == "recreate" and target.replicas:
+        # From the end of the first pod on there is nothing that trains, so all that can refuse the others is asked now.
+        answer = s.admission.get(target.generation)
+        if answer is None:
+            return replace(stay, tries=size_of(state, coming), again_s=0.0)
+        if answer:
+            return _not_admitted(s, stay, target, answer)
     begun = replace(
         state,
         phase="Recreating" if mode == "recreate" else "Preparing",
@@ -107,6 +116,36 @@ def follow_target(s: RescaleInput) -> Transition:
     if why:
         message = f"{message}; {why}"
     return replace(stay, state=begun, events=(Event("Normal", "Rescaling", message),))
+
+
+def _not_admitted(s: RescaleInput, stay: Transition, target: Target, answer: str) -> Transition:
+    """The API server would refuse pods of the size, so the job stays as it is."""
+    state, why = s.state, on_one_line(answer)
+    instead = words(target.replicas) if target.replicas != state.replicas else "other nodes"
+    message = f"Stays at {words(state.replicas)} instead of {instead}: the API server refuses its pods: {why}"
+    event = Event("Warning", "RescaleRolledBack", message)
+    cause = target.cause or cause_of(state.replicas, target.replicas, moved=True, stopped=False)
+    refused = Refused(target.generation, why, format_time(s.now))
+    return replace(
+        stay,
+        state=replace(state, refused=refused, reason=why),
+        events=(event,),
+        tallies=(Count("roll_backs", label=cause),),
+        again_s=0.0,
+    )
+
+
+def size_of(state: State, coming: Next) -> State:
+    """The state of a job that has reached the coming size."""
+    return replace(
+        state,
+        generation=coming.generation,
+        slot=coming.slot,
+        replicas=coming.replicas,
+        nodes=coming.nodes,
+        cpu=coming.cpu,
+        indexes=coming.indexes,
+    )
 
 
 def _as_declared(s: RescaleInput, stay: Transition, target: Target) -> Transition:

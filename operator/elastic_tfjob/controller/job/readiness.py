@@ -1,27 +1,85 @@
 """How far the pods of a rescale are, by what they and kube-scheduler say. Pure."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from elastic_tfjob.controller.job.describe import describe_role
 from elastic_tfjob.controller.job.pods import Role
 from elastic_tfjob.controller.job.rescale_input import RescaleInput, roles_of
-from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.failure import retried
+from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.reports import Prepared, Report
 from elastic_tfjob.controller.objects.status import moment_of
+
+# So often a program ends with an error before its size is given up.
+_DEATHS: Final = 2
 
 
 def is_silent(s: RescaleInput, report: Report | None) -> bool:
     """Whether nobody will say when the program that was started last makes its first step: without a launcher, and
     after `recreate` of a program that has never reported one, once all of its pods run."""
-    if not s.launcher:
-        return True
-    if s.coming.mode != "recreate" or s.state.step is not None or (report is not None and report.hook):
+    if s.launcher and (s.coming.mode != "recreate" or s.state.step is not None or (report is not None and report.hook)):
         return False
     return all_run(s)
 
 
+def reports_no_steps(s: RescaleInput, report: Report | None) -> bool:
+    """Whether it is known of the program that runs that it never reports a step."""
+    return not s.launcher or (s.state.step is None and report is not None and report.hook is False)
+
+
 def all_run(s: RescaleInput) -> bool:
-    """Whether every pod of the size that the job runs with runs."""
-    return all(role in s.by_role and s.by_role[role].phase == "Running" for role in roles_of(s.state))
+    """Whether every pod of the size that the job runs with runs, or has done its work."""
+    return all(role in s.by_role and s.by_role[role].phase in ("Running", "Succeeded") for role in roles_of(s.state))
+
+
+def never_begins(s: RescaleInput, limit_s: float) -> str:
+    """Why the size that the job has switched to makes no first step; empty as long as it may."""
+    if refused := s.refusal(roles_of(s.state)):
+        return refused
+    for role in roles_of(s.state):
+        if fails_for_good(s, role):
+            return f"{describe_role(role)}: {s.by_role[role].last_end or 'the pod failed'}"
+    chief = s.by_role.get(s.chief)
+    # Once it may have been by chance. The second time it was started for this size alone.
+    ended = chief.last_end if chief is not None else None
+    if ended is not None and ended.deaths - s.coming.chief_deaths >= _DEATHS:
+        return f"{describe_role(s.chief)}: {ended}"
+    if s.unheard_s <= limit_s or (_runs_s(s, chief) <= limit_s and s.unheard_s <= s.timeouts.recreate_s):
+        return ""
+    told = f"none was seen for {s.unheard_s:.0f} s"
+    if nowhere := _finds_no_node(s):
+        return f"{told}; {nowhere}"
+    if missing := [role for role in roles_of(s.state) if role not in s.by_role or s.by_role[role].phase == "Pending"]:
+        return f"{told}; {describe_role(missing[0])} does not run"
+    ends = ((role, s.by_role[role].last_end) for role in (s.chief, *roles_of(s.state)) if role in s.by_role)
+    return next((f"{told}; {describe_role(role)}: {end}" for role, end in ends if end is not None), told)
+
+
+def fails_for_good(s: RescaleInput, role: Role) -> bool:
+    """Whether a replica's pod has failed by itself, and its restart policy says that it is not replaced."""
+    pod = s.by_role.get(role)
+    if pod is None or pod.terminating or pod.stopped_by_us or pod.not_installed or pod.phase != "Failed":
+        return False
+    return not retried(s.spec.tf_replica_specs[role[0]].restart, pod.exit_code)
+
+
+def _runs_s(s: RescaleInput, chief: Pod | None) -> float:
+    """For how long the chief's program runs at this size: a container that was restarted, or whose pod was drained, has
+    as long as another one for its first step."""
+    if chief is None or chief.phase != "Running":
+        return 0.0
+    began = moment_of(chief.running_since)
+    return s.elapsed_s if began is None else (s.now - began).total_seconds()
+
+
+def _finds_no_node(s: RescaleInput) -> str:
+    """The first replica that kube-scheduler finds no node for, and its words."""
+    for role in roles_of(s.state):
+        pod = s.by_role.get(role)
+        if pod is not None and pod.unschedulable and not pod.node:
+            return f"{describe_role(role)} finds no node: {pod.unschedulable}"
+    return ""
 
 
 def cannot_prepare(s: RescaleInput, added: list[Role]) -> str:
@@ -31,14 +89,21 @@ def cannot_prepare(s: RescaleInput, added: list[Role]) -> str:
         pod = pods.get(role)
         if pod is not None and pod.phase in ("Failed", "Succeeded"):
             return f"the new {describe_role(role)} ended"
-    if refused := refused_a_node(s, added):
+    if refused := refused_a_node(s, added) or s.refusal(added):
         return f"the new {refused}"
     for role in roles_of(coming):
-        report = s.report(role)
-        prepared = report.prepared if report is not None else None
-        if prepared is not None and prepared.generation == coming.generation and prepared.state == "failed":
-            return f"{describe_role(role)} could not be prepared: {prepared.why}"
+        if failed := has_failed_to_prepare(s, role):
+            return f"{describe_role(role)} could not be prepared: {failed.why}"
     return ""
+
+
+def has_failed_to_prepare(s: RescaleInput, role: Role) -> Prepared | None:
+    """A replica's program of the coming size, if it has died."""
+    report = s.report(role)
+    prepared = report.prepared if report is not None else None
+    if prepared is None or prepared.generation != s.coming.generation or prepared.state != "failed":
+        return None
+    return prepared
 
 
 def refused_a_node(s: RescaleInput, roles: Iterable[Role]) -> str:

@@ -44,6 +44,8 @@ class Pass:
         self.reports = observed.reports
         self.listened_s = observed.listened_s
         self.forecast = observed.forecast
+        self.refused_pods = observed.refused_pods
+        self.admission = observed.admission
         self.pod_group = observed.pod_group
         self.budget = observed.budget
         self.budget_known = observed.budget_known

@@ -20,14 +20,12 @@ from elastic_tfjob.controller.job.reconcile_pass import Pass
 from elastic_tfjob.controller.objects.affinity import template_pin
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, Command
 from elastic_tfjob.controller.objects.dependents import Service
+from elastic_tfjob.controller.objects.failure import retried
 from elastic_tfjob.controller.objects.indexes import position
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.state import Next, State
 from elastic_tfjob.controller.objects.status import ReplicaCounts, moment_of
 
-# What upstream takes for the exit code of a container that has none: retryable, since it is above 127.
-_NO_EXIT_CODE: Final = 0xBEEF
-_RETRYABLE_FROM: Final = 128
 # Objects that one pass creates. Those of a job of a thousand replicas take the API server half a minute: meanwhile the
 # job may have been suspended, deleted or scaled.
 _CREATED_AT_ONCE: Final = 200
@@ -66,12 +64,21 @@ def advance_pods(p: Pass, name: str, wanted: Sequence[int]) -> None:
 
 
 def leaves(p: Pass, name: str, pod: Pod) -> bool:
-    """Whether what becomes of a pod says nothing about the job: it is not part of the size, the operator ended it,
-    or what the operator put into it did. A job with checkpoints survives the loss of a pod, so a drain or a
-    preemption is no failure of it."""
+    """Whether what becomes of a pod says nothing about the job: it is not part of the size, the operator ended it, what
+    the operator put into it did, or a size that is yet to make its first step does not work. A job with checkpoints
+    survives the loss of a pod, so a drain or a preemption is no failure of it."""
     stoppable = p.state is not None and p.stoppable
     ended_for_us = pod.stopped_by_us or bool(pod.not_installed) or (stoppable and pod.terminating)
+    ended_for_us = ended_for_us or _fails_on_trial(p, name, pod)
     return ended_for_us or p.task(name, pod) is None
+
+
+def _fails_on_trial(p: Pass, name: str, pod: Pod) -> bool:
+    """Whether a pod failed for good in a size that the job leaves for the last one that trained."""
+    state = p.state
+    if state is None or not state.on_trial or pod.phase != "Failed":
+        return False
+    return state.phase == "Recreating" or not retried(p.declared.tf_replica_specs[name].restart, pod.exit_code)
 
 
 def _install_again(p: Pass, pod: Pod) -> None:
@@ -109,8 +116,7 @@ def _waits_for_a_node_in_vain(p: Pass, name: str, pod: Pod) -> bool:
 
 
 def _judge_failed(p: Pass, name: str, policy: str, pod: Pod) -> None:
-    exit_code = _NO_EXIT_CODE if pod.exit_code is None else pod.exit_code
-    if policy in ("OnFailure", "Always") or (policy == "ExitCode" and exit_code >= _RETRYABLE_FROM):
+    if retried(policy, pod.exit_code):
         message = f"job {p.job.name} is restarting because {name} replica(s) failed."
         p.condition("Restarting", "TFJobRestarting", message)
         if not pod.terminating:
@@ -138,7 +144,12 @@ def _create_pod(p: Pass, name: str, index: int) -> None:
             "SetPodTemplateSchedulerName",
             "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten",
         )
-    p.actions.append(Create("Pod", general_name(p.job.name, name, index), partial(_render, p, name, index)))
+    p.actions.append(creation(p, name, index))
+
+
+def creation(p: Pass, name: str, index: int) -> Create:
+    """The creation of a replica's pod, as the job's state has it."""
+    return Create("Pod", general_name(p.job.name, name, index), partial(_render, p, name, index))
 
 
 def _render(p: Pass, name: str, index: int) -> dict[str, Any]:
@@ -169,6 +180,7 @@ def _render_pod(p: Pass, name: str, index: int) -> dict[str, Any]:
     pod = render_pod(p.job, p.sizes.spec(size.replicas), name, index, configs=configs)
     what = p.elasticity.injected(p.declared) if p.settings.image else "none"
     inject.inject(pod, what, p.settings.image, p.elasticity.checkpoint_dir, p.job.queue)
+    inject.keep_last_words(pod)
     if added or state.generation:
         head, tail = configs.parts(name, index)
         command = Command(size.generation, "prepare" if added else "run", head + tail)

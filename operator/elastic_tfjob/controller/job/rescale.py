@@ -8,11 +8,16 @@
            │                 └───┼───────────────────────────────────────────────────────────────────────────┘
            │                     │ no launcher                          all pods gone
            └──────────── Recreating ────────────────────────────────▶ Switching
+                             ▲                                            │
+                             └────────────── no first step ───────────────┘
 
 Until the chief's launcher has committed the switch, training has not stopped and everything can be undone. The launcher
 decides alone, in the pod: its program has saved and the new one stands ready, or not. The operator only learns which,
 so neither its death nor a slow API server prolongs the pause. The next rescale begins when the chief has made a step
 and all pods have heard which generation runs.
+
+A size that is committed and never makes a step is left again: all pods are recreated at the last size that trained.
+That happens once. If no step follows there either, the job is left to its restart policy.
 
 A phase is stored before anything is done that follows from it: `advance` gives what the stored phase calls for, and
 perhaps the next state. So it can be killed anywhere and goes on from the annotation.
@@ -24,24 +29,36 @@ from elastic_tfjob.controller.job import stopping
 from elastic_tfjob.controller.job.commands import TOLD_AT_ONCE, TOLD_S, run_commands, send_commands
 from elastic_tfjob.controller.job.decision import Count, Event
 from elastic_tfjob.controller.job.describe import describe_change, describe_role, on_one_line
-from elastic_tfjob.controller.job.new_target import admit, follow_target
+from elastic_tfjob.controller.job.modes import known_deaths, templates_digest
+from elastic_tfjob.controller.job.new_target import admit, follow_target, size_of
 from elastic_tfjob.controller.job.readiness import (
     all_heard,
+    all_run,
     cannot_prepare,
+    fails_for_good,
+    has_failed_to_prepare,
     is_prepared,
     is_silent,
+    never_begins,
     refused_a_node,
+    reports_no_steps,
     runs_a_program,
 )
 from elastic_tfjob.controller.job.rescale_input import RescaleInput, Transition, pods_of, pods_of_both, roles_of
 from elastic_tfjob.controller.objects.command import STOP_COMMAND
+from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.size import words
-from elastic_tfjob.controller.objects.state import Phase, Refused, Rescaled, State
+from elastic_tfjob.controller.objects.state import Deaths, Next, Phase, Refused, Rescaled, State, Trained
 from elastic_tfjob.controller.objects.status import format_time
 
 
 def advance(s: RescaleInput) -> Transition:
     """One step of the rescale, or none where there is nothing to do."""
+    step = _advance(s)
+    return replace(step, state=_with_trained(s, step.state))
+
+
+def _advance(s: RescaleInput) -> Transition:
     match s.state.phase:
         case "Waiting":
             return admit(s)
@@ -57,6 +74,23 @@ def advance(s: RescaleInput) -> Transition:
             return _switching(s)
         case "Recreating":
             return _recreating(s)
+
+
+def _with_trained(s: RescaleInput, state: State) -> State:
+    """The state, which remembers the newest generation that has made a step. Of a program that reports no steps, that
+    is one whose pods have all run."""
+    known = state.trained.generation if state.trained is not None else None
+    if known == state.generation or state.generation != s.state.generation or not state.replicas:
+        return state
+    report = s.report(s.chief)
+    if _has_begun(s, report) or (state.phase == "Stable" and reports_no_steps(s, report) and all_run(s)):
+        return replace(state, trained=Trained(state.generation))
+    return state
+
+
+def _has_begun(s: RescaleInput, report: Report | None) -> bool:
+    """Whether the chief has made a step of the generation that runs."""
+    return report is not None and report.generation == s.state.generation and report.first_step_at is not None
 
 
 def _preparing(s: RescaleInput) -> Transition:
@@ -79,7 +113,10 @@ def _preparing(s: RescaleInput) -> Transition:
         return _roll_back(s, step, f"not ready after {s.timeouts.prepare_s:.0f} s: {names}")
     if missing:
         return step
-    return replace(step, state=_enter(s, "Checkpointing"))
+    chief = pods.get(s.chief)
+    ends = chief.last_end if chief is not None else None
+    counted = replace(coming, restarts=_restarts(s), chief_deaths=ends.deaths if ends is not None else 0)
+    return replace(step, state=replace(_enter(s, "Checkpointing"), next=counted))
 
 
 def _checkpointing(s: RescaleInput) -> Transition:
@@ -91,6 +128,10 @@ def _checkpointing(s: RescaleInput) -> Transition:
     chief, report = s.by_role.get(s.chief), s.report(s.chief)
     if report is not None and report.generation == coming.generation:
         return replace(step, state=_committed(s))
+    if chief is not None and fails_for_good(s, s.chief):
+        # Whether it had committed nobody can tell any more; and a program that it ran for us may be what failed.
+        here = Trained(s.state.generation, s.state.replicas, s.state.nodes, s.state.cpu)
+        return _return(s, step, here, f"{describe_role(s.chief)}: {chief.last_end or 'the pod failed'}")
     if chief is None or chief.terminating or chief.phase != "Running":
         return _roll_back(s, step, f"{describe_role(s.chief)} ended before it had saved")
     if report is not None and report.switch is not None and report.switch.generation == coming.generation:
@@ -136,13 +177,18 @@ def _switching(s: RescaleInput) -> Transition:
     coming, state = s.coming, s.state
     step = Transition(state, pods_of(state), run_commands(s), again_s=1.0)
     chief, report = s.by_role.get(s.chief), s.report(s.chief)
-    heard = report is not None and report.generation == state.generation and report.first_step_at is not None
+    heard = _has_begun(s, report)
     silent = is_silent(s, report) and chief is not None and chief.phase == "Running"
     limit_s = s.timeouts.recreate_s if coming.mode == "recreate" else s.timeouts.switch_s
     late = s.unheard_s > limit_s
     # What it waits for in vain on a node that the operator chose, it gets elsewhere; but only a Stable job is placed.
     refused = "" if heard else refused_a_node(s, [role for role, pod in s.by_role.items() if pod.pinned])
-    if not ((heard and all_heard(s)) or silent or late or refused):
+    failed = ""
+    if (state.way_back is not None or coming.returns) and not (heard or silent or refused):
+        failed = never_begins(s, limit_s)
+        if state.way_back is not None:
+            return _return(s, step, state.way_back, failed) if failed else step
+    if not ((heard and all_heard(s)) or silent or late or refused or failed):
         return step
     downtime_s = report.downtime_s if heard and report is not None else None
     if downtime_s is None and coming.mode == "recreate" and not (late or refused):
@@ -159,10 +205,16 @@ def _switching(s: RescaleInput) -> Transition:
         rescales=state.rescales + 1,
         last_downtime_s=downtime_s,
         history=state.remember(done),
+        forgiven=state.forgiven + max(0, _restarts(s) - coming.restarts),
+        deaths=state.deaths.without(coming.mode) if heard and state.deaths is not None else state.deaths,
     )
     change = f"{describe_change(coming.before, coming.replicas)} ({coming.mode})"
     if refused and not late:
         event = Event("Warning", "Rescaled", f"{change}, but {refused}")
+    elif failed:
+        settled = replace(settled, trained=None)  # it has been tried once; from here on this is a job like any other
+        message = f"{change}, but no step was made there either: {on_one_line(failed)}. Its restart policy decides now"
+        event = Event("Warning", "ReturnFailed", message)
     elif late and not heard:
         event = Event("Warning", "Rescaled", f"{change}, but no step was seen for {limit_s:.0f} s: {coming.reason}")
     else:
@@ -170,6 +222,36 @@ def _switching(s: RescaleInput) -> Transition:
         steps = "" if lost is None else f", {lost} steps lost"
         event = Event("Normal", "Rescaled", f"{change}{pause}{steps}: {coming.reason}")
     return replace(step, state=settled, events=(event,), tallies=(Count("rescales", label=state.cause(coming)),))
+
+
+def _return(s: RescaleInput, step: Transition, back: Trained, why: str) -> Transition:
+    """Recreate all pods at the last size that trained. The size that failed has lost nothing, as it made no step."""
+    coming, state = s.coming, s.state
+    why = on_one_line(why)
+    newest = max(coming.generation, s.target.generation if s.target is not None else 0)
+    returns = Next(
+        generation=newest + 1,
+        slot=state.slot,
+        mode="recreate",
+        replicas=back.replicas,
+        before=coming.replicas,
+        nodes=back.nodes,
+        cpu=back.cpu,
+        reason="returns to the last size that trained",
+        returns=True,
+    )
+    refused = Refused(coming.generation, why, format_time(s.now))
+    undone = replace(_enter(s, "Recreating"), reason=why, next=returns, refused=refused)
+    where = words(back.replicas) if back.replicas != coming.replicas else "the nodes before"
+    change = describe_change(coming.before, coming.replicas)
+    message = f"{change} ({coming.mode}), but no step was made: {why}. Training continues at {where}"
+    event, tally = Event("Warning", "RescaleUndone", message), Count("roll_backs", label=state.cause(coming))
+    return replace(step, state=undone, events=(event,), tallies=(tally,), hold=True, again_s=0.0)
+
+
+def _restarts(s: RescaleInput) -> int:
+    """Restarts of all containers of the job, as `backoffLimit` counts them."""
+    return sum(pod.restarts for pod in s.by_role.values() if pod.phase == "Running")
 
 
 def _recreating(s: RescaleInput) -> Transition:
@@ -195,7 +277,17 @@ def _recreating(s: RescaleInput) -> Transition:
     if coming.replicas:
         return replace(step, state=replace(_committed(s), since=s.state.since))
     waiting = replace(
-        s.state, phase="Waiting", replicas={}, nodes={}, cpu={}, since=format_time(s.now), next=None, slot=0, indexes={}
+        s.state,
+        phase="Waiting",
+        replicas={},
+        nodes={},
+        cpu={},
+        since=format_time(s.now),
+        next=None,
+        slot=0,
+        indexes={},
+        trained=None,
+        forgiven=0,
     )
     if stop is None:
         return replace(step, state=waiting)
@@ -212,22 +304,32 @@ def _roll_back(s: RescaleInput, step: Transition, why: str) -> Transition:
     why = on_one_line(why)
     instead = words(coming.replicas) if coming.replicas != s.state.replicas else "other nodes"
     message = f"Stays at {words(s.state.replicas)} instead of {instead}: {why}"
-    state = replace(_enter(s, "RollingBack"), reason=why)
+    state = replace(_enter(s, "RollingBack"), reason=why, deaths=_deaths(s, why))
     event, tally = Event("Warning", "RescaleRolledBack", message), Count("roll_backs", label=s.state.cause(coming))
     return replace(step, state=state, events=(event,), tallies=(tally,))
 
 
+def _deaths(s: RescaleInput, why: str) -> Deaths | None:
+    """What is remembered of programs that died while they were prepared: beside one that runs, and no others. A
+    replica that is added has nothing beside it, so it dies of something else."""
+    coming, running = s.coming, set(roles_of(s.state))
+    failed = [role for role in roles_of(coming) if has_failed_to_prepare(s, role)]
+    if coming.mode == "recreate" or not failed or not running.issuperset(failed):
+        return s.state.deaths
+    known = known_deaths(s) or Deaths(templates_digest(s.spec))
+    return known.count(coming.mode, why)
+
+
 def _committed(s: RescaleInput) -> State:
-    coming = s.coming
-    return replace(
-        _enter(s, "Switching"),
-        generation=coming.generation,
-        slot=coming.slot,
-        replicas=coming.replicas,
-        nodes=coming.nodes,
-        cpu=coming.cpu,
-        indexes=coming.indexes,
-    )
+    """The chief decided for the coming size, or all pods before it are gone: from here on it is the job's size."""
+    coming, state = s.coming, s.state
+    trained = state.trained
+    if trained is not None and trained.generation == state.generation:
+        trained = replace(trained, replicas=state.replicas, nodes=state.nodes, cpu=state.cpu)
+    step = size_of(_enter(s, "Switching"), coming)
+    if coming.mode != "recreate":
+        return replace(step, trained=trained)
+    return replace(step, trained=trained, next=replace(coming, restarts=0, chief_deaths=0), forgiven=0)
 
 
 def _withdrawn(s: RescaleInput) -> str:

@@ -1,13 +1,13 @@
 """What one step of a rescale looks at, and what it gives. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from math import inf
 
 from elastic_tfjob.api.tfjob import TFJobSpec
-from elastic_tfjob.controller.job.decision import Count, Event, Timeouts
+from elastic_tfjob.controller.job.decision import Count, Event, RefusedPod, Timeouts
 from elastic_tfjob.controller.job.pods import Role, Sizes, general_name
 from elastic_tfjob.controller.job.stopping import Saving
 from elastic_tfjob.controller.objects.job import Job
@@ -26,7 +26,8 @@ Pods = Mapping[str, Sequence[int]]
 class RescaleInput:
     """All that `advance` looks at. `pods` are the job's own; `elastic` allows another size, `stoppable` that all is
     taken from it; `launcher` tells that all of its pods have one, and an exporter; `mode` is the best way of rescaling
-    that the user allows; exporters have been asked for `listened_s`."""
+    that the user allows; exporters have been asked for `listened_s`. `refused_pods` and `admission` are as Observed has
+    them."""
 
     job: Job
     spec: TFJobSpec
@@ -42,6 +43,8 @@ class RescaleInput:
     launcher: bool = True
     mode: Mode = "overlap"
     timeouts: Timeouts = field(default_factory=Timeouts)
+    refused_pods: Mapping[str, RefusedPod] = field(default_factory=dict)
+    admission: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
     def by_role(self) -> dict[Role, Pod]:
@@ -62,6 +65,14 @@ class RescaleInput:
     def declared(self) -> dict[str, int]:
         """The spec's replicas."""
         return {name: replica.count for name, replica in self.spec.tf_replica_specs.items()}
+
+    def refusal(self, roles: Iterable[Role]) -> str:
+        """The first of these replicas whose pod the API server has refused for too long, and its words."""
+        for role in roles if self.refused_pods else ():
+            refused = self.refused_pods.get(general_name(self.job.name, *role))
+            if refused is not None and role not in self.by_role and refused.for_s >= self.timeouts.refused_s:
+                return f"{role[0].lower()}-{role[1]} cannot be created: {refused.why}"
+        return ""
 
     def report(self, role: Role) -> Report | None:
         """What a replica's exporter said last."""
@@ -103,7 +114,8 @@ class RescaleInput:
 class Transition:
     """What to do now: which pods shall exist, the commands that pods lack, pods to delete, and the state to store.
 
-    `hold`: create nothing. `again_s`: look again after so long, should nothing happen before.
+    `hold`: create nothing. `tries`: the state that the job would have after the change; whether the API server admits
+    the pods that it needs is to be asked first. `again_s`: look again after so long, should nothing happen before.
     """
 
     state: State
@@ -114,6 +126,7 @@ class Transition:
     events: tuple[Event, ...] = ()
     again_s: float | None = None
     tallies: tuple[Count, ...] = ()
+    tries: State | None = None
 
 
 def chief_of(spec: TFJobSpec) -> Role:

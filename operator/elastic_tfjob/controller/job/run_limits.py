@@ -13,7 +13,9 @@ _COUNTED_BY_BACKOFF: Final = ("OnFailure", "Always", "ExitCode")
 def limit_reached(p: Pass) -> str | None:
     """Why the job has to fail now, whatever its pods do; None while it may go on."""
     policy = p.spec.run_policy
-    if policy.backoff_limit is not None and _past_backoff(p, policy.backoff_limit):
+    # A size that is yet to make its first step has a limit of its own, after which another one gets the job.
+    on_trial = p.state is not None and p.state.on_trial
+    if policy.backoff_limit is not None and not on_trial and _past_backoff(p, policy.backoff_limit):
         return f"Job {p.job.name} has failed because it has reached the specified backoff limit"
     if policy.active_deadline_seconds is not None:
         start = moment_of(p.status.start_time)
@@ -30,7 +32,8 @@ def _past_backoff(p: Pass, limit: int) -> bool:
         if replica.restart in _COUNTED_BY_BACKOFF:
             running = (pod for pod in p.of_type(name) if pod.phase == "Running")
             restarts += sum(pod.restarts for pod in running)
-    if restarts >= max(limit, 1):
+    forgiven = p.state.forgiven if p.state is not None else 0
+    if restarts - forgiven >= max(limit, 1):
         return True
     # A failure that the stored status does not show yet counts as one retry; upstream forgets earlier ones.
     own = [pod for name in p.spec.tf_replica_specs for pod in p.of_type(name) if not leaves(p, name, pod)]

@@ -67,6 +67,7 @@ def settle_state(p: Pass, phase: Phase) -> None:
     state = with_end(replace(fast, phase=phase, next=None, stop=None), NOT_KNOWN)
     if phase == "Waiting":
         state = replace(state, replicas={}, nodes={}, cpu={}, slot=0, reason="suspended", indexes={})
+        state = replace(state, trained=None, forgiven=0)
     if (state.phase, state.replicas) != (p.stored.phase, p.stored.replicas):
         state = replace(state, since=p.now)
     if report is not None and report.step is not None:
@@ -125,9 +126,11 @@ def _fitting(p: Pass, state: State) -> str:
         f"The state of {sum(state.replicas.values())} replicas with their nodes has {_size_of(text)} bytes, and "
         f"there is room for {room}: kube-scheduler chooses the nodes of pods that are made from now on",
     )
-    text = replace(state, nodes={}, next=coming).to_json()
+    trained = replace(state.trained, nodes={}) if state.trained is not None else None
+    small = replace(state, nodes={}, next=coming, trained=trained)
+    text = small.to_json()
     if _size_of(text) > room:
-        text = replace(state, nodes={}, next=coming, history=(), speeds={}, speed_cpu={}).to_json()
+        text = replace(small, history=(), speeds={}, speed_cpu={}).to_json()
     return text
 
 

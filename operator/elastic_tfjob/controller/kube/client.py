@@ -193,9 +193,9 @@ class ApiClient:
         """Read an object or a list. Raises TooLarge where it has more than `most_bytes`, of which no more are read."""
         return await self._retrying("GET", path, params=params, accept=accept, limit=most_bytes)
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def post(self, path: str, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
         """Create an object. A retry after a lost answer may find the object there: Conflict, `already_exists`."""
-        return await self._retrying("POST", path, body=body)
+        return await self._retrying("POST", path, body=body, params=params or None)
 
     async def put(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Replace an object; a body with a resource version is refused with Conflict if the object has changed."""

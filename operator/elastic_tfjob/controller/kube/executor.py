@@ -1,6 +1,7 @@
 """Carries decisions out: the only place that writes pods, services, PodGroups and jobs."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -32,6 +33,7 @@ from elastic_tfjob.controller.job.decision import (
     ResizePod,
     SaveState,
     SendCommand,
+    TryPods,
     UpdatePodGroup,
 )
 from elastic_tfjob.controller.job.disruptions import BUDGET
@@ -56,6 +58,8 @@ log = structlog.get_logger(__name__)
 # Of one job at a time, so that a job of hundreds of pods does not hold up the others.
 _WRITES_PER_JOB: Final = 16
 _REFUSED_S: Final = 60.0
+# So long the API server's answer on pods that were only tried holds.
+_ADMITTED_S: Final = 30.0
 _MOST_REFUSED_S: Final = 3600.0
 # The labels by which the operator finds an object again, and knows which replica it is.
 _IDENTITY: Final = (OPERATOR_NAME_LABEL, JOB_NAME_LABEL, REPLICA_TYPE_LABEL, REPLICA_INDEX_LABEL)
@@ -103,11 +107,17 @@ class Executor:
         self._rendering = asyncio.Lock()
         self._refusals = Refusals()
         self.refused_pods: Final = RefusedPods()
+        self._admission: dict[str, tuple[float, int, str]] = {}
 
     @property
     def refused(self) -> Mapping[tuple[str, Change], datetime]:
         """Changes of CPU that were refused, as Observed has them."""
         return self._refusals.until
+
+    def admission(self, uid: str) -> Mapping[int, str]:
+        """What the API server said of pods that a job may get, as Observed has it."""
+        at, generation, answer = self._admission.get(uid, (-_ADMITTED_S, 0, ""))
+        return {generation: answer} if time.monotonic() - at < _ADMITTED_S else {}
 
     async def carry_out(self, job: Job, decision: Decision) -> None:
         """Create what is to be created, store status and state, then delete and change what is to be.
@@ -162,6 +172,8 @@ class Executor:
         match action:
             case Create():
                 return self._create(job, action)
+            case TryPods():
+                return self._try(job, action)
             case DeletePod():
                 return self._delete_pod(job, action)
             case DeleteService(name, uid):
@@ -235,8 +247,26 @@ class Executor:
             if not isinstance(error, Unavailable):
                 self._tell(job, "Warning", f"FailedCreate{kind}", f"Error creating: {error.message}")
                 if kind == "Pod":
-                    self.refused_pods.refused(job.uid, name)
+                    self.refused_pods.refused(job.uid, name, error.message)
             raise
+
+    async def _try(self, job: Job, action: TryPods) -> None:
+        """Have the API server check pods that it does not store: admission, quotas, policies. A webhook that cannot be
+        asked so says nothing of them."""
+        answer = ""
+        for pod in action.pods:
+            try:
+                await self._api.post(self._collection(job, "Pod"), await self._rendered(pod), dryRun="All")
+            except Conflict:  # a pod of that name is there: this is looked at last
+                continue
+            except Invalid as error:
+                no_dry_run = error.status == 400 and "dry run" in error.message
+                if not (no_dry_run or ("exceeded quota" in error.message and not action.quota)):
+                    answer = f"{pod.name}: {error.message}"
+                    break
+        now = time.monotonic()
+        self._admission = {uid: each for uid, each in self._admission.items() if now - each[0] < _ADMITTED_S}
+        self._admission[job.uid] = now, action.generation, answer
 
     async def _delete_pod(self, job: Job, action: DeletePod) -> None:
         if action.mark and not await self._annotate_pod(job, action.name, action.uid, STOP_COMMAND):

@@ -1,8 +1,10 @@
 """Jobs of which the API server refuses pods for good: a quota, a policy, a name that another pod has."""
 
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from elastic_tfjob.controller.job.decision import RefusedPod
 
 __all__ = ["RefusedPods"]
 
@@ -10,24 +12,44 @@ __all__ = ["RefusedPods"]
 _KNOWN_S: Final = 300.0
 
 
-class RefusedPods:
-    """When each pod was refused last, by its job's uid and its own name."""
+class _Refusal(NamedTuple):
+    """The API server's words, and when the pod was refused first and last."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    why: str
+    first: float
+    last: float
+
+
+class RefusedPods:
+    """What was refused, by the uid of a job and the name of its pod."""
+
+    def __init__(self, now: Callable[[], float] = lambda: time.monotonic()) -> None:  # noqa: PLW0108 tests replace it
         self._now = now
-        self._at: dict[str, dict[str, float]] = {}
+        self._at: dict[str, dict[str, _Refusal]] = {}
         self._forgot_at = now()
 
-    def refused(self, uid: str, pod: str) -> None:
+    def refused(self, uid: str, pod: str, why: str) -> None:
         """It was refused."""
         if self._now() - self._forgot_at >= _KNOWN_S:  # under a profile that decides nothing nobody asks for `jobs`
             self._forget()
-        self._at.setdefault(uid, {})[pod] = self._now()
+        pods, now = self._at.setdefault(uid, {}), self._now()
+        known = pods.get(pod)
+        first = known.first if known is not None and now - known.last < _KNOWN_S else now
+        pods[pod] = _Refusal(why, first, now)
 
     def made(self, uid: str, pod: str) -> None:
         """It is there after all."""
         if (known := self._at.get(uid)) is not None:
             known.pop(pod, None)
+
+    def of_job(self, uid: str) -> Mapping[str, RefusedPod]:
+        """The pods of a job that are refused now, by name."""
+        now = self._now()
+        return {
+            name: RefusedPod(each.why, now - each.first)
+            for name, each in self._at.get(uid, {}).items()
+            if now - each.last < _KNOWN_S
+        }
 
     @property
     def jobs(self) -> frozenset[str]:
@@ -41,5 +63,5 @@ class RefusedPods:
         self._at = {
             uid: left
             for uid, pods in self._at.items()
-            if (left := {name: at for name, at in pods.items() if at > oldest})
+            if (left := {name: each for name, each in pods.items() if each.last > oldest})
         }

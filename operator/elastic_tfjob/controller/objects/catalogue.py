@@ -63,6 +63,12 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     ),
     "RescalePending": Meaning("Normal", "TFJob", "Another size is wanted, and something is waited for first."),
     "RescaleRolledBack": Meaning("Warning", "TFJob", "The job keeps its size: preparing or saving failed."),
+    "RescaleUndone": Meaning(
+        "Warning", "TFJob", "The new size made no first step: the job returns to the last size that trained."
+    ),
+    "ReturnFailed": Meaning(
+        "Warning", "TFJob", "Nor did the size that it returned to: the job is left to its restart policy."
+    ),
     "Scaled": Meaning("Normal", "TFJob", "A job that is only placed follows an edit of its replicas."),
     "Stopping": Meaning("Normal", "TFJob", "A plan takes all from the job. The message says why, and who saves."),
     "CheckpointMissed": Meaning(

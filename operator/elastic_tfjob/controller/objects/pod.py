@@ -12,7 +12,7 @@ from elastic_tfjob.api.limits import MAX_TROUBLES_TEXT
 from elastic_tfjob.api.tfjob import CONTAINER, trains_in
 from elastic_tfjob.controller.objects.affinity import pinned_to
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND, abridged
-from elastic_tfjob.controller.objects.failure import Failure, failure_of
+from elastic_tfjob.controller.objects.failure import Failure, LastEnd, failure_of, last_end
 from elastic_tfjob.controller.objects.parsing import Key, Raw, of_replica, readable, short_word
 from elastic_tfjob.controller.objects.quantities import NO_CPU, CpuAsked, cpu_of, requests_of
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
@@ -43,9 +43,10 @@ class Pod:
     may be bound to; `running_since` is when the container that trains was started (RFC 3339), while it runs.
     `unschedulable_at` is since when kube-scheduler finds no node for it, `unschedulable` are its words. `not_installed`
     is when it failed because the launcher could not be installed in it (RFC 3339, or "unknown"). `failure` is why it
-    failed, where it has. One with our exporter has the phase Succeeded as soon as all its containers have, and
-    `lingers` until kubelet says so, which is some three seconds later, once it has ended the exporter. `gated`: no
-    scheduler looks at it before somebody takes its gates away."""
+    failed, where it has; `last_end` how the container that trains ended last, with an error. One with our exporter has
+    the phase Succeeded as soon as all its containers have, and `lingers` until kubelet says so, which is some three
+    seconds later, once it has ended the exporter. `gated`: no scheduler looks at it before somebody takes its gates
+    away."""
 
     namespace: str
     name: str
@@ -72,6 +73,7 @@ class Pod:
     unschedulable: str = ""
     not_installed: str = ""
     failure: Failure | None = None
+    last_end: LastEnd | None = None
     trains: str = CONTAINER
     lingers: bool = False
     gated: bool = False
@@ -121,6 +123,7 @@ class Pod:
             exporter=exporter,
             not_installed=_not_installed(inits) if status.get("phase") == "Failed" else "",
             failure=failure_of(status, trains),
+            last_end=last_end(status, trains),
             trains=trains,
             lingers=lingers,
             gated=bool(spec.get("schedulingGates")),

@@ -52,8 +52,10 @@ class RescaleLimits(_Model):
 
     prepare_timeout_s: Seconds = Field(300.0, description="until all of the new size is built beside the old")
     checkpoint_timeout_s: Seconds = Field(120.0, description="until the chief has saved")
-    switch_timeout_s: Seconds = Field(120.0, description="until the new size has made its first step")
-    recreate_timeout_s: Seconds = Field(600.0, description="until pods that were made anew run, without a launcher")
+    switch_timeout_s: Seconds = Field(
+        300.0, description="until the new size has made its first step; then the job returns to the size before"
+    )
+    recreate_timeout_s: Seconds = Field(600.0, description="the same where all pods were recreated")
     stop_timeout_s: Seconds = Field(
         120.0, description="until a job that is stopped has saved; then it stops without a new checkpoint"
     )

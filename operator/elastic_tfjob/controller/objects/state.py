@@ -50,12 +50,19 @@ _SIZE: Final = re.compile(r"[0-9]{1,9}/[0-9]{1,9}")
 # What is not in this annotation: it has one of its own, or was wrong here.
 _ELSEWHERE: Final = ("indexes", "causes", "outcomes", "problems")
 # What is left out where there is none.
-_SPARED: Final = ("stop", "eta_earliest", "eta_latest", "eta_source", "starts")
+_SPARED: Final = ("stop", "eta_earliest", "eta_latest", "eta_source", "starts", "trained", "forgiven", "deaths")
+_SPARED_OF_NEXT: Final = ("returns", "restarts", "chief_deaths")
+# How often a program dies while it is prepared in a mode, before another mode is taken.
+MOST_DEATHS: Final = 2
+_DIGEST: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The size that a job is on its way to, and how. `before` is the size that it comes from. `indexes` are of pods."""
+    """The size that a job is on its way to, and how. `before` is the size that it comes from. `indexes` are of pods.
+    `returns`: it goes back to the last size that trained. `restarts` are those of all containers before the
+    switch, and `chief_deaths` says how often the chief's container had ended.
+    """
 
     generation: int
     slot: int
@@ -66,6 +73,9 @@ class Next:
     cpu: Cpu = field(default_factory=dict)
     reason: str = ""
     indexes: Indexes = field(default_factory=dict)
+    returns: bool = False
+    restarts: int = 0
+    chief_deaths: int = 0
 
     def __post_init__(self) -> None:
         shorten_reason(self)
@@ -85,6 +95,49 @@ class Refused:
 
     def __post_init__(self) -> None:
         shorten_reason(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The newest generation that has made a step. Its size is empty as long as the job has that size."""
+
+    generation: int
+    replicas: Counts = field(default_factory=dict)
+    nodes: Nodes = field(default_factory=dict)
+    cpu: Cpu = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Deaths:
+    """How often programs of the pod templates with this digest died while they were prepared beside the running one,
+    by mode, at most MOST_DEATHS each; `reason` tells what the last one died of."""
+
+    template: str
+    overlap: int = 0
+    spare: int = 0
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        shorten_reason(self)
+
+    def too_many(self, mode: Mode) -> bool:
+        """Whether programs do not live through being prepared in this mode."""
+        return {"overlap": self.overlap, "spare": self.spare}.get(mode, 0) >= MOST_DEATHS
+
+    def count(self, mode: Mode, reason: str) -> "Deaths":
+        """After one more."""
+        return Deaths(
+            self.template,
+            min(self.overlap + (mode == "overlap"), MOST_DEATHS),
+            min(self.spare + (mode == "spare"), MOST_DEATHS),
+            reason,
+        )
+
+    def without(self, mode: Mode) -> "Deaths | None":
+        """After a change in this mode that succeeded; None: there is nothing left to remember."""
+        overlap = 0 if mode == "overlap" else self.overlap
+        spare = 0 if mode == "spare" else self.spare
+        return Deaths(self.template, overlap, spare, self.reason) if overlap or spare else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +168,8 @@ class State:
     (objects/indexes.py); they are in an annotation of their own, `indexes_json`.
     `stop` is the stop that a plan asked for, until the job makes steps again. `causes` are those that targets gave for
     sizes of the history and the one to come (objects/causes.py), in an annotation of their own, too, `causes_json`.
+    `trained` is the newest generation that has made a step, `forgiven` are restarts of containers that `backoffLimit`
+    does not count, as a change of size caused them, and `deaths` are those of programs that were prepared.
     `outcomes` are the speeds that sizes were expected to have and had (objects/outcomes.py), in `outcomes_json`.
     `problems` say what was passed over when the annotation was read.
     """
@@ -145,6 +200,9 @@ class State:
     starts: str | None = None
     indexes: Indexes = field(default_factory=dict)
     stop: Stop | None = None
+    trained: Trained | None = None
+    forgiven: int = 0
+    deaths: Deaths | None = None
     causes: Causes = field(default_factory=dict)
     outcomes: Outcomes = field(default_factory=dict)
     problems: tuple[str, ...] = field(default=(), compare=False)
@@ -184,10 +242,11 @@ class State:
         """The annotation's text."""
         written = _written(self)
         for name in _SPARED:
-            if written[name] is None:
+            if not written[name]:
                 del written[name]
         if self.next is not None:
-            written["next"] = _written(self.next)
+            coming = _written(self.next)
+            written["next"] = {name: each for name, each in coming.items() if each or name not in _SPARED_OF_NEXT}
         return orjson.dumps(written).decode()
 
     @property
@@ -226,6 +285,22 @@ class State:
     def rescaling(self) -> bool:
         """On its way from one size to another."""
         return self.phase not in ("Waiting", "Stable")
+
+    @property
+    def way_back(self) -> Trained | None:
+        """The size to return to if the one that was switched to makes no step; None where there is none: it has made
+        one, none did before it, or it is itself the size returned to."""
+        coming, trained = self.next, self.trained
+        if self.phase != "Switching" or coming is None or coming.returns or trained is None:
+            return None
+        return trained if trained.replicas and trained.generation != self.generation else None
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether a pod that fails for good does not fail the job: it is on its way back to another size, may return to
+        one, or is about to know whether it has left its size. What has failed is looked at again when that is over."""
+        returns = self.phase == "Recreating" and self.next is not None and self.next.returns
+        return returns or self.phase in ("Checkpointing", "RollingBack") or self.way_back is not None
 
     @property
     def measured(self) -> dict[tuple[int, int], tuple[float, int | None]]:
@@ -314,6 +389,9 @@ def _state(raw: Fields) -> State:
         numbers_at=lenient(raw.time, "numbers_at"),
         starts=lenient(raw.text, "starts", MAX_STARTS) or None,
         stop=lenient(read_stop, stop, lenient) if stop is not None else None,
+        trained=lenient(_trained, raw),
+        forgiven=lenient(raw.whole, "forgiven", MAX_GENERATION, default=0) or 0,
+        deaths=lenient(_deaths, raw),
     )
     if unknown:
         raise unknown[0] if raw.has("generation") and raw.has("replicas") else ValueError(str(unknown[0]))
@@ -337,12 +415,33 @@ def _next(raw: Fields) -> Next:
         nodes=read_nodes(raw, replicas),
         cpu=read_cpu(raw),
         reason=raw.text("reason"),
+        returns=raw.flag("returns") or False,
+        restarts=raw.whole("restarts", MAX_GENERATION, default=0),
+        chief_deaths=raw.whole("chief_deaths", MAX_GENERATION, default=0),
         mode=read_mode(raw),  # last, as it may be a word of a newer operator
     )
 
 
 def _refused(raw: Fields) -> Refused:
     return Refused(read_generation(raw), raw.text("reason"), _at(raw))
+
+
+def _trained(raw: Fields) -> Trained | None:
+    if (found := raw.within("trained")) is None:
+        return None
+    replicas = read_counts(found, "replicas")
+    return Trained(read_generation(found), replicas, read_nodes(found, replicas), read_cpu(found))
+
+
+def _deaths(raw: Fields) -> Deaths | None:
+    if (found := raw.within("deaths")) is None:
+        return None
+    return Deaths(
+        found.text("template", _DIGEST),
+        found.whole("overlap", MOST_DEATHS, default=0),
+        found.whole("spare", MOST_DEATHS, default=0),
+        found.text("reason"),
+    )
 
 
 def _history(raw: Fields) -> tuple[Rescaled, ...]:

@@ -108,8 +108,11 @@ def promises(
     awaited: dict[Role, str] = {}
     room: Parts = []
     lost, refused = False, ""
+    placed = target.nodes if target is not None else {}
+    if target is not None and state is not None and refused_target(target, state):
+        placed = state.nodes
     for name in request.spec.tf_replica_specs:
-        wanted = target.nodes.get(name, ()) if target is not None else ()
+        wanted = placed.get(name, ())
         there = []
         for index in range(size.get(name, 0)):
             role = name, index

@@ -161,7 +161,14 @@ def coming(found: JobRequest, target: Target, state: State) -> bool:
 
 
 def refused_target(target: Target, state: State) -> bool:
-    return state.refused is not None and state.refused.generation >= target.generation > state.generation
+    """Whether the job keeps the size of its state instead of its target's: it has given that up, or has returned from
+    it to the size before, under a newer generation."""
+    refused = state.refused.generation if state.refused is not None else -1
+    return (
+        target.generation < state.generation
+        or target.generation == refused
+        or refused > target.generation > state.generation
+    )
 
 
 def asked_for(

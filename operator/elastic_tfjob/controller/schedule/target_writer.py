@@ -100,7 +100,8 @@ class TargetWriter:
         known = self._refusals.get(key)
         if known is not None and known.generation == target.generation:
             return
-        delay_s = _REFUSED_S
+        # One that was committed has cost a pause, and another one to return from it.
+        delay_s = _REFUSED_S if state.generation < target.generation else _REFUSED_AGAIN_S
         if known is not None and known.replicas == target.replicas:
             delay_s = min(max(2 * known.delay_s, _REFUSED_AGAIN_S), _MAX_REFUSED_S)
         until = parse_time(state.refused.at).timestamp() + delay_s
