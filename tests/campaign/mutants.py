@@ -263,7 +263,7 @@ MUTANTS: Final = {
         Mutant(
             "rolled-back-unheard",
             "controller.job.rescale",
-            "if gone or cancelled:",
+            "if gone or cancelled or (lost and chief is not None and chief.terminating):",
             "if True:",
             "a rollback does not wait for the chief to give up",
             "simulation",
@@ -299,8 +299,8 @@ MUTANTS: Final = {
         Mutant(
             "all-at-once",
             "controller.job.rescale",
-            "doomed = [chief] if chief is not None else list(pods.values())",
-            "doomed = list(pods.values())",
+            "if chief is not None and not (chief.ended or lost):",
+            "if False:",
             "parameter servers are ended before the chief has saved what is on them",
             "simulation",
             ("recreate",),
