@@ -641,7 +641,7 @@ def test_an_edit_that_could_not_be_followed_is_asked_for_again(profile: str, has
     """As `target-workers` is, until the job has what it asks for: under each profile, and where none decides."""
     said = {"placement": "none"} if profile == "released" else {}
     known: dict[str, Any] = {"target": target()} if has_target else {}
-    pods = PODS
+    pods: tuple[Pod, ...] = PODS
 
     def next_target(**written: Any) -> Target | None:
         found = elastic_job(workers=2, said=said, **written)
@@ -649,7 +649,8 @@ def test_an_edit_that_could_not_be_followed_is_asked_for_again(profile: str, has
             return decide_fixed(look(found, pods))
         if profile == "released":
             return released(look(found, pods), "kips")
-        return replanned(found, pods, profile=profile)[0].get("ns/j")
+        targets: dict[str, Target] = replanned(found, pods, profile=profile)[0]
+        return targets.get("ns/j")
 
     first = next_target(state=state(), **known)
     assert first is not None
