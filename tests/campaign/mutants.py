@@ -45,6 +45,33 @@ MUTANTS: Final = {
     each.name: each
     for each in (
         Mutant(
+            "lost-chief-is-waited-for",
+            "controller.job.rescale",
+            "if chief is not None and not (chief.ended or lost):",
+            "if chief is not None:",
+            "the other pods of a job that is stopped wait for a chief whose node is lost",
+            "simulation",
+            ("chief-lost",),
+        ),
+        Mutant(
+            "refused-edit-is-forgotten",
+            "controller.schedule.targets",
+            "for name, count in asked.items()) and _has(scheduled, asked)",
+            "for name, count in asked.items())",
+            "an edit of replicas that could not be followed is not asked for again",
+            "simulation",
+            ("edit-refused", "edit-refused-kips"),
+        ),
+        Mutant(
+            "cpu-before-its-holder-left",
+            "controller.job.cpu",
+            "if more > room.get(pod.node, 0):",
+            "if False:",
+            "pods that stay get the CPU of those that have not left yet",
+            "simulation",
+            ("leaves-slowly", "leaves-slowly-elastic"),
+        ),
+        Mutant(
             "two-leaders",
             "controller.kube.leader",
             'if holder not in ("", self._identity) and now < self._runs_out_at:',
