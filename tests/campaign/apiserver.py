@@ -107,6 +107,8 @@ class ApiServer:
     forgotten: int = 0
     """The version up to which history is no longer told."""
     _uids: int = 0
+    _deleted_s: dict[str, float] = field(default_factory=dict)
+    """By uid, when pods that end were deleted."""
     _owners: set[str] = field(default_factory=set)
     _waiting: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
 
@@ -218,9 +220,15 @@ class ApiServer:
     def delete(self, resource: str, found: Object, *, by: str = "user", grace_s: float | None = None) -> Object:
         """Delete an object; of a pod that has a node, that is the beginning of its grace period."""
         if resource == "pods" and found["spec"].get("nodeName") and grace_s != 0:
-            if "deletionTimestamp" in found["metadata"]:
+            before = found["metadata"].get("deletionGracePeriodSeconds")
+            own = found["spec"].get("terminationGracePeriodSeconds", 30)
+            wanted = own if grace_s is None else grace_s
+            if before is not None and (grace_s is None or grace_s >= before):
                 return found
-            metadata = {**found["metadata"], "deletionTimestamp": format_now(), "deletionGracePeriodSeconds": 30}
+            deleted_s = self.loop.time() if before is None else self._deleted_s[found["metadata"]["uid"]]
+            self._deleted_s[found["metadata"]["uid"]] = deleted_s
+            ends = format_now(deleted_s + wanted - self.loop.time())
+            metadata = {**found["metadata"], "deletionTimestamp": ends, "deletionGracePeriodSeconds": wanted}
             return self.store(resource, found, {**found, "metadata": metadata}, by=by)
         self.store(resource, found, None, by=by)
         return found

@@ -100,9 +100,9 @@ def wall() -> float:
     return real_time.time() if loop is None else EPOCH_S + loop.time() - _BEGIN_S
 
 
-def format_now() -> str:
-    """RFC 3339 in whole seconds."""
-    return real_time.strftime("%Y-%m-%dT%H:%M:%SZ", real_time.gmtime(wall()))
+def format_now(after_s: float = 0.0) -> str:
+    """So many seconds from now, in RFC 3339 in whole seconds."""
+    return real_time.strftime("%Y-%m-%dT%H:%M:%SZ", real_time.gmtime(wall() + after_s))
 
 
 class _Time:

@@ -21,7 +21,8 @@ from elastic_tfjob.scheduling.constraints import Taint
 
 __all__ = ["Cluster"]
 
-_GRACE_S: Final = 30.0
+_NOTICED_S: Final = 50.0
+"""After so long Kubernetes finds that it does not hear from a node."""
 
 
 @dataclass
@@ -61,6 +62,8 @@ class Cluster:
     """Nodes that no pod may be bound to, for a reason that the operator knows nothing of: a volume's zone."""
     cut_off: set[str] = field(default_factory=set)
     """Nodes whose kubelets hear nothing of the API server, and answer nobody; their containers go on."""
+    leaves_s: float = 0.0
+    """So long kubelets take until containers of pods that are deleted hear of it."""
     _pods: dict[str, _Running] = field(default_factory=dict)
     _unbound: dict[str, tuple[str, str]] = field(default_factory=dict)
     _look: asyncio.TimerHandle | None = None
@@ -164,8 +167,8 @@ class Cluster:
             else:
                 after_s = self.random.uniform(*self.command_s)
                 self._after(max(after_s, running.deaf_until - self.loop.time()), self._show_command, running)
-        if "deletionTimestamp" in metadata and "deletionTimestamp" not in old["metadata"]:
-            self._after(self.random.uniform(0.05, 0.5), self._terminate, running)
+        if metadata.get("deletionGracePeriodSeconds") != old["metadata"].get("deletionGracePeriodSeconds"):
+            self._after(self.random.uniform(0.05, 0.5) + self.leaves_s, self._terminate, running)
         if change.old is not None and change.old["spec"] is not new["spec"]:
             self._schedule_soon()
 
@@ -227,6 +230,32 @@ class Cluster:
 
     def _is_cut_off(self, pod: Object) -> bool:
         return bool(self.cut_off) and pod["spec"].get("nodeName") in self.cut_off
+
+    def lose(self, node: str) -> None:
+        """A node is lost; Kubernetes notices it, and says so of the node and of its pods."""
+        self.cut_off.add(node)
+        self._after(_NOTICED_S, self._notice, node)
+
+    def _notice(self, name: str) -> None:
+        node = self.server.get("nodes", "", name)
+        if node is None or name not in self.cut_off:
+            return
+        unknown = {**node["status"], "conditions": [{"type": "Ready", "status": "Unknown"}]}
+        self.server.update("nodes", node, {**node, "status": unknown}, by="cluster")
+        for pod in self.server.all("pods"):
+            if pod["spec"].get("nodeName") == name and pod["status"]["phase"] == "Running":
+                said = [each for each in pod["status"].get("conditions") or () if "Ready" not in each["type"]]
+                said += [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
+                self.server.update("pods", pod, {**pod, "status": {**pod["status"], "conditions": said}}, by="cluster")
+
+    def forget(self, name: str) -> None:
+        """A node that is lost is deleted, and so are its pods."""
+        node = self.server.get("nodes", "", name)
+        if node is not None:
+            self.server.store("nodes", node, None, by="cluster")
+        for pod in self.server.all("pods"):
+            if pod["spec"].get("nodeName") == name:
+                self.server.store("pods", pod, None, by="cluster")
 
     def reconnect(self, node: str) -> None:
         """The kubelet of a node that was cut off sees what was written meanwhile: pods that are to end."""
@@ -296,7 +325,9 @@ class Cluster:
             running.over = True
             self._remove(running)
             return
-        self._after(_GRACE_S, self._kill, running)
+        pod = self._pod(running)
+        if pod is not None:
+            self._after(pod["metadata"].get("deletionGracePeriodSeconds", 30), self._kill, running)
         running.container.signal_all(SIGTERM)
 
     def _kill(self, running: _Running) -> None:

@@ -45,6 +45,33 @@ MUTANTS: Final = {
     each.name: each
     for each in (
         Mutant(
+            "lost-chief-is-waited-for",
+            "controller.job.rescale",
+            "if chief is not None and not (chief.ended or lost):",
+            "if chief is not None:",
+            "the other pods of a job that is stopped wait for a chief whose node is lost",
+            "simulation",
+            ("chief-lost",),
+        ),
+        Mutant(
+            "refused-edit-is-forgotten",
+            "controller.schedule.targets",
+            "for name, count in asked.items()) and _has(scheduled, asked)",
+            "for name, count in asked.items())",
+            "an edit of replicas that could not be followed is not asked for again",
+            "simulation",
+            ("edit-refused", "edit-refused-kips"),
+        ),
+        Mutant(
+            "cpu-before-its-holder-left",
+            "controller.job.cpu",
+            "if more > room.get(pod.node, 0):",
+            "if False:",
+            "pods that stay get the CPU of those that have not left yet",
+            "simulation",
+            ("leaves-slowly", "leaves-slowly-elastic"),
+        ),
+        Mutant(
             "two-leaders",
             "controller.kube.leader",
             'if holder not in ("", self._identity) and now < self._runs_out_at:',
@@ -263,7 +290,7 @@ MUTANTS: Final = {
         Mutant(
             "rolled-back-unheard",
             "controller.job.rescale",
-            "if gone or cancelled:",
+            "if gone or cancelled or (lost and chief is not None and chief.terminating):",
             "if True:",
             "a rollback does not wait for the chief to give up",
             "simulation",
@@ -299,8 +326,8 @@ MUTANTS: Final = {
         Mutant(
             "all-at-once",
             "controller.job.rescale",
-            "doomed = [chief] if chief is not None else list(pods.values())",
-            "doomed = list(pods.values())",
+            "if chief is not None and not (chief.ended or lost):",
+            "if False:",
             "parameter servers are ended before the chief has saved what is on them",
             "simulation",
             ("recreate",),

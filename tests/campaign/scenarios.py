@@ -653,6 +653,42 @@ async def _preempted_late(world: World) -> None:
     await _given_back(world)
 
 
+async def _chief_lost(world: World) -> None:
+    """The node of the chief is lost while its job is stopped: the job that needs the room gets it."""
+    world.oracles.exact = False
+    world.training().saves = False
+    await _preempt(world)
+    await world.until(lambda: world.state().get("phase") == "Recreating")
+    chief = world.server.get("pods", "default", "job-chief-0")
+    node = chief["spec"]["nodeName"] if chief is not None else ""
+    world.cluster.lose(node)
+    # What Kubernetes takes to notice it, the stop, and the start of the other job.
+    await world.until(lambda: world.has("Running", "urgent") and world.trains(name="urgent"), 150)
+    world.cluster.forget(node)
+    world.training().saves = True
+    await _given_back(world)
+
+
+async def _edit_refused(world: World) -> None:
+    """The program of an edited size does not come up at first."""
+    await _train(world)
+    world.training().builds = False
+    world.edit({"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 3}}}})
+    await world.until(lambda: _tried(world.state()) >= 1)
+    await world.until(lambda: world.state()["phase"] == "Stable")
+    world.training().builds = True
+    await world.until(lambda: world.state()["phase"] == "Stable" and world.state()["replicas"]["Worker"] == 3, 300)
+    await asyncio.sleep(5)
+
+
+async def _leaves_slowly(world: World) -> None:
+    """A job shrinks on a node that it fills, and the pod that goes takes its time."""
+    await _train(world)
+    world.cluster.leaves_s = 25.0
+    await _rescaled(world, workers=1)
+    await asyncio.sleep(40)
+
+
 _PRIORITIES: Final = "profile: las\nrescale:\n  stop_timeout_s: 60\n"
 _KIPS: Final = "profile: kips"
 _ELASTIC: Final = "profile: elastic\nprofiles:\n  elastic: {lend: none}\n"
@@ -724,6 +760,20 @@ SCENARIOS: Final = {
         Scenario("elastic-grow", _grow, configuration=_ELASTIC),
         Scenario("elastic-room", _room, configuration=_ELASTIC),
         Scenario("elastic-drain", _drain, configuration=_ELASTIC),
+        Scenario(
+            "chief-lost",
+            _chief_lost,
+            configuration=_PRIORITIES,
+            nodes={"node-a": "4", "node-b": "4", "node-c": "4"},
+            either=True,
+            fragile=True,
+        ),
+        Scenario("edit-refused", _edit_refused, either=True),
+        Scenario("edit-refused-kips", _edit_refused, configuration=_KIPS, either=True),
+        Scenario("leaves-slowly", _leaves_slowly, configuration=_KIPS, nodes={"node-a": "1500m"}, either=True),
+        Scenario(
+            "leaves-slowly-elastic", _leaves_slowly, configuration=_ELASTIC, nodes={"node-a": "1500m"}, either=True
+        ),
         *LOANS,
     )
 }

@@ -54,7 +54,7 @@ Seen = dict[str, Any]
 def of_pod(pod: Pod) -> Seen:
     role = f"{pod.replica_type}-{pod.index}"
     assert pod.name == f"j-{role}"
-    fields = ("phase", "terminating", "exit_code", "restarts", "troubles", "cpu", "command", "pinned")
+    fields = ("phase", "terminating", "grace_s", "exit_code", "restarts", "troubles", "cpu", "command", "pinned")
     return {f"{role} {field}": getattr(pod, field) for field in fields}
 
 
@@ -243,11 +243,16 @@ CASES: dict[str, Case] = {
         lambda _, pods: (DeletePod("j-worker-0", pods["worker-0"].uid, mark=True),),
         {"worker-0 terminating": True, "worker-0 command": STOP_COMMAND},
     ),
+    "a pod that goes soon": Case(
+        lambda _, pods: (DeletePod("j-worker-0", pods["worker-0"].uid, grace_s=20),),
+        {"worker-0 terminating": True, "worker-0 grace_s": 20},
+    ),
     "another pod": Case(
         lambda job, _: (another_worker(job),),
         {
             "worker-1 phase": "Pending",
             "worker-1 terminating": False,
+            "worker-1 grace_s": 30,
             "worker-1 restarts": 0,
             "worker-1 troubles": (),
             "worker-1 cpu": (100, 100),
@@ -283,6 +288,15 @@ async def test_each_action(side: Side, name: str) -> None:
     before = await side.seen()
     await side.carry_out(Decision(CASES[name].actions(await side.job(), await side.pods())))
     assert changes(before, await side.seen()) == CASES[name].changes
+
+
+async def test_a_pod_that_ends_already_is_given_less_time(side: Side) -> None:
+    """A second delete shortens the grace period, and never makes it longer."""
+    before = await side.seen()
+    for grace_s in (2000, 60, 900):
+        worker = (await side.pods())["worker-0"]
+        await side.carry_out(Decision((DeletePod("j-worker-0", worker.uid, grace_s=grace_s),)))
+    assert changes(before, await side.seen()) == {"worker-0 terminating": True, "worker-0 grace_s": 60}
 
 
 async def test_a_command_over_another(side: Side) -> None:

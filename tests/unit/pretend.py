@@ -370,10 +370,14 @@ class Cluster:
                 self.gang.append(spec)
             case DeletePodGroup():
                 self.gang.clear()
-            case DeletePod(name, uid, mark):
-                assert self.pods[name].uid == uid
-                command = '{"action":"stop"}' if mark else self.pods[name].command
-                self.pods[name] = replace(self.pods[name], terminating=True, command=command)
+            case DeletePod(name, uid, mark, grace_s):
+                pod = self.pods[name]
+                assert pod.uid == uid
+                command = '{"action":"stop"}' if mark else pod.command
+                grace_s = pod.grace_s if grace_s is None else grace_s
+                grace_s = min(grace_s, pod.grace_s) if pod.terminating else grace_s
+                ends_at = format_time(self.now + timedelta(seconds=grace_s))
+                self.pods[name] = replace(pod, terminating=True, command=command, grace_s=grace_s, ends_at=ends_at)
             case SendCommand(name, uid, command):
                 assert self.pods[name].uid == uid
                 self.pods[name] = replace(self.pods[name], command=command)

@@ -173,6 +173,14 @@ def test_the_status_of_a_jobset_is_that_of_its_tfjob() -> None:
     assert (failed["terminalState"], failed["replicatedJobsStatus"][2]["failed"]) == ("Failed", 1)
 
 
+def test_a_job_that_has_shrunk_is_ready_with_what_it_has() -> None:
+    spec = job({"Chief": 1, "Worker": 2}).spec()
+    status = said("Running", Chief={"active": 1}, Worker={"active": 1})
+    for size, ready in (({"Chief": 1, "Worker": 1}, 1), (None, 0)):
+        found = status_of({}, spec, status, NOW, size)["replicatedJobsStatus"]
+        assert [each["ready"] for each in found] == [1, ready]
+
+
 def test_suspension_is_told_and_its_end_too() -> None:
     spec = TFJobSpec.parse(tfjob_of(jobset(suspend=True))["spec"])
     suspended = status_of({}, spec, said("Suspended"), NOW)

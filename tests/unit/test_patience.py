@@ -59,6 +59,19 @@ def test_each_failure_halves_the_next_promise(failed: int, lasts: int) -> None:
     assert kept(failed=failed) == lasts
 
 
+@pytest.mark.parametrize(("node", "lasts"), [("gone", 19), ("n1", 400)])
+def test_room_is_not_kept_for_a_job_that_is_made_anew_when_its_old_pods_are_lost(node: str, lasts: int) -> None:
+    """Nobody knows when its old chief is gone, and so when it comes. On a node that answers that takes no time."""
+    coming = {"generation": 1, "slot": 0, "mode": "recreate", "replicas": {"PS": 1, "Worker": 2}}
+    coming |= {"before": {"PS": 1, "Worker": 1}, "nodes": {"PS": ["n1"], "Worker": ["n1", "n2"]}}
+    recreated = elastic_job(target=target(1, 2), state=state(phase="Recreating", next=coming))
+    before, found = None, 0
+    for after_s in (0, 19, 20, 300, 400):
+        before = look(recreated, (bound("worker", 0, node),), now=NOW + timedelta(seconds=after_s), before=before)
+        found = after_s if before.job is not None else found
+    assert found == lasts
+
+
 def test_a_gate_is_read_of_the_pod() -> None:
     assert pod("worker", 0, spec={"schedulingGates": [{"name": "x/y"}]}).gated
     assert not pod("worker", 0, spec={"schedulingGates": []}).gated

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.commands import TOLD_S
-from elastic_tfjob.controller.job.decision import Change, Decision, DeletePod, Observed, SendCommand, Settings
+from elastic_tfjob.controller.job.decision import (
+    Change,
+    Create,
+    Decision,
+    DeletePod,
+    Observed,
+    ResizePod,
+    SendCommand,
+    Settings,
+)
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.kube.executor import Refusals
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
@@ -23,7 +32,7 @@ from elastic_tfjob.controller.objects.service import Record
 from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.target import Target
-from unit import pretend
+from unit import build, pretend
 from unit.pretend import ELASTIC, Cluster, started
 
 SIZE = {"chief-0": 0, "ps-0": 0, "worker-0": 0, "worker-1": 0}
@@ -544,6 +553,37 @@ def test_cpu_that_was_lent_is_given_back_before_the_new_size_runs() -> None:
     assert cluster.pods["j-ps-0"].cpu == (300, 300)
 
 
+def _resized(held: dict[str, int], planned: tuple[int, ...], *, leaving: int = 0, refused: str = "") -> dict[str, int]:
+    """What a pass asks for, of workers on one node that hold so much, where the plan has so much for them. Another
+    one, which holds `leaving`, still ends there."""
+    asks = {"resources": {"requests": {"cpu": "1"}}, "name": "tensorflow", "image": "i"}
+    target = Target(1, {"Worker": len(planned)}, {}, {"Worker": planned}, "shrinks")
+    stored = State("Stable", 1, replicas={"Worker": len(planned)}, cpu={"Worker": planned})
+    annotations = {**ELASTIC, f"{PREFIX}target": target.to_json(), f"{PREFIX}state": stored.to_json()}
+    job = build.job({"Worker": build.replicas(3, containers=[asks])}, annotations=annotations)
+    pods = [build.pod("Worker", k, spec=_holds(cpu)) for k, cpu in enumerate(held.values())]
+    if leaving:
+        pods.append(build.pod("Worker", len(held), terminating=True, spec=_holds(leaving)))
+    until = {(f"j-worker-{name}-uid", "less"): build.NOW + timedelta(hours=1) for name in refused}
+    decision = build.decide(job, pods=tuple(pods), refused=until)
+    return {each.name: each.request for each in decision.actions if isinstance(each, ResizePod)}
+
+
+def _holds(cpu: int) -> dict[str, Any]:
+    asks = {"requests": {"cpu": f"{cpu}m"}}
+    return {"nodeName": "n1", "containers": [{"name": "tensorflow", "image": "i", "resources": asks}]}
+
+
+def test_cpu_is_raised_into_what_was_given_up_alone() -> None:
+    """What a plan has for pods after a shrink is there when those that leave the node are gone."""
+    assert _resized({"a": 1000}, (1500,), leaving=1000) == {}
+    assert _resized({"a": 1000}, (1500,)) == {"j-worker-0": 1500}
+    assert _resized({"a": 1000, "b": 1000}, (500, 1500)) == {"j-worker-0": 500}
+    assert _resized({"a": 500, "b": 1000}, (500, 1500)) == {"j-worker-1": 1500}
+    assert _resized({"a": 1000, "b": 1000}, (500, 1500), refused="0") == {}
+    assert _resized({"a": 1000, "b": 1000}, (1200, 1300)) == {"j-worker-0": 1200, "j-worker-1": 1300}
+
+
 @pytest.mark.parametrize("name", ["state", "target"])
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"phase": "Dancing"}', '{"phase": "Switching"}', "7"])
 def test_nonsense_in_the_operators_own_annotations(name: str, text: str) -> None:
@@ -553,6 +593,30 @@ def test_nonsense_in_the_operators_own_annotations(name: str, text: str) -> None
     assert cluster.state.phase == "Stable"
     assert len(cluster.pods) == 4
     assert "InvalidAnnotation" in [reason for reason, _ in cluster.events]
+
+
+@pytest.mark.parametrize(
+    ("declared", "bounds", "running", "distributed"),
+    [
+        ({"Worker": 2}, {"min-workers": 1, "max-workers": 2}, {"Worker": 1}, True),
+        ({"PS": 1, "Worker": 1}, {"min-ps": 0}, {"PS": 0, "Worker": 1}, True),
+        ({"Worker": 1}, {"max-workers": 4}, {"Worker": 1}, True),
+        ({"Worker": 1}, {}, {"Worker": 3}, True),
+        ({"Worker": 1}, {}, {"Worker": 1}, False),
+        ({"Worker": 1, "PS": 0}, {"max-workers": 1}, {"Worker": 1, "PS": 0}, False),
+    ],
+)
+def test_whether_a_job_is_distributed_is_no_matter_of_the_moment(
+    declared: dict[str, int], bounds: dict[str, int], running: dict[str, int], distributed: bool
+) -> None:
+    """A program for several replicas reads TF_CONFIG, also when it has shrunk to one and its pods are made anew."""
+    annotations = {f"{PREFIX}{name}": str(value) for name, value in bounds.items()}
+    annotations |= {f"{PREFIX}checkpoint-dir": "/c", f"{PREFIX}state": State("Stable", 1, replicas=running).to_json()}
+    decision = build.decide(build.job(declared, annotations=annotations), settings=Settings(image="operator:1"))
+    pods = [each.body for each in decision.actions if isinstance(each, Create) and each.kind == "Pod"]
+    named = [{env["name"] for env in pod["spec"]["containers"][0].get("env", ())} for pod in pods]
+    assert len(pods) == sum(running.values())
+    assert all(("TF_CONFIG" in names) is distributed for names in named)
 
 
 def test_a_drained_pod_of_an_elastic_job_is_no_failure() -> None:

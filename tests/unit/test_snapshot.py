@@ -630,9 +630,53 @@ def test_fixed_follows_a_person_and_nothing_else() -> None:
     assert (asked.generation, asked.replicas, asked.nodes) == (1, {"PS": 1, "Worker": 3}, {})
     edited = decide_fixed(look(elastic_job(state=state(), workers=2)))
     assert edited is not None
-    assert (edited.replicas, edited.declared) == ({"PS": 1, "Worker": 2}, {"PS": 1, "Worker": 2})
-    done = elastic_job(target=edited.to_json(), state=state(1, 2), workers=2)
-    assert decide_fixed(look(done)) is None
+    assert (edited.replicas, edited.declared) == ({"PS": 1, "Worker": 2}, {"PS": 1, "Worker": 1})
+    under_way = elastic_job(target=edited.to_json(), state=state(phase="Preparing", next=_next(1, 2)), workers=2)
+    assert decide_fixed(look(under_way)) is None
+    done = decide_fixed(look(elastic_job(target=edited.to_json(), state=state(1, 2), workers=2)))
+    assert done == replace(edited, declared={"PS": 1, "Worker": 2})
+    assert decide_fixed(look(elastic_job(target=done.to_json(), state=state(1, 2), workers=2))) is None
+
+
+def _next(generation: int, workers: int) -> dict[str, Any]:
+    sizes = {"replicas": {"PS": 1, "Worker": workers}, "before": {"PS": 1, "Worker": 1}}
+    return {"generation": generation, "slot": 1, "mode": "overlap", **sizes}
+
+
+REFUSED = {"generation": 1, "reason": "the new worker-1 ended", "at": "2026-01-02T03:04:00Z"}
+
+
+@pytest.mark.parametrize("profile", ["fixed", "kips", "las", "elastic", "released"])
+@pytest.mark.parametrize("has_target", [True, False])
+def test_an_edit_that_could_not_be_followed_is_asked_for_again(profile: str, has_target: bool) -> None:
+    """As `target-workers` is, until the job has what it asks for: under each profile, and where none decides."""
+    said = {"placement": "none"} if profile == "released" else {}
+    known: dict[str, Any] = {"target": target()} if has_target else {}
+    pods: tuple[Pod, ...] = PODS
+
+    def next_target(**written: Any) -> Target | None:
+        found = elastic_job(workers=2, said=said, **written)
+        if profile == "fixed":
+            return decide_fixed(look(found, pods))
+        if profile == "released":
+            return released(look(found, pods), "kips")
+        targets: dict[str, Target] = replanned(found, pods, profile=profile)[0]
+        return targets.get("ns/j")
+
+    first = next_target(state=state(), **known)
+    assert first is not None
+    assert (first.generation, first.replicas) == (1, {"PS": 1, "Worker": 2})
+    asked = json.loads(first.to_json())
+    assert next_target(state=state(phase="Preparing", next=_next(1, 2)), target=asked) is None
+    again = next_target(state=state(refused=REFUSED), target=asked)
+    assert again is not None
+    assert (again.generation, again.replicas) == (2, {"PS": 1, "Worker": 2})
+    # Once it has that size, and for good: what the profile does then it does by itself.
+    pods = (*PODS, bound("worker", 1, first.nodes["Worker"][1] if first.nodes else "n1"))
+    has = next_target(state=state(2, 2), target=json.loads(again.to_json()))
+    assert has is not None
+    assert (has.generation, has.declared) == (2, {"PS": 1, "Worker": 2})
+    assert next_target(state=state(2, 2), target=json.loads(has.to_json())) is None
 
 
 def test_fixed_starts_what_another_profile_left_waiting() -> None:
@@ -843,7 +887,7 @@ def test_a_job_that_no_profile_decides_for_any_more_follows_edits(said: dict[str
     assert (edited.job, edited.followed) == (None, False)
     for made in (released(edited, "kips"), decide_fixed(edited)):
         assert made is not None
-        assert (made.generation, made.replicas, made.declared) == (1, {"Worker": 3}, {"Worker": 3})
+        assert (made.generation, made.replicas, made.declared) == (1, {"Worker": 3}, {"Worker": 2})
 
 
 def test_a_target_that_is_too_large_goes_without_nodes() -> None:
@@ -864,7 +908,7 @@ def test_a_job_that_is_only_placed_follows_edits() -> None:
     placed.annotations.pop(f"{PREFIX}checkpoint-dir")
     made, found = replanned(placed, PODS)
     assert (made["ns/j"].generation, made["ns/j"].replicas) == (1, {"PS": 1, "Worker": 3})
-    assert made["ns/j"].declared == {"PS": 1, "Worker": 3}
+    assert made["ns/j"].declared == {"PS": 1, "Worker": 1}
     assert "asked for by a person" in made["ns/j"].reason
     fixed = decide_fixed(found)
     assert fixed is not None

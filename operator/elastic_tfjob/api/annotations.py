@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from elastic_tfjob.api.fields import describe, few, moment
-from elastic_tfjob.api.limits import MAX_DURATION_S, MAX_REPLICAS, MAX_STEPS, MAX_VALUE, MAX_WORD
+from elastic_tfjob.api.fields import cut, describe, few, moment
+from elastic_tfjob.api.limits import MAX_DURATION_S, MAX_LOAN_GRACE_S, MAX_REPLICAS, MAX_STEPS, MAX_VALUE, MAX_WORD
 from elastic_tfjob.api.tfjob import TFJobSpec
 
 __all__ = ["ANNOTATIONS", "OPERATOR_ANNOTATIONS", "PREFIX", "Elasticity", "duration"]
@@ -108,6 +108,15 @@ _BOUNDS: Final = ("min_workers", "max_workers", "target_workers", "min_ps", "max
 OPERATOR_ANNOTATIONS: Final = frozenset({"target", "state", "command", "step", "eta"})
 
 
+def _ends_slowly(spec: TFJobSpec) -> str:
+    """The replica type whose pods may take too long to end for a node that is lent, in words; empty where none may."""
+    for name, replica in spec.tf_replica_specs.items():
+        grace_s = (replica.template.get("spec") or {}).get("terminationGracePeriodSeconds")
+        if isinstance(grace_s, int) and grace_s > MAX_LOAN_GRACE_S:
+            return f"terminationGracePeriodSeconds of {cut(name, MAX_WORD)} is {grace_s}"
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Elasticity:
     """What a job's annotations say, and what is wrong with them. None means that nothing was said.
@@ -161,6 +170,12 @@ class Elasticity:
             problems.append(
                 f"{PREFIX}loanable: 'true' is ignored: a job has to leave a lent node when that is wanted back, "
                 f"so it needs the annotation {PREFIX}checkpoint-dir, and rescale other than never"
+            )
+            elasticity = replace(elasticity, loanable=False)
+        if elasticity.loanable and (slow := _ends_slowly(spec)):
+            problems.append(
+                f"{PREFIX}loanable: 'true' is ignored: a job has to leave a lent node soon, and {slow}; "
+                f"allowed are {MAX_LOAN_GRACE_S}"
             )
             elasticity = replace(elasticity, loanable=False)
         for kind, replica_type in (("workers", "Worker"), ("ps", "PS")):

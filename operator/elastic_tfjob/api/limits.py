@@ -106,6 +106,10 @@ MAX_POD_BYTES: Final = 2**46
 """Bytes of memory or storage, and devices, that a pod is counted with: 64 TiB, more than a node has. Plans add up what
 thousands of replicas ask for in numbers of 64 bits."""
 
+MAX_LOAN_GRACE_S: Final = 120
+"""Seconds of terminationGracePeriodSeconds that the pods of a job may have that runs on lent nodes: whoever lends one
+gets it back within minutes."""
+
 MAX_GENERATION: Final = 2**31
 """Number of a job's newest size. One rescale in each second would take 68 years to get there."""
 

@@ -14,6 +14,7 @@ from elastic_tfjob.controller.objects.status import moment_of
 from elastic_tfjob.controller.query.rows.forecast import ForecastRow, forecast_row
 from elastic_tfjob.controller.query.rows.job import JobRow, Seen, job_row, see
 from elastic_tfjob.controller.query.rows.timeline import Happening, sizes, timeline
+from elastic_tfjob.controller.schedule.request import decided
 
 __all__ = ["explain", "hints", "told"]
 
@@ -101,6 +102,14 @@ def told(seen: Seen, row: JobRow, forecast: ForecastRow, events: Sequence[Happen
         yield from (f"  - {show.plain(each)}" for each in found)
 
 
+def _pending_edit(seen: Seen) -> str:
+    """What an edit of the spec asks for that the job does not have yet; empty: nothing."""
+    if seen.request is None:
+        return ""
+    before, asked = decided(seen.target, seen.state), seen.request.declared
+    return " + ".join(f"{count} {kind}" for kind, count in sorted(asked.items()) if before.get(kind, count) != count)
+
+
 def hints(seen: Seen, row: JobRow) -> Iterator[str]:
     """What a user can do about a job that is not as they may want it."""
     request, name = seen.request, row.name
@@ -119,6 +128,8 @@ def hints(seen: Seen, row: JobRow) -> Iterator[str]:
         least = " + ".join(f"{low} {kind}" for kind, (low, _) in sorted(row.bounds.items()) if low)
         yield f"it starts once nodes have room for {least} (elastic-tfjob top nodes); lower min-workers and min-ps help"
     if seen.state is not None and seen.state.refused is not None:
+        if edited := _pending_edit(seen):
+            yield f"its spec asks for {edited} since an edit, which could not be had yet: {seen.state.refused.reason}"
         yield "its last change of size was rolled back; the same one is tried again later, ever more rarely"
     if not request.elastic and request.elasticity.annotated:
         if request.elasticity.checkpoint_dir is None:

@@ -232,6 +232,20 @@ def test_explain_tells_how_the_next_program_starts(ask: Ask, starts: str, said: 
     assert "next start" not in ask(Server(running()), "explain", "j").output
 
 
+HAS = {"Chief": 1, "PS": 1, "Worker": 4}
+EDITED = tfjob(
+    annotations={"max-workers": "4", "checkpoint-dir": "/c"},
+    target={"generation": 1, "replicas": {**HAS, "Worker": 2}, "declared": HAS, "reason": "asked"},
+    state={
+        "phase": "Stable",
+        "generation": 0,
+        "replicas": HAS,
+        "refused": {"generation": 1, "reason": "no node for it", "at": "2026-01-01T00:00:00Z"},
+    },
+)
+"""Its spec says two workers by now; it has four, and could not get there."""
+
+
 @pytest.mark.parametrize(
     ("raw", "hint"),
     [
@@ -245,6 +259,7 @@ def test_explain_tells_how_the_next_program_starts(ask: Ask, starts: str, said: 
             "elastic-tfjob auto j",
         ),
         (running(annotations={"max-workers": "4", "checkpoint-dir": "/c", "deadline": "1m"}), "miss its deadline"),
+        (EDITED, "its spec asks for 2 Worker since an edit, which could not be had yet: no node for it"),
     ],
 )
 def test_explain_says_what_would_have_to_change(ask: Ask, raw: dict[str, Any], hint: str) -> None:

@@ -1,5 +1,7 @@
 """CPU in place: what the target has for running pods, and what of it they can have. Pure."""
 
+from dataclasses import replace
+
 from elastic_tfjob.api.limits import MAX_MILLICORES, MAX_REPLICAS
 from elastic_tfjob.controller.job.decision import Change, ResizePod
 from elastic_tfjob.controller.job.reconcile_pass import Pass
@@ -8,6 +10,7 @@ from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.quantities import CpuAsked, cpu_of
 from elastic_tfjob.controller.objects.size import Cpu
 from elastic_tfjob.controller.objects.state import Next, State
+from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.scheduling.shared_cpu import held_by_node, takes_turns
 
 
@@ -36,7 +39,8 @@ def possible_cpu(p: Pass, wanted: Cpu) -> Cpu:
 
 def resize_cpu(p: Pass) -> None:
     """Bring the CPU of running pods to what the target says, in place. On the way to another size pods only give
-    up CPU: those that are added may need it, and whether the others get more is known when that size runs."""
+    up CPU: those that are added may need it, and whether the others get more is known when that size runs. Then pods
+    get more once those of the job that leave the node, or give CPU up, have done so: the plan counts on that."""
     state = p.state
     if state is None or not p.elastic:
         return
@@ -47,6 +51,7 @@ def resize_cpu(p: Pass) -> None:
     if _may_share(p):
         requested = {name: _declared(p, name).request for name in p.declared.tf_replica_specs}
         shared = held_by_node(requested, size.nodes, size.cpu)
+    room: dict[str, int] | None = None
     for name in p.spec.tf_replica_specs:
         request, limit = _declared(p, name)
         there = shared if limit == request and takes_turns(name) else {}
@@ -59,9 +64,33 @@ def resize_cpu(p: Pass) -> None:
             wanted = _sharing(p, pod, wanted, there.get(pod.node, 0))
             if wanted == pod.cpu or not (size is state or wanted.request < pod.cpu.request):
                 continue
-            change = _change(pod.cpu, wanted)
-            if (pod.uid, change) not in p.refused:
-                p.actions.append(ResizePod(pod.name, pod.uid, *wanted, change, container=pod.trains))
+            change, more = _change(pod.cpu, wanted), wanted.request - pod.cpu.request
+            if (pod.uid, change) in p.refused:
+                continue
+            if change == "more":
+                room = _room(p, state) if room is None else room
+                if more > room.get(pod.node, 0):
+                    continue
+                room[pod.node] -= more
+            p.actions.append(ResizePod(pod.name, pod.uid, *wanted, change, container=pod.trains))
+
+
+def _room(p: Pass, state: State) -> dict[str, int]:
+    """By node, the millicores by which the job's pods there may be raised now: what the target has for them, less what
+    all of the job's pods there still hold. Other jobs' pods the plan has waited for."""
+    target = p.own(Target.of)
+    planned = state
+    if target is not None and target.replicas == state.replicas:
+        planned = replace(state, cpu=target.cpu)  # the state has what pods keep that were to give some up
+    room: dict[str, int] = {}
+    for name in p.declared.tf_replica_specs:
+        for pod in p.of_type(name):
+            if pod.ended or not pod.node:
+                continue
+            stays = pod.index is not None and p.task(name, pod) is not None
+            wanted = cpu_of_replica(p, planned, name, pod.index) if stays and pod.index is not None else None
+            room[pod.node] = room.get(pod.node, 0) + (wanted.request if wanted else 0) - pod.cpu.request
+    return room
 
 
 def _change(has: CpuAsked, wanted: CpuAsked) -> Change:

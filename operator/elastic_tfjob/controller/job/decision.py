@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 from elastic_tfjob.api.tfjob import CONTAINER
 from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.pod import GRACE_S, Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.scheduling.forecasts import Forecast
 
@@ -34,6 +34,12 @@ class Timeouts:
     stop_s: float = 120.0
     hook_s: float = 300.0
     refused_s: float = 20.0
+
+    @property
+    def grace_s(self) -> int:
+        """The longest grace period, in seconds, of a pod whose room may be promised to others: it is gone within
+        `stop_s`. What Kubernetes gives a pod that says nothing is not shortened."""
+        return max(GRACE_S, int(self.stop_s) - 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +121,13 @@ class TryPods:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Delete a pod. `mark` leaves a note on it first, so that nobody takes its end for a failure."""
+    """Delete a pod. `mark` leaves a note on it first, so that nobody takes its end for a failure. `grace_s`: the grace
+    period in seconds, in place of the pod's own; None: the pod's own."""
 
     name: str
     uid: str
     mark: bool = False
+    grace_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

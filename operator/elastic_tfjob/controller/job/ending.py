@@ -9,8 +9,11 @@ from elastic_tfjob.controller.objects.status import moment_of
 
 
 def clean_up(p: Pass) -> None:
-    """Of a job that is finished: its pods by its clean-pod policy, their services, and itself when its time is over."""
+    """Of a job that is finished: its pods by its clean-pod policy, their services, and itself when its time is over.
+    Parameter servers never end by themselves: those of a loanable job do not stay on nodes that others want back."""
     policy = p.spec.clean_pod_policy
+    if policy == "None" and p.elasticity.loanable:
+        policy = "Running"
     if policy != "None":
         doomed = [pod for pod in p.pods if policy != "Running" or pod.phase in ("Running", "Pending")]
         kept = {pod.name for pod in p.pods} - {pod.name for pod in doomed}
@@ -42,7 +45,8 @@ def suspend(p: Pass) -> None:
     delete_pod_group(p)
     for name, counts in p.status.replicas.items():
         # Kueue gives the room of a job away once none is active: until then its pods may be saving.
-        counts.active = sum(not pod.ended for pod in p.of_type(name)) if p.job.queue else 0
+        # One that nobody can end, as its node is lost, saves nothing: nobody waits for it.
+        counts.active = sum(not (pod.ended or pod.overdue(p.time)) for pod in p.of_type(name)) if p.job.queue else 0
     message = f"TFJob {p.job.name} is suspended."
     if p.status.is_true("Running"):
         p.condition("Running", "TFJobSuspended", message, status="False")

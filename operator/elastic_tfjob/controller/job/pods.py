@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX
+from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX, Elasticity
 from elastic_tfjob.api.tfjob import (
     CONTAINER,
     CONTROLLER_NAME,
@@ -35,6 +35,7 @@ __all__ = [
     "Sizes",
     "TFConfigs",
     "general_name",
+    "has_one_replica",
     "owner_reference",
     "render_pod",
     "render_service",
@@ -86,13 +87,30 @@ def sized(spec: TFJobSpec, counts: Mapping[str, int]) -> TFJobSpec:
     return spec.model_copy(update={"tf_replica_specs": replicas})
 
 
+def has_one_replica(declared: TFJobSpec, elasticity: Elasticity) -> bool:
+    """Whether a job trains locally, and so gets no TF_CONFIG: it has one replica, and never has more. What size it has
+    at this moment makes no difference: a program that was written for several reads TF_CONFIG."""
+    known = {name: replica for name, replica in declared.tf_replica_specs.items() if name in REPLICA_TYPES}
+    if sum(replica.count for replica in known.values()) != 1:
+        return False
+    most = sum(elasticity.bounds(name, replica.count)[1] for name, replica in known.items())
+    return most == 1 or not elasticity.elastic(declared)
+
+
 def render_pod(
-    job: Job, spec: TFJobSpec, replica_type: str, index: int, *, configs: "TFConfigs | None" = None
+    job: Job,
+    spec: TFJobSpec,
+    replica_type: str,
+    index: int,
+    *,
+    configs: "TFConfigs | None" = None,
+    local: bool | None = None,
 ) -> dict[str, Any]:
     """The pod of one replica: the user's template with labels, owner, restart policy, port and TF_CONFIG, and without
     annotations that the operator alone writes: a template must not give its pods commands.
 
-    `configs` are those of the size that `spec` has, where they were made already.
+    `configs` are those of the size that `spec` has, where they were made already. A `local` job gets no TF_CONFIG;
+    None: `spec` is the declared one, and says it.
     """
     replica = spec.tf_replica_specs[replica_type]
     template = copy.deepcopy(replica.template)
@@ -104,7 +122,7 @@ def render_pod(
     # ExitCode is a policy of ours: the kubelet must leave the container stopped for us to judge.
     pod_spec["restartPolicy"] = "Never" if replica.restart == "ExitCode" else replica.restart
     _default_port(pod_spec)
-    if _is_distributed(spec):
+    if not (has_one_replica(spec, Elasticity()) if local is None else local):
         head, tail = (configs or TFConfigs(job, spec)).parts(replica_type, index)
         _set_tf_config(pod_spec, head + tail)
     rendered = {
@@ -220,11 +238,6 @@ def _is_master(spec: TFJobSpec, replica_type: str, index: int) -> bool:
     if spec.has_chief:
         return replica_type in ("Chief", "Master")
     return replica_type == "Worker" and index == 0
-
-
-def _is_distributed(spec: TFJobSpec) -> bool:
-    """A job of a single replica trains locally and gets no TF_CONFIG."""
-    return sum(spec.tf_replica_specs[name].count for name in REPLICA_TYPES if name in spec.tf_replica_specs) != 1
 
 
 def _trainer(containers: list[dict[str, Any]]) -> dict[str, Any]:

@@ -118,6 +118,11 @@ def refused_a_node(s: RescaleInput, roles: Iterable[Role]) -> str:
     return ""
 
 
+def lost_replica(s: RescaleInput, roles: Iterable[Role]) -> str:
+    """The first of these replicas that is lost, in words; empty where none is."""
+    return next((f"{describe_role(role)} is on a node that does not answer" for role in roles if s.lost(role)), "")
+
+
 def is_prepared(s: RescaleInput, role: Role) -> bool:
     """Whether a replica's program of the coming size stands ready."""
     report, generation = s.report(role), s.coming.generation
@@ -136,6 +141,7 @@ def runs_a_program(s: RescaleInput, role: Role) -> bool:
 
 def all_heard(s: RescaleInput) -> bool:
     """Whether all pods that can be heard know that the new generation runs. One that does not would take the command
-    that comes next for the first it hears of, and stop the program that trains for the coming one's sake."""
-    reports = (s.report(role) for role in roles_of(s.state) if role in s.by_role)
+    that comes next for the first it hears of, and stop the program that trains for the coming one's sake. One that is
+    lost hears nothing."""
+    reports = (s.report(role) for role in roles_of(s.state) if role in s.by_role and not s.lost(role))
     return all(report is None or report.generation in (None, s.state.generation) for report in reports)

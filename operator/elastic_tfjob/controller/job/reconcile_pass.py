@@ -87,13 +87,21 @@ class Pass:
         self.step: Transition | None = None
 
     def delete_pods(self, pods: Iterable[Pod], *, mark: bool = False) -> None:
-        """Each once, and none that ends already. `mark`: say before that their end is no failure. One that is bound and
-        has not begun may end as Failed, too: so the kubelet tells it of what it is not to start any more."""
+        """Each once, and none that ends already, but one whose grace period is too long. `mark`: say before that their
+        end is no failure. One that is bound and has not begun may end as Failed, too: so the kubelet tells it of what
+        it is not to start any more.
+
+        The room of a job with checkpoints is promised to others, so its pods get no longer grace period than
+        `Timeouts.grace_s`: what a template says is the tenant's word alone."""
+        most_s = self.settings.timeouts.grace_s
         for pod in pods:
-            if not pod.terminating and pod.uid not in self.deleted:
-                self.deleted.add(pod.uid)
-                bound = pod.phase == "Running" or (bool(pod.node) and not pod.ended)
-                self.actions.append(DeletePod(pod.name, pod.uid, mark=mark and bound))
+            too_long = self.stoppable and pod.grace_s > most_s
+            if pod.uid in self.deleted or (pod.terminating and not (too_long and not pod.ended)):
+                continue
+            self.deleted.add(pod.uid)
+            bound = pod.phase == "Running" or (bool(pod.node) and not pod.ended)
+            marked = mark and bound and not pod.terminating
+            self.actions.append(DeletePod(pod.name, pod.uid, mark=marked, grace_s=most_s if too_long else None))
 
     def delete_services(self, names: set[str]) -> None:
         """Those of the job's that have these names."""

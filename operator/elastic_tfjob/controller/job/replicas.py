@@ -15,7 +15,7 @@ from elastic_tfjob.api.tfjob import (
 from elastic_tfjob.controller.job import gang, inject
 from elastic_tfjob.controller.job.cpu import cpu_of_replica
 from elastic_tfjob.controller.job.decision import AdoptService, Count, Create, DeleteService
-from elastic_tfjob.controller.job.pods import general_name, render_pod, render_service
+from elastic_tfjob.controller.job.pods import general_name, has_one_replica, render_pod, render_service
 from elastic_tfjob.controller.job.reconcile_pass import Pass
 from elastic_tfjob.controller.objects.affinity import template_pin
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, Command
@@ -177,7 +177,9 @@ def _render_pod(p: Pass, name: str, index: int) -> dict[str, Any]:
     size = _size_with(state, name, index)
     added = size is not state
     configs = p.sizes.tf_configs(size.replicas, size.slot, size.indexes)
-    pod = render_pod(p.job, p.sizes.spec(size.replicas), name, index, configs=configs)
+    # One that was declared with a single replica, and still has the several that it had before, is not local either.
+    local = has_one_replica(p.declared, p.elasticity) and sum(size.replicas.values()) == 1
+    pod = render_pod(p.job, p.sizes.spec(size.replicas), name, index, configs=configs, local=local)
     what = p.elasticity.injected(p.declared) if p.settings.image else "none"
     inject.inject(pod, what, p.settings.image, p.elasticity.checkpoint_dir, p.job.queue)
     inject.keep_last_words(pod)

@@ -39,6 +39,7 @@ from elastic_tfjob.controller.job.readiness import (
     has_failed_to_prepare,
     is_prepared,
     is_silent,
+    lost_replica,
     never_begins,
     refused_a_node,
     reports_no_steps,
@@ -105,7 +106,7 @@ def _preparing(s: RescaleInput) -> Transition:
     if ready_to_begin:
         told = [role for role in roles_of(coming) if role not in running or runs_a_program(s, role)]
     step = Transition(s.state, pods_of_both(s.state, coming), send_commands(s, told, "prepare", coming), again_s=1.0)
-    if problem := _withdrawn(s) or cannot_prepare(s, added):
+    if problem := _withdrawn(s) or lost_replica(s, [s.chief, *roles_of(coming)]) or cannot_prepare(s, added):
         return _roll_back(s, step, problem)
     missing = [role for role in roles_of(coming) if not is_prepared(s, role)]
     if missing and s.unheard_s > s.timeouts.prepare_s:
@@ -134,6 +135,8 @@ def _checkpointing(s: RescaleInput) -> Transition:
         return _return(s, step, here, f"{describe_role(s.chief)}: {chief.last_end or 'the pod failed'}")
     if chief is None or chief.terminating or chief.phase != "Running":
         return _roll_back(s, step, f"{describe_role(s.chief)} ended before it had saved")
+    if lost := lost_replica(s, [s.chief, *roles_of(coming)]):
+        return _roll_back(s, step, lost)
     if report is not None and report.switch is not None and report.switch.generation == coming.generation:
         if report.switch.state == "refused":
             return _roll_back(s, step, f"no checkpoint: {report.switch.why}")
@@ -148,8 +151,9 @@ def _checkpointing(s: RescaleInput) -> Transition:
 
 
 def _rolling_back(s: RescaleInput) -> Transition:
-    """The chief first: only when it has given up can the others, for until then it may still commit."""
-    coming = s.coming
+    """The chief first: only when it has given up can the others, for until then it may still commit. One that is lost
+    is ended, and not waited for: whatever it does, it never trains again."""
+    coming, lost = s.coming, s.lost(s.chief)
     commands = send_commands(s, [s.chief], "run", None)
     # What was added stays until it is certain which way it goes.
     step = Transition(s.state, pods_of_both(s.state, coming), commands, again_s=1.0)
@@ -163,11 +167,11 @@ def _rolling_back(s: RescaleInput) -> Transition:
         and report.prepared is None
         and (report.switch is None or report.switch.state != "saving")
     )
-    if gone or cancelled:
+    if gone or cancelled or (lost and chief is not None and chief.terminating):
         refused = Refused(coming.generation, s.state.reason, format_time(s.now))
         back = replace(s.state, phase="Stable", since=format_time(s.now), next=None, refused=refused)
         return replace(step, state=back)
-    if s.unheard_s > s.timeouts.cancel_s and chief is not None and not chief.terminating:
+    if (lost or s.unheard_s > s.timeouts.cancel_s) and chief is not None and not chief.terminating:
         # Nobody can tell what it does: made anew, it goes on from the newest checkpoint.
         return replace(step, delete=(chief,))
     return step
@@ -180,11 +184,12 @@ def _switching(s: RescaleInput) -> Transition:
     heard = _has_begun(s, report)
     silent = is_silent(s, report) and chief is not None and chief.phase == "Running"
     limit_s = s.timeouts.recreate_s if coming.mode == "recreate" else s.timeouts.switch_s
-    late = s.unheard_s > limit_s
+    chief_lost = s.lost(s.chief)
+    late = chief_lost or s.unheard_s > limit_s
     # What it waits for in vain on a node that the operator chose, it gets elsewhere; but only a Stable job is placed.
     refused = "" if heard else refused_a_node(s, [role for role, pod in s.by_role.items() if pod.pinned])
     failed = ""
-    if (state.way_back is not None or coming.returns) and not (heard or silent or refused):
+    if (state.way_back is not None or coming.returns) and not (heard or silent or refused or chief_lost):
         failed = never_begins(s, limit_s)
         if state.way_back is not None:
             return _return(s, step, state.way_back, failed) if failed else step
@@ -215,6 +220,8 @@ def _switching(s: RescaleInput) -> Transition:
         settled = replace(settled, trained=None)  # it has been tried once; from here on this is a job like any other
         message = f"{change}, but no step was made there either: {on_one_line(failed)}. Its restart policy decides now"
         event = Event("Warning", "ReturnFailed", message)
+    elif chief_lost:
+        event = Event("Warning", "Rescaled", f"{change}, but {lost_replica(s, [s.chief])}: {coming.reason}")
     elif late and not heard:
         event = Event("Warning", "Rescaled", f"{change}, but no step was seen for {limit_s:.0f} s: {coming.reason}")
     else:
@@ -256,7 +263,8 @@ def _restarts(s: RescaleInput) -> int:
 
 def _recreating(s: RescaleInput) -> Transition:
     """The chief goes first, while its parameter servers are there to be saved. Before, all pods are marked: those that
-    end because the chief is gone have not failed."""
+    end because the chief is gone have not failed. A chief that is lost is not waited for: the others hold room that
+    somebody else needs. Pods are made when all of the old ones are gone, that one included."""
     coming, pods = s.coming, s.by_role
     chief = pods.get(s.chief)
     step = Transition(s.state, pods_of_both(s.state, coming), hold=True, again_s=5.0)
@@ -271,9 +279,17 @@ def _recreating(s: RescaleInput) -> Transition:
     unmarked = [role for role, pod in pods.items() if not (pod.stopped_by_us or pod.terminating or pod.ended)]
     if unmarked:
         return replace(step, commands=dict.fromkeys(unmarked[:TOLD_AT_ONCE], STOP_COMMAND), again_s=TOLD_S)
-    doomed = [chief] if chief is not None else list(pods.values())
-    if doomed:
-        return replace(step, delete=tuple(pod for pod in doomed if not pod.terminating))
+    lost = s.lost(s.chief)
+    if chief is not None and not (chief.ended or lost):
+        return replace(step, delete=(chief,))
+    if pods:
+        events: tuple[Event, ...] = ()
+        if lost and any(not pod.terminating for role, pod in pods.items() if role != s.chief):
+            message = (
+                f"{describe_role(s.chief)} is on a node that does not answer, so the other pods do not wait for it"
+            )
+            events = (Event("Warning", "ChiefLost", message),)
+        return replace(step, delete=tuple(pods.values()), events=events)
     if coming.replicas:
         return replace(step, state=replace(_committed(s), since=s.state.since))
     waiting = replace(
@@ -304,6 +320,8 @@ def _roll_back(s: RescaleInput, step: Transition, why: str) -> Transition:
     why = on_one_line(why)
     instead = words(coming.replicas) if coming.replicas != s.state.replicas else "other nodes"
     message = f"Stays at {words(s.state.replicas)} instead of {instead}: {why}"
+    if s.state.causes.get(coming.generation) == "asked":
+        message = f"{message}. What was asked for is tried again, later each time"
     state = replace(_enter(s, "RollingBack"), reason=why, deaths=_deaths(s, why))
     event, tally = Event("Warning", "RescaleRolledBack", message), Count("roll_backs", label=s.state.cause(coming))
     return replace(step, state=state, events=(event,), tallies=(tally,))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from math import inf
+from typing import Final
 
 from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.decision import Count, Event, RefusedPod, Timeouts
@@ -17,6 +18,9 @@ from elastic_tfjob.controller.objects.size import Mode
 from elastic_tfjob.controller.objects.state import Next, State
 from elastic_tfjob.controller.objects.status import moment_of
 from elastic_tfjob.controller.objects.target import Target
+
+# A pod of a job that rescales is asked every few seconds at least: one that says nothing for so long is silent.
+_SILENT_S: Final = 15.0
 
 Pods = Mapping[str, Sequence[int]]
 """The indexes of pods by replica type."""
@@ -78,6 +82,17 @@ class RescaleInput:
         """What a replica's exporter said last."""
         return self.reports.get(general_name(self.job.name, *role))
 
+    def lost(self, role: Role) -> bool:
+        """Whether nobody can say when a replica's pod ends: its grace period is over, or Kubernetes does not hear from
+        its node and the operator does not hear from it. It may still run there, so no other pod takes its place."""
+        pod, report = self.by_role.get(role), self.report(role)
+        if pod is None or pod.ended:
+            return False
+        if pod.overdue(self.now):
+            return True
+        heard_s = self.now.timestamp() - report.received_at if report is not None else inf
+        return pod.unreachable and min(heard_s, self.unheard_s) >= _SILENT_S
+
     @property
     def elapsed_s(self) -> float:
         """Seconds since the phase began."""
@@ -107,6 +122,7 @@ class RescaleInput:
             limit_s=self.timeouts.stop_s,
             listened_s=self.listened_s,
             now=self.now,
+            lost=self.lost(self.chief),
         )
 
 

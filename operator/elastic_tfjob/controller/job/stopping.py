@@ -20,6 +20,10 @@ from elastic_tfjob.scheduling.causes import Cause
 
 __all__ = ["Saving", "asked", "judge", "resumed", "stopped"]
 
+# So long a pod takes to be gone that is ended with the usual grace period, on a node that answers.
+_ENDS_S: Final = 45.0
+# A chief that is to save is asked all the time: one that says nothing for so long is silent.
+_SILENT_S: Final = 15.0
 # A new operator has asked each pod once after so long: only then the limit counts.
 _LISTENED_S: Final = 5.0
 
@@ -27,8 +31,8 @@ _LISTENED_S: Final = 5.0
 @dataclass(frozen=True, slots=True)
 class Saving:
     """What there is to know while a checkpoint is waited for. `able`: the pods have launchers; `generation`: the one
-    that runs; `limit_s`: how long a checkpoint may take; `listened_s`: for how long pods have been asked for reports.
-    """
+    that runs; `limit_s`: how long a checkpoint may take; `listened_s`: for how long pods have been asked for reports;
+    `lost`: the chief is on a node that does not answer."""
 
     chief: Pod | None
     report: Report | None
@@ -37,6 +41,7 @@ class Saving:
     limit_s: float
     listened_s: float
     now: datetime
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +81,17 @@ def judge(saving: Saving, stop: Stop) -> Verdict:
             return _end(saving, replace(stop, saved=step, reached=reached), lost=0)
     if saving.chief is None or saving.chief.terminating or saving.chief.phase != "Running":
         return _missed(saving, stop, "the chief's pod is gone")
+    if saving.lost:
+        return _missed(saving, stop, "the chief's node does not answer")
     began = moment_of(stop.asked)
     if report is not None and began is not None and _idle(report, saving.generation, began):
         lost = None if _newest(report) is None else _behind(report)
         return _end(saving, stop, lost=lost, event="Ends without a new checkpoint: it has made no step since it began")
     waited_s = (saving.now - began).total_seconds() if began is not None else saving.limit_s
+    # The other pods wait for the chief's end, too: of one that says nothing that is within the same limit.
+    silent_s = min(waited_s, saving.listened_s, _unheard_s(saving))
+    if silent_s >= _SILENT_S and waited_s >= saving.limit_s - _ENDS_S:
+        return _missed(saving, stop, f"the chief has said nothing for {_unheard_s(saving):.0f} s")
     if waited_s >= saving.limit_s and saving.listened_s >= min(_LISTENED_S, saving.limit_s):
         why = f": {said.why}" if said is not None and said.why else ""
         return _missed(saving, stop, f"no checkpoint within {saving.limit_s:.0f} s{why}")
@@ -126,6 +137,13 @@ def _nobody_to_ask(saving: Saving) -> str:
     if report.hook is False:
         return "its program does not use ElasticCheckpoint"
     return ""
+
+
+def _unheard_s(saving: Saving) -> float:
+    """Since when the chief has said nothing, in seconds; since it was asked, where it never has."""
+    if saving.report is None:
+        return saving.listened_s
+    return saving.now.timestamp() - saving.report.received_at
 
 
 def _idle(report: Report, generation: int, asked: datetime) -> bool:

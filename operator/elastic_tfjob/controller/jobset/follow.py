@@ -5,7 +5,7 @@ TFJob with its JobSet.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
@@ -27,6 +27,7 @@ from elastic_tfjob.controller.kube.supervise import cancels, excerpt, trace, une
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.jobset import JOBSET_VERSION, JobSet
 from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.state import State
 
 __all__ = ["JobSets"]
 
@@ -169,7 +170,7 @@ class JobSets:
             return
         if not _kept(job, wanted):
             job = await self._rewrite(job, wanted)
-        await self._report(jobset, before, status_of(before, job.spec(), job.status(), now))
+        await self._report(jobset, before, status_of(before, job.spec(), job.status(), now, _size(job)))
 
     def _runs(self, jobset: JobSet) -> bool:
         """Whether its TFJob has pods: an older version took what is refused by now, and what runs is left alone."""
@@ -196,6 +197,15 @@ class JobSets:
         path = f"/apis/{JOBSET_VERSION}/namespaces/{quote(jobset.namespace, safe='')}/jobsets"
         body = {"metadata": {"uid": jobset.uid, "resourceVersion": str(jobset.version)}, "status": status}
         self.informer.seen(await self._api.patch(f"{path}/{quote(jobset.name, safe='')}/status", body))
+
+
+def _size(job: Job) -> Mapping[str, int] | None:
+    """The replicas that a job runs with; None: those of its spec."""
+    try:
+        state = State.of(job.annotations, job.uid, job.spec().tf_replica_specs)
+    except ValueError:
+        return None
+    return state.replicas or None if state is not None else None
 
 
 def _kept(job: Job, wanted: dict[str, Any]) -> bool:

@@ -21,8 +21,15 @@ def terminal(status: Mapping[str, Any]) -> bool:
     return bool(status.get("terminalState"))
 
 
-def status_of(before: Mapping[str, Any], spec: TFJobSpec, status: JobStatus, now: datetime) -> dict[str, Any]:
-    """The JobSet's status, which was `before`. Each replicated job is one Job: it is ready when all of its pods run."""
+def status_of(
+    before: Mapping[str, Any],
+    spec: TFJobSpec,
+    status: JobStatus,
+    now: datetime,
+    size: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """The JobSet's status, which was `before`. Each replicated job is one Job: it is ready when all of its pods run.
+    `size`: the replicas that the job runs with, where these are not those of its spec."""
     names = {replica_type: name for name, replica_type in TYPES.items()}
     suspended = status.is_true("Suspended")
     found = {
@@ -31,7 +38,7 @@ def status_of(before: Mapping[str, Any], spec: TFJobSpec, status: JobStatus, now
         "replicatedJobsStatus": [
             {
                 "name": names[each],
-                "ready": int(counts.active + counts.succeeded >= replica.count and not suspended),
+                "ready": int(counts.active + counts.succeeded >= wanted and not suspended),
                 "active": int(counts.active > 0),
                 "succeeded": int(status.is_true("Succeeded")),
                 "failed": int(status.is_true("Failed") and counts.failed > 0),
@@ -39,6 +46,7 @@ def status_of(before: Mapping[str, Any], spec: TFJobSpec, status: JobStatus, now
             }
             for each, replica in spec.tf_replica_specs.items()
             for counts in [status.replicas.get(each, ReplicaCounts())]
+            for wanted in [(size or {}).get(each, replica.count)]
         ],
     }
     for theirs, ours in _ENDS.items():

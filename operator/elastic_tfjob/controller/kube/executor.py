@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import structlog
 
+from elastic_tfjob.api.limits import after
 from elastic_tfjob.api.tfjob import (
     GROUP,
     JOB_NAME_LABEL,
@@ -50,6 +51,7 @@ from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_CO
 from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.status import format_time
 
 __all__ = ["Executor", "Refusals"]
 
@@ -271,7 +273,7 @@ class Executor:
     async def _delete_pod(self, job: Job, action: DeletePod) -> None:
         if action.mark and not await self._annotate_pod(job, action.name, action.uid, STOP_COMMAND):
             return
-        await self._delete(job, "Pod", action.name, action.uid)
+        await self._delete(job, "Pod", action.name, action.uid, grace_s=action.grace_s)
 
     async def _annotate_pod(self, job: Job, name: str, uid: str, command: str) -> bool:
         """Give a pod a command; False when it is gone, or another one by now."""
@@ -324,9 +326,10 @@ class Executor:
         body = {"metadata": {"uid": job.uid, "resourceVersion": str(version), "annotations": annotations}}
         self._caches.jobs.seen(await self._api.patch(f"{jobs_path(job.namespace)}/{job.name}", body))
 
-    async def _delete(self, job: Job, kind: str, name: str, uid: str) -> None:
+    async def _delete(self, job: Job, kind: str, name: str, uid: str, *, grace_s: int | None = None) -> None:
+        options = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
         try:
-            await self._api.delete(f"{self._collection(job, kind)}/{name}", uid=uid)
+            await self._api.delete(f"{self._collection(job, kind)}/{name}", uid=uid, **options)
         except (Conflict, NotFound):
             # It is gone, or another one by now: the watch will say so.
             return
@@ -336,13 +339,15 @@ class Executor:
             raise
         _count(kind, "delete", "ok")
         self._tell(job, "Normal", f"SuccessfulDelete{kind}", f"Deleted {_WORDS[kind]}: {name}")
-        self._assume_terminating(job, kind, name)
+        self._assume_terminating(job, kind, name, grace_s)
 
-    def _assume_terminating(self, job: Job, kind: str, name: str) -> None:
+    def _assume_terminating(self, job: Job, kind: str, name: str, grace_s: int | None) -> None:
         if kind == "Pod":
             for pod in self._caches.pods.of_job(job.key):
                 if pod.name == name:
-                    self._caches.pods.assume(replace(pod, terminating=True))
+                    grace_s = pod.grace_s if grace_s is None else grace_s
+                    ends_at = format_time(after(datetime.now(UTC), grace_s))
+                    self._caches.pods.assume(replace(pod, terminating=True, grace_s=grace_s, ends_at=ends_at))
         elif kind == "Service":
             for service in self._caches.services.of_job(job.key):
                 if service.name == name:

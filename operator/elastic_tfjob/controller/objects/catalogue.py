@@ -71,6 +71,12 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     ),
     "Scaled": Meaning("Normal", "TFJob", "A job that is only placed follows an edit of its replicas."),
     "Stopping": Meaning("Normal", "TFJob", "A plan takes all from the job. The message says why, and who saves."),
+    "ChiefLost": Meaning(
+        "Warning",
+        "TFJob",
+        "The chief's node does not answer, or cannot end its pod: the job's other pods are ended without it. "
+        "New pods are made when Kubernetes knows that the old chief is gone.",
+    ),
     "CheckpointMissed": Meaning(
         "Warning", "TFJob", "The job stops without a new checkpoint. The message says how many steps are lost at most."
     ),

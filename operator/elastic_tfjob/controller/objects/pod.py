@@ -3,18 +3,20 @@
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from ipaddress import ip_address
 from itertools import islice
 from typing import Final
 
 from elastic_tfjob.api.fields import cut
-from elastic_tfjob.api.limits import MAX_TROUBLES_TEXT
+from elastic_tfjob.api.limits import MAX_DURATION_S, MAX_TROUBLES_TEXT, after
 from elastic_tfjob.api.tfjob import CONTAINER, trains_in
 from elastic_tfjob.controller.objects.affinity import pinned_to
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND, abridged
 from elastic_tfjob.controller.objects.failure import Failure, LastEnd, failure_of, last_end
 from elastic_tfjob.controller.objects.parsing import Key, Raw, of_replica, readable, short_word
 from elastic_tfjob.controller.objects.quantities import NO_CPU, CpuAsked, cpu_of, requests_of
+from elastic_tfjob.controller.objects.status import moment_of
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
 # What the operator adds to a pod (inject.py): the native sidecar that serves its status, and what brings the launcher.
@@ -25,6 +27,12 @@ _TROUBLES: Final = 16
 _REASON: Final = 128
 # Characters of kube-scheduler's words that are kept: with a thousand nodes it has many.
 _WORDS = 500
+
+
+# What Kubernetes gives a pod that does not say how long its containers may take to end, in seconds.
+GRACE_S: Final = 30
+# So long after its grace period is over a pod is gone, unless nobody can end it.
+_GONE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,9 @@ class Pod:
     failed, where it has; `last_end` how the container that trains ended last, with an error. One with our exporter has
     the phase Succeeded as soon as all its containers have, and `lingers` until kubelet says so, which is some three
     seconds later, once it has ended the exporter. `gated`: no scheduler looks at it before somebody takes its gates
-    away."""
+    away. `grace_s` is the time in seconds that its containers have to end, and `ends_at` the moment (RFC 3339) by which
+    a pod that is being deleted has to be gone; empty for others. `unreachable`: Kubernetes does not hear from its node
+    any more."""
 
     namespace: str
     name: str
@@ -77,6 +87,9 @@ class Pod:
     trains: str = CONTAINER
     lingers: bool = False
     gated: bool = False
+    grace_s: int = GRACE_S
+    ends_at: str = ""
+    unreachable: bool = False
 
     @classmethod
     @readable
@@ -127,6 +140,9 @@ class Pod:
             trains=trains,
             lingers=lingers,
             gated=bool(spec.get("schedulingGates")),
+            grace_s=_grace_s(metadata, spec),
+            ends_at=metadata.get("deletionTimestamp") or "",
+            unreachable=_unreachable(spec, status),
         )
 
     @property
@@ -139,10 +155,33 @@ class Pod:
         """It holds nothing of its node any more."""
         return self.phase in ("Succeeded", "Failed") and not self.lingers
 
+    def overdue(self, now: datetime) -> bool:
+        """Its grace period is over, and it is still there: its node cannot end it, or a finalizer keeps it."""
+        ends_at = moment_of(self.ends_at) if self.terminating else None
+        return ends_at is not None and now >= after(ends_at, _GONE_S)
+
     @property
     def stopped_by_us(self) -> bool:
         """The operator said that it would delete this pod."""
         return self.command == STOP_COMMAND
+
+
+def _grace_s(metadata: Raw, spec: Raw) -> int:
+    """The grace period of a pod: the one that it is being deleted with, else its own. Kubernetes takes a negative one
+    for 1 s."""
+    grace_s = metadata.get("deletionGracePeriodSeconds")
+    if grace_s is None:
+        grace_s = spec.get("terminationGracePeriodSeconds")
+    return GRACE_S if grace_s is None else min(max(int(grace_s), 0), MAX_DURATION_S)
+
+
+def _unreachable(spec: Raw, status: Raw) -> bool:
+    """Whether Kubernetes has marked a pod not ready for its node's sake. A kubelet says so only of a pod with a
+    container, or a readiness gate, that is not ready."""
+    said = {each.get("type"): each.get("status") for each in status.get("conditions") or ()}
+    if said.get("Ready") != "False" or said.get("ContainersReady") != "True":
+        return False
+    return all(said.get(gate.get("conditionType")) == "True" for gate in spec.get("readinessGates") or ())
 
 
 def _not_installed(inits: Iterable[Raw]) -> str:

@@ -25,10 +25,10 @@ class Target:
     """What a job shall hold. No replicas: it shall wait, and `reason` says why. No nodes: kube-scheduler chooses.
 
     `generation` grows when `replicas` change, or a replica that runs is to go to another node. `declared` are the
-    spec's replicas when this was decided. `cause`: why it changes, in one word, where the sizes do not tell
-    it; another word counts as none. `memory`: what the profile remembers of the job (scheduling/memory.py), which
-    nobody else goes by. `expects`: steps per second that the job is expected to have then (None: not known), in an
-    annotation of its own, `expects_json` (objects/outcomes.py).
+    spec's replicas that the job's size follows from: an edit of them counts once the job has that size. `cause`: why it
+    changes, in one word, where the sizes do not tell it; another word counts as none. `memory`: what the profile
+    remembers of the job (scheduling/memory.py), which nobody else goes by. `expects`: steps per second that the job is
+    expected to have then (None: not known), in an annotation of its own, `expects_json` (objects/outcomes.py).
     """
 
     generation: int

@@ -35,6 +35,7 @@ class Promises:
     """What a job has been promised. `on_its_way`: it goes to another size, or to other nodes. `pods` are all of its
     bound pods by role, `kept` those that it keeps. `placement` has the node of every replica, `awaited` those promised
     to replicas that are not bound yet, of which one is gone where `lost`; `room` is kept for what is still to come.
+    `blocked`: on its way, and all that is left of it is on lost nodes, so that nobody knows when it comes there.
     `cpu` of whole pods, where that differs from requests. `refused` are kube-scheduler's words where it refuses
     nodes."""
 
@@ -49,6 +50,7 @@ class Promises:
     cpu: core.Cpu
     lost: bool = False
     refused: str = ""
+    blocked: bool = False
 
     @property
     def stops(self) -> bool:
@@ -58,6 +60,8 @@ class Promises:
     @property
     def awaits(self) -> bool:
         """Whether somebody may still move into what is promised, and nothing else is under way."""
+        if self.blocked:
+            return bool(self.room)
         return bool(self.awaited) and not (self.lost or self.on_its_way)
 
 
@@ -135,8 +139,20 @@ def promises(
     kept = {role: pod for role, pod in by_role.items() if role[1] < size.get(role[0], 0)}
     if refused and not kept:  # nothing of it stands anywhere, so it may begin anew as a whole
         size, placement, awaited, room, cpu = {}, {}, {}, [], {}
+    left = {pod.node for pod in by_role.values()}
     return Promises(
-        request.requests, size, on_its_way, by_role, kept, placement, awaited, room, cpu, lost=lost, refused=refused
+        request.requests,
+        size,
+        on_its_way,
+        by_role,
+        kept,
+        placement,
+        awaited,
+        room,
+        cpu,
+        lost=lost,
+        refused=refused,
+        blocked=on_its_way and bool(left) and left.isdisjoint(nodes) and left.isdisjoint(cordoned),
     )
 
 

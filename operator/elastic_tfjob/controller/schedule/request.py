@@ -18,7 +18,7 @@ from elastic_tfjob.scheduling.constraints import Constraints
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
-__all__ = ["JobRequest", "annotated", "asked_for", "promised", "refused_target", "terms"]
+__all__ = ["JobRequest", "annotated", "asked_for", "decided", "promised", "refused_target", "terms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +171,20 @@ def refused_target(target: Target, state: State) -> bool:
     )
 
 
+def decided(target: Target | None, state: State | None) -> Mapping[str, int]:
+    """The spec's replicas that the job's size follows from: those before an edit, until the job has what that asks
+    for. Empty: it has no size yet."""
+    if target is not None:
+        return target.declared
+    return state.replicas if state is not None else {}
+
+
 def asked_for(
     found: JobRequest, target: Target | None, state: State | None, size: Mapping[str, int]
 ) -> tuple[dict[str, int], str]:
     """The replicas per type that a person asks for, and in which words: by annotation, or by an edit of the spec of a
-    job that has a size already (which holds until a target has followed it)."""
-    declared = found.declared
-    decided = target.declared if target is not None else (state.replicas if state is not None else {})
+    job that has a size already (which holds until the job has that size)."""
+    declared, seen = found.declared, decided(target, state)
     annotations = {core.PS: "target-ps", core.WORKER: "target-workers"}
     asked: dict[str, int] = {}
     by_annotation: dict[str, int] = {}
@@ -191,7 +198,7 @@ def asked_for(
         if wanted is not None and wanted <= most:
             asked[name] = max(wanted, least)
             by_annotation[annotations[name]] = wanted
-        elif size and decided.get(name, declared[name]) != declared[name]:
+        elif size and seen.get(name, declared[name]) != declared[name]:
             asked[name] = min(max(declared[name], least), most)
             edited[name] = declared[name]
     return asked, str(Reason("by-a-person", {"annotations": by_annotation, "spec": edited})) if asked else ""

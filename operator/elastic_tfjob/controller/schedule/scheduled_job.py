@@ -185,7 +185,7 @@ def scheduled_job(
     )
     # A person who asks for fewer (a quota admits no more) is followed all the same: that needs no room.
     fewer = superseded and all(count <= promise.size.get(name, 0) for name, count in asked.items())
-    barred = barred or any(pod.gated and pod.owner == job.uid for pod in pods)
+    barred = barred or promise.blocked or any(pod.gated and pod.owner == job.uid for pod in pods)
     patience_s = _BARRED_S if barred else max(_BARRED_S, _PROMISE_S / 2 ** min(failed, 8))
     if made.awaited_since_s is not None and now_s - made.awaited_since_s >= patience_s and not fewer:
         # Others need not wait for it: what its pods take counts, and what they may take later does not.

@@ -14,7 +14,7 @@ from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, byte
 from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.schedule.core_job import Role
 from elastic_tfjob.controller.schedule.promises import REFUSED
-from elastic_tfjob.controller.schedule.request import asked_for, promised
+from elastic_tfjob.controller.schedule.request import asked_for, decided, promised
 from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
 from elastic_tfjob.scheduling import plan as core
 from elastic_tfjob.scheduling.causes import TOLD
@@ -118,10 +118,11 @@ def decide_fixed(scheduled: ScheduledJob) -> Target | None:
     size, _ = promised(terms, target, state, started=True)
     asked, why = asked_for(terms, target, state, size)
     wanted = {**size, **asked}
-    if not size or (wanted == dict(size) and (target is None or target.declared == terms.declared or not asked)):
+    declared = _declared(scheduled, wanted)
+    if not size or (wanted == dict(size) and (target is None or target.declared == declared or not asked)):
         return None
     cpu = target.cpu if target else {}
-    new = Target(_generation(scheduled, wanted), wanted, cpu=cpu, reason=why, declared=terms.declared, cause="asked")
+    new = Target(_generation(scheduled, wanted), wanted, cpu=cpu, reason=why, declared=declared, cause="asked")
     return _remembering(new, scheduled, None)
 
 
@@ -143,11 +144,11 @@ def _started(scheduled: ScheduledJob, profile: str) -> Target | None:
 def _edited(scheduled: ScheduledJob, profile: str) -> Target | None:
     """The declared size, where the replicas of the spec are others than those that the job has its size from."""
     assert scheduled.terms is not None
-    if scheduled.target is not None:
-        seen = scheduled.target.declared
-    else:
-        seen = scheduled.state.replicas if scheduled.state is not None else {}
-    return None if not seen or dict(seen) == dict(scheduled.terms.declared) else _as_declared(scheduled, profile)
+    seen = decided(scheduled.target, scheduled.state)
+    if not seen or dict(seen) == dict(scheduled.terms.declared):
+        return None
+    made = _as_declared(scheduled, profile)
+    return made if _differs(made, scheduled.target) else None
 
 
 def _as_declared(scheduled: ScheduledJob, profile: str) -> Target:
@@ -155,7 +156,8 @@ def _as_declared(scheduled: ScheduledJob, profile: str) -> Target:
     declared, target = scheduled.terms.declared, scheduled.target
     cpu = target.cpu if target is not None and target.replicas else {}
     reason = str(Reason("released", {"profile": profile}))
-    new = Target(_generation(scheduled, declared), declared, cpu=cpu, reason=reason, declared=declared)
+    seen = declared if _has(scheduled, declared) else decided(target, scheduled.state) or declared
+    new = Target(_generation(scheduled, declared), declared, cpu=cpu, reason=reason, declared=seen)
     return _remembering(new, scheduled, None)
 
 
@@ -275,11 +277,20 @@ def _kept(scheduled: ScheduledJob) -> Target | None:
 
 
 def _declared(scheduled: ScheduledJob, replicas: Mapping[str, int]) -> Mapping[str, int]:
-    """The spec's replicas, once an edit of them has been followed; till then those that the last target saw."""
+    """The spec's replicas, once the job has the size that an edit of them asks for. Until then those before the edit:
+    a size that cannot be had yet is asked for again."""
     assert scheduled.terms is not None
     asked, _ = asked_for(scheduled.terms, scheduled.target, scheduled.state, replicas)
-    followed = all(replicas.get(name, 0) == count for name, count in asked.items())
-    return scheduled.terms.declared if followed or scheduled.target is None else scheduled.target.declared
+    followed = all(replicas.get(name, 0) == count for name, count in asked.items()) and _has(scheduled, asked)
+    return scheduled.terms.declared if followed else decided(scheduled.target, scheduled.state)
+
+
+def _has(scheduled: ScheduledJob, size: Mapping[str, int]) -> bool:
+    """Whether a job runs with so many replicas, and is on its way to no other size; one that waits begins with them."""
+    state = scheduled.state
+    if state is None or not state.replicas:
+        return True
+    return state.phase == "Stable" and all(state.replicas.get(name, 0) == count for name, count in size.items())
 
 
 def _moves(scheduled: ScheduledJob, role: Role, node: str) -> bool:
