@@ -168,7 +168,8 @@ def _render_pod(p: Pass, name: str, index: int) -> dict[str, Any]:
     configs = p.sizes.tf_configs(size.replicas, size.slot, size.indexes)
     pod = render_pod(p.job, p.sizes.spec(size.replicas), name, index, configs=configs)
     what = p.elasticity.injected(p.declared) if p.settings.image else "none"
-    inject.inject(pod, what, p.settings.image, p.elasticity.checkpoint_dir, p.job.queue)
+    identity = f"{p.job.namespace}/{p.job.name}/{p.job.uid}"
+    inject.inject(pod, what, p.settings.image, p.elasticity.checkpoint_dir, p.job.queue, job=identity)
     if added or state.generation:
         head, tail = configs.parts(name, index)
         command = Command(size.generation, "prepare" if added else "run", head + tail)
