@@ -12,10 +12,10 @@ CLAIM = {"persistentVolumeClaim": {"claimName": "data"}}
 
 
 def place(directory: str | None, volume: dict[str, Any] | None, kind: str = "Worker", **mount: str) -> str | None:
-    container = {"name": "tensorflow", "image": "i", "command": ["train"]}
+    container: dict[str, Any] = {"name": "tensorflow", "image": "i", "command": ["train"]}
     spec: dict[str, Any] = {"containers": [container]}
     if volume is not None:
-        container["volumeMounts"] = [{"name": "v", "mountPath": "/ck", **mount}]  # type: ignore[assignment]
+        container["volumeMounts"] = [{"name": "v", "mountPath": "/ck", **mount}]
         spec["volumes"] = [{"name": "v", **copy.deepcopy(volume)}]
     return place_of(TFJobSpec.parse({"tfReplicaSpecs": {kind: {"template": {"spec": spec}}}}), directory)
 

@@ -95,7 +95,7 @@ def test_jobs_with_one_checkpoint_directory_are_both_told_once() -> None:
         loop.notices.described(found)
         return told
 
-    loop.record = lambda to, event: told.append((to.name, f"{event.reason}: {event.message}"))  # type: ignore[method-assign]
+    loop.record = lambda to, event: told.append((to.name, f"{event.reason}: {event.message}"))  # type: ignore[assignment,method-assign]
     assert see(described("a", "claim data, folder /x")) == []
     assert see(described("b", "claim data, folder /y")) == []
     assert see(described("c", None)) == see(described("d", None)) == []

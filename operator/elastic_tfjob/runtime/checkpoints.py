@@ -39,6 +39,8 @@ _MARKER = re.compile(r"elastic-(\d+)\.complete")
 _FILE = re.compile(r"elastic-(\d+)(\..+|_temp.*)")
 _RETRY_S = (0.1, 0.3, 1.0, 3.0)
 """Waited before each further attempt to read what could not be read."""
+_BROKEN = ("checksum", "corrupt", "truncated", "too short")
+"""What TensorFlow says of a checkpoint whose content is not what was written."""
 _PATTERN = "*?[\\"
 _AFTER_SWITCH_S = 1.0
 """So long after a switch the checkpoint of the switch is made durable: the first step comes first."""
@@ -426,6 +428,10 @@ class Checkpoints:
             # TensorFlow says so where it could not list the directory, too.
             if self._look(f"{path.rpartition('/')[2]}.complete")[0] is not None:
                 raise _Unsure(f"{path} is whole and cannot be read: {error}") from error
+            raise
+        except errors.OpError as error:
+            if any(word in str(error).lower() for word in _BROKEN):  # a reader gives no code
+                raise errors.DataLossError(None, None, str(error)) from error
             raise
 
     def _verify(self, path: str) -> None:

@@ -38,7 +38,7 @@ def _place(spec: TFJobSpec, directory: str) -> str | None:
     if chief is None or mount is None or mount.get("subPathExpr"):
         return None
     volumes = (chief.template.get("spec") or {}).get("volumes") or ()
-    volume = next((each for each in volumes if each.get("name") == mount.get("name")), {})
+    volume: dict[str, Any] = next((each for each in volumes if each.get("name") == mount.get("name")), {})
     kinds = {kind: source for kind, source in volume.items() if kind != "name"}
     if len(kinds) != 1 or kinds.keys() & _OWN:
         return None
