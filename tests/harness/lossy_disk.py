@@ -103,10 +103,10 @@ class Server:
             _, offset, size = struct.unpack_from("<QQI", body)
             data = body[40 : 40 + size]
             self._data[offset : offset + size] = data
-            self._log.write(_RECORD.pack(time.time(), offset, size) + data)
+            self._log.write(_RECORD.pack(time.monotonic(), offset, size) + data)
             return struct.pack("<II", size, 0)
         if operation == _FSYNC:
-            self._log.write(_RECORD.pack(time.time(), 0, _FLUSHED))
+            self._log.write(_RECORD.pack(time.monotonic(), 0, _FLUSHED))
             return b""
         if operation == _STATFS:
             return bytes(80)
@@ -115,7 +115,8 @@ class Server:
 
 @dataclass(frozen=True)
 class Record:
-    """A write of `size` bytes at `offset`, whose data are in the log at `data_at`; or a flush (`size` is -1)."""
+    """A write of `size` bytes at `offset`, whose data are in the log at `data_at`; or a flush (`size` is -1). `at` is
+    by the monotonic clock, which all processes of a machine share."""
 
     at: float
     offset: int
@@ -131,7 +132,7 @@ class Recording:
         self.flushes = [index for index, record in enumerate(self.records) if record.size == _FLUSHED]
 
     def image(self, at: float, path: Path, seed: int) -> None:
-        """Write the disk as a power loss at this Unix time leaves it: with all before the last flush, and of what came
+        """Write the disk as a power loss at this time leaves it: with all before the last flush, and of what came
         after that, as the seed says, all, nothing or any sectors."""
         draw = random.Random(seed)
         share = draw.choice((0.0, 1.0, draw.random()))

@@ -10,6 +10,7 @@ instants is mounted (which replays the journal), and a program resumes from it. 
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import random
@@ -32,7 +33,7 @@ FILE_SYSTEMS = {"ext4": ("mkfs.ext4", "-q"), "xfs": ("mkfs.xfs", "-q", "--unsupp
 
 @dataclass(frozen=True)
 class Event:
-    """At a Unix time, a step had been saved or was reported as durable."""
+    """At a time (monotonic), a step had been saved or was reported as durable."""
 
     at: float
     kind: str
@@ -62,13 +63,13 @@ def train(folder: Path, run: Run) -> list[Event]:
         step += 1
         values.assign(values * 0 + step)
         job.step(step)
-        events.append(Event(time.time(), "saved", step))
+        events.append(Event(time.monotonic(), "saved", step))
         until = time.monotonic() + run.every_s
         while time.monotonic() < until:
             time.sleep(0.005)
             if (newest := max(list(getattr(found, "_durable", ())), default=0)) > durable:
                 durable = newest
-                events.append(Event(time.time(), "durable", durable))
+                events.append(Event(time.monotonic(), "durable", durable))
     return events
 
 
@@ -111,20 +112,24 @@ def try_instants(
     draw = random.Random(seed)
     for number in range(count):
         at, image_seed = draw.uniform(events[0].at, events[-1].at), draw.randrange(1 << 32)
-        recording.image(at, scratch / "image", image_seed)
-        step, error = None, ""
-        with mounted(scratch / "image", scratch / "after"), open(os.devnull, "w") as silent:
+        image = scratch / f"image-{number}"
+        recording.image(at, image, image_seed)
+        step, told = None, io.StringIO()
+        with mounted(image, scratch / "after"):
+            there = sorted(f"{each.name} ({each.stat().st_size})" for each in scratch.glob(f"after/{FOLDER}/*"))
             try:
-                with contextlib.redirect_stderr(silent):
+                with contextlib.redirect_stderr(told):
                     step = resumed(scratch / "after", run)
             except Exception as problem:
-                error = f"{type(problem).__name__}: {str(problem)[:200]}"
+                told.write(f"{type(problem).__name__}: {str(problem)[:200]}")
+        image.unlink()
         wrong = faults(events, at, step)
         found.update(wrong)
         found["tried"] += 1
         found["wrong"] += bool(wrong)
         if wrong:
-            print(f"  {at - events[0].at:.3f} s: {', '.join(wrong)} (resumed from {step}) {error}", flush=True)
+            print(f"  {at - events[0].at:.3f} s, seed {image_seed}: {', '.join(wrong)} (resumed from {step})")
+            print(f"    {told.getvalue()}\n    there were {', '.join(there) or 'no files'}", flush=True)
         if (number + 1) % 20 == 0:
             print(f"  {number + 1} of {count} instants, {found['wrong']} wrong", flush=True)
     return found

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from .jobs import PYTHON, Job
+from .jobs import Job
+from .pods import PYTHON
 
 pytestmark = pytest.mark.xdist_group("tensorflow-1")
 
