@@ -312,6 +312,21 @@ def test_checkpoints_of_a_job_that_is_gone_are_used_and_kept(
 
 
 @pytest.mark.usefixtures("quick")
+def test_the_next_size_of_a_job_asks_nobody_for_the_lease(
+    tmp_path: Path, of_job: Callable[..., ElasticCheckpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training stands still meanwhile."""
+    of_job("one", "1").resume()
+    before = (tmp_path / lease.FILE).read_text()
+    job = of_job("one", "1")
+    monkeypatch.setattr(checkpoints_of(job).lease, "acquire", lambda: pytest.fail("asked"))
+    checkpoints_of(job).restore_newest(None, chief=True, after_switch=True)
+    nonce = checkpoints_of(job).lease._nonce
+    until("it renews it", lambda: nonce in (tmp_path / lease.FILE).read_text())
+    assert nonce not in before
+
+
+@pytest.mark.usefixtures("quick")
 def test_of_two_jobs_that_start_at_once_one_goes_on_saving(
     tmp_path: Path, of_job: Callable[..., ElasticCheckpoint]
 ) -> None:

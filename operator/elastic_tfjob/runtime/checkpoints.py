@@ -356,7 +356,7 @@ class Checkpoints:
         values that nothing reads yet are not verified. Raises InUse where another job that runs writes to the
         directory, Mismatch, and RuntimeError where none can be restored."""
         if chief:
-            self.lease.acquire()
+            (self.lease.take_over if after_switch else self.lease.acquire)()
             self._beside.start()
         left, problem, lost = self.complete(), None, False
         while True:

@@ -70,8 +70,8 @@ def write(path: str, text: str) -> None:
 
 
 class Beside:
-    """A thread that does `work` with the newest step that it was given, and `tick` every `every_s` seconds in between.
-    Steps that a newer one overtakes are left out."""
+    """A thread that does `work` with the newest step that it was given, and `tick` when it starts and every `every_s`
+    seconds. Steps that a newer one overtakes are left out."""
 
     def __init__(self, work: Callable[[int], None], tick: Callable[[], None], every_s: float) -> None:
         self._work, self._tick, self._every_s = work, tick, every_s
@@ -103,7 +103,7 @@ class Beside:
             return self._changed.wait_for(lambda: self._todo is None and not self._busy, seconds)
 
     def _loop(self) -> None:
-        next_tick = time.monotonic() + self._every_s
+        next_tick = time.monotonic()
         while True:
             with self._changed:
                 now = time.monotonic()

@@ -401,9 +401,8 @@ class ElasticCheckpoint:
         if not self._waiting:
             if self._checkpoints is not None:
                 self._checkpoints.wait(_DURABLE_AT_END_S)
+                self._checkpoints.lease.release()
             self.progress.write()
-        if self._checkpoints is not None:
-            self._checkpoints.lease.release()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(_TERMINATED)
