@@ -71,6 +71,10 @@ conformance-upstream: .venv ## the conformance suite against the Go training-ope
 	@$(RUN) python -m harness.binaries kube training-operator >/dev/null
 	$(RUN) pytest tests/conformance -n 6 --operator=upstream $(PYTEST)
 
+.PHONY: test-power-loss
+test-power-loss: .venv ## checkpoints on a disk whose power is cut at INSTANTS=200 random instants, on FILE_SYSTEM=ext4 or xfs (root; a few minutes)
+	$(RUN) python -m harness.power_loss --instants $(or $(INSTANTS),200) --file-system $(or $(FILE_SYSTEM),ext4)
+
 .PHONY: bench-operator
 bench-operator: .venv ## speed of the operator beside the Go one: a table, and build/bench/operator.json
 	@$(RUN) python -m harness.binaries kube kwok training-operator training-operator-unlimited >/dev/null

@@ -8,6 +8,8 @@ from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.schedule.notices import Notices
+from elastic_tfjob.controller.schedule.request import terms
+from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.snapshot import Snapshot
@@ -74,3 +76,37 @@ def test_another_job_of_its_name_is_told_too() -> None:
 
 def test_a_job_that_is_gone_meanwhile_is_passed_over() -> None:
     assert Loop().round(NO_CHECKPOINT, name="ns/gone") == []
+
+
+def described(name: str, place: str | None, uid: str = "") -> ScheduledJob:
+    """A job with its checkpoints there."""
+    source = replace(job(), namespace="ns", name=name, uid=uid or f"uid-{name}")
+    return ScheduledJob(source, terms=replace(terms(source), place=place))
+
+
+def test_jobs_with_one_checkpoint_directory_are_both_told_once() -> None:
+    loop = Loop()
+    told: list[tuple[str, str]] = []
+
+    def see(found: ScheduledJob) -> list[tuple[str, str]]:
+        told.clear()
+        assert found.source is not None
+        loop.jobs[found.source.key] = found.source
+        loop.notices.described(found)
+        return told
+
+    loop.record = lambda to, event: told.append((to.name, f"{event.reason}: {event.message}"))  # type: ignore[assignment,method-assign]
+    assert see(described("a", "claim data, folder /x")) == []
+    assert see(described("b", "claim data, folder /y")) == []
+    assert see(described("c", None)) == see(described("d", None)) == []
+    first, second = see(described("b", "claim data, folder /x"))
+    assert first[0] == "b"
+    assert second[0] == "a"
+    assert first[1].startswith("CheckpointDirShared: TFJob a has its checkpoints in the same place (claim data, folder")
+    assert "TFJob b has" in second[1]
+    assert see(described("b", "claim data, folder /x")) == see(described("a", "claim data, folder /x")) == []
+    assert len(see(described("b", "claim data, folder /x", uid="another"))) == 2
+    loop.notices.follow(("ns", "b"), None)
+    loop.notices.described(ScheduledJob(loop.jobs["ns", "a"]))  # it has ended
+    assert see(described("b", "claim data, folder /x")) == []
+    assert (len(loop.notices._places), len(loop.notices._place_of)) == (1, 1)

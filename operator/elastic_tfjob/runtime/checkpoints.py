@@ -5,6 +5,13 @@ sizes: `elastic-1200.complete`. A checkpoint is one whose marker is there and wh
 one that was cut off half-way (killed, disk full, copied in part) is never resumed from. All through tf.io.gfile, so the
 directory may be a URL.
 
+In a directory that is a path a checkpoint is complete first, and durable later: beside training its files are flushed
+to the disk (fsync), then its marker is replaced by one that says `"durable": true`. Only then are older ones deleted,
+so that a power loss at any moment leaves a durable one. A program resumes from a complete one that is not durable (the
+next size of a job does, moments after the save); whether its content outlived a power loss is seen by the checksums
+that TensorFlow keeps of each value. A marker with `"durable": false` whose files are not whole is what a power loss
+left of an unfinished save.
+
 A file system that does not answer is no empty directory: only "not found" means that nothing is there. Whatever else
 goes wrong is tried again for some seconds and then raised, so that a training job never begins anew by accident.
 """
@@ -13,27 +20,38 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Callable, TypeVar
+
+from elastic_tfjob.runtime import durability
+from elastic_tfjob.runtime.errors import brief
+from elastic_tfjob.runtime.lease import RENEW_S, InUse, Lease, Owner
 
 _PREFIX = "elastic-"
 _MARKER = re.compile(r"elastic-(\d+)\.complete")
 _FILE = re.compile(r"elastic-(\d+)(\..+|_temp.*)")
 _RETRY_S = (0.1, 0.3, 1.0, 3.0)
 """Waited before each further attempt to read what could not be read."""
+_BROKEN = ("checksum", "corrupt", "truncated", "too short")
+"""What TensorFlow says of a checkpoint whose content is not what was written."""
 _PATTERN = "*?[\\"
+_AFTER_SWITCH_S = 1.0
+"""So long after a switch the checkpoint of the switch is made durable: the first step comes first."""
+_SLOT = "/.OPTIMIZER_SLOT/"
 _LISTED = 10
 """So many names are told of each kind."""
 _Result = TypeVar("_Result")
 
 
 class Mismatch(RuntimeError):
-    """A checkpoint does not hold all of the program's variables."""
+    """A checkpoint does not hold all of the program's variables, or holds some in another shape or type."""
 
 
 class Checkpoints:
@@ -60,30 +78,50 @@ class Checkpoints:
         self._files = tf.io.gfile
         self._restored: str | None = None
         """What was restored, until the variables that were made since have been looked for in it."""
-        self._unpruned: int | None = None
-        """The step that was saved since old checkpoints were deleted last."""
+        self._unsettled: int | None = None
+        """The step that was saved since `settle` was called last."""
         self._known: dict[int, bool] = {}
         """Whether a step's checkpoint is complete, of those that were looked at or written. One that could not be
         looked at is not among them, and is not deleted."""
+        self._durable: set[int] = set()
+        """Steps whose checkpoints are known to outlive a power loss."""
+        self._foreign: dict[int, str] = {}
+        """Steps whose checkpoints another job has written, and which."""
+        self._writing: int | None = None
+        self._lock = threading.Lock()
+        """Of the four above and of each marker that is replaced: `_beside` is another thread."""
+        self.not_durable: str | None = None
+        """Why the newest checkpoint that was to be made durable is not."""
+        self._local = durability.local(directory)
+        self._parents_synced = False
+        self.lease = Lease(tf, directory)
+        self._beside = durability.Beside(self._settle, self.lease.renew, RENEW_S)
         # TensorFlow makes a function for every save, and then warns that it does.
         tf.get_logger().addFilter(lambda record: "tf_function_save" not in record.getMessage())
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self, step: int, all_ready: Callable[[bool], bool], **facts: Any) -> dict[str, Any]:
-        """Write a checkpoint; gives step, at (Unix time), seconds, bytes, path. `prune` is to follow, once nobody waits
-        any more. Raises what TensorFlow raises; what was written by then is deleted, lest it keep a full volume full.
+        """Write a checkpoint; gives step, at (Unix time), seconds, bytes, path. `settle` is to follow, once nobody
+        waits any more. Raises InUse where another job has written this step or writes to this directory now, and what
+        TensorFlow raises; what was written by then is deleted, lest it keep a full volume full.
 
         `all_ready`: tells the other workers whether this one can write, and whether all can. Writing adds up what they
         have, so whoever came alone would wait for ever.
         """
-        self._known.pop(step, None)
+        with self._lock:
+            self._known.pop(step, None)
+            self._durable.discard(step)
+            self._writing = step
         try:
             saved = self._in_turn(lambda options: self._write(step, all_ready, options, facts))
         except BaseException:
+            with self._lock:
+                self._writing = None
             self._delete_old(step)
             raise
-        self._known[step], self._unpruned = True, step
+        with self._lock:
+            self._known[step], self._unsettled, self._writing = True, step, None
         return saved
 
     def _in_turn(self, do: Callable[[Any], _Result]) -> _Result:
@@ -91,7 +129,7 @@ class Checkpoints:
         while True:
             try:
                 return do(self.options[0])
-            except Mismatch:
+            except (Mismatch, InUse):
                 raise
             except Exception as error:
                 if len(self.options) == 1:
@@ -105,18 +143,24 @@ class Checkpoints:
         begin = time.monotonic()
         name = f"{_PREFIX}{step}"
         path = f"{self.directory}/{name}"
-        _together(lambda: self._make_room(path), all_ready)
+        _together(lambda: self._make_room(step, path), all_ready)
         self.checkpoint.write(path, options=options)
         sizes = self._patiently(lambda: self._sizes(name))
         seconds = time.monotonic() - begin
         marker = {"step": step, "at": time.time(), "seconds": round(seconds, 4), "bytes": sum(sizes.values()), **facts}
         temporary = f"{path}.marker"
+        owner = self.lease.owner
+        kept = {} if self._local is None else {"durable": False}
         with self._files.GFile(temporary, "w") as file:
-            file.write(json.dumps({**marker, "files": sizes}))
+            file.write(json.dumps({**marker, **kept, "job": owner and owner.written(), "files": sizes}))
         self._files.rename(temporary, f"{path}.complete", overwrite=True)
         return {**marker, "path": path}
 
-    def _make_room(self, path: str) -> None:
+    def _make_room(self, step: int, path: str) -> None:
+        if self.lease.lost:
+            raise InUse(self.lease.lost)
+        if step in self._foreign:
+            raise InUse(f"{path} is a checkpoint of {self._foreign[step]}; this job does not replace it")
         self._files.makedirs(self.directory)
         with contextlib.suppress(self._tf.errors.NotFoundError):
             self._files.remove(f"{path}.complete")  # it would vouch for files that are being replaced
@@ -139,27 +183,63 @@ class Checkpoints:
             folder = _together(lambda: stack.enter_context(tempfile.TemporaryDirectory()), all_ready)
             self.checkpoint.write(f"{folder}/discarded", options=self.options[0])
 
-    def prune(self) -> bool:
-        """Delete what the newest save leaves to be deleted; whether there has been one since this was called last. With
-        128 MB it takes 35 ms."""
-        newest, self._unpruned = self._unpruned, None
-        if newest is None:
-            return False
-        self._delete_old(newest)
-        return True
+    def settle(self) -> None:
+        """Have the newest save made durable, and then what it replaces deleted, by another thread."""
+        step, self._unsettled = self._unsettled, None
+        if step is not None:
+            self._beside.give(step)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until what was given to `settle` is durable, or could not be made so; whether that was within that
+        time."""
+        return self._beside.wait(seconds)
+
+    def _settle(self, step: int) -> None:
+        """In the other thread. The save that comes next may be under way."""
+        try:
+            self._make_durable(step)
+            self.not_durable = None
+        except Exception as error:  # not counted as durable: the one that was before it stays
+            self.not_durable = f"the checkpoint of step {step} may not survive a power loss: {brief(error)}"
+            print(self.not_durable, file=sys.stderr, flush=True)
+        self._delete_old(step)
+
+    def _make_durable(self, step: int) -> None:
+        """Raises OSError or ValueError where that cannot be done. A second attempt would prove nothing: after a flush
+        that failed the kernel takes what it could not write for written."""
+        if self._local is not None and step not in self._durable:
+            folder, name = self._local, f"{_PREFIX}{step}"
+            with open(f"{folder}/{name}.complete") as file:
+                marker = json.load(file)
+            durability.sync_files(folder, marker["files"])
+            if not self._parents_synced:
+                durability.sync_parents(folder)
+                self._parents_synced = True
+            durability.write(f"{folder}/{name}.durable", json.dumps({**marker, "durable": True}))
+            with self._lock:
+                if self._writing == step:
+                    return
+                os.replace(f"{folder}/{name}.durable", f"{folder}/{name}.complete")
+            durability.sync(folder)
+        with self._lock:
+            if self._writing != step:
+                self._durable.add(step)
 
     def _delete_old(self, newest: int) -> None:
-        """Delete what unfinished saves up to `newest` left, and all checkpoints but the last `keep` and the one just
-        written. What cannot be deleted is left for next time, and so is what could not be looked at."""
+        """Delete what unfinished saves up to `newest` left, and all checkpoints but the last `keep`, the last durable
+        one, the one just written and those of other jobs. What cannot be deleted is left for next time, and so is what
+        could not be looked at."""
         try:
             names = [name.rstrip("/") for name in self._files.listdir(self.directory)]
         except Exception:
             return
         marked = {int(match[1]) for match in map(_MARKER.fullmatch, names) if match}
-        good = sorted((step for step in marked if self._known.get(step)), reverse=True)
-        kept = {*good[: self.keep], *(marked - self._known.keys())}
-        if self._known.get(newest):
-            kept.add(newest)
+        with self._lock:
+            known, foreign, writing = dict(self._known), set(self._foreign), self._writing
+            good = sorted((step for step in marked - foreign if known.get(step)), reverse=True)
+            durable = [step for step in good if step in self._durable]
+        kept = {*good[: self.keep], *durable[:1], *(marked - known.keys()), *foreign}
+        kept.update(step for step in (newest, writing) if step is not None and (step == writing or known.get(step)))
         old = [(match[0], int(match[1])) for match in map(_FILE.fullmatch, names) if match]
         # Markers first: what is deleted in part is not complete.
         for name, step in sorted(old, key=lambda each: not each[0].endswith(".complete")):
@@ -174,23 +254,36 @@ class Checkpoints:
     # -- resuming ------------------------------------------------------------------------------------------------------
 
     def complete(self) -> list[dict[str, Any]]:
-        """All complete checkpoints, newest first: the marker's content and `path`. Raises what TensorFlow raises when
-        it cannot be known whether there is one, and RuntimeError if there are some and all are damaged."""
-        found, doubt, damaged = [], None, []
-        self._known = {}
+        """All complete checkpoints: those of this job, newest first, then those of other jobs; the marker's content and
+        `path`. Raises what TensorFlow raises when it cannot be known whether there is one, and RuntimeError if there
+        are some and all that may have been durable are damaged."""
+        found: list[dict[str, Any]] = []
+        doubt, damaged = None, []
+        known: dict[int, bool] = {}
+        durable: set[int] = set()
+        foreign: dict[int, str] = {}
         markers = filter(None, map(_MARKER.fullmatch, self._names()))
         for step, name in sorted(((int(match[1]), match[0]) for match in markers), reverse=True):
             try:
-                marker = self._patiently(lambda name=name: self._look(name))  # type: ignore[misc]
+                marker, unfinished = self._patiently(lambda name=name: self._look(name))  # type: ignore[misc]
             except Exception as error:  # whatever is wrong with one, the next may be right
                 doubt = error
                 print(f"cannot read {self.directory}/{name}: {error}", file=sys.stderr, flush=True)
                 continue
-            self._known[step] = marker is not None
-            if marker is None:
+            known[step] = marker is not None
+            if marker is None and unfinished:
+                print(f"{self.directory}/{name} was not finished when the machine stopped", file=sys.stderr, flush=True)
+            elif marker is None:
                 damaged.append(name)
             else:
+                writer = Owner.read(marker.get("job"))
+                if writer is not None and not (self.lease.owner and self.lease.owner.continues(writer)):
+                    foreign[step] = f"job {writer.name} (uid {writer.uid})"
+                if marker.get("durable") is True:
+                    durable.add(step)
                 found.append({**marker, "step": step, "path": f"{self.directory}/{_PREFIX}{step}"})
+        with self._lock:
+            self._known, self._durable, self._foreign = known, durable, foreign
         if not found and doubt is not None:
             raise doubt
         if not found and damaged:
@@ -198,21 +291,24 @@ class Checkpoints:
                 f"no checkpoint in {self.directory} is as it was written ({_some(damaged)}): files are missing or have "
                 "other sizes; delete what is there to begin at step 0"
             )
-        return found
+        return sorted(found, key=lambda each: each["step"] in foreign)
 
-    def _look(self, name: str) -> dict[str, Any] | None:
-        """What a marker says; None if it is not what was written, or the files are not as it says."""
+    def _look(self, name: str) -> tuple[dict[str, Any] | None, bool]:
+        """What a marker says; None if it is not what was written, or the files are not as it says. Then also whether
+        that is how a power loss leaves a save that was not durable."""
         with self._files.GFile(f"{self.directory}/{name}", "r") as file:
+            text = ""
             try:
-                marker = json.loads(file.read())
+                text = file.read()
+                marker = json.loads(text)
                 files = dict(marker.pop("files"))
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                return None
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                return None, not isinstance(error, UnicodeDecodeError) and not text.strip("\0")
         try:
             whole = all(self._files.stat(f"{self.directory}/{each}").length == size for each, size in files.items())
         except self._tf.errors.NotFoundError:
-            return None
-        return marker if files and whole else None
+            whole = False
+        return (marker, False) if files and whole else (None, marker.get("durable") is False)
 
     def _names(self) -> list[str]:
         """What is in the directory; nothing if there is no such directory. Raises what TensorFlow raises."""
@@ -253,52 +349,109 @@ class Checkpoints:
                 time.sleep(wait)
         return do()
 
-    def restore_newest(self, agreement: Any, *, chief: bool) -> dict[str, Any] | None:
+    def restore_newest(self, agreement: Any, *, chief: bool, after_switch: bool = False) -> dict[str, Any] | None:
         """Restore the newest complete checkpoint that can be, and give it; None where training begins. `agreement`: an
-        agreement.Agreement of many workers, which all restore what the chief has for the newest. Raises Mismatch, and
-        RuntimeError where none can be restored."""
-        found = self.complete()
-        if agreement is not None:
-            newest = agreement.sum(found[0]["step"] + 1 if found and chief else 0)[0] - 1
-            found = [each for each in found if each["step"] == newest]
-            if newest >= 0 and not found:
+        agreement.Agreement of many workers, which all restore what the chief has for the newest, and all an older one
+        if one of them cannot. `after_switch`: the newest was written moments ago on a machine that still runs, so
+        values that nothing reads yet are not verified. Raises InUse where another job that runs writes to the
+        directory, Mismatch, and RuntimeError where none can be restored."""
+        if chief:
+            (self.lease.take_over if after_switch else self.lease.acquire)()
+            self._beside.start()
+        left, problem, lost = self.complete(), None, False
+        while True:
+            newest = left[0]["step"] if left else -1
+            if agreement is not None:
+                newest = agreement.sum(newest + 1 if chief else 0)[0] - 1
+            if newest < 0:
+                break
+            each = next((each for each in left if each["step"] == newest), None)
+            if each is None:
                 raise RuntimeError(
                     f"checkpoint of step {newest} is not in {self.directory} here; do all workers share it?"
                 )
-        problem: Exception | None = None
-        for each in found:
-            try:
-                self.restore(each["path"])
+            error = self._try_to_restore(each["path"], verify=problem is not None or not after_switch)
+            if agreement is not None and not agreement.all(error is None):
+                error = error or RuntimeError("another worker cannot restore it")
+            if error is None:
+                if chief:
+                    self._begin(newest, after_switch=after_switch)
                 return each
-            except Mismatch:  # an older one would hide it
-                raise
-            except Exception as error:
-                problem = error
-                print(f"cannot restore {each['path']}: {error}", file=sys.stderr, flush=True)
-                if agreement is not None:
-                    raise
-        if problem is not None:
+            problem = error
+            print(f"cannot restore {each['path']}: {error}", file=sys.stderr, flush=True)
+            broken = isinstance(error, (self._tf.errors.DataLossError, self._tf.errors.OutOfRangeError))
+            self._known[newest] = not broken
+            lost = lost or not broken or each.get("durable") is not False
+            left.remove(each)
+        if lost:
             raise RuntimeError(f"no checkpoint in {self.directory} can be restored") from problem
         print(f"no checkpoint in {self.directory}: training begins at step 0", file=sys.stderr, flush=True)
         return None
 
-    def restore(self, path: str) -> None:
+    def _begin(self, step: int, *, after_switch: bool) -> None:
+        """The program that saved it may not have come to make it durable."""
+        if step in self._foreign:
+            print(
+                f"resumed from step {step} of {self._foreign[step]}, which is not running: this job has no checkpoint "
+                f"in {self.directory}. Checkpoints of other jobs are never deleted",
+                file=sys.stderr,
+                flush=True,
+            )
+        elif step not in self._durable:
+            self._beside.give(step, _AFTER_SWITCH_S if after_switch else 0.0)
+
+    def _try_to_restore(self, path: str, *, verify: bool) -> Exception | None:
+        """The error, if there is one. Raises Mismatch: an older checkpoint would hide it."""
+        try:
+            self.restore(path, verify=verify)
+        except Mismatch:
+            raise
+        except Exception as error:
+            return error
+        return None
+
+    def restore(self, path: str, *, verify: bool = False) -> None:
         """Raises Mismatch unless it holds all variables that the program has made so far (those that are made later
-        are restored then), or what TensorFlow raises."""
-        self._in_turn(lambda options: self._patiently(lambda: self._read(path, options)))
+        are restored then) in their shapes, or what TensorFlow raises. `verify`: values for variables that are made
+        later are read, too, so that damage is seen now."""
+        self._in_turn(lambda options: self._patiently(lambda: self._read(path, options, verify=verify)))
         self._restored = path
 
-    def _read(self, path: str, options: Any) -> None:
+    def _read(self, path: str, options: Any, *, verify: bool) -> None:
         errors = self._tf.errors
         try:
-            if not self.partial:
-                self._check(path)
+            self._check(path)
+            if verify:
+                self._verify(path)
             self.checkpoint.read(path, options=options).expect_partial()
         except (errors.NotFoundError, errors.InvalidArgumentError) as error:
             # TensorFlow says so where it could not list the directory, too.
-            if self._look(f"{path.rpartition('/')[2]}.complete") is not None:
+            if self._look(f"{path.rpartition('/')[2]}.complete")[0] is not None:
                 raise _Unsure(f"{path} is whole and cannot be read: {error}") from error
             raise
+        except errors.OpError as error:
+            if any(word in str(error).lower() for word in _BROKEN):  # a reader gives no code
+                raise errors.DataLossError(None, None, str(error)) from error
+            raise
+
+    def _verify(self, path: str) -> None:
+        """Read what `read` will not: TensorFlow compares each value that it reads with its checksum. Raises what it
+        raises."""
+        train, errors = self._tf.train, self._tf.errors
+        read: set[str] = set()
+        if hasattr(train, "CheckpointView"):
+            view = train.CheckpointView(path)
+            matched = view.match(self.checkpoint)
+            read = {name for name, node in _paths(0, view.children) if node in matched}
+        reader = train.load_checkpoint(path)
+        for key in reader.get_variable_to_shape_map():
+            if key.partition("/.ATTRIBUTES/")[0] not in read:
+                try:
+                    reader.get_tensor(key)
+                except (errors.DataLossError, errors.OutOfRangeError, errors.NotFoundError):
+                    raise
+                except Exception:  # a type that a reader cannot give
+                    continue
 
     def not_restored(self) -> str:
         """What the program has made since `restore`, and the checkpoint has no value for: it began with initial values.
@@ -313,10 +466,8 @@ class Checkpoints:
             return ""
 
     def compare(self) -> None:
-        """Raises Mismatch if the newest checkpoint lacks variables of the program; nothing else, since nothing depends
-        on it yet."""
-        if self.partial:
-            return
+        """Raises Mismatch if the newest checkpoint lacks variables of the program or holds them in another shape or
+        type; nothing else, since nothing depends on it yet."""
         try:
             newest = self.complete()[:1]
             for each in newest:
@@ -328,8 +479,36 @@ class Checkpoints:
 
     def _check(self, path: str) -> None:
         """Compare the program's variables with those of a checkpoint. Raises Mismatch."""
-        if lacks := self._differences(path):
+        if others := self._other_shapes(path):
+            raise Mismatch(f"{path} does not fit this program: {_some(others)}. Does a shape depend on the job's size?")
+        if not self.partial and (lacks := self._differences(path)):
             raise Mismatch(f"{lacks} ElasticCheckpoint(..., partial=True) starts them with their initial values")
+
+    def _other_shapes(self, path: str) -> list[str]:
+        """Each variable of the program that a checkpoint holds in a shape or type that it cannot be restored from. A
+        variable in parts has the shape of the whole, however many parts there are."""
+        train = self._tf.train
+        if not hasattr(train, "CheckpointView"):  # TensorFlow before 2.11
+            return []
+        view = train.CheckpointView(path)
+        matched = view.match(self.checkpoint)
+        held = {name: matched[node] for name, node in _paths(0, view.children) if node in matched}
+        reader = train.load_checkpoint(path)
+        types = reader.get_variable_to_dtype_map()
+        found = []
+        for key, shape in sorted(reader.get_variable_to_shape_map().items()):
+            name, _, attribute = key.partition("/.ATTRIBUTES/")
+            variable = _slot(held, name) if _SLOT in name else held.get(name)
+            if attribute != "VARIABLE_VALUE" or variable is None or not _is_variable(variable):
+                continue
+            own_name = getattr(variable, "path", None) or getattr(variable, "name", None)
+            told = f"{name} ({own_name})" if isinstance(own_name, str) else name
+            own_shape, own_type = variable.shape, self._tf.as_dtype(variable.dtype).base_dtype
+            if not self._tf.TensorShape(shape).is_compatible_with(own_shape):
+                found.append(f"{told} has shape {tuple(shape)} in the checkpoint and {tuple(own_shape)} in the program")
+            elif types[key].base_dtype != own_type:
+                found.append(f"{told} has type {types[key].name} in the checkpoint and {own_type.name} in the program")
+        return found
 
     def _differences(self, path: str) -> str:
         """Which variables of the program a checkpoint has no value for; empty if it has all."""
@@ -342,7 +521,7 @@ class Checkpoints:
         lacks = [
             name
             for name, each in _paths(self.checkpoint, program.children)
-            if id(each) not in held and hasattr(each, "shape") and hasattr(each, "assign") and name != "save_counter"
+            if id(each) not in held and _is_variable(each) and name != "save_counter"
         ]
         if not lacks:
             return ""
@@ -354,6 +533,20 @@ class Checkpoints:
             + (f"; it has {_some(spare)}, which the program has not" if spare else "")
             + ". Was something renamed?"
         )
+
+
+def _is_variable(each: Any) -> bool:
+    return hasattr(each, "shape") and hasattr(each, "assign")
+
+
+def _slot(held: dict[str, Any], name: str) -> Any:
+    """The variable that an optimizer keeps beside another one, by the name of its value: `w/.OPTIMIZER_SLOT/opt/m`."""
+    variable, _, rest = name.partition(_SLOT)
+    optimizer, _, slot = rest.rpartition("/")
+    try:
+        return held[optimizer].get_slot(held[variable], slot)
+    except Exception:  # neither is in the program, or the slot is not made yet
+        return None
 
 
 def _together(prepare: Callable[[], _Result], all_ready: Callable[[bool], bool]) -> _Result:

@@ -13,6 +13,8 @@ saved at intervals and on SIGTERM, resumed from at the next start.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import math
 import os
 import signal
@@ -37,6 +39,8 @@ makes parameter servers connect to the chief. At SIGTERM they could not: a pod t
 _AGREE_S = 0.25
 """How often the workers of a MultiWorkerMirroredStrategy ask each other whether one of them was told to save."""
 _KILLED_S = 60.0
+_DURABLE_S, _DURABLE_AT_END_S = 300.0, 5.0
+"""How long a program waits for its last checkpoint to be durable: when all steps are done, and at SIGTERM."""
 _TERMINATED = 128 + signal.SIGTERM
 
 
@@ -70,7 +74,8 @@ class ElasticCheckpoint:
     `directory`. `partial`: resume() also from a checkpoint that does not hold all variables of this program; those that
     it lacks keep their initial values. Numbers may be NumPy's or TensorFlow's.
 
-    A save that fails does not end training: it is reported, and tried again when the next one is due.
+    A save that fails does not end training: it is reported, and tried again when the next one is due. In a directory
+    that is a path, a checkpoint is made durable (fsync) beside training, and older ones are deleted after that.
     """
 
     def __init__(
@@ -105,6 +110,9 @@ class ElasticCheckpoint:
         if directory is not None:
             path = directory.rstrip("/")
             self._checkpoints = Checkpoints(checkpoint, path, keep, sharing.options(tf, path, sharded), partial=partial)
+            atexit.register(self._checkpoints.lease.release)
+        elif self.task.chief:
+            _warn_without_directory()
         self._agreement = agreement.Agreement(tf, strategy) if agreement.needed(tf, strategy) else None
         self._every_steps, self._every_s = every_steps, every_s
         shared, generation = os.environ.get(protocol.DIRECTORY), os.environ.get(protocol.GENERATION)
@@ -140,10 +148,12 @@ class ElasticCheckpoint:
 
         If this program was prepared beside a running one, this waits until it is to take over. Before that, `warm_up`
         is called, which should do what the first step does (it traces and compiles); the checkpoint that is then
-        restored undoes it. Raises RuntimeError if there are checkpoints and none of them can be restored, or the newest
-        lacks variables of this program (unless `partial`), and what TensorFlow raises if the directory cannot be read.
+        restored undoes it. Raises RuntimeError if there are checkpoints and none of them can be restored, the newest
+        lacks variables of this program (unless `partial`) or has one in another shape, or another job that runs writes
+        to the directory; and what TensorFlow raises if the directory cannot be read.
         """
-        if self.is_prepared():
+        prepared = self.is_prepared()
+        if prepared:
             if warm_up is not None:
                 warm_up()
             if self._checkpoints is not None:  # while the one before it still trains, and goes on if this one fails
@@ -151,7 +161,7 @@ class ElasticCheckpoint:
         self._barrier()
         found = None
         if self._checkpoints is not None:
-            found = self._checkpoints.restore_newest(self._agreement, chief=self.task.chief)
+            found = self._checkpoints.restore_newest(self._agreement, chief=self.task.chief, after_switch=prepared)
         self._step = int(found["step"]) if found else 0
         self._saved_step = self._step if found else -1
         self.progress.begin(self._step, found)
@@ -199,13 +209,13 @@ class ElasticCheckpoint:
         saved = self._save(step)
         if request is not None:
             self._answer(request, step, saved)
-        self._prune()
+        self._settle()
         if request is not None and saved:
             self._wait(request)
         if terminated:
             self._end()
         if finished:
-            self.progress.write()
+            self._finish()
 
     def _agree(self, step: int) -> None:
         """The same as _attend in every worker of a MultiWorkerMirroredStrategy: what the chief knows, all do."""
@@ -228,13 +238,13 @@ class ElasticCheckpoint:
         saved = self._save(step)
         if request is not None and not finished:
             self._answer(request, step, saved)
-        self._prune()
+        self._settle()
         if some_asked and not finished and self._agreement.sum(int(saved and chief))[0]:
             self._wait_together(request)
         if some_terminated:
             self._end()
         if finished:
-            self.progress.write()
+            self._finish()
 
     def _save(self, step: int) -> bool:
         """Whether the newest checkpoint is of this step."""
@@ -266,10 +276,22 @@ class ElasticCheckpoint:
         self.progress.pause()
         return True
 
-    def _prune(self) -> None:
-        """Delete old checkpoints, but not before who waits for the new one knows of it."""
-        if self._checkpoints is not None and self._checkpoints.prune():
-            self.progress.pause()
+    def _settle(self) -> None:
+        """Have the new checkpoint made durable and old ones deleted, but not before who waits for it knows of it."""
+        if self._checkpoints is not None:
+            self._checkpoints.settle()
+
+    def _finish(self) -> None:
+        """All steps are done: nothing is kept waiting by this."""
+        if self._checkpoints is not None:
+            self._checkpoints.wait(_DURABLE_S)
+            self._checkpoints.lease.release()
+        self._note_durability()
+        self.progress.write()
+
+    def _note_durability(self) -> None:
+        if self._checkpoints is not None:
+            self.progress.durability_error = self._checkpoints.not_durable
 
     def _tell_what_was_not_restored(self) -> None:
         """At the first save, when all variables have been made."""
@@ -321,6 +343,7 @@ class ElasticCheckpoint:
                 self._attention = True
         if self._terminated or time.monotonic() >= self._due_at:
             self._attention = True
+        self._note_durability()
 
     def _answer(self, request: str, step: int, saved: bool) -> None:
         """The launcher learns that all is saved (and training stands still), or why it is not."""
@@ -376,7 +399,21 @@ class ElasticCheckpoint:
         """End at once, as a program does that SIGTERM has ended: TensorFlow's threads may be waiting for replicas that
         are gone by now."""
         if not self._waiting:
+            if self._checkpoints is not None:
+                self._checkpoints.wait(_DURABLE_AT_END_S)
+                self._checkpoints.lease.release()
             self.progress.write()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(_TERMINATED)
+
+
+@functools.cache  # once in a process
+def _warn_without_directory() -> None:
+    print(
+        "WARNING: ElasticCheckpoint has no directory: nothing is saved, a restart begins at step 0, and the job is not "
+        "rescaled. Give it one, ElasticCheckpoint(checkpoint, '/checkpoints/mine'), or set the job's annotation "
+        "elastic.kubeflow.org/checkpoint-dir",
+        file=sys.stderr,
+        flush=True,
+    )

@@ -42,6 +42,7 @@ class Progress:
         self.loss: Any = None
         self.checkpoint: dict[str, Any] | None = None
         self.save_error: str | None = None
+        self.durability_error: str | None = None
         self.not_restored: str | None = None
         self.last_step_at: float | None = None
         self._steps = self._examples = 0
@@ -148,7 +149,7 @@ class Progress:
             "lost_steps": self._lost if self._first_step_at is not None else None,
             "resumed_step": self._resumed,
             "checkpoint": self.checkpoint,
-            "save_error": self.save_error,
+            "save_error": self.save_error or self.durability_error,
             "not_restored": self.not_restored,
             "step_seconds": {"bounds": BUCKETS, "counts": self._counts, "sum": self._sum},
             "downtimes": {"bounds": DOWNTIME_BUCKETS, "counts": self._downtimes, "sum": self._downtime_sum},

@@ -33,6 +33,8 @@ from typing import Any
 DIRECTORY = "ELASTIC_TFJOB_DIR"
 COMMAND = "ELASTIC_TFJOB_COMMAND"
 CHECKPOINTS = "ELASTIC_TFJOB_CHECKPOINT_DIR"
+JOB = "ELASTIC_TFJOB_JOB"
+"""The job of this pod: namespace/name/uid."""
 GENERATION = "ELASTIC_TFJOB_GENERATION"
 OPEN = "ELASTIC_TFJOB_OPEN"
 """Set where resume() has nothing to wait for: the program was started to run, whatever can be written."""

@@ -80,8 +80,11 @@ def sidecar_request(queue: str = "") -> Resources:
     return amounts((_UNCOUNTED if queue else _SIDECAR_RESOURCES)["requests"])
 
 
-def inject(pod: dict[str, Any], what: str, image: str, checkpoint_dir: str | None, queue: str = "") -> None:
-    """Add to a rendered pod: `what` is launcher, sidecar, both or none; `queue` the Kueue queue that admits the job."""
+def inject(
+    pod: dict[str, Any], what: str, image: str, checkpoint_dir: str | None, queue: str = "", *, job: str = ""
+) -> None:
+    """Add to a rendered pod: `what` is launcher, sidecar, both or none; `queue` the Kueue queue that admits the job,
+    which is `job` (namespace/name/uid)."""
     if what == "none":
         return
     spec = pod["spec"]
@@ -92,6 +95,7 @@ def inject(pod: dict[str, Any], what: str, image: str, checkpoint_dir: str | Non
     trainer["env"] = [*(trainer.get("env") or ()), {"name": "ELASTIC_TFJOB_DIR", "value": _FOLDER}]
     if checkpoint_dir is not None:
         trainer["env"].append({"name": "ELASTIC_TFJOB_CHECKPOINT_DIR", "value": checkpoint_dir})
+        trainer["env"].append({"name": "ELASTIC_TFJOB_JOB", "value": job})
     launches = what in ("launcher", "both") and bool(trainer.get("command"))
     if launches:
         _add_launcher(spec, trainer)

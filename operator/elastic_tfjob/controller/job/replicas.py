@@ -181,7 +181,8 @@ def _render_pod(p: Pass, name: str, index: int) -> dict[str, Any]:
     local = has_one_replica(p.declared, p.elasticity) and sum(size.replicas.values()) == 1
     pod = render_pod(p.job, p.sizes.spec(size.replicas), name, index, configs=configs, local=local)
     what = p.elasticity.injected(p.declared) if p.settings.image else "none"
-    inject.inject(pod, what, p.settings.image, p.elasticity.checkpoint_dir, p.job.queue)
+    identity = f"{p.job.namespace}/{p.job.name}/{p.job.uid}"
+    inject.inject(pod, what, p.settings.image, p.elasticity.checkpoint_dir, p.job.queue, job=identity)
     inject.keep_last_words(pod)
     if added or state.generation:
         head, tail = configs.parts(name, index)

@@ -112,6 +112,9 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "ResizeRefused": Meaning("Warning", "TFJob", "The API server refuses a pod other CPU. It is tried again later."),
     "ResizeUnsupported": Meaning("Warning", "TFJob", "The cluster cannot change CPU in place (Kubernetes < 1.33)."),
     "InvalidAnnotation": Meaning("Warning", "TFJob", "An annotation is invalid and ignored. Allowed values follow."),
+    "CheckpointDirShared": Meaning(
+        "Warning", "TFJob", "Another job of the namespace has its checkpoints in the same directory of the same volume."
+    ),
     "LauncherNotInjected": Meaning("Warning", "TFJob", "The job's pods have no launcher: a rescale recreates them."),
     "LauncherNotInstalled": Meaning(
         "Warning", "TFJob", "The container that installs the launcher failed; the pod is made anew after 10 s."

@@ -19,6 +19,7 @@ from elastic_tfjob.controller.kube.supervise import excerpt, trace
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.schedule.losses import Losses
+from elastic_tfjob.controller.schedule.request import JobRequest
 from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
 from elastic_tfjob.controller.schedule.verdicts import Verdicts
 from elastic_tfjob.scheduling.forecasts import Forecast
@@ -45,6 +46,9 @@ class Notices:
         self._kept: dict[Key, tuple[str, set[Code]]] = {}
         self._verdicts = Verdicts(api, jobs, recorder)
         self._losses = Losses(api, jobs, recorder)
+        # Which jobs, by uid, have their checkpoints in a place of a namespace; and where each job has them.
+        self._places: dict[tuple[str, str], dict[Key, str]] = {}
+        self._place_of: dict[Key, tuple[str, str]] = {}
         self._plan: Plan | None = None
 
     def follow(self, key: Key, job: Job | None) -> None:
@@ -53,9 +57,12 @@ class Notices:
         if job is None:
             self._losses.forget(key)
             self._kept.pop(key, None)
+            self._leave_place(key)
 
     def described(self, scheduled: ScheduledJob) -> None:
         """Tell what is known of a job that the profile is to decide for, or has been."""
+        if scheduled.source is not None:
+            self._take_place(scheduled.source, scheduled.terms)
         if scheduled.source is None or not scheduled.followed:
             return
         for problem in scheduled.terms.problems if scheduled.terms is not None else ():
@@ -64,6 +71,34 @@ class Notices:
             nodes = ", ".join(sorted({node for node in scheduled.awaited.values() if node})) or "any node"
             message = f"Its pods did not come to {nodes}: the room that was kept for them there is given to others"
             self._recorder.record(scheduled.source, Event("Warning", "NotScheduled", message))
+
+    def _take_place(self, job: Job, terms: JobRequest | None) -> None:
+        """Tell both jobs, once, where two of a namespace write their checkpoints to one place."""
+        place = terms.place if terms is not None else None
+        if place is None or job.deleting:
+            self._leave_place(job.key)
+            return
+        where = job.namespace, place
+        if self._place_of.get(job.key) != where:
+            self._leave_place(job.key)
+        there = self._places.setdefault(where, {})
+        if there.get(job.key) == job.uid:
+            return
+        there[job.key], self._place_of[job.key] = job.uid, where
+        others = [other for key in there if key != job.key and (other := self._jobs.one(key)) is not None]
+        for one, other in [(job, other) for other in others[:1]] + [(other, job) for other in others[:1]]:
+            message = (
+                f"TFJob {other.name} has its checkpoints in the same place ({place[:_WORDS]}). Each job needs a "
+                "checkpoint-dir of its own: while one of them trains, the other one's program ends with an error"
+            )
+            self._recorder.record(one, Event("Warning", "CheckpointDirShared", message))
+
+    def _leave_place(self, key: Key) -> None:
+        if (where := self._place_of.pop(key, None)) is not None:
+            there = self._places[where]
+            there.pop(key, None)
+            if not there:
+                del self._places[where]
 
     def by_needs(self, key: Key, found: ScheduledJob, now_s: float, needs: Set[str]) -> None:
         """The profile goes by the training loss of this job, or gives CPU by what it has left and nothing else."""

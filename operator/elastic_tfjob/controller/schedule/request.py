@@ -7,6 +7,7 @@ from hashlib import blake2b
 from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX, Elasticity
 from elastic_tfjob.api.limits import MAX_REPLICAS
 from elastic_tfjob.api.tfjob import TFJobSpec
+from elastic_tfjob.controller.job.checkpoint_place import place_of
 from elastic_tfjob.controller.job.inject import sidecar_request
 from elastic_tfjob.controller.objects.affinity import constraints_of
 from elastic_tfjob.controller.objects.job import Job
@@ -25,7 +26,8 @@ __all__ = ["JobRequest", "annotated", "asked_for", "decided", "promised", "refus
 class JobRequest:
     """What a job's spec and its user's annotations ask for. `beside` is the CPU in millicores, per type, of all in the
     pod but the container that trains. `queue`: of a job that Kueue admits, which then has its declared size at most.
-    `classes` are the PriorityClasses that the templates name, in the order of the types; empty: none is named.
+    `classes` are the PriorityClasses that the templates name, in the order of the types; empty: none is named. `place`
+    is where its checkpoints are, where that is known (checkpoint_place.py).
 
     It is kept for each job, so `spec` is without the templates: what they say is in other fields. `digest` is of the
     whole spec."""
@@ -41,6 +43,7 @@ class JobRequest:
     constraints: tuple[tuple[str, Constraints], ...]
     classes: tuple[str, ...] = ()
     queue: str = ""
+    place: str | None = None
 
     @property
     def declared(self) -> dict[str, int]:
@@ -126,6 +129,7 @@ def terms(job: Job, before: JobRequest | None = None) -> JobRequest:
         tuple(constraints),
         tuple(classes),
         job.queue,
+        place_of(spec, elasticity.checkpoint_dir),
     )
 
 

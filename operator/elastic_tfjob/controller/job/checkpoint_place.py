@@ -1,0 +1,66 @@
+"""Where a job has its checkpoints: which volume, and which folder in it. Pure.
+
+Two jobs may have one path on two volumes, or two paths to one folder.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from posixpath import normpath
+from typing import Any, Final
+
+from elastic_tfjob.api.tfjob import TFJobSpec
+from elastic_tfjob.controller.job.inject import trainer_of
+from elastic_tfjob.controller.job.rescale_input import chief_of
+
+__all__ = ["place_of"]
+
+_OWN: Final = frozenset(("emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"))
+"""Kinds of volumes of which each pod has its own, or in which nothing can be written."""
+
+
+def place_of(spec: TFJobSpec, directory: str | None) -> str | None:
+    """The volume and the directory in it where the replica that leads the training writes its checkpoints: equal texts
+    are the same place within a namespace. A `hostPath` is taken to be the same on each node. None for a job without
+    checkpoints, one whose place no other job can have, and one that is known only when its pods run (`subPathExpr`)."""
+    try:
+        return _place(spec, directory) if directory is not None else None
+    except (AttributeError, KeyError, TypeError, ValueError):  # a template that the API server will not take
+        return None
+
+
+def _place(spec: TFJobSpec, directory: str) -> str | None:
+    if "://" in (path := directory.removeprefix("file://")):
+        return path.rstrip("/")
+    chief = spec.tf_replica_specs.get(chief_of(spec)[0])
+    where = PurePosixPath(normpath(path))
+    mount = _mount(chief.template, where) if chief is not None else None
+    if chief is None or mount is None or mount.get("subPathExpr"):
+        return None
+    volumes = (chief.template.get("spec") or {}).get("volumes") or ()
+    volume: dict[str, Any] = next((each for each in volumes if each.get("name") == mount.get("name")), {})
+    kinds = {kind: source for kind, source in volume.items() if kind != "name"}
+    if len(kinds) != 1 or kinds.keys() & _OWN:
+        return None
+    ((kind, source),) = kinds.items()
+    if not isinstance(source, dict):
+        return None
+    inside = str(where.relative_to(PurePosixPath(str(mount["mountPath"]))))
+    folder = normpath(f"/{mount.get('subPath') or ''}/{inside}").lstrip("/")
+    match kind, source:
+        case "persistentVolumeClaim", {"claimName": str(claim)}:
+            return f"claim {claim}, folder /{folder}"
+        case "hostPath", {"path": str(root)}:
+            return f"host path {normpath(f'{root}/{folder}')}"
+        case _:
+            return f"{kind} {json.dumps(source, sort_keys=True)}, folder /{folder}"
+
+
+def _mount(template: Mapping[str, Any], path: PurePosixPath) -> Mapping[str, Any] | None:
+    """The mount that holds `path` in the container that trains: that of the longest mount path above it."""
+    above = [
+        mount
+        for mount in trainer_of(template).get("volumeMounts") or ()
+        if path.is_relative_to(PurePosixPath(str(mount.get("mountPath"))))
+    ]
+    return max(above, key=lambda mount: len(PurePosixPath(str(mount.get("mountPath"))).parts), default=None)
