@@ -45,6 +45,10 @@ EXTRAS = {
 """What `pip install elastic-tfjob` leaves out: the modules that each extra of pyproject.toml brings."""
 
 
+INTERRUPTED = 130
+"""The shell's exit status for a program that Ctrl-C ended."""
+
+
 class LazyGroup(click.Group):
     """Knows the names of all commands, but imports one only when it is asked for. Where a package that an extra brings
     is missing, the command's help and its error name the extra."""
@@ -66,6 +70,8 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
             raise click.ClickException(_what_to_install(error)) from error
+        except KeyboardInterrupt:
+            raise SystemExit(INTERRUPTED) from None
 
 
 def _not_installed(name: str, error: ModuleNotFoundError) -> click.Command:

@@ -238,7 +238,7 @@ def test_an_interrupted_run_prints_what_is_known(monkeypatch: pytest.MonkeyPatch
     trace = tmp_path / "long.csv"
     trace.write_text("job_id,submit_s,duration_s,num_gpus\n" + "".join(f"j{k},{k},5,1\n" for k in range(500)))
 
-    def interrupted(specs: Any, report: Any, processes: Any) -> Any:
+    def interrupted(specs: Any, report: Any, *_: object) -> Any:
         def stop(*_: object) -> None:
             raise KeyboardInterrupt
 
