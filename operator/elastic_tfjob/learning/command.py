@@ -23,7 +23,7 @@ from elastic_tfjob.learning.training import METHODS, Plan, State, begin, compare
 from elastic_tfjob.scheduling.profiles.dl2.network import JOB_FEATURES, SIZE_FEATURES
 from elastic_tfjob.scheduling.profiles.dl2.weights import as_bytes
 from elastic_tfjob.simulation.interrupts import Stop, stopping
-from elastic_tfjob.simulation.options import Amount, OutputFile
+from elastic_tfjob.simulation.options import Amount, OneOf, OutputFile
 from elastic_tfjob.simulation.speed_models.ps import MODELS
 
 MAX_SEEDS = 100_000
@@ -46,7 +46,7 @@ def default_of(name: str) -> str:
 )
 @click.option(
     "--method",
-    type=click.Choice(list(METHODS)),
+    type=OneOf(list(METHODS)),
     default=Evolution.name,
     show_default=True,
     help="Of reinforcement; actor-critic: with replay, as in the paper.",
@@ -61,7 +61,7 @@ def default_of(name: str) -> str:
 )
 @click.option(
     "--part",
-    type=click.Choice(list(SCALES)),
+    type=OneOf(list(SCALES)),
     help=f"Of the weights: those of the job and the moment, or all of them. {default_of('part')}",
 )
 @click.option(
@@ -81,7 +81,7 @@ def default_of(name: str) -> str:
 @click.option("--critic/--no-critic", default=None, help=f"Or the mean reward in its place. {default_of('critic')}")
 @click.option(
     "--teacher",
-    type=click.Choice(["none", *TEACHERS]),
+    type=OneOf(["none", *TEACHERS]),
     default="none",
     show_default=True,
     help="Whose decisions are learned first; none: begin with a network that goes for the best gain per replica.",

@@ -20,7 +20,7 @@ from elastic_tfjob.simulation.bound import least_mean_jct_s
 from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.formats import FORMATS, GIB, BadRow, WorkloadError, made_elastic, read_csv
 from elastic_tfjob.simulation.interrupts import Stop, stopping
-from elastic_tfjob.simulation.options import SECONDS, Amount, OutputFile, boot_cpu_s, restart_tiers
+from elastic_tfjob.simulation.options import SECONDS, Amount, OneOf, OutputFile, boot_cpu_s, restart_tiers
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.report import write_report
 from elastic_tfjob.simulation.runner import ProcessDied, RunSpec, run_all, uniform_cluster
@@ -51,7 +51,7 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["auto", *FORMATS, "scenario"]),
+    type=OneOf(["auto", *FORMATS, "scenario"]),
     default="auto",
     show_default=True,
     help="How WORKLOAD is written; auto looks at its header, or its ending .yaml.",
@@ -60,12 +60,10 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.option("--gpus-per-node", type=click.IntRange(0, MAX_GPUS_PER_NODE), default=8, show_default=True)
 @click.option("--cpus-per-node", type=Amount(MAX_MILLICORES / 1000), default=64, show_default=True)
 @click.option("--memory-per-node", type=Amount(MAX_POD_BYTES / GIB), default=512, show_default=True, help="GiB.")
-@click.option(
-    "--speed-model", type=click.Choice(list(SPEED_MODELS)), help="How fast jobs really are; default by format."
-)
+@click.option("--speed-model", type=OneOf(list(SPEED_MODELS)), help="How fast jobs really are; default by format.")
 @click.option(
     "--world",
-    type=click.Choice(list(SPEED_MODELS)),
+    type=OneOf(list(SPEED_MODELS)),
     hidden=True,
     deprecated="It is called --speed-model, and goes with the next release.",
 )
@@ -74,11 +72,11 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     "profiles",
     multiple=True,
     required=True,
-    type=click.Choice(list(PROFILES)),
+    type=OneOf(list(PROFILES)),
     help="A policy to run; repeat to compare.",
 )
 @click.option("--set", "settings", multiple=True, metavar="P.param=value", help="A parameter of a profile; see --list.")
-@click.option("--place", type=click.Choice(get_args(PlaceName)), help="Instead of each profile's placement.")
+@click.option("--place", type=OneOf(get_args(PlaceName)), help="Instead of each profile's placement.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of scenarios and noise.")
 @click.option(
     "--replications",
@@ -127,7 +125,7 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.option("--silent", type=PART, default=0, help="Part of the jobs that report nothing while they train, 0 to 1.")
 @click.option(
     "--accelerator",
-    type=click.Choice(["T4", "A100"]),
+    type=OneOf(["T4", "A100"]),
     help="ElasticFlow's measured speeds on it; a trace's jobs whose model was measured there become elastic.",
 )
 @click.option("--inference-pool", metavar="FILE|NAME", help="A pool that lends nodes beside WORKLOAD, such as aryl.")
@@ -137,9 +135,7 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     help="Look for better parameters of the one --profile: on the first half of a trace, or the seeds of a scenario. "
     "How they do is shown on the second half, or on as many seeds more. What --set says stays.",
 )
-@click.option(
-    "--tune-for", type=click.Choice(GOALS), default="mean", show_default=True, help="What --tune makes small."
-)
+@click.option("--tune-for", type=OneOf(GOALS), default="mean", show_default=True, help="What --tune makes small.")
 @click.option("--skip-bad", is_flag=True, help="Leave out bad rows, count and list them.")
 @click.option("--json", "json_file", type=OutputFile(), help="Write the numbers here.")
 @click.option("--html", "html_file", type=OutputFile(), help="Write a report page here.")

@@ -76,7 +76,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
             yield cluster.Cluster(server, "ns")  # type: ignore[arg-type]
 
         monkeypatch.setattr(cluster, "connected", connected)
-        monkeypatch.setattr(options, "connected", connected)
+        monkeypatch.setattr(options.shutil, "which", lambda _: None)  # so that our client answers, not a kubectl
         return CliRunner().invoke(group, list(words))
 
     return invoke

@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from elastic_tfjob.api.scenario import wrong_places
+from elastic_tfjob.api.suggest import did_you_mean
 from elastic_tfjob.scheduling.parameters import ProfileParameters
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles.aryl import ArylParameters
@@ -57,11 +58,13 @@ def parse_profile(name: str, settings: Mapping[str, Any]) -> ProfileParameters:
     """
     model = PROFILES.get(name)
     if model is None:
-        raise ValueError(f"no profile {name!r}; there are {', '.join(PROFILES)}")
+        raise ValueError(
+            f"no profile {name!r}; there are {', '.join(PROFILES)}.{did_you_mean(name, PROFILES)}".rstrip(".")
+        )
     try:
         return model.model_validate(settings)
     except ValidationError as e:
-        problems = "; ".join(f"{name}.{place}" for place in wrong_places(e))
+        problems = "; ".join(f"{name}.{place}" for place in wrong_places(e, model))
         raise ValueError(f"{problems}. Parameters of {name}: {', '.join(model.model_fields)}") from e
 
 
