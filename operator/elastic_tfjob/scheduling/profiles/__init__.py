@@ -64,8 +64,11 @@ def parse_profile(name: str, settings: Mapping[str, Any]) -> ProfileParameters:
     try:
         return model.model_validate(settings)
     except ValidationError as e:
-        problems = "; ".join(f"{name}.{place}" for place in wrong_places(e, model))
-        raise ValueError(f"{problems}. Parameters of {name}: {', '.join(model.model_fields)}") from e
+        problems = "; ".join(f"{name}.{place}" for place in wrong_places(e))
+        unknown = [str(error["loc"][-1]) for error in e.errors() if error["type"] == "extra_forbidden"]
+        meant = did_you_mean(unknown[0], model.model_fields) if unknown else ""
+        there = f"Parameters of {name}: {', '.join(model.model_fields)}"
+        raise ValueError(f"{problems}. {there}{'.' + meant if meant else ''}") from e
 
 
 def build(name: str, parameters: ProfileParameters) -> Profile:
