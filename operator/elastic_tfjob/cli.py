@@ -1,76 +1,123 @@
 """The command line of elastic-tfjob. Each command imports what it needs when it runs, so that none pays for another."""
 
-import asyncio
-import importlib
 import os
-from typing import Any
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
+from elastic_tfjob.api.suggest import did_you_mean
 from elastic_tfjob.controller import LEASE_NAME
-from elastic_tfjob.simulation.options import Amount
+from elastic_tfjob.extras import EXTRAS, advice, extra_of, missing_module
+from elastic_tfjob.simulation.options import Amount, OneOf
 
+LINE: Final = 200
+"""Characters of a short help, which the terminal's width wraps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """A command that is imported when it is called: its module has it under the same name, with `_` for `-`. `help`
+    is the begin of its own help, so that listing all commands imports none."""
+
+    module: str
+    help: str
+
+
+_USAGE: Final = "elastic_tfjob.commands.usage"
 LAZY = {
-    "auto": "elastic_tfjob.commands.change",
-    "check": "elastic_tfjob.commands.check",
-    "completion": "elastic_tfjob.commands.kubectl",
-    "explain": "elastic_tfjob.commands.explain",
-    "export-trace": "elastic_tfjob.commands.export_trace",
-    "jobs": "elastic_tfjob.commands.jobs",
-    "logs": "elastic_tfjob.commands.logs",
-    "pipeline": "elastic_tfjob.commands.pipeline.steps",
-    "resume": "elastic_tfjob.commands.change",
-    "scale": "elastic_tfjob.commands.change",
-    "simulate": "elastic_tfjob.simulation.command",
-    "suspend": "elastic_tfjob.commands.change",
-    "top": "elastic_tfjob.commands.top",
-    "train-policy": "elastic_tfjob.learning.command",
-    "what-if": "elastic_tfjob.commands.what_if",
-}
-"""Commands that live with what they run, and the modules that hold them under the same name, with `_` for `-`."""
-
-
-EXTRAS = {
-    "operator": (
-        "aiohttp",
-        "aiolimiter",
-        "kubernetes",
-        "orjson",
-        "prometheus_client",
-        "structlog",
-        "tenacity",
+    "auto": Lazy(_USAGE, "Let the operator's profile decide the size of a TFJob again"),
+    "check": Lazy(
+        _USAGE, "Check the operator, its CRD and policies, your rights, what jobs report, and with -f a TFJob"
     ),
-    "simulation": ("scipy",),
+    "completion": Lazy(
+        "elastic_tfjob.commands.kubectl", "Print a script that completes commands, options and job names"
+    ),
+    "explain": Lazy(_USAGE, "Explain a TFJob"),
+    "export-trace": Lazy(_USAGE, "Write the TFJobs of a cluster to OUTPUT (CSV), as a workload that `simulate` reads"),
+    "jobs": Lazy(_USAGE, "List TFJobs"),
+    "logs": Lazy(_USAGE, "Print what the program of a TFJob writes"),
+    "pipeline": Lazy("elastic_tfjob.commands.pipeline.steps", "Steps of Kubeflow Pipelines"),
+    "resume": Lazy(_USAGE, "Resume a TFJob that was suspended"),
+    "scale": Lazy(_USAGE, "Ask for a size of an elastic TFJob, within its bounds"),
+    "simulate": Lazy("elastic_tfjob.simulation.command", "Simulate scheduling policies on WORKLOAD"),
+    "suspend": Lazy(_USAGE, "Suspend a TFJob"),
+    "top": Lazy(_USAGE, "Show the CPU that TFJobs hold, and what of it is lent to them"),
+    "train-policy": Lazy("elastic_tfjob.learning.command", "Train the policy of profile dl2 in simulation"),
+    "what-if": Lazy(_USAGE, "Foresee when jobs start and end, as things are and with a change"),
 }
-"""What `pip install elastic-tfjob` leaves out: the modules that each extra of pyproject.toml brings."""
+
+INTERRUPTED = 130
+"""The shell's exit status for a program that Ctrl-C ended."""
 
 
 class LazyGroup(click.Group):
-    """Knows the names of all commands, but imports one only when it is asked for. Where a package that an extra brings
-    is missing, the command's help and its error name the extra."""
+    """Knows the names of all commands and their first line of help, but imports one only when it is asked for. Where a
+    package that an extra brings is missing, the command's help and its error name the extra."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *LAZY])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in LAZY:
-            try:
-                command: click.Command = getattr(importlib.import_module(LAZY[cmd_name]), cmd_name.replace("-", "_"))
-            except ModuleNotFoundError as error:
-                return _not_installed(cmd_name, error)
-            return command
-        return super().get_command(ctx, cmd_name)
+        own = super().get_command(ctx, cmd_name)
+        if own is None and cmd_name not in LAZY:
+            return None
+        if (module := missing_module(cmd_name)) is not None:
+            return _not_installed(cmd_name, module)
+        if own is not None:
+            return own
+        try:
+            command: click.Command = getattr(import_module(LAZY[cmd_name].module), cmd_name.replace("-", "_"))
+        except ModuleNotFoundError as error:
+            return _not_installed(cmd_name, _package_missing(cmd_name, error))
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if (
+            args
+            and not args[0].startswith("-")
+            and args[0] not in self.list_commands(ctx)
+            and not ctx.resilient_parsing
+        ):
+            meant = did_you_mean(args[0], self.list_commands(ctx))
+            ctx.fail(f"No such command {args[0]!r}.{meant}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
-            raise click.ClickException(_what_to_install(error)) from error
+            name = ctx.invoked_subcommand or ""
+            raise click.ClickException(advice(name, _package_missing(name, error))) from error
+        except KeyboardInterrupt:
+            raise SystemExit(INTERRUPTED) from None
+
+    def line_about(self, ctx: click.Context, name: str) -> str:
+        """One line about a command."""
+        if (module := missing_module(name)) is not None:
+            return advice(name, module)
+        if name in LAZY:
+            return LAZY[name].help
+        command = self.get_command(ctx, name)
+        return command.get_short_help_str(limit=LINE) if command is not None else ""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.line_about(ctx, name)) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=self.line_about(ctx, name)) for name in names]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
-def _not_installed(name: str, error: ModuleNotFoundError) -> click.Command:
+def _not_installed(name: str, module: str) -> click.Command:
     """In the place of command `name`, whose module could not be imported: says what to install, whatever is asked."""
-    words = _what_to_install(error)
+    words = advice(name, module)
 
     def refuse(arguments: tuple[str, ...]) -> None:
         raise click.ClickException(words)
@@ -85,13 +132,12 @@ def _not_installed(name: str, error: ModuleNotFoundError) -> click.Command:
     )
 
 
-def _what_to_install(error: ModuleNotFoundError) -> str:
-    """Which extra has the module that is missing. Raises `error` again where it is none of an extra's."""
-    module = (error.name or "").partition(".")[0]
-    extra = next((extra for extra, modules in EXTRAS.items() if module in modules), None)
-    if extra is None:
+def _package_missing(name: str, error: ModuleNotFoundError) -> str:
+    """The module that is missing. Raises `error` again where no extra brings it."""
+    module = error.name or ""
+    if module.partition(".")[0] not in EXTRAS[extra_of(name)]:
         raise error
-    return f"Needs pip install 'elastic-tfjob[{extra}]' ({module} is missing)."
+    return module
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -162,7 +208,7 @@ def crd() -> None:
 @click.option("--config-map", default="", help="NAMESPACE/NAME of the ConfigMap with the key config.yaml.")
 @click.option(
     "--status-via",
-    type=click.Choice(["auto", "direct", "proxy"]),
+    type=OneOf(["auto", "direct", "proxy"]),
     default="auto",
     show_default=True,
     help="How pods are asked for their status: by their address, or through the API server (auto: from outside).",
@@ -170,7 +216,7 @@ def crd() -> None:
 @click.option("--query-bind-address", default="0", show_default=True, help="Query API (docs/query-api.md); 0 for none.")
 @click.option(
     "--query-auth",
-    type=click.Choice(["none", "token", "header"]),
+    type=OneOf(["none", "token", "header"]),
     default="none",
     show_default=True,
     help="Who may ask: all who reach a loopback address, holders of tokens, or users whom a proxy names by a header.",
@@ -188,10 +234,8 @@ def crd() -> None:
 )
 @click.option("--image", default="", help="Holds launcher and exporter. Default: that of the operator's own pod.")
 @click.option("--take-over", is_flag=True, help="Start although another controller of TFJobs was found.")
-@click.option("--log-format", type=click.Choice(["json", "console"]), default="json", show_default=True)
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
+@click.option("--log-format", type=OneOf(["json", "console"]), default="json", show_default=True)
+@click.option("--log-level", type=OneOf(["debug", "info", "warning", "error"]), default="info", show_default=True)
 def operator(log_format: str, log_level: str, **arguments: Any) -> None:
     """Run the operator: own the kubeflow.org/v1 TFJobs of a cluster.
 
@@ -201,6 +245,7 @@ def operator(log_format: str, log_level: str, **arguments: Any) -> None:
     Exit codes: 0 after a signal, 1 when leadership was lost, 2 for a wrong flag, 3 when another controller of TFJobs is
     at work here (it is named, with what to do about it).
     """
+    import asyncio  # noqa: PLC0415
     import logging  # noqa: PLC0415
 
     import structlog  # noqa: PLC0415

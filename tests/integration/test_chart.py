@@ -146,6 +146,37 @@ def test_values_reach_the_deployment() -> None:
     assert pod["affinity"] == {"nodeAffinity": {"x": "y"}}
 
 
+MONITORING = {"ServiceMonitor": "elastic-tfjob-operator", "PodMonitor": "elastic-tfjob-exporter"}
+
+
+def test_values_reach_what_prometheus_selects() -> None:
+    """As kube-prometheus-stack asks for: it takes objects with the label of its release alone."""
+    values = [
+        "prometheus.enabled=true",
+        "prometheus.labels.release=monitoring",
+        "prometheus.annotations.note=b",
+        "prometheus.namespace=observed",
+        "prometheus.interval=60s",
+        "prometheus.dashboards.namespace=grafana",
+        "prometheus.dashboards.annotations.grafana_folder=Training",
+    ]
+    made = charted(*values)
+    plain = charted("prometheus.enabled=true")
+    for kind, name in {**MONITORING, "PrometheusRule": "elastic-tfjob"}.items():
+        item, before = made[name, kind, "observed"], plain[name, kind, "kubeflow"]
+        assert item["metadata"]["labels"] == {**before["metadata"]["labels"], "release": "monitoring"}
+        assert item["metadata"]["annotations"] == {"note": "b"}
+    operator = made["elastic-tfjob-operator", "ServiceMonitor", "observed"]["spec"]
+    assert operator["namespaceSelector"] == {"matchNames": ["kubeflow"]}
+    assert [each["interval"] for each in operator["endpoints"]] == ["60s"]
+    pods = made["elastic-tfjob-exporter", "PodMonitor", "observed"]["spec"]
+    assert [each["interval"] for each in pods["podMetricsEndpoints"]] == ["60s"]
+    assert pods["namespaceSelector"] == {"any": True}
+    dashboards = made["elastic-tfjob-dashboards", "ConfigMap", "grafana"]["metadata"]
+    assert dashboards["annotations"] == {"grafana_folder": "Training"}
+    assert dashboards["labels"] == {"grafana_dashboard": "1"}
+
+
 def test_the_configuration_is_one_that_the_operator_takes() -> None:
     made = charted("config.profile=fifo", "config.profiles.kips.cooldown_s=90", "config.rescale.stop_timeout_s=30")
     found = parse_configuration(yaml.safe_dump(made[SETTINGS]["data"]["config.yaml"]))

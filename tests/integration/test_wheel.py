@@ -1,4 +1,4 @@
-"""What `pip install elastic-tfjob` gives: everywhere the hook; without extras the simulator; with one the operator."""
+"""What `pip install elastic-tfjob` gives: the hook alone; with extras the simulator, the commands and the operator."""
 
 import contextlib
 import json
@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from elastic_tfjob.cli import EXTRAS
+from elastic_tfjob.extras import EXTRAS
 from harness.names import ROOT
 from harness.progress import run
 from harness.shared import Facts
+from harness.versions import DEFAULT
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("wheel")]
 
@@ -62,8 +63,8 @@ def older_python() -> Path:
     return Path(next(works, "") or pytest.skip("no Python 3.9 or 3.10 here"))
 
 
-def test_without_extras_it_brings_none_of_their_packages(plain: Path) -> None:
-    modules = sum(EXTRAS.values(), ())
+def test_without_extras_it_brings_nothing(wheel: Facts, plain: Path) -> None:
+    modules = sorted({*sum(EXTRAS.values(), ())})
     find = f"import importlib.util as u; print([each for each in {modules} if u.find_spec(each)])"
     assert said(plain / "python", "-c", find) == (0, "[]\n")
 
@@ -72,34 +73,47 @@ def test_without_extras_the_hook_can_be_imported(plain: Path) -> None:
     assert said(plain / "python", "-c", HOOK) == (0, "")
 
 
-def test_without_extras_the_simulator_runs(plain: Path, tmp_path: Path) -> None:
-    trace = tmp_path / "trace.csv"
-    trace.write_text("job_id,submit_s,duration_s,num_gpus\na,0,100,1\nb,10,50,2\n")
-    code, text = said(plain / "elastic-tfjob", "simulate", trace, "--nodes=2", "--profile=fifo")
-    assert code == 0, text
-    assert "2/2" in text
-
-
-def test_without_extras_the_help_and_the_version_work(plain: Path) -> None:
-    code, text = said(plain / "elastic-tfjob", "--help")
-    assert code == 0, text
-    assert "simulate" in text
-    assert said(plain / "elastic-tfjob", "--version")[0] == 0
-
-
-@pytest.mark.parametrize("command", ["jobs", "crd", "operator"])
-def test_without_extras_a_command_for_clusters_names_the_extra(plain: Path, command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [("jobs", "cli"), ("crd", "operator"), ("operator", "operator"), ("simulate", "simulation"), ("--help", "cli")],
+)
+def test_without_extras_a_command_names_the_extra(plain: Path, command: str, extra: str) -> None:
     code, text = said(plain / "elastic-tfjob", command)
     assert code == 1
-    assert "pip install 'elastic-tfjob[operator]'" in text
+    assert f"elastic-tfjob[{extra}]" in text
+    assert len(text.splitlines()) == 1
+
+
+@pytest.mark.parametrize("pair", DEFAULT)
+def test_it_can_be_installed_beside_each_tensorflow(wheel: Facts, pair: str) -> None:
+    """As pip resolves it: the wheel, and the TensorFlow of each pair that `make test-versions` tries."""
+    python, tensorflow = pair.split("/")
+    wanted = f"{wheel['wheel']}\ntensorflow-cpu~={tensorflow}.0\n"
+    resolve = [wheel["uv"], "pip", "compile", "--quiet", "--no-header", "--python-version", python, "--python-platform"]
+    ended = subprocess.run(
+        [*resolve, "x86_64-manylinux_2_28", "-"], input=wanted, capture_output=True, text=True, check=False, cwd="/"
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "tensorflow-cpu==" in ended.stdout
+
+
+def test_with_its_extra_the_simulator_runs(wheel: Facts, tmp_path: Path) -> None:
+    bin = installed(wheel, tmp_path / "simulation", extra="[simulation]")
+    trace = tmp_path / "trace.csv"
+    trace.write_text("job_id,submit_s,duration_s,num_gpus\na,0,100,1\nb,10,50,2\n")
+    code, text = said(bin / "elastic-tfjob", "simulate", trace, "--nodes=2", "--profile=fifo")
+    assert code == 0, text
+    assert "2/2" in text
+    assert "Needs pip install" in said(bin / "elastic-tfjob", "jobs")[1]
 
 
 def test_with_its_extra_the_operator_is_complete(wheel: Facts, tmp_path: Path) -> None:
     bin = installed(wheel, tmp_path / "operator", extra="[operator]")
     assert said(bin / "elastic-tfjob", "crd") == (0, (ROOT / "manifests" / "base" / "crd.yaml").read_text())
     assert said(bin / "python", "-c", "import elastic_tfjob.controller.operator, elastic_tfjob.exporter.server")[0] == 0
-    code, text = said(bin / "kubectl-tfjob", "jobs", "--help")
-    assert code == 0, text
+    for command in ("jobs", "pipeline", "train-policy"):  # a component of pipelines and an overlay call these two
+        code, text = said(bin / "elastic-tfjob", command, "--help")
+        assert code == 0, text
     assert "Needs pip install" not in said(bin / "elastic-tfjob", "--help")[1]
 
 

@@ -57,8 +57,16 @@ def schema() -> Schema:
         "topologySpreadConstraints": _OBJECTS,
         "crd": _exactly(install={"type": "boolean"}),
         **dict.fromkeys(
-            ("kubeflowRoles", "learning", "loans", "prometheus", "statusViaProxy", "trainer"),
+            ("kubeflowRoles", "learning", "loans", "statusViaProxy", "trainer"),
             _exactly(enabled={"type": "boolean"}),
+        ),
+        "prometheus": _exactly(
+            enabled={"type": "boolean"},
+            labels=_TEXTS,
+            annotations=_TEXTS,
+            namespace=_TEXT,
+            interval={"type": "string", "pattern": r"^([0-9]+(ms|s|m|h))*$"},
+            dashboards=_exactly(labels=_TEXTS, annotations=_TEXTS, namespace=_TEXT),
         ),
         "queryApi": _exactly(enabled={"type": "boolean"}, auth={"enum": ["token", "header"]}),
         "global": {"type": "object"},  # what a chart that has this one as a part passes on

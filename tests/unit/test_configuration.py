@@ -97,3 +97,21 @@ def test_aliases_are_names() -> None:
     """Which cost nothing."""
     found = parse_configuration("rescale: {prepare_timeout_s: &t 60, switch_timeout_s: *t}")
     assert found.rescale.switch_timeout_s == 60
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("lend: none", "Did you mean profiles.elastic.lend"),
+        ("interval_s: 3", "Did you mean status.interval_s or profiles."),
+        ("stop_timeout_s: 3", "Did you mean rescale.stop_timeout_s?"),
+        ("rescale: {profile: kips}", "Did you mean profile?"),
+        ("profil: kips", "Did you mean profile?"),
+        ("profile: kipps", "Did you mean kips?"),
+        ("profiles: {elastc: {}}", "Did you mean elastic?"),
+        ("profiles: {elastic: {lnd: none}}", "Did you mean lend?"),
+    ],
+)
+def test_a_key_at_the_wrong_place_is_answered_with_the_right_one(text: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(meant)):
+        parse_configuration(text)

@@ -1,11 +1,14 @@
 """The samples show what they are made to show on the cluster of `make demo`, wherever its other pods lie."""
 
+import re
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 
 import yaml
 
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL, TFJobSpec
+from elastic_tfjob.commands.check import about_job
 from elastic_tfjob.controller.job.inject import STATUS_PORT
 from elastic_tfjob.controller.objects.quantities import requests_of
 
@@ -67,3 +70,22 @@ def test_the_network_policy_lets_the_operator_ask_and_replicas_train() -> None:
     assert [port["port"] for port in exporter["ports"]] == [STATUS_PORT]
     reached = {number for each in replicas["ports"] for number in range(each["port"], each["endPort"] + 1)}
     assert reached == set(range(1, 65536)) - {STATUS_PORT}
+
+
+README = SAMPLES.parents[1] / "README.md"
+
+
+def test_the_job_of_the_readme_is_whole() -> None:
+    """What it says can be applied as it stands, and `check` finds nothing to mend."""
+    (text,) = re.findall(r"```yaml\n(apiVersion: kubeflow.*?)```", README.read_text(), re.DOTALL)
+    job, claim = yaml.safe_load_all(text)
+    job["metadata"]["namespace"] = "default"
+    findings = about_job(job, datetime(2026, 1, 1, tzinfo=UTC))
+    assert [finding for finding in findings if finding.level != "ok"] == []
+    spec = TFJobSpec.parse(job["spec"])
+    for replica in spec.tf_replica_specs.values():
+        pod = replica.template["spec"]
+        assert replica.restart_policy == "OnFailure"
+        assert all(requests_of(pod)[:2])
+        assert [each["persistentVolumeClaim"]["claimName"] for each in pod["volumes"]] == [claim["metadata"]["name"]]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]

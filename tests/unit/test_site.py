@@ -1,10 +1,11 @@
 """Links work on the site as they do in the repository."""
 
 import re
+from pathlib import Path
 
 import pytest
 
-from harness.site import _TARGET, DOCS, INDEX, ROOT, links_of_site
+from harness.site import _TARGET, DOCS, INDEX, ROOT, foreign_hosts, links_of_site
 
 REPOSITORY = "https://example.com/you/elastic-tfjob"
 
@@ -44,3 +45,37 @@ def test_each_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     named = {line.rpartition(": ")[2] for line in navigation.splitlines() if line.endswith(".md")}
     assert named == {INDEX, *(str(path.relative_to(DOCS)) for path in DOCS.glob("**/*.md"))}
+
+
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_blocks_in_a_list_are_indented_so_that_its_numbers_go_on(page: Path) -> None:
+    """Python-Markdown takes a block with fewer than 4 spaces out of the list, which then begins with 1 again."""
+    item, blank, wrong = False, False, []
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        block = blank or re.match(r" +(```|[-*] |\d+\. )", line)
+        if re.match(r"(\d+\.|[-*]) ", line):
+            item = True
+        elif line and not line.startswith(" "):
+            item = item and not blank
+        elif item and block and re.match(r" {1,3}\S", line):
+            wrong.append(f"{number}: {line}")
+        blank = not line
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("html", "fetched"),
+    [
+        ('<script src="https://unpkg.com/a.js"></script>', ["index.html: https://unpkg.com/a.js"]),
+        ('<link rel="stylesheet" href="//fonts.example/a.css">', ["index.html: //fonts.example/a.css"]),
+        ('<pre class="mermaid"></pre>', ["index.html: mermaid, which the theme takes from a CDN"]),
+        ('<script src="../javascripts/mermaid.min.js"></script><pre class="mermaid"></pre>', []),
+        ('<link rel="canonical" href="https://example.com/"><a href="https://example.com/"></a>', []),
+    ],
+)
+def test_a_page_that_fetches_from_another_host_fails_the_build(tmp_path: Path, html: str, fetched: list[str]) -> None:
+    (tmp_path / "index.html").write_text(html)
+    assert foreign_hosts(tmp_path) == fetched

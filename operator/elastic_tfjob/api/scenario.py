@@ -1,12 +1,14 @@
 """The words of a scenario file: what jobs to make, instead of a trace that lists them."""
 
 import itertools
-from typing import Annotated, Final, Literal
+import re
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from elastic_tfjob.api.fields import describe, few
 from elastic_tfjob.api.limits import MAX_MILLICORES, MAX_POD_BYTES, MAX_REPLICAS, MAX_WORD
+from elastic_tfjob.api.suggest import did_you_mean
 
 MAX_NODES: Final = 100_000
 """Nodes of a simulated pool: twenty times what Kubernetes is tested with."""
@@ -191,7 +193,7 @@ def parse_scenario(content: object) -> Scenario:
     try:
         return Scenario.model_validate(content)
     except ValidationError as e:
-        raise ValueError("\n".join(wrong_places(e))) from e
+        raise ValueError("\n".join(wrong_places(e, Scenario))) from e
 
 
 def parse_pool(content: object) -> PoolFile:
@@ -199,16 +201,59 @@ def parse_pool(content: object) -> PoolFile:
     try:
         return PoolFile.model_validate(content)
     except ValidationError as e:
-        raise ValueError("\n".join(wrong_places(e))) from e
+        raise ValueError("\n".join(wrong_places(e, PoolFile))) from e
 
 
-def wrong_places(e: ValidationError) -> list[str]:
-    """One line per error, few of them: where, what, and the value found."""
+def wrong_places(e: ValidationError, model: type[BaseModel] | None = None) -> list[str]:
+    """One line per error, few of them: where, what, and the value found. With the `model` that was read: also the
+    nearest key that there is."""
+    errors = e.errors(include_url=False, include_context=False)
+    inside = {error["loc"][:length] for error in errors for length in range(1, len(error["loc"]))}
     return few(
-        f"{'.'.join(str(part)[:MAX_WORD] for part in error['loc']) or '(whole)'}{_said(error['type'], error['msg'])} "
-        f"(found {describe(error['input'])})"
-        for error in e.errors(include_url=False, include_context=False)
+        f"{_place(error['loc'])}{_said(error['type'], error['msg'])} "
+        f"(found {describe(error['input'])}){_meant(error['type'], error['loc'], error['msg'], error['input'], model)}"
+        for error in errors
+        # A list whose items are wrong is told to be empty, too.
+        if not (error["type"] == "too_short" and error["loc"] in inside)
     )
+
+
+_NO_KEY: Final = re.compile(r".*[\[(].*|float|int|str|bool")
+"""Parts of a place that say which of several kinds was tried."""
+
+
+def _place(place: tuple[int | str, ...]) -> str:
+    return ".".join(str(part)[:MAX_WORD] for part in place if not _NO_KEY.fullmatch(str(part))) or "(whole)"
+
+
+def _meant(kind: str, place: tuple[int | str, ...], message: str, found: object, model: type[BaseModel] | None) -> str:
+    if kind == "extra_forbidden" and model is not None:
+        return did_you_mean(str(place[-1]), _keys_at(model, place[:-1]))
+    if kind in ("literal_error", "union_tag_invalid"):
+        word = found.get("kind", "") if isinstance(found, dict) else found
+        return did_you_mean(str(word), re.findall(r"'([^']+)'", message.partition("expected")[2] or message))
+    return ""
+
+
+def _keys_at(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
+    """Keys that there are at a place of this model. Parts of the place that are no keys, such as which of several kinds
+    was read, stay where they are."""
+    models = [model]
+    for part in place:
+        inner = [
+            each
+            for one in models
+            if part in one.model_fields
+            for each in _models_in(one.model_fields[str(part)].annotation)
+        ]
+        models = inner or models
+    return [key for each in models for key in each.model_fields]
+
+
+def _models_in(annotation: object) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for each in get_args(annotation) for model in _models_in(each)]
 
 
 def _said(kind: str, message: str) -> str:

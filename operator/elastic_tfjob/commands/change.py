@@ -7,10 +7,8 @@ from typing import Any
 import click
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.api.limits import MAX_REPLICAS
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_NOT_IN_TIME, Cluster, Failed, run
-from elastic_tfjob.commands.options import job_argument, where
 from elastic_tfjob.controller.query.rows.job import JobRow, Seen, job_row, see
 
 __all__ = ["auto", "resume", "scale", "suspend"]
@@ -19,23 +17,8 @@ _TYPES = (("workers", "Worker"), ("ps", "PS"))
 _LOOK_S = 1.0
 
 
-@click.command()
-@job_argument
-@click.option("--workers", type=click.IntRange(0, MAX_REPLICAS), help="Workers to have.")
-@click.option("--ps", type=click.IntRange(0, MAX_REPLICAS), help="Parameter servers to have.")
-@click.option("--wait", is_flag=True, help="Until the job has this size.")
-@click.option("--timeout", type=click.IntRange(1, 86_400), default=600, show_default=True, help="Seconds for --wait.")
-@where
-def scale(job: str, workers: int | None, ps: int | None, wait: bool, timeout: int, **cluster: Any) -> None:
-    """Ask for a size of an elastic TFJob, within its bounds. The job keeps it until `auto`.
-
-    \b
-    Examples:
-      elastic-tfjob scale digits --workers 4
-      elastic-tfjob scale digits --workers 4 --ps 2 --wait --timeout 120
-
-    Exit code 4: the job did not have the size in time; it is still asked for.
-    """
+def scale(*, job: str, workers: int | None, ps: int | None, wait: bool, timeout: int, **cluster: Any) -> None:
+    """Ask for a size of an elastic TFJob, within its bounds. The job keeps it until `auto`."""
     asked = {of: count for (_, of), count in zip(_TYPES, (workers, ps), strict=True) if count is not None}
     if not asked:
         raise click.UsageError("say how many: --workers, --ps, or both")
@@ -54,16 +37,8 @@ def scale(job: str, workers: int | None, ps: int | None, wait: bool, timeout: in
     run(do, **cluster)
 
 
-@click.command()
-@job_argument
-@where
-def auto(job: str, **cluster: Any) -> None:
-    """Let the operator's profile decide the size of a TFJob again, after `scale`.
-
-    \b
-    Example:
-      elastic-tfjob auto digits
-    """
+def auto(*, job: str, **cluster: Any) -> None:
+    """Let the operator's profile decide the size of a TFJob again, after `scale`."""
 
     async def do(at: Cluster) -> None:
         found = await at.job(job)
@@ -77,30 +52,13 @@ def auto(job: str, **cluster: Any) -> None:
     run(do, **cluster)
 
 
-@click.command()
-@job_argument
-@where
-def suspend(job: str, **cluster: Any) -> None:
-    """Suspend a TFJob: its pods are deleted, and the job stays. With ElasticCheckpoint it goes on from its newest
-    checkpoint later.
-
-    \b
-    Example:
-      elastic-tfjob suspend digits
-    """
+def suspend(*, job: str, **cluster: Any) -> None:
+    """Suspend a TFJob."""
     run(lambda at: _set_suspended(at, job, True), **cluster)
 
 
-@click.command()
-@job_argument
-@where
-def resume(job: str, **cluster: Any) -> None:
-    """Resume a TFJob that was suspended.
-
-    \b
-    Example:
-      elastic-tfjob resume digits
-    """
+def resume(*, job: str, **cluster: Any) -> None:
+    """Resume a TFJob that was suspended."""
     run(lambda at: _set_suspended(at, job, False), **cluster)
 
 

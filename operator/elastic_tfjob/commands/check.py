@@ -16,7 +16,6 @@ from elastic_tfjob.api.tfjob import GROUP, PLURAL, VERSION, InvalidTFJob, TFJobS
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_FAILED, Cluster, read_all, run
 from elastic_tfjob.commands.manifest import read_job
-from elastic_tfjob.commands.options import output, where
 from elastic_tfjob.controller import LEASE_NAME
 from elastic_tfjob.controller.job.inject import trainer_of, without_command
 from elastic_tfjob.controller.job.rescale_input import chief_of
@@ -62,28 +61,8 @@ class Finding:
     do: str = ""
 
 
-@click.command()
-@click.option("-f", "--filename", help="A file with a TFJob to look at, too; - for stdin.")
-@where
-@click.option("--operator-namespace", default="kubeflow", show_default=True, help="Where the operator is.")
-@output("json")
-def check(filename: str | None, operator_namespace: str, output: str | None, **cluster: Any) -> None:
-    """Check the operator, its CRD and policies, your rights, what jobs report, and with -f a TFJob. Nothing is changed.
-
-    \b
-    Examples:
-      elastic-tfjob check
-      elastic-tfjob check -f job.yaml -n team-a
-      elastic-tfjob check -o json | jq '.[] | select(.level != "ok")'
-
-    A line is ok, a warning (something is missing that you may not need, or may not be read by you) or an error, with
-    what to do. The TFJob is also sent to the API server as a dry run, which stores nothing.
-
-    Not looked at, as it takes a pod in the cluster: whether images can be pulled, have TensorFlow and Python, and
-    whether checkpoint-dir can be written. The job's own events tell that once it starts.
-
-    Exit codes: 0 no error (warnings do not count), 1 an error was found or nothing answers, 2 wrong usage.
-    """
+def check(*, filename: str | None, operator_namespace: str, output: str | None, **cluster: Any) -> None:
+    """Look at all of it, and print what is found. Exits with EXIT_FAILED where something is wrong."""
 
     async def do(at: Cluster) -> list[Finding]:
         now = datetime.now(UTC)

@@ -39,6 +39,7 @@ EXIT_NOT_IN_TIME: Final = 4
 
 _PAGE: Final = 500
 _TIMEOUT_S: Final = 30.0
+_DEFAULT_FILE: Final = "~/.kube/config"
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -124,15 +125,28 @@ async def connected(kubeconfig: str | None, context: str | None, namespace: str 
             load_incluster_config(client_configuration=configuration)
             own = _NAMESPACE_FILE.read_text().strip() if _NAMESPACE_FILE.exists() else ""
         else:
+            _refuse_missing(kubeconfig)
             loader = await load_kube_config(
                 config_file=kubeconfig, context=context, client_configuration=configuration, persist_config=False
             )
             own = str((loader.current_context.get("context") or {}).get("namespace") or "")
     except ConfigException as error:
-        where = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-        raise Failed(f"no cluster to talk to: {where}: {error}; --kubeconfig names another file") from error
+        where = kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_FILE
+        why = str(error).removeprefix("Invalid kube-config file. ")
+        if "current-context" in why:
+            why = "it has no current-context; choose one with --context, or kubectl config use-context"
+        raise Failed(f"no cluster to talk to: {where}: {why}; --kubeconfig names another file") from error
     async with ApiClient(configuration) as api:
         yield Cluster(api, namespace or own or "default")
+
+
+def _refuse_missing(kubeconfig: str | None) -> None:
+    """Raises Failed where no kubeconfig is there."""
+    named = kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_FILE
+    if not any(Path(each).expanduser().is_file() for each in named.split(os.pathsep) if each):
+        raise Failed(
+            f"no cluster to talk to: there is no kubeconfig {named}; set KUBECONFIG, or name one by --kubeconfig"
+        )
 
 
 def run(

@@ -8,7 +8,6 @@ import click
 
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, path_of, run
-from elastic_tfjob.commands.options import job_argument, output, where
 from elastic_tfjob.controller.kube.errors import ApiError
 from elastic_tfjob.controller.objects.status import moment_of
 from elastic_tfjob.controller.query.rows.forecast import ForecastRow, forecast_row
@@ -21,21 +20,8 @@ __all__ = ["explain", "hints", "told"]
 _EVENTS = 50
 
 
-@click.command()
-@job_argument
-@where
-@output("json")
-def explain(job: str, output: str | None, **cluster: Any) -> None:
-    """Explain a TFJob: its state and why, its bounds, its expected end, its timeline, what would have to change.
-
-    \b
-    Examples:
-      elastic-tfjob explain digits
-      elastic-tfjob explain digits -o json | jq '.timeline[] | select(.kind == "rescaled")'
-
-    The timeline has the last ten changes of size with their reasons and pauses, and the job's events, as far as the
-    API server still has them and you may read them.
-    """
+def explain(*, job: str, output: str | None, **cluster: Any) -> None:
+    """Explain a TFJob: its state and why, its bounds, its expected end, its timeline, what would have to change."""
 
     async def do(at: Cluster) -> None:
         seen = see(await at.job(job))

@@ -9,7 +9,6 @@ from typing import Any, Final
 import click
 
 from elastic_tfjob.commands.cluster import Cluster, Failed, path_of, read_all, run
-from elastic_tfjob.commands.options import where
 from elastic_tfjob.commands.show import plain
 from elastic_tfjob.controller.kube.caches import jobs_path
 from elastic_tfjob.controller.kube.errors import ApiError
@@ -18,29 +17,14 @@ from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.query.rows.job import see
 from elastic_tfjob.controller.query.rows.trace import COLUMNS, TraceRow, trace_rows
 from elastic_tfjob.simulation.formats import GIB
-from elastic_tfjob.simulation.options import OutputFile
 
 __all__ = ["export_trace"]
 
 _NAMED: Final = 5
 
 
-@click.command()
-@click.argument("output", type=OutputFile())
-@where
-@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
-def export_trace(output: Path, all_namespaces: bool, **cluster: Any) -> None:
-    """Write the TFJobs of a cluster to OUTPUT (CSV), as a workload that `simulate` reads.
-
-    \b
-    Examples:
-      elastic-tfjob export-trace jobs.csv -A
-      elastic-tfjob simulate jobs.csv --nodes 20 --profile elastic --tune --speed-model linear
-
-    Jobs that are still in the cluster are in it, also those that have ended. A job's duration is what it takes at its
-    declared size: from its steps and the speed that it had there; else how long it ran, or as its annotation says. Jobs
-    of which nothing is known are left out, and named.
-    """
+def export_trace(*, output: Path, all_namespaces: bool, **cluster: Any) -> None:
+    """Write the TFJobs of a cluster to OUTPUT (CSV), as a workload that `simulate` reads."""
 
     async def do(at: Cluster) -> tuple[list[TraceRow], dict[str, str], str]:
         found = read_all(Job.parse, await at.items(jobs_path("" if all_namespaces else at.namespace)))

@@ -9,12 +9,11 @@ import click
 
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, read_all, run
-from elastic_tfjob.commands.options import output, where
 from elastic_tfjob.controller.kube.caches import jobs_path
 from elastic_tfjob.controller.kube.errors import Expired, Unavailable
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.query.rows.job import JOB_STATES, JobRow, job_row
-from elastic_tfjob.controller.query.rows.listing import SORTED_BY, Listing, page
+from elastic_tfjob.controller.query.rows.job import JobRow, job_row
+from elastic_tfjob.controller.query.rows.listing import Listing, page
 
 __all__ = ["jobs"]
 
@@ -22,15 +21,8 @@ _ALL = 10**9
 _AGAIN_S = 1.0
 
 
-@click.command()
-@where
-@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
-@output("json", "wide")
-@click.option("-w", "--watch", is_flag=True, help="Go on, and show each change.")
-@click.option("--state", "states", multiple=True, type=click.Choice(JOB_STATES), help="Only these; may be repeated.")
-@click.option("--sort", type=click.Choice(list(SORTED_BY)), default="name", show_default=True, help="What to sort by.")
-@click.option("--reverse", is_flag=True, help="The largest first.")
-def jobs(  # noqa: PLR0917
+def jobs(
+    *,
     all_namespaces: bool,
     output: str | None,
     watch: bool,
@@ -39,18 +31,7 @@ def jobs(  # noqa: PLR0917
     reverse: bool,
     **cluster: Any,
 ) -> None:
-    """List TFJobs: state, size, steps, speed, when they end, and why they are as they are.
-
-    \b
-    Examples:
-      elastic-tfjob jobs                       those of your namespace
-      elastic-tfjob jobs -A --state Waiting    who waits, and for what
-      elastic-tfjob jobs -o wide --sort slack_s  the tightest deadline first
-      elastic-tfjob jobs -w                    follow them
-      elastic-tfjob jobs -o json | jq '.[] | select(.step > 1000) | .name'
-
-    SIZE is what a job holds now. STEP, STEPS/S and ENDS IN are as the operator stored them last.
-    """
+    """List TFJobs: state, size, steps, speed, when they end, and why they are as they are."""
     listing = Listing(states=frozenset(states), sort=sort, descending=reverse, limit=_ALL)
 
     async def do(at: Cluster) -> None:

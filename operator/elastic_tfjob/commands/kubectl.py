@@ -7,6 +7,7 @@ import click
 from click.shell_completion import ShellComplete, get_completion_class
 
 from elastic_tfjob.cli import LAZY, LazyGroup, main
+from elastic_tfjob.simulation.options import OneOf
 
 __all__ = ["complete", "completion", "tfjob"]
 
@@ -32,7 +33,7 @@ def tfjob() -> None:
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=OneOf(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print a script that completes commands, options and job names in a shell.
 

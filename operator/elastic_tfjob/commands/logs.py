@@ -11,7 +11,6 @@ import click
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL, trains_in
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_NOT_FOUND, Cluster, Failed, path_of, run
-from elastic_tfjob.commands.options import job_argument, where
 from elastic_tfjob.controller.job.rescale_input import chief_of
 from elastic_tfjob.controller.kube.errors import ApiError, Invalid, NotFound, Unavailable
 from elastic_tfjob.controller.objects.status import moment_of
@@ -23,24 +22,8 @@ _LOOK_S: Final = 1.0
 _PODS: Final = 64
 
 
-@click.command()
-@job_argument
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended, across rescales and restarts.")
-@click.option("--all", "everything", is_flag=True, help="All replicas, each line with its replica before it.")
-@click.option("--replica", help="One replica, such as worker-1. Default: the chief, or worker-0 without one.")
-@click.option("--tail", type=click.IntRange(0, 2**31 - 1), help="Begin with so many lines.")
-@where
-def logs(job: str, follow: bool, everything: bool, replica: str | None, tail: int | None, **cluster: Any) -> None:
-    """Print what the program of a TFJob writes: the chief's, unless you say otherwise.
-
-    \b
-    Examples:
-      elastic-tfjob logs digits -f               follow the chief across rescales
-      elastic-tfjob logs digits --replica ps-0   a parameter server
-      elastic-tfjob logs digits --all --tail 10  the last lines of each replica
-
-    Where a pod is made anew, `--- NAME` on standard error says so.
-    """
+def logs(*, job: str, follow: bool, everything: bool, replica: str | None, tail: int | None, **cluster: Any) -> None:
+    """Print what the program of a TFJob writes: the chief's, unless you say otherwise."""
     if everything and replica:
         raise click.UsageError("--all and --replica exclude each other")
 

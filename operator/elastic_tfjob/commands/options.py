@@ -1,15 +1,15 @@
 """Options that several commands have, and completion of job names."""
 
-import asyncio
-from collections.abc import Callable
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from elastic_tfjob.commands.cluster import Cluster, connected
-from elastic_tfjob.controller.kube.caches import jobs_path
+from elastic_tfjob.simulation.options import OneOf
 
 __all__ = ["job_argument", "output", "where"]
 
@@ -31,27 +31,56 @@ def where(command: F) -> F:
 
 def output(*forms: str) -> Callable[[F], F]:
     """-o."""
-    return click.option("-o", "--output", type=click.Choice(forms), help="Default: a table.")
+    return click.option("-o", "--output", type=OneOf(forms), help="Default: a table.")
 
 
 def _job_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The jobs that there are; none where that takes long or fails: a shell waits for it."""
+    given = {key: context.params.get(key) for key in ("kubeconfig", "context", "namespace")}
+    names = _by_kubectl(given)
+    if names is None:
+        with suppress(Exception):
+            names = _by_client(given)
+    return [CompletionItem(name) for name in names or () if name.startswith(incomplete)]
+
+
+def _by_kubectl(given: Mapping[str, str | None]) -> list[str] | None:
+    """Names from kubectl, which answers in a tenth of the time that our client takes to import; None without one."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        return None
+    options = [f"--{key}={value}" for key, value in given.items() if value]
+    asked = ["get", "tfjobs.kubeflow.org", "--output=name", f"--request-timeout={_PATIENCE_S:g}s", *options]
+    try:
+        done = subprocess.run(
+            [kubectl, *asked],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PATIENCE_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.partition("/")[2] for line in done.stdout.splitlines()]
+
+
+def _by_client(given: Mapping[str, str | None]) -> list[str]:
+    import asyncio
+
+    from elastic_tfjob.commands.cluster import connected
+    from elastic_tfjob.controller.kube.caches import jobs_path
 
     async def names() -> list[str]:
         async with (
             asyncio.timeout(_PATIENCE_S),
-            connected(*(context.params.get(key) for key in ("kubeconfig", "context", "namespace"))) as cluster,
+            connected(given["kubeconfig"], given["context"], given["namespace"]) as cluster,
         ):
-            return await _list(cluster)
+            path = f"{jobs_path(cluster.namespace)}?limit=500"
+            page = await cluster.api.once("GET", path, timeout_s=_PATIENCE_S)
+            return [str(item["metadata"]["name"]) for item in page.get("items") or ()]
 
-    with suppress(Exception):
-        return [CompletionItem(name) for name in asyncio.run(names()) if name.startswith(incomplete)]
-    return []
-
-
-async def _list(cluster: Cluster) -> list[str]:
-    page = await cluster.api.once("GET", f"{jobs_path(cluster.namespace)}?limit=500", timeout_s=_PATIENCE_S)
-    return [str(item["metadata"]["name"]) for item in page.get("items") or ()]
+    return asyncio.run(names())
 
 
 def job_argument(command: F) -> F:

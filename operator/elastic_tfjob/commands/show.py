@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 import click
 import orjson
+from rich.cells import cell_len
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -35,6 +37,8 @@ __all__ = [
     "waiting",
 ]
 
+_LEAST_LAST: Final = 24
+"""Columns of a terminal in which a sentence can be read."""
 _COLOUR: Final = re.compile(r"(\x1b\[[0-9;]{0,32}m)")
 _COLOURS: Mapping[str, str] = {
     "Running": "green",
@@ -64,25 +68,45 @@ def harmless(line: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, width: int | None = None) -> str:
-    """A table as text: coloured and as wide as the terminal where there is one; else plain, each row in one line."""
+    """A table as text: coloured and as wide as the terminal where there is one; else plain, each row in one line.
+    Columns without any value are left out. No word is split for want of room: the last column, which explains, wraps,
+    or goes below its row; and where a row is still too wide, its values stand below each other."""
     terminal = Console(width=width)
-    fits = terminal.is_terminal or width is not None
-    made = Table(box=None, pad_edge=False, header_style="bold" if fits else "", show_edge=False)
-    for name in head:
-        made.add_column(name, no_wrap=not fits, overflow="fold")
-    longest = sum(map(len, head))
+    kept = [[plain(cell) for cell in row] for row in rows]
+    shown = [k for k in range(len(head)) if k == 0 or not kept or any(row[k] for row in kept)]
+    names, kept = [head[k] for k in shown], [[row[k] for k in shown] for row in kept]
+    widths = [max(map(cell_len, column)) for column in zip(names, *kept, strict=True)]
+    if not (terminal.is_terminal or width is not None):
+        return _grid(names, kept, sum(widths) + 2 * len(widths), terminal)
+    room, own = terminal.width, sum(widths[:-1]) + 2 * len(widths[:-1])
+    if own + min(widths[-1], _LEAST_LAST) <= room:
+        return _grid(names, kept, room, terminal)
+    if own - 2 <= room:
+        lines = _grid(names[:-1], [row[:-1] for row in kept], room, terminal).splitlines()
+        below = [_below(row[-1], room) for row in kept]
+        return "\n".join(
+            [lines[0], *(line for pair in zip(lines[1:], below, strict=True) for line in (pair[0], *pair[1]))]
+        )
+    pairs = ([(name, cell) for name, cell in zip(names, row, strict=True) if cell] for row in kept)
+    return "\n\n".join(_grid([], each, room, terminal) for each in pairs)
+
+
+def _grid(head: Sequence[str], rows: Sequence[Sequence[str]], width: int, terminal: Console) -> str:
+    """Columns beside each other, of which the last one wraps."""
+    made = Table(box=None, pad_edge=False, header_style="bold", show_edge=False, show_header=bool(head))
+    columns = len(head) or 2
+    for k in range(columns):
+        made.add_column(head[k] if head else "", no_wrap=k < columns - 1, overflow="fold")
     for cells in rows:
-        made.add_row(*(Text(plain(cell), style=_COLOURS.get(cell, "")) for cell in cells))
-        longest = max(longest, sum(len(cell) + 2 for cell in cells))
+        made.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in cells))
     out = io.StringIO()
-    to = Console(
-        file=out,
-        width=terminal.width if fits else longest + 2 * len(head) + 200,
-        force_terminal=terminal.is_terminal,
-        no_color=not terminal.is_terminal,
-    )
+    to = Console(file=out, width=width, force_terminal=terminal.is_terminal, no_color=not terminal.is_terminal)
     to.print(made)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def _below(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, max(width, 20), initial_indent="  ", subsequent_indent="  ")
 
 
 @contextmanager

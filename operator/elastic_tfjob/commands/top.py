@@ -9,7 +9,6 @@ import click
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, path_of, read_all, run
-from elastic_tfjob.commands.options import output, where
 from elastic_tfjob.controller.kube.caches import jobs_path
 from elastic_tfjob.controller.objects.cluster import ACTIVE_AND_BOUND, ForeignPod, Node
 from elastic_tfjob.controller.objects.job import Job
@@ -26,24 +25,8 @@ _OTHERS = f"{OPERATOR_NAME_LABEL}!={CONTROLLER_NAME}"
 _LOOK_S = 5.0
 
 
-@click.command()
-@click.argument("what", type=click.Choice(["nodes", "jobs"]), default="nodes")
-@where
-@click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of all namespaces.")
-@output("json")
-@click.option("-w", "--watch", is_flag=True, help="Go on: look every 5 s, and show what has changed.")
-def top(what: str, all_namespaces: bool, output: str | None, watch: bool, **cluster: Any) -> None:
-    """Show the CPU that TFJobs hold, and what of it is lent to them beyond their requests.
-
-    \b
-    Examples:
-      elastic-tfjob top           nodes: needs the right to list nodes, and pods of all namespaces
-      elastic-tfjob top jobs      jobs of your namespace
-      elastic-tfjob top jobs -A -o json
-      elastic-tfjob top -w        follow the nodes
-
-    CPU is in cores. HELD is what replicas request now, LENT the part of it beyond their templates' requests.
-    """
+def top(*, what: str, all_namespaces: bool, output: str | None, watch: bool, **cluster: Any) -> None:
+    """Show the CPU that TFJobs hold, and what of it is lent to them beyond their requests."""
 
     async def look(at: Cluster) -> str:
         if what == "nodes":

@@ -13,13 +13,11 @@ from kubernetes.aio.client.configuration import Configuration
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, Failed, run
 from elastic_tfjob.commands.manifest import read_job
-from elastic_tfjob.commands.options import output, where
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound, Unavailable
 from elastic_tfjob.controller.objects.status import moment_of
 from elastic_tfjob.controller.query.gate import is_loopback
 from elastic_tfjob.controller.query.openapi import WHAT_IF
-from elastic_tfjob.controller.query.question import MAX_NODES
 from elastic_tfjob.controller.query.reviews import TOKEN_HEADER
 
 __all__ = ["told", "what_if"]
@@ -29,24 +27,8 @@ _TIMEOUT_S: Final = 60.0
 _PATIENCE_S: Final = 120.0
 
 
-@click.command("what-if")
-@click.option(
-    "-f", "--filename", help="A file with a TFJob that is not there yet: what if it were submitted? - for stdin."
-)
-@click.option("--add-nodes", type=click.IntRange(1, MAX_NODES), help="So many nodes more, like most that there are.")
-@click.option("--node-cpu", help="CPU of each added node that pods can have (16); with --node-memory.")
-@click.option("--node-memory", help="Memory of each added node that pods can have (64Gi); with --node-cpu.")
-@click.option("--profile", help="Another profile, with what the operator's ConfigMap says for it.")
-@where
-@click.option("-A", "--all-namespaces", is_flag=True, help="Tell the jobs of all namespaces that you may list.")
-@click.option(
-    "--query-url",
-    envvar="ELASTIC_TFJOB_QUERY_URL",
-    help="Where the query API is. Default: the Service elastic-tfjob-query, through the API server.",
-)
-@click.option("--operator-namespace", default="kubeflow", show_default=True, help="Where that Service is.")
-@output("json")
-def what_if(  # noqa: PLR0917
+def what_if(
+    *,
     filename: str | None,
     add_nodes: int | None,
     node_cpu: str | None,
@@ -58,24 +40,7 @@ def what_if(  # noqa: PLR0917
     output: str | None,
     **cluster: Any,
 ) -> None:
-    """Foresee when jobs start and end, as things are and with a change. Nothing is changed.
-
-    \b
-    Examples:
-      elastic-tfjob what-if -f job.yaml                  when would it start and end, who is slowed down?
-      elastic-tfjob what-if --add-nodes 2                who gains?
-      elastic-tfjob what-if --add-nodes 2 --node-cpu 16 --node-memory 64Gi
-      elastic-tfjob what-if --profile deadline -A
-      elastic-tfjob what-if -f job.yaml --add-nodes 1 -o json | jq '.items[0].meets_then'
-
-    The operator's own decisions are simulated forward from now, with the speeds that it knows. It is taken that nothing
-    else comes, nothing fails, and predictions come true. A job whose length or speed nobody knows has no end: the table
-    says what it needs. Jobs of namespaces that you may not list are told in sum.
-
-    It needs the operator's query API (docs/query-api.md), which knows you by your kubeconfig's token. Without a token,
-    or without the right to proxy to its Service: kubectl -n kubeflow port-forward, and --query-url
-    http://127.0.0.1:PORT.
-    """
+    """Foresee when jobs start and end, as things are and with a change. Nothing is changed."""
     if not (filename or add_nodes or profile):
         raise click.UsageError("say what if: -f, --add-nodes or --profile, or several of them")
     if bool(node_cpu) != bool(node_memory) or (node_cpu and not add_nodes):

@@ -22,10 +22,10 @@ from elastic_tfjob.learning.recorded import LEAST_JOBS
 from elastic_tfjob.learning.training import METHODS, Plan, State, begin, compare, load, save, train
 from elastic_tfjob.scheduling.profiles.dl2.network import JOB_FEATURES, SIZE_FEATURES
 from elastic_tfjob.scheduling.profiles.dl2.weights import as_bytes
-from elastic_tfjob.simulation.options import Amount, OutputFile
+from elastic_tfjob.simulation.interrupts import Stop, stopping
+from elastic_tfjob.simulation.options import Amount, OneOf, OutputFile
 from elastic_tfjob.simulation.speed_models.ps import MODELS
 
-INTERRUPTED = 130
 MAX_SEEDS = 100_000
 
 
@@ -46,7 +46,7 @@ def default_of(name: str) -> str:
 )
 @click.option(
     "--method",
-    type=click.Choice(list(METHODS)),
+    type=OneOf(list(METHODS)),
     default=Evolution.name,
     show_default=True,
     help="Of reinforcement; actor-critic: with replay, as in the paper.",
@@ -61,7 +61,7 @@ def default_of(name: str) -> str:
 )
 @click.option(
     "--part",
-    type=click.Choice(list(SCALES)),
+    type=OneOf(list(SCALES)),
     help=f"Of the weights: those of the job and the moment, or all of them. {default_of('part')}",
 )
 @click.option(
@@ -81,7 +81,7 @@ def default_of(name: str) -> str:
 @click.option("--critic/--no-critic", default=None, help=f"Or the mean reward in its place. {default_of('critic')}")
 @click.option(
     "--teacher",
-    type=click.Choice(["none", *TEACHERS]),
+    type=OneOf(["none", *TEACHERS]),
     default="none",
     show_default=True,
     help="Whose decisions are learned first; none: begin with a network that goes for the best gain per replica.",
@@ -176,16 +176,17 @@ def train_policy(
     console = Console(stderr=True)
     try:
         state = resumed(kept, plan) if resume else begin(plan)
-        state = _run(state, kept, console)
-        output.write_bytes(as_bytes(state.network, _trained(state)))
-        if plot is not None:
-            draw_curve(state, plot)
+        with stopping() as stop:
+            state = _run(state, kept, console, stop)
+            output.write_bytes(as_bytes(state.network, _trained(state)))
+            if plot is not None:
+                draw_curve(state, plot)
     except (OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{output}: the best of {state.iteration} iterations, {_change(state):+.1f} % on the select seeds")
     if state.iteration < plan.iterations:
-        click.echo("Interrupted: --resume goes on.", err=True)
-        raise SystemExit(INTERRUPTED)
+        click.echo("Interrupted: --resume continues.", err=True)
+        raise SystemExit(stop.exit_status)
     if test_seeds:
         found = compare(state.network, [draw("test", k, plan.models) for k in range(test_seeds)])
         click.echo(f"mean completion times on {test_seeds} test seeds:")
@@ -212,22 +213,24 @@ def listed(said: str, known: Collection[str], option: str, what: str) -> tuple[s
 def _follow(course: Course, updates: int) -> None:
     """Say what becomes of each update, until somebody interrupts or there were enough."""
     made, waits = 0, False
-    try:
-        for update in follow_experience(course):
-            if update is not None:
-                click.echo(f"{update}")
-                made, waits = made + 1, False
-                if made == updates:
-                    return
-                continue
-            if not waits:
-                click.echo(f"waits for jobs in {course.experience}", err=True)
-            waits = True
-            time.sleep(course.poll_s)
-    except (OSError, ValueError) as error:
-        raise click.ClickException(str(error)) from error
-    except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED) from None
+    with stopping() as stop:
+        try:
+            with stop.interrupting():
+                for update in follow_experience(course):
+                    if update is not None:
+                        click.echo(f"{update}")
+                        made, waits = made + 1, False
+                        if made == updates:
+                            return
+                        continue
+                    if not waits:
+                        click.echo(f"waits for jobs in {course.experience}", err=True)
+                    waits = True
+                    time.sleep(course.poll_s)
+        except (OSError, ValueError) as error:
+            raise click.ClickException(str(error)) from error
+        except KeyboardInterrupt:
+            raise SystemExit(stop.exit_status) from None
 
 
 def resumed(path: Path, plan: Plan) -> State:
@@ -253,7 +256,7 @@ def _trained(state: State) -> dict[str, Any]:
     return {"plan": said, "iterations": state.iteration, "percent_on_select_seeds": _change(state)}
 
 
-def _run(begun: State, kept: Path, console: Console) -> State:
+def _run(begun: State, kept: Path, console: Console, stop: Stop) -> State:
     """To the end of the plan, or to where somebody interrupts."""
     columns = (
         TextColumn("{task.description}"),
@@ -267,9 +270,10 @@ def _run(begun: State, kept: Path, console: Console) -> State:
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(state.plan.method.name, total=state.plan.iterations, completed=state.iteration, best="")
         try:
-            for state in train(begun):
-                save(state, kept)
-                bar.update(task, completed=state.iteration, best=f"{_change(state):+.1f} % on the select seeds")
+            with stop.interrupting():
+                for state in train(begun):
+                    save(state, kept)
+                    bar.update(task, completed=state.iteration, best=f"{_change(state):+.1f} % on the select seeds")
         except KeyboardInterrupt:
             pass
     return state

@@ -19,10 +19,11 @@ from elastic_tfjob.simulation.beside import read_pool
 from elastic_tfjob.simulation.bound import least_mean_jct_s
 from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.formats import FORMATS, GIB, BadRow, WorkloadError, made_elastic, read_csv
-from elastic_tfjob.simulation.options import SECONDS, Amount, OutputFile, boot_cpu_s, restart_tiers
+from elastic_tfjob.simulation.interrupts import Stop, stopping
+from elastic_tfjob.simulation.options import SECONDS, Amount, OneOf, OutputFile, boot_cpu_s, restart_tiers
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.report import write_report
-from elastic_tfjob.simulation.runner import RunSpec, run_all, uniform_cluster
+from elastic_tfjob.simulation.runner import ProcessDied, RunSpec, run_all, uniform_cluster
 from elastic_tfjob.simulation.scenario import generate, node_changes, own_pool, read_scenario
 from elastic_tfjob.simulation.speed_models.catalogue import DEFAULT_SPEED_MODEL, SPEED_MODELS, speed_model_named
 from elastic_tfjob.simulation.speed_models.cpu import CpuBound
@@ -33,8 +34,6 @@ from elastic_tfjob.simulation.tune_run import Parts, tune_and_report
 from elastic_tfjob.simulation.tuning import GOALS, Goal, halves
 from elastic_tfjob.simulation.workload import WorkloadJob
 
-INTERRUPTED = 130
-"""The shell's exit status for a program that SIGINT ended."""
 MAX_REPLICATIONS = 10_000
 MAX_PROCESSES = 1024
 SIGMA = Amount(10)
@@ -52,7 +51,7 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["auto", *FORMATS, "scenario"]),
+    type=OneOf(["auto", *FORMATS, "scenario"]),
     default="auto",
     show_default=True,
     help="How WORKLOAD is written; auto looks at its header, or its ending .yaml.",
@@ -61,12 +60,10 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.option("--gpus-per-node", type=click.IntRange(0, MAX_GPUS_PER_NODE), default=8, show_default=True)
 @click.option("--cpus-per-node", type=Amount(MAX_MILLICORES / 1000), default=64, show_default=True)
 @click.option("--memory-per-node", type=Amount(MAX_POD_BYTES / GIB), default=512, show_default=True, help="GiB.")
-@click.option(
-    "--speed-model", type=click.Choice(list(SPEED_MODELS)), help="How fast jobs really are; default by format."
-)
+@click.option("--speed-model", type=OneOf(list(SPEED_MODELS)), help="How fast jobs really are; default by format.")
 @click.option(
     "--world",
-    type=click.Choice(list(SPEED_MODELS)),
+    type=OneOf(list(SPEED_MODELS)),
     hidden=True,
     deprecated="It is called --speed-model, and goes with the next release.",
 )
@@ -75,11 +72,11 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     "profiles",
     multiple=True,
     required=True,
-    type=click.Choice(list(PROFILES)),
+    type=OneOf(list(PROFILES)),
     help="A policy to run; repeat to compare.",
 )
 @click.option("--set", "settings", multiple=True, metavar="P.param=value", help="A parameter of a profile; see --list.")
-@click.option("--place", type=click.Choice(get_args(PlaceName)), help="Instead of each profile's placement.")
+@click.option("--place", type=OneOf(get_args(PlaceName)), help="Instead of each profile's placement.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of scenarios and noise.")
 @click.option(
     "--replications",
@@ -128,7 +125,7 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.option("--silent", type=PART, default=0, help="Part of the jobs that report nothing while they train, 0 to 1.")
 @click.option(
     "--accelerator",
-    type=click.Choice(["T4", "A100"]),
+    type=OneOf(["T4", "A100"]),
     help="ElasticFlow's measured speeds on it; a trace's jobs whose model was measured there become elastic.",
 )
 @click.option("--inference-pool", metavar="FILE|NAME", help="A pool that lends nodes beside WORKLOAD, such as aryl.")
@@ -138,9 +135,7 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     help="Look for better parameters of the one --profile: on the first half of a trace, or the seeds of a scenario. "
     "How they do is shown on the second half, or on as many seeds more. What --set says stays.",
 )
-@click.option(
-    "--tune-for", type=click.Choice(GOALS), default="mean", show_default=True, help="What --tune makes small."
-)
+@click.option("--tune-for", type=OneOf(GOALS), default="mean", show_default=True, help="What --tune makes small.")
 @click.option("--skip-bad", is_flag=True, help="Leave out bad rows, count and list them.")
 @click.option("--json", "json_file", type=OutputFile(), help="Write the numbers here.")
 @click.option("--html", "html_file", type=OutputFile(), help="Write a report page here.")
@@ -252,38 +247,54 @@ def simulate(
         click.echo(f"{len(bad)} bad row(s) left out:\n" + "\n".join(f"  {row}" for row in bad), err=True)
     if accelerator is None and any(made_elastic(job) is not job for job in trace or ()):
         click.echo("Jobs keep the sizes of the trace: --accelerator T4 or A100 makes them elastic", err=True)
-    if tune:
-        given = [setting.partition("=")[0].rpartition(".")[2] for setting in settings] + ["place"] * (place is not None)
-        try:
-            tune_and_report(_parts(specs, scenario), given, tune_for, lambda asked: _run(asked, processes), json_file)
-        except ValueError as e:
-            raise click.ClickException(str(e)) from e
-        except KeyboardInterrupt:
-            click.echo("Interrupted: what was held out has not been run.", err=True)
-            raise SystemExit(INTERRUPTED) from None
-        return
-    outcomes = _run(specs, processes)
-    summaries = [summarise(outcome, len(spec.jobs)) for outcome, spec in zip(outcomes, specs, strict=False)]
+    try:
+        with stopping() as stop:
+            if tune:
+                given = [setting.partition("=")[0].rpartition(".")[2] for setting in settings]
+                given += ["place"] * (place is not None)
+                try:
+                    tune_and_report(
+                        _parts(specs, scenario), given, tune_for, lambda asked: _run(asked, processes, stop), json_file
+                    )
+                except ValueError as e:
+                    raise click.ClickException(str(e)) from e
+                return
+            outcomes = _run(specs, processes, stop)
+            by_run = {(spec.profile, spec.seed): spec for spec in specs}
+            whole = len(outcomes) == len(specs) and not any(outcome.partial for outcome in outcomes)
+            specs = [by_run[outcome.profile, outcome.seed] for outcome in outcomes]  # a stop leaves some out
+            summaries = _report(specs, outcomes, replications > 1)
+            if json_file:
+                json_file.write_text(json.dumps({"runs": [s.as_dict() for s in summaries]}, indent=2) + "\n")
+            if csv_file:
+                _write_jobs(csv_file, outcomes)
+            if html_file:
+                write_report(html_file, f"{workload.name} on {nodes} nodes", specs, outcomes, summaries)
+    except ProcessDied as e:
+        raise click.ClickException(str(e)) from e
+    except KeyboardInterrupt:  # out of tuning alone, which has told what it knows
+        click.echo("Interrupted: what was held out has not been run.", err=True)
+        raise SystemExit(stop.exit_status) from None
+    if not whole:
+        click.echo("Interrupted: the numbers are partial.", err=True)
+        raise SystemExit(stop.exit_status)
+
+
+def _report(specs: Sequence[RunSpec], outcomes: Sequence[Outcome], seeds: bool) -> list[Summary]:
+    """Print what these runs gave."""
+    summaries = [summarise(outcome, len(spec.jobs)) for outcome, spec in zip(outcomes, specs, strict=True)]
     summaries = _with_bounds(beside_the_first(summaries, outcomes), specs)
-    never = [s for s in summaries if not s.partial and s.finished < s.jobs]
-    print_runs(summaries, replications > 1)
-    for summary in never:
-        click.echo(f"{summary.profile}: {summary.jobs - summary.finished} job(s) never fit this cluster", err=True)
+    print_runs(summaries, seeds)
+    for summary in summaries:
+        if not summary.partial and summary.finished < summary.jobs:
+            click.echo(f"{summary.profile}: {summary.jobs - summary.finished} job(s) never fit this cluster", err=True)
     for name in _lent_in_vain(specs, outcomes):
         click.echo(
-            f"{name}: lends CPU, which changes nothing here: speeds of {model.name} do not follow CPU, "
+            f"{name}: lends CPU, which changes nothing here: speeds of {specs[0].speed_model.name} do not follow CPU, "
             "those of ps-cpu and cpu-share do",
             err=True,
         )
-    if json_file:
-        json_file.write_text(json.dumps({"runs": [s.as_dict() for s in summaries]}, indent=2) + "\n")
-    if csv_file:
-        _write_jobs(csv_file, outcomes)
-    if html_file:
-        write_report(html_file, f"{workload.name} on {nodes} nodes", specs, outcomes, summaries)
-    if len(outcomes) < len(specs) or any(s.partial for s in summaries):
-        click.echo("Interrupted: the numbers are partial.", err=True)
-        raise SystemExit(INTERRUPTED)
+    return summaries
 
 
 def _lent_in_vain(specs: Sequence[RunSpec], outcomes: Sequence[Outcome]) -> list[str]:
@@ -360,7 +371,7 @@ def _known_profiles(settings: Sequence[str], parameters: dict[str, ProfileParame
             )
 
 
-def _run(specs: Sequence[RunSpec], processes: int | None) -> list[Outcome]:
+def _run(specs: Sequence[RunSpec], processes: int | None, stop: Stop) -> list[Outcome]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -384,7 +395,7 @@ def _run(specs: Sequence[RunSpec], processes: int | None) -> list[Outcome]:
                 tasks[k], completed=done, state=f"{done:,}/{total:,} jobs  {now / 86400:.1f} days simulated  {speed}"
             )
 
-        return run_all(specs, report, processes)
+        return run_all(specs, report, processes, stop)
 
 
 def _write_jobs(path: Path, outcomes: Sequence[Outcome]) -> None:

@@ -29,6 +29,9 @@ from elastic_tfjob.speed.history import History
 Progress = Callable[[float, int, int], None]
 """Called with the simulated time, jobs done and jobs in all."""
 
+REPORT_S = 0.2
+"""Real seconds between two calls, where rounds are expensive."""
+
 
 class Simulation:
     """One profile on one workload. `run` returns the Outcome; after an exception `outcome` holds what is known.
@@ -124,7 +127,7 @@ class Simulation:
     def _loop(self) -> None:
         agenda, jobs, live = self._agenda, self._live, self._live.by_key
         interval, on_change, drifts = self.profile.interval_s, self.profile.on_change, self.profile.drifts
-        last_report = 0
+        last_report, reported_s = 0, time.monotonic()
         while agenda.events:
             now = agenda.events[0][0]
             changed: list[Job] = []
@@ -196,8 +199,11 @@ class Simulation:
                 self._wake(now, interval)
             if interval and drifts and live and agenda.round_at == inf and not self._stuck(now):
                 self._wake(now, interval)
-            if self.progress is not None and self.outcome.rounds - last_report >= 200:
-                last_report = self.outcome.rounds
+            # By rounds for cheap ones; by the clock, so that a stop does not wait for 200 expensive ones.
+            if self.progress is not None and (
+                self.outcome.rounds - last_report >= 200 or time.monotonic() - reported_s >= REPORT_S
+            ):
+                last_report, reported_s = self.outcome.rounds, time.monotonic()
                 self.progress(now, self._done, len(self.jobs))
 
     def _stuck(self, now: float) -> bool:

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from elastic_tfjob.api.limits import MAX_DURATION_S
+from elastic_tfjob.api.suggest import did_you_mean
 
-__all__ = ["SECONDS", "Amount", "OutputFile", "boot_cpu_s", "restart_tiers"]
+__all__ = ["SECONDS", "Amount", "OneOf", "OutputFile", "boot_cpu_s", "restart_tiers"]
 
 
 class Amount(click.FloatRange):
@@ -25,6 +26,13 @@ class Amount(click.FloatRange):
         if math.isnan(found):
             self.fail(f"{value!r} is no number; allowed are {self.min:g} to {self.max:.12g}.", param, ctx)
         return found
+
+
+class OneOf(click.Choice[str]):
+    """One of these words; a wrong one is told with the nearest."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        return super().get_invalid_choice_message(value, ctx) + did_you_mean(str(value), map(str, self.choices))
 
 
 SECONDS = Amount(MAX_DURATION_S)

@@ -102,7 +102,7 @@ def binned(samples: Sequence[Sample], first: float, end: float, values: Sequence
 
 
 def table(summaries: Sequence[Summary], names: Sequence[object]) -> str:
-    """The rows of the table, as HTML."""
+    """The table, as HTML. Numbers that no run has are left out."""
 
     def seconds(value: float | None) -> str:
         return "–" if value is None else f"{value:,.0f}"
@@ -110,24 +110,30 @@ def table(summaries: Sequence[Summary], names: Sequence[object]) -> str:
     def percent(value: float | None) -> str:
         return "–" if value is None else f"{100 * value:.1f}&nbsp;%"
 
-    rows = []
-    for name, s in zip(names, summaries, strict=True):
+    columns: dict[str, list[str]] = {
+        "finished": [f"{s.finished:,} of {s.jobs:,}" for s in summaries],
+        "JCT mean": [seconds(s.avg_jct_s) for s in summaries],
+        "median": [seconds(s.median_jct_s) for s in summaries],
+        "p99": [seconds(s.p99_jct_s) for s in summaries],
+        "queue mean": [seconds(s.avg_queue_s) for s in summaries],
+        "makespan": [seconds(s.makespan_s) for s in summaries],
+        "GPU used": [percent(s.gpu_utilisation) for s in summaries],
+        "CPU used": [percent(s.cpu_utilisation) for s in summaries],
+        "deadlines met": [percent(s.deadline_met) for s in summaries],
+        "forecast error": [percent(s.forecast_error) for s in summaries],
+        "rescales": [f"{s.rescales:,}" for s in summaries],
+        "preemptions": [f"{s.preemptions:,}" for s in summaries],
+        "migrations": [f"{s.migrations:,}" for s in summaries],
+        "rounds": [f"{s.rounds:,}" for s in summaries],
+    }
+    columns = {name: cells for name, cells in columns.items() if set(cells) - {"–"}}
+    lines = [
+        "<thead><tr><th>profile</th>" + "".join(f"<th>{name}</th>" for name in columns) + "</tr></thead>",
+        "<tbody>",
+    ]
+    for name, s, *cells in zip(names, summaries, *columns.values(), strict=True):
         notes = [note for note, said in (("oracle", s.oracle), ("partial", s.partial)) if said]
         marks = "".join(f" <small>{note}</small>" for note in notes)
-        cells = (
-            *(f"{s.finished:,} of {s.jobs:,}", seconds(s.avg_jct_s), seconds(s.median_jct_s), seconds(s.p99_jct_s)),
-            *(seconds(s.avg_queue_s), seconds(s.makespan_s)),
-            *(
-                percent(s.gpu_utilisation),
-                percent(s.cpu_utilisation),
-                percent(s.deadline_met),
-                percent(s.forecast_error),
-            ),
-            *(f"{s.rescales:,}", f"{s.preemptions:,}", f"{s.migrations:,}", f"{s.rounds:,}"),
-        )
-        rows.append(
-            f'<tr><th scope="row">{html.escape(str(name))}{marks}</th>'
-            + "".join(f"<td>{c}</td>" for c in cells)
-            + "</tr>"
-        )
-    return "\n".join(rows)
+        values = "".join(f"<td>{cell}</td>" for cell in cells)
+        lines.append(f'<tr><th scope="row">{html.escape(str(name))}{marks}</th>{values}</tr>')
+    return "\n".join([*lines, "</tbody>"])

@@ -1,14 +1,13 @@
 """Runs of several profiles and seeds, on all cores, that can be stopped and still give what is known."""
 
 import os
+import pickle
 import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import get_context
-from multiprocessing.managers import SyncManager
-from multiprocessing.synchronize import Event
-from queue import Empty, Queue
+from multiprocessing import get_context, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 
 from elastic_tfjob.scheduling.profiles import ProfileParameters, build
 from elastic_tfjob.scheduling.resources import Resources
@@ -16,6 +15,7 @@ from elastic_tfjob.scheduling.snapshot import Node
 from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.inference import InferencePool
+from elastic_tfjob.simulation.interrupts import SIGNALS, Stop, stopping
 from elastic_tfjob.simulation.node_changes import NodeChange
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
@@ -45,6 +45,10 @@ Progress = Callable[[int, float, int, int], None]
 """Called with the index of the run, the simulated time, jobs done and jobs in all."""
 
 
+class ProcessDied(RuntimeError):
+    """A process of a run ended without an outcome."""
+
+
 def uniform_cluster(nodes: int, gpus: int, cpus: float, memory_gib: float) -> list[Node]:
     """`nodes` equal nodes."""
     each = Resources(round(cpus * 1000), round(memory_gib * 1024**3), gpus)
@@ -52,8 +56,18 @@ def uniform_cluster(nodes: int, gpus: int, cpus: float, memory_gib: float) -> li
     return [Node(f"node-{i:0{width}}", each, each) for i in range(nodes)]
 
 
-def run_one(spec: RunSpec, progress: Callable[[float, int, int], None] | None = None) -> Outcome:
-    """One run; interrupted (KeyboardInterrupt, also out of `progress`) it returns what is known, marked partial."""
+def run_one(
+    spec: RunSpec, progress: Callable[[float, int, int], None] | None = None, stop: Stop | None = None
+) -> Outcome:
+    """One run; interrupted (KeyboardInterrupt, also out of `progress`, or a signal of `stop`) it returns what is known,
+    marked partial."""
+    stop = stop or Stop()
+
+    def report(now: float, done: int, total: int) -> None:
+        stop.check()
+        if progress is not None:
+            progress(now, done, total)
+
     simulation = Simulation(
         spec.jobs,
         spec.nodes,
@@ -65,63 +79,145 @@ def run_one(spec: RunSpec, progress: Callable[[float, int, int], None] | None = 
         node_changes=spec.node_changes,
         seed=spec.seed,
         trace=spec.trace,
-        progress=progress,
+        progress=report,
     )
     try:
-        return simulation.run()
+        with stop.interrupting():
+            return simulation.run()
     except KeyboardInterrupt:
+        simulation.outcome.partial = True
         return simulation.outcome
 
 
-def run_all(specs: Sequence[RunSpec], progress: Progress, workers: int | None = None) -> list[Outcome]:
-    """All runs, in the order given. On Ctrl-C those that run return what is known and the others do not begin."""
-    workers = min(len(specs), workers or os.cpu_count() or 1)
-    if workers <= 1:
-        return _run_here(specs, progress)
-    context = get_context("spawn")
-    with SyncManager(ctx=context) as manager:
-        stop: Event = manager.Event()  # type: ignore[assignment]
-        reports: Queue[tuple[int, float, int, int]] = manager.Queue()
-        with ProcessPoolExecutor(workers, context, _ignore_interrupts) as pool:
-            futures = [pool.submit(_run_there, k, spec, stop, reports) for k, spec in enumerate(specs)]
-            while not all(future.done() for future in futures):
-                try:
-                    progress(*reports.get(timeout=POLL_S))
-                except Empty:
-                    continue
-                except KeyboardInterrupt:
-                    stop.set()
-                    for future in futures:
-                        future.cancel()
-            return [outcome for future in futures if (outcome := _result(future)) is not None]
+def run_all(
+    specs: Sequence[RunSpec], progress: Progress, workers: int | None = None, stop: Stop | None = None
+) -> list[Outcome]:
+    """All runs, in the order given. After a signal of `stop` those that run return what is known and the others do not
+    begin; after the second one, those that have not returned are left out, too.
 
-
-def _run_here(specs: Sequence[RunSpec], progress: Progress) -> list[Outcome]:
-    outcomes = []
+    Raises ProcessDied where the system killed one, and what a run raises.
+    """
+    stop, workers = stop or Stop(), min(len(specs), workers or os.cpu_count() or 1)
+    if workers > 1:
+        return _Processes(workers, specs, progress, stop).run()
+    outcomes = list[Outcome]()
     for k, spec in enumerate(specs):
-        outcome = run_one(spec, lambda now, done, total, k=k: progress(k, now, done, total))  # type: ignore[misc]
+        if stop.number:
+            break
+        outcome = run_one(spec, lambda now, done, total, k=k: progress(k, now, done, total), stop)  # type: ignore[misc]
         outcomes.append(outcome)
         if outcome.partial:
             break
     return outcomes
 
 
-def _run_there(k: int, spec: RunSpec, stop: Event, reports: "Queue[tuple[int, float, int, int]]") -> Outcome | None:
-    if stop.is_set():
-        return None
+class _Processes:
+    """Runs in processes of their own. Each has one pipe: specs go in, progress and outcomes come out. A process whose
+    pipe is closed ends, so none outlives this one."""
 
-    def report(now: float, done: int, total: int) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        reports.put((k, now, done, total))
+    def __init__(self, workers: int, specs: Sequence[RunSpec], progress: Progress, stop: Stop) -> None:
+        self.specs, self.progress, self.stop = specs, progress, stop
+        self.outcomes: dict[int, Outcome] = {}
+        self._waiting = list(range(len(specs)))[::-1]
+        self._running: dict[Connection, int] = {}
+        self._processes: dict[Connection, SpawnProcess] = {}
+        self._workers = workers
 
-    return run_one(spec, report)
+    def run(self) -> list[Outcome]:
+        try:
+            self._start()
+            told = 0
+            while self._running:
+                if self.stop.times > told:
+                    told = self.stop.times
+                    self._end(kill=told > 1)
+                for pipe in wait(list(self._running), timeout=POLL_S):
+                    assert isinstance(pipe, Connection)
+                    self._hear(pipe)
+        finally:
+            for pipe, process in self._processes.items():
+                pipe.close()
+                process.kill()  # idle, or of no use any more
+                process.join()
+        return [self.outcomes[k] for k in sorted(self.outcomes)]
+
+    def _start(self) -> None:
+        # A new process begins with these signals blocked: Ctrl-C reaches every process of the terminal, and one that
+        # still imports has no handler. Starting the tracker unblocks them, so it goes first.
+        resource_tracker.ensure_running()
+        context = get_context("spawn")
+        for _ in range(self._workers):
+            pipe, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+            try:
+                process.start()
+                self._processes[pipe] = process
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            theirs.close()
+            self._give(pipe)
+
+    def _give(self, pipe: Connection) -> None:
+        if self._waiting and not self.stop.number:
+            k = self._waiting.pop()
+            self._running[pipe] = k
+            pipe.send(self.specs[k])
+
+    def _end(self, *, kill: bool) -> None:
+        for pipe in list(self._running):
+            process = self._processes[pipe]
+            if kill:
+                process.kill()
+                del self._running[pipe]
+            else:
+                process.terminate()
+
+    def _hear(self, pipe: Connection) -> None:
+        k = self._running[pipe]
+        try:
+            told = pipe.recv()
+        except (EOFError, OSError):
+            process = self._processes[pipe]
+            process.join()
+            raise ProcessDied(
+                f"the process that ran {self.specs[k].profile} ended with {process.exitcode}; if memory is short, "
+                "try fewer processes (--jobs)"
+            ) from None
+        match told:
+            case Outcome():
+                self.outcomes[k] = told
+                del self._running[pipe]
+                if not told.partial:  # else a signal has reached that process: it would end the next run at once
+                    self._give(pipe)
+            case BaseException():
+                raise told
+            case _:
+                self.progress(k, *told)
 
 
-def _result(future: "Future[Outcome | None]") -> Outcome | None:
-    return None if future.cancelled() else future.result()
+def _serve(pipe: Connection) -> None:
+    """Run what comes out of the pipe until it is closed. What a signal interrupts is answered with what is known."""
+    with stopping() as stop:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        try:
+            while True:
+                spec = pipe.recv()
+                try:
+                    answer: Outcome | Exception = run_one(spec, lambda *told: pipe.send(told), stop)
+                except OSError:
+                    raise
+                except Exception as error:
+                    answer = _portable(error)
+                pipe.send(answer)
+        except (EOFError, OSError):
+            return  # whoever asked is gone
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches every process of the terminal; the parent alone acts on it and tells the others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _portable(error: Exception) -> Exception:
+    """This error, or its words where it cannot be sent."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

@@ -1,5 +1,6 @@
 """What `elastic-tfjob simulate` prints: what may be set, and the numbers of runs."""
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import get_args
@@ -17,8 +18,8 @@ from elastic_tfjob.simulation.summary import Summary
 
 __all__ = ["print_catalogue", "print_runs"]
 
-ROW_WIDTH = 210
-"""Columns that a table of one row per run needs."""
+PIPE_WIDTH = 120
+"""Characters of a line where there is no terminal."""
 
 
 def print_catalogue() -> None:
@@ -46,29 +47,48 @@ def print_catalogue() -> None:
 
 
 def print_runs(summaries: Sequence[Summary], seeds: bool) -> None:
-    """One row per run, or one column where the terminal is too narrow for that."""
+    """One row per run, or one column where the terminal is too narrow. Numbers that no run has are left out."""
     headings = (
         *("finished", "JCT s", "median s", "p95 s", "p99 s", "queue s", "makespan s", "GPU", "CPU", "CPU used"),
         *("wasted", "in time", "late s", "losers", "worst", "rescales", "preempted", "migrated", "jobs/CPU-s"),
     )
     rows = [(_name(s, seeds), *_numbers(s)) for s in summaries]
-    console = Console(width=None if sys.stdout.isatty() else ROW_WIDTH, highlight=False)
-    across = console.width >= ROW_WIDTH
-    cells = [("profile", *headings), *rows]
-    if not across:
-        cells = list(zip(*cells, strict=True))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for k, heading in enumerate(cells[0]):
-        table.add_column(heading, justify="right" if k else "left", no_wrap=True)
-    for row in cells[1:]:
-        table.add_row(*row)
-    console.print(table)
+    columns = [column for column in zip(("profile", *headings), *rows, strict=True) if set(column[1:]) - {"-"}]
+    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH, highlight=False)
+    for cells in _fitting(columns, console.width):
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+        for k, heading in enumerate(cells[0]):
+            table.add_column(heading, justify="right" if k else "left", no_wrap=True)
+        for row in cells[1:]:
+            table.add_row(*row)
+        console.print(table)
     if bounds := {s.seed: s.bound for s in summaries if s.bound is not None}:
         least = _seconds(sum(bounds.values()) / len(bounds))
         of = f", mean of {len(bounds)} seeds" if len(bounds) > 1 else ""
         click.echo(f"bound: no schedule of these jobs has a mean JCT below {least} s{of}")
     if any(s.oracle for s in summaries):
         click.echo("* with the oracle: the policy was told true durations and speeds")
+
+
+def _fitting(columns: Sequence[tuple[str, ...]], width: int) -> list[list[tuple[str, ...]]]:
+    """Tables, row by row, that show these columns in so many characters: one with a row per run; or with a column per
+    run, and several of these where there are many runs."""
+    if not columns:
+        return []
+    if _width(columns) <= width:
+        return [list(zip(*columns, strict=True))]
+    names, *runs = zip(*columns, strict=True)
+    parts: list[list[tuple[str, ...]]] = [[names]]
+    for run in runs:
+        if len(parts[-1]) > 1 and _width([*parts[-1], run]) > width:
+            parts.append([names])
+        parts[-1].append(run)
+    return [list(zip(*part, strict=True)) for part in parts]
+
+
+def _width(columns: Sequence[tuple[str, ...]]) -> int:
+    """As rich lays them out: a space on both sides of each value, but for the edges."""
+    return sum(max(map(len, column)) + 3 for column in columns) - 1
 
 
 def _name(s: Summary, seeds: bool) -> str:

@@ -33,7 +33,8 @@ def tune_and_report(
     parts: Parts, given: Collection[str], goal: Goal, run: Runs, json_file: Path | None = None
 ) -> ProfileParameters:
     """Tune the profile of the runs, but what was `given`. Prints what was tried and what it comes to; returns what was
-    chosen. Raises KeyboardInterrupt on Ctrl-C, after it has told the best so far."""
+    chosen. Raises KeyboardInterrupt where the runs were stopped, after it has told the best so far; the JSON file then
+    has an empty `held_out`."""
     name, first = parts.tuned_on[0].profile, parts.tuned_on[0].parameters
     names = tunable(first, given)
     if not names:
@@ -51,15 +52,20 @@ def tune_and_report(
             trials += tried
             shown = ", ".join(f"{_word(t.value)}: {_cost(t.cost, goal)}{' kept' if t.kept else ''}" for t in tried)
             click.echo(f"  {name}.{tried[0].parameter}  {shown}")
-    except KeyboardInterrupt:
+        interrupted = None
+    except KeyboardInterrupt as stopped:
+        interrupted = stopped
+    held = list[dict[str, object]]()
+    try:
         _tell(name, differences(first, chosen))
-        raise
-    _tell(name, differences(first, chosen))
-    held = _compare(parts, first, chosen, goal, run)
-    if json_file:
-        content: dict[str, object] = {"profile": name, "goal": goal, "parts": parts.words}
-        content |= {"chosen": dict(differences(first, chosen)), "trials": [asdict(trial) for trial in trials]}
-        json_file.write_text(json.dumps({**content, "held_out": held}, indent=2) + "\n")
+        if interrupted is not None:
+            raise interrupted
+        held = _compare(parts, first, chosen, goal, run)
+    finally:
+        if json_file:
+            content: dict[str, object] = {"profile": name, "goal": goal, "parts": parts.words}
+            content |= {"chosen": dict(differences(first, chosen)), "trials": [asdict(trial) for trial in trials]}
+            json_file.write_text(json.dumps({**content, "held_out": held}, indent=2) + "\n")
     return chosen
 
 

@@ -2,8 +2,10 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -13,8 +15,10 @@ from click.testing import CliRunner, Result
 from kubernetes.aio.config import ConfigException
 
 from elastic_tfjob.cli import LAZY, main
-from elastic_tfjob.commands import cluster, kubectl, options, show
+from elastic_tfjob.commands import cluster, kubectl, show
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Expired, NotFound, Unavailable
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.query.rows.job import job_row
 from unit.query.build import running, tfjob, waiting
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/ns/tfjobs"
@@ -76,7 +80,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
             yield cluster.Cluster(server, "ns")  # type: ignore[arg-type]
 
         monkeypatch.setattr(cluster, "connected", connected)
-        monkeypatch.setattr(options, "connected", connected)
+        monkeypatch.setattr("shutil.which", lambda _: None)  # so that our client answers, not a kubectl
         return CliRunner().invoke(group, list(words))
 
     return invoke
@@ -537,6 +541,7 @@ def test_a_context_is_that_of_a_kubeconfig_also_in_a_pod(tmp_path: Path, monkeyp
         raise ConfigException("none")
 
     monkeypatch.setattr(cluster, "load_kube_config", load)
+    monkeypatch.setattr(cluster, "_refuse_missing", lambda _: None)
     assert CliRunner().invoke(main, ["jobs", "--context", "other"]).exit_code == 1
     assert asked == ["other"]
 
@@ -548,6 +553,37 @@ def test_without_a_kubeconfig_it_says_where_it_looked(tmp_path: Path, monkeypatc
     result = CliRunner().invoke(main, ["jobs", "--kubeconfig", str(empty)])
     assert result.exit_code == 1
     assert f"no cluster to talk to: {empty}: " in result.stderr
+
+
+@pytest.mark.parametrize("named", ["", "/nowhere/config", "/nowhere/a:/nowhere/b"])
+def test_where_there_is_no_kubeconfig_one_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", named)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    result = CliRunner().invoke(main, ["jobs"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
+    assert f"there is no kubeconfig {named or '~/.kube/config'};" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["job"], "Did you mean jobs?"),
+        (["explian", "a"], "Did you mean explain?"),
+        (["jobs", "--state", "Runing"], "Did you mean Running?"),
+        (["jobs", "--sort", "slack"], "Did you mean slack_s?"),
+        (["top", "node"], "Did you mean nodes?"),
+        (["simulate", "t.csv", "--nodes", "1", "--profile", "elastc"], "Did you mean elastic?"),
+        (["completion", "bsh"], "Did you mean bash?"),
+    ],
+)
+def test_a_slip_of_the_pen_is_answered_with_the_nearest_word(words: list[str], meant: str) -> None:
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert meant in result.stderr
 
 
 @pytest.mark.parametrize("name", sorted(set(LAZY) - {"simulate"}))
@@ -572,3 +608,24 @@ def test_kubectl_has_the_commands_for_people_and_completes_them(
 
 def test_completion_is_a_script_for_the_shell() -> None:
     assert "_ELASTIC_TFJOB_COMPLETE" in CliRunner().invoke(main, ["completion", "zsh"]).output
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_table_splits_no_word_and_fits(width: int, rows: int) -> None:
+    now = datetime(2026, 9, 1, tzinfo=UTC)
+    row = job_row(Job.parse(running("resnet-imagenet")))
+    columns = {"wide": True, "namespaces": True}
+    cells = show.job_cells(row, now, **columns)
+    cells[-1] = "it waits for 4 workers: node-3 has no room for their memory until another job has ended"
+    text = show.table(show.job_head(**columns), [cells] * rows, width=width)
+    assert max(map(len, text.splitlines())) <= width
+    words = Counter(text.split())
+    for word in {*" ".join(cells).split()}:
+        assert words[word] >= rows, word
+
+
+def test_columns_without_values_are_left_out() -> None:
+    text = show.table(["NAME", "SLACK", "WHY"], [["a", "", "b"], ["c", "", "d"]], width=80)
+    assert text.splitlines() == ["NAME  WHY", "a     b", "c     d"]
+    assert show.table(["NAME", "SLACK"], []) == "NAME  SLACK"

@@ -238,7 +238,7 @@ def test_an_interrupted_run_prints_what_is_known(monkeypatch: pytest.MonkeyPatch
     trace = tmp_path / "long.csv"
     trace.write_text("job_id,submit_s,duration_s,num_gpus\n" + "".join(f"j{k},{k},5,1\n" for k in range(500)))
 
-    def interrupted(specs: Any, report: Any, processes: Any) -> Any:
+    def interrupted(specs: Any, report: Any, *_: object) -> Any:
         def stop(*_: object) -> None:
             raise KeyboardInterrupt
 
@@ -298,3 +298,22 @@ def test_losers_are_told_beside_the_first_profile(tmp_path: Path) -> None:
     assert (first["losers"], first["worst_loser"]) == (None, None)
     assert (second["losers"], second["worst_loser"]) == (1, pytest.approx(0.1))
     assert first["tardiness_s"] == pytest.approx((110 - 5) / 2)
+
+
+@pytest.mark.parametrize("width", [80, 120, 250])
+@pytest.mark.parametrize("seeds", [1, 6])
+def test_the_table_fits_and_shows_no_column_without_numbers(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int, seeds: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    page = tmp_path / "out.html"
+    words = ("--profile", "fixed", "--profile", "las", "--html", page, "--jobs", 1, "--replications", seeds)
+    result = simulate(trace, "--nodes", 2, *words)
+    assert max(map(len, result.output.splitlines())) <= width
+    assert "CPU used" not in result.output
+    assert result.output.count("finished") >= 1
+    if seeds == 6:
+        assert all(f"las #{seed}" in result.output for seed in range(seeds))
+    headings = page.read_text().partition("</thead>")[0]
+    assert "GPU used" in headings
+    assert "deadlines met" not in headings

@@ -93,3 +93,24 @@ def test_the_old_name_of_the_speed_model_is_still_read() -> None:
     assert parse_scenario({**content, "speed_model": "ps"}).speed_model == "ps"
     with pytest.raises(ValueError, match="world is not known"):
         parse_scenario({**content, "speed_model": "ps", "world": "ps"})
+
+
+@pytest.mark.parametrize(
+    ("mix", "more", "said"),
+    [
+        (
+            {"name": "a", "wokers": {}},
+            {},
+            "mix.0.wokers is not known (found an object of 0 keys) Did you mean workers?",
+        ),
+        ({"name": "a", "workers": {"cont": 1}}, {}, "mix.0.workers.cont is not known (found 1) Did you mean count?"),
+        ({"name": "a", "workers": {}}, {"arivals": {}}, "Did you mean arrivals?"),
+        ({"name": "a", "workers": {}}, {"arrivals": {"kind": "poison"}}, "Did you mean poisson?"),
+        ({"name": "a", "workers": {}, "duration_s": {"unifrm": [1, 2]}}, {}, "mix.0.duration_s.unifrm is not known"),
+    ],
+)
+def test_a_wrong_scenario_is_told_in_plain_words(mix: dict[str, object], more: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError) as told:
+        parse_scenario({"jobs": 1, "mix": [{"duration_s": 1, **mix}], **more})
+    assert said in str(told.value)
+    assert not [word for word in ("Tuple", "function-", "validation", "float") if word in str(told.value)]

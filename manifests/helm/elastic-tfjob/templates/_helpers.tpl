@@ -14,6 +14,7 @@ so does each ServiceAccount that a binding names. Takes a list: the root context
 {{- $text := (index . 0).Files.Get (index . 1) | required (printf "%s is not in the chart" (index . 1)) }}
 {{- $everywhere := list "ClusterRole" "ClusterRoleBinding" "CustomResourceDefinition" "PriorityClass"
   "ValidatingAdmissionPolicy" "ValidatingAdmissionPolicyBinding" }}
+{{- $root := index . 0 }}
 {{- range regexSplit "(?m)^---$" $text -1 }}
 {{- $object := fromYaml . }}
 {{- if hasKey $object "Error" }}{{ fail $object.Error }}{{ end }}
@@ -27,7 +28,35 @@ so does each ServiceAccount that a binding names. Takes a list: the root context
 {{- $keep := dict "helm.sh/resource-policy" "keep" }}
 {{- $_ := set $object.metadata "annotations" (merge $keep ($object.metadata.annotations | default dict)) }}
 {{- end }}
+{{- if has $object.kind (list "ServiceMonitor" "PodMonitor" "PrometheusRule") }}
+{{- include "elastic-tfjob.monitoring" (list $root $object) }}
+{{- end }}
 ---
 {{ toYaml $object }}
+{{- end }}
+{{- end }}
+
+{{/*
+What the values say of an object that the Prometheus Operator reads: labels by which a Prometheus selects it, annotations,
+another namespace, and how often is scraped. Takes a list: the root context and the object, which it changes.
+*/}}
+{{- define "elastic-tfjob.monitoring" -}}
+{{- $object := index . 1 }}
+{{- $values := (index . 0).Values.prometheus }}
+{{- $_ := set $object.metadata "labels" (merge ($object.metadata.labels | default dict) ($values.labels | default dict)) }}
+{{- with $values.annotations }}
+{{- $_ := set $object.metadata "annotations" . }}
+{{- end }}
+{{- with $values.namespace }}
+{{- $_ := set $object.metadata "namespace" . }}
+{{- end }}
+{{- if and $values.namespace (eq $object.kind "ServiceMonitor") }}
+{{- $_ := set $object.spec "namespaceSelector" (dict "matchNames" (list (index $ 0).Release.Namespace)) }}
+{{- end }}
+{{- with $values.interval }}
+{{- $interval := . }}
+{{- range concat ($object.spec.endpoints | default list) ($object.spec.podMetricsEndpoints | default list) }}
+{{- $_ := set . "interval" $interval }}
+{{- end }}
 {{- end }}
 {{- end }}

@@ -10,7 +10,7 @@ pools: {inference: {namespaces: [serving], headroom: 1}}    # nodes with the lab
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from elastic_tfjob.api.fields import cut, describe
 from elastic_tfjob.api.limits import MAX_CONFIGURATION_BYTES, MAX_DURATION_S, MAX_PROBLEM_LENGTH, MAX_PROBLEMS
 from elastic_tfjob.api.scenario import wrong_places
+from elastic_tfjob.api.suggest import did_you_mean
 from elastic_tfjob.api.yaml import document
 from elastic_tfjob.controller.objects.loan import POOL_LABEL, POOL_NAME
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, build, parse_profile
@@ -139,14 +140,15 @@ class Configuration(_Model):
     @classmethod
     def _known(cls, name: str) -> str:
         if name not in PROFILES:
-            raise ValueError(f"there are {', '.join(PROFILES)}")
+            raise ValueError(f"there are {', '.join(PROFILES)}.{did_you_mean(name, PROFILES)}".rstrip("."))
         return name
 
     @model_validator(mode="after")
     def _parameters_fit(self) -> "Configuration":
         for name, settings in self.profiles.items():
             if name not in PROFILES:
-                raise ValueError(f"profiles.{name}: there are {', '.join(PROFILES)}")
+                there = f"there are {', '.join(PROFILES)}.{did_you_mean(name, PROFILES)}".rstrip(".")
+                raise ValueError(f"profiles.{name}: {there}")
             if parse_profile(name, settings).place == "count":
                 raise ValueError(f"profiles.{name}.place: count looks at totals only, which is for simulations")
             asked = next((part for part, idle in _ABOUT_LOANS.items() if settings.get(part, idle) != idle), None)
@@ -202,5 +204,20 @@ def _short(problem: str) -> str:
         models["pools"] = PoolSettings
     if unknown and "Parameters of" not in text:
         known = models.get(place.partition(".")[0], Configuration).model_fields
-        text = f"{place} is not known; there are {', '.join(known)}"
+        text = f"{place} is not known; there are {', '.join(known)}.{_elsewhere(place, known)}".rstrip(".")
     return text
+
+
+def _elsewhere(place: str, known: Collection[str]) -> str:
+    """Where a key belongs that is not known at this place: it may exist at another one, or be a slip of the pen."""
+    key = place.rpartition(".")[2]
+    places = [key] if key in Configuration.model_fields else []
+    sections: dict[str, type[BaseModel]] = {"rescale": RescaleLimits, "status": StatusPolling, "query": QueryLimits}
+    places += [f"{section}.{key}" for section, model in sections.items() if key in model.model_fields]
+    if key in ProfileParameters.model_fields or any(key in model.model_fields for model in PROFILES.values()):
+        owners = [name for name, model in PROFILES.items() if key in model.model_fields]
+        owner = "elastic" if "elastic" in owners else owners[0]
+        places.append(f"profiles.{owner}.{key}" + (" (or of another profile)" if len(owners) > 1 else ""))
+    if places:
+        return f" Did you mean {' or '.join(places)}?"
+    return did_you_mean(key, known)

@@ -8,10 +8,10 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from elastic_tfjob.api.limits import MAX_WORD
+from elastic_tfjob.api.states import MAX_ADDED_NODES
 from elastic_tfjob.api.tfjob import GROUP, KIND
 from elastic_tfjob.api.tfjob import VERSION as GROUP_VERSION
 from elastic_tfjob.controller.query import answers
-from elastic_tfjob.controller.query.question import MAX_NODES
 from elastic_tfjob.controller.query.rows.job import JOB_STATES
 from elastic_tfjob.controller.query.rows.listing import MAX_FILTER, MAX_OFFSET, MAX_PAGE, NAMES, PAGE, SORTED_BY
 from elastic_tfjob.scheduling.profiles import PROFILES
@@ -110,7 +110,7 @@ _QUESTION: Final[Mapping[str, Any]] = {
                 "spec": {"type": "object", "required": ["tfReplicaSpecs"]},
             },
         },
-        "add_nodes": {"type": "integer", "minimum": 0, "maximum": MAX_NODES, "description": "nodes to be added"},
+        "add_nodes": {"type": "integer", "minimum": 0, "maximum": MAX_ADDED_NODES, "description": "nodes to be added"},
         "node_cpu": {**_QUANTITY, "description": "CPU of each for pods, with node_memory; else as most nodes have"},
         "node_memory": {**_QUANTITY, "description": "memory of each for pods, with node_cpu"},
         "profile": {"type": "string", "enum": list(PROFILES), "description": "with the parameters configured for it"},

@@ -12,6 +12,7 @@ from typing import Any, Final
 from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX
 from elastic_tfjob.api.fields import Fields, cut, describe
 from elastic_tfjob.api.limits import MAX_WORD
+from elastic_tfjob.api.states import MAX_ADDED_NODES
 from elastic_tfjob.api.tfjob import GROUP, KIND, VERSION
 from elastic_tfjob.controller.objects.affinity import NAME_FIELD
 from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
@@ -43,9 +44,8 @@ from elastic_tfjob.scheduling.unmet import refusals
 from elastic_tfjob.simulation.foresee import World, foresee
 from elastic_tfjob.speed.history import History
 
-__all__ = ["FIELDS", "MAX_NODES", "Question", "Taken", "tell"]
+__all__ = ["FIELDS", "Question", "Taken", "tell"]
 
-MAX_NODES: Final = 1000
 """Nodes that somebody may ask to be added."""
 FIELDS: Final = ("job", "add_nodes", "node_cpu", "node_memory", "profile", "namespace")
 _OWN: Final = "elastic-tfjob.kubeflow.org/"
@@ -72,7 +72,7 @@ class Question:
             raise BadQuery(cut(unknown, MAX_WORD), "it is not known", ", ".join(FIELDS))
         try:
             fields = Fields(raw)
-            add_nodes = fields.whole("add_nodes", MAX_NODES, default=0)
+            add_nodes = fields.whole("add_nodes", MAX_ADDED_NODES, default=0)
             texts = {name: fields.text(name, MAX_WORD) for name in FIELDS[2:]}
         except ValueError as error:
             raise BadQuery("the body", str(error), "see the OpenAPI document") from None

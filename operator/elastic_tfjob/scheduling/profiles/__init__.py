@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from elastic_tfjob.api.scenario import wrong_places
+from elastic_tfjob.api.suggest import did_you_mean
 from elastic_tfjob.scheduling.parameters import ProfileParameters
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles.aryl import ArylParameters
@@ -57,12 +58,17 @@ def parse_profile(name: str, settings: Mapping[str, Any]) -> ProfileParameters:
     """
     model = PROFILES.get(name)
     if model is None:
-        raise ValueError(f"no profile {name!r}; there are {', '.join(PROFILES)}")
+        raise ValueError(
+            f"no profile {name!r}; there are {', '.join(PROFILES)}.{did_you_mean(name, PROFILES)}".rstrip(".")
+        )
     try:
         return model.model_validate(settings)
     except ValidationError as e:
         problems = "; ".join(f"{name}.{place}" for place in wrong_places(e))
-        raise ValueError(f"{problems}. Parameters of {name}: {', '.join(model.model_fields)}") from e
+        unknown = [str(error["loc"][-1]) for error in e.errors() if error["type"] == "extra_forbidden"]
+        meant = did_you_mean(unknown[0], model.model_fields) if unknown else ""
+        there = f"Parameters of {name}: {', '.join(model.model_fields)}"
+        raise ValueError(f"{problems}. {there}{'.' + meant if meant else ''}") from e
 
 
 def build(name: str, parameters: ProfileParameters) -> Profile:

@@ -3,7 +3,7 @@ import {useEffect, useState} from "./vendor/hooks.js";
 import {html} from "./html.js";
 import {follow} from "./stream.js";
 
-const WORDS = {connecting: "Connecting", live: "Live", polling: "Every few seconds", lost: "Reconnecting", refused: "Not allowed"};
+const WORDS = {connecting: "Connecting", live: "Live", polling: "Every few seconds", lost: "Reconnecting", refused: "Not allowed", missing: "Not found", wrong: "Wrong request"};
 
 export function useLive(path) {
   const [live, setLive] = useState(null);

@@ -28,7 +28,13 @@ async function problem(response) {
   try { return (await response.json()).error.message; } catch { return `${response.status} ${response.statusText}`; }
 }
 
-// `path` is one below api/v1/. Returns {data, state, why, close()}; state: connecting, live, polling, lost, refused.
+// What an answer of this status, which is no success, says about the connection.
+export function stateOf(status) {
+  if (status >= 500) return "lost";
+  return {401: "refused", 403: "refused", 404: "missing", 410: "missing"}[status] ?? "wrong";
+}
+
+// `path` is one below api/v1/. Returns {data, state, why, close()}; state: connecting, live, polling, lost, refused, missing, wrong.
 export function follow(path) {
   const data = signal(null), state = signal("connecting"), why = signal("");
   let last = "", closed = false, abort = null, wake = null, wait = FIRST_MS, watchdog = 0, hidden = 0;
@@ -93,7 +99,7 @@ export function follow(path) {
         last = "";
         say("polling", because);
       } else say("lost", because);
-    } else say(response.status >= 500 ? "lost" : "refused", because);
+    } else say(stateOf(response.status), because);
     wait = Math.max(wait, again);
   }
 

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from elastic_tfjob.api.fields import cut
 from elastic_tfjob.api.limits import MAX_WORD, after
+from elastic_tfjob.api.states import JOB_STATES, JobState
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.service import Record
 from elastic_tfjob.controller.objects.state import State
@@ -17,20 +18,6 @@ from elastic_tfjob.controller.schedule.request import JobRequest, terms
 
 __all__ = ["JOB_STATES", "JobRow", "JobState", "Seen", "bounded", "counts", "job_row", "see", "total_steps"]
 
-JobState = Literal[
-    "Pending",
-    "Suspended",
-    "Waiting",
-    "Starting",
-    "Running",
-    "Rescaling",
-    "Stopping",
-    "Restarting",
-    "Terminating",
-    "Succeeded",
-    "Failed",
-]
-JOB_STATES: Final[tuple[JobState, ...]] = JobState.__args__  # type: ignore[attr-defined]
 
 # Replica types of a job that are told; the API knows five.
 _TYPES: Final = 16
