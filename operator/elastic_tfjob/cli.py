@@ -14,6 +14,7 @@ LAZY = {
     "auto": "elastic_tfjob.commands.change",
     "check": "elastic_tfjob.commands.check",
     "completion": "elastic_tfjob.commands.kubectl",
+    "convert": "elastic_tfjob.commands.convert",
     "explain": "elastic_tfjob.commands.explain",
     "export-trace": "elastic_tfjob.commands.export_trace",
     "jobs": "elastic_tfjob.commands.jobs",
