@@ -312,6 +312,10 @@ def test_what_does_not_work_is_an_error_and_ends_with_1(
     assert (levels(result)[about], result.exit_code) == ("error", 1)
 
 
+def modes(*names: str) -> dict[str, Any]:
+    return {"spec": {"accessModes": list(names)}}
+
+
 PODS = f"/api/v1/namespaces/ns/pods{DRY}"
 CLAIM = "/api/v1/namespaces/ns/persistentvolumeclaims/c"
 QUOTA = error_of("POST", 403, b'{"message": "exceeded quota: cpu", "reason": "Forbidden"}', {})
@@ -327,14 +331,9 @@ UNKNOWN = error_of("POST", 400, b'{"message": "strict decoding error: unknown fi
         ({REVIEWS: {"status": {"allowed": False}}}, ("pods", "warning", "not checked: you may not create pods")),
         ({f"{JOBS}{DRY}": UNKNOWN}, ("API server", "error", "v1 has no spec.a")),
         ({CLAIM: None}, ("checkpoint-dir", "warning", "has no PersistentVolumeClaim c")),
-        ({CLAIM: {"spec": {"accessModes": ["ReadOnlyMany"]}}}, ("checkpoint-dir", "warning", "no checkpoint can be")),
-        ({CLAIM: {"spec": {"accessModes": ["ReadWriteOnce"]}}}, ("checkpoint-dir", "warning", "only be on one node")),
-        (
-            {CLAIM: {"spec": {"accessModes": ["ReadWriteOncePod"]}}},
-            "checkpoint-dir",
-            "warning",
-            "one of them can start",
-        ),
+        ({CLAIM: modes("ReadOnlyMany")}, ("checkpoint-dir", "warning", "no checkpoint can be written")),
+        ({CLAIM: modes("ReadWriteOnce")}, ("checkpoint-dir", "warning", "only be on one node")),
+        ({CLAIM: modes("ReadWriteOncePod")}, ("checkpoint-dir", "warning", "one of them can start")),
     ],
 )
 def test_what_a_namespace_says_of_the_jobs_pods_is_told(
