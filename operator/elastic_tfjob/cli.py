@@ -30,10 +30,13 @@ _USAGE: Final = "elastic_tfjob.commands.usage"
 LAZY = {
     "auto": Lazy(_USAGE, "Let the operator's profile decide the size of a TFJob again"),
     "check": Lazy(
-        _USAGE, "Check the operator, its CRD and policies, your rights, what jobs report, and with -f a TFJob"
+        _USAGE, "Check the operator, its CRD and policies, your rights, what jobs report, and with -f TFJobs"
     ),
     "completion": Lazy(
         "elastic_tfjob.commands.kubectl", "Print a script that completes commands, options and job names"
+    ),
+    "convert": Lazy(
+        _USAGE, "Write TFJobs of v1alpha1, v1alpha2, v1beta1, v1beta2 and early files of v1 as TFJobs of v1"
     ),
     "explain": Lazy(_USAGE, "Explain a TFJob"),
     "export-trace": Lazy(_USAGE, "Write the TFJobs of a cluster to OUTPUT (CSV), as a workload that `simulate` reads"),

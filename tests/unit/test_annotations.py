@@ -6,6 +6,7 @@ import pytest
 
 from elastic_tfjob.api.annotations import Elasticity, duration
 from elastic_tfjob.api.limits import MAX_PROBLEM_LENGTH, MAX_PROBLEMS
+from elastic_tfjob.api.tfjob import TFJobSpec
 from unit.build import decide, job
 
 
@@ -168,3 +169,27 @@ def test_the_operator_warns() -> None:
     decision = decide(job(annotations={"elastic.kubeflow.org/max-workers": "x"}))
     assert [(event.type, event.reason) for event in decision.events] == [("Warning", "InvalidAnnotation")]
     assert len(decision.actions) == 2
+
+
+@pytest.mark.parametrize(
+    ("length", "declared", "annotations", "bounds"),
+    [
+        (52, 2, {"max-workers": "100"}, (2, 100)),
+        (53, 2, {"max-workers": "101"}, (2, 100)),
+        (54, 2, {"max-workers": "100"}, (2, 10)),
+        (54, 2, {"min-workers": "20", "max-workers": "30"}, (10, 10)),
+        (54, 2, {"min-workers": "20"}, (10, 10)),
+        (54, 12, {"max-workers": "30"}, (12, 12)),  # what the spec declares is left as it is
+        (63, 1, {"max-workers": "4"}, (1, 1)),
+    ],
+)
+def test_bounds_end_where_a_replicas_name_would_be_too_long(
+    length: int, declared: int, annotations: dict[str, str], bounds: tuple[int, int]
+) -> None:
+    spec = TFJobSpec.model_validate({"tfReplicaSpecs": {"Worker": {"replicas": declared}}})
+    given = {f"elastic.kubeflow.org/{name}": text for name, text in {**annotations, "checkpoint-dir": "/c"}.items()}
+    found = Elasticity.parse(given, spec, "j" * length)
+    assert found.bounds("Worker", declared) == bounds
+    cut = [problem for problem in found.problems if "is cut to" in problem]
+    assert len(cut) == (bounds[1] < int(annotations.get("max-workers", 20)))
+    assert all("has 64 characters" in problem for problem in cut) or declared == 12 or length == 63

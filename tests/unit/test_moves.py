@@ -211,12 +211,19 @@ class TestPure:
     def test_moving_pods_never_take_an_index_that_is_in_use(self) -> None:
         """Not even one that the same change takes away."""
         moving = [Move("Worker", 0, 0, "a", "d")]
-        assert coming_indexes(self.STATE, {"PS": 1, "Worker": 2}, moving) == {"Worker": (3, 1)}
+        assert coming_indexes("job", self.STATE, {"PS": 1, "Worker": 2}, moving) == {"Worker": (3, 1)}
 
     def test_no_number_beyond_what_can_be_written(self) -> None:
         state = State("Stable", replicas={"Worker": MAX_REPLICAS})
         moving = [Move("Worker", 1, 1, "a", "b")]
-        assert coming_indexes(state, {"Worker": MAX_REPLICAS}, moving) is None
+        assert coming_indexes("job", state, {"Worker": MAX_REPLICAS}, moving) is None
+
+    def test_no_name_that_is_too_long(self) -> None:
+        """`JOB-worker-9` has 63 characters: with ten workers, none can move to an eleventh pod."""
+        job, moving = "j" * 54, [Move("Worker", 1, 1, "a", "b")]
+        nine, ten = (State("Stable", replicas={"Worker": count}) for count in (9, 10))
+        assert coming_indexes(job, nine, {"Worker": 9}, moving) == {"Worker": (0, 9, *range(2, 9))}
+        assert coming_indexes(job, ten, {"Worker": 10}, moving) is None
 
     def test_words(self) -> None:
         many = [Move("Worker", i, i, "a", "b") for i in range(7)]

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from elastic_tfjob.api.fields import cut, describe, few, moment
 from elastic_tfjob.api.limits import MAX_DURATION_S, MAX_LOAN_GRACE_S, MAX_REPLICAS, MAX_STEPS, MAX_VALUE, MAX_WORD
-from elastic_tfjob.api.tfjob import TFJobSpec
+from elastic_tfjob.api.tfjob import MAX_NAME, TFJobSpec, nameable
 
 __all__ = ["ANNOTATIONS", "OPERATOR_ANNOTATIONS", "PREFIX", "Elasticity", "duration"]
 
@@ -144,9 +144,10 @@ class Elasticity:
     problems: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
-    def parse(cls, annotations: Mapping[str, str], spec: TFJobSpec) -> "Elasticity":
-        """Read a TFJob's annotations, whatever they are. `problems` has a line for each that is wrong or unknown, up to
-        MAX_PROBLEMS, and one for all beyond; those annotations are left out."""
+    def parse(cls, annotations: Mapping[str, str], spec: TFJobSpec, job: str = "") -> "Elasticity":
+        """Read the annotations of a TFJob, whatever they are. `problems` has a line for each that is wrong or unknown,
+        up to MAX_PROBLEMS, and one for all beyond; those annotations are left out. `job` is the TFJob's name: bounds
+        end where a replica's name would be too long (empty: they do not)."""
         values: dict[str, Any] = {}
         problems = []
         for key, text in annotations.items():
@@ -180,7 +181,10 @@ class Elasticity:
             elasticity = replace(elasticity, loanable=False)
         for kind, replica_type in (("workers", "Worker"), ("ps", "PS")):
             declared = spec.tf_replica_specs.get(replica_type)
-            elasticity, wrong = elasticity._within(kind, declared.count if declared else 0)
+            count = declared.count if declared else 0
+            elasticity, wrong = elasticity._nameable(job, kind, replica_type, count)
+            problems += wrong
+            elasticity, wrong = elasticity._within(kind, count)
             problems += wrong
         elasticity, wrong = elasticity._together(spec)
         return replace(elasticity, problems=tuple(few([*problems, *wrong, *elasticity._idle(spec)])))
@@ -222,6 +226,21 @@ class Elasticity:
     def asked(self, replica_type: str) -> int | None:
         """How many replicas of a type a person asks for."""
         return {"Worker": self.target_workers, "PS": self.target_ps}.get(replica_type)
+
+    def _nameable(self, job: str, kind: str, replica_type: str, replicas: int) -> tuple["Elasticity", list[str]]:
+        """With bounds whose replicas can all have a name. A size that the spec declares is left as it is."""
+        most = self.bounds(replica_type, replicas)[1]
+        limit = max(nameable(job, replica_type), replicas)
+        if not job or most <= limit:
+            return self, []
+        name = f"{job}-{replica_type.lower()}-{limit}"
+        text = (
+            f"{PREFIX}max-{kind}: {most} is cut to {limit}: {name}, the pod and Service of one more, "
+            f"has {len(name)} characters, allowed are {MAX_NAME}"
+        )
+        least = getattr(self, f"min_{kind}")
+        cut: dict[str, Any] = {f"max_{kind}": limit, f"min_{kind}": None if least is None else min(least, limit)}
+        return replace(self, **cut), [text]
 
     def _within(self, kind: str, replicas: int) -> tuple["Elasticity", list[str]]:
         """Without bounds that exclude each other, or a target outside of them."""

@@ -24,7 +24,7 @@ from elastic_tfjob.api.tfjob import (
     TFJobSpec,
 )
 
-__all__ = ["custom_resource_definition"]
+__all__ = ["custom_resource_definition", "job_schema"]
 
 Schema = dict[str, Any]
 
@@ -118,6 +118,30 @@ def custom_resource_definition() -> dict[str, Any]:
             ],
         },
     }
+
+
+def job_schema() -> Schema:
+    """The schema of a TFJob with the part of `metadata` that the API server itself knows. It takes a second or two."""
+    (version,) = custom_resource_definition()["spec"]["versions"]
+    schema: Schema = version["schema"]["openAPIV3Schema"]
+    metadata = schema["properties"]["metadata"]
+    texts = ("generateName", "namespace", "resourceVersion", "selfLink", "uid")
+    others = (
+        "creationTimestamp",
+        "deletionGracePeriodSeconds",
+        "deletionTimestamp",
+        "generation",
+        "managedFields",
+        "ownerReferences",
+    )
+    metadata["properties"] |= {
+        **{key: {"type": "string"} for key in texts},
+        **{key: {"x-kubernetes-preserve-unknown-fields": True} for key in others},
+        "annotations": STRINGS,
+        "labels": STRINGS,
+        "finalizers": {"type": "array", "items": {"type": "string"}},
+    }
+    return schema
 
 
 def _columns() -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ __all__ = [
     "JOB_NAME_LABEL",
     "JOB_ROLE_LABEL",
     "KIND",
+    "MAX_NAME",
     "OPERATOR_NAME_LABEL",
     "PLURAL",
     "PORT",
@@ -37,6 +38,7 @@ __all__ = [
     "RunPolicy",
     "SchedulingPolicy",
     "TFJobSpec",
+    "nameable",
     "trains_in",
 ]
 
@@ -89,8 +91,8 @@ Quantity = Annotated[
 ]
 
 
-# Of a replica type: part of a Service's name, which is a DNS label.
-_TYPE_LENGTH: Final = 63
+MAX_NAME: Final = 63
+"""Characters of a Service's name, which is a DNS label. Each replica's pod and Service have the same name."""
 
 
 class InvalidTFJob(ValueError):
@@ -149,6 +151,12 @@ class RunPolicy(_Model):
         description="The controller that runs this job; others ignore it. Immutable.",
         json_schema_extra={"enum": [MANAGED_BY_OPERATOR, MANAGED_BY_MULTIKUEUE]},
     )
+
+
+def nameable(job: str, replica_type: str) -> int:
+    """How many replicas of a type can have a name (`JOB-TYPE-INDEX`) that is no longer than MAX_NAME; 0: none can."""
+    digits = MAX_NAME - len(f"{job}-{replica_type}-")
+    return 10 ** min(digits, 6) if digits > 0 else 0
 
 
 def trains_in(labels: Mapping[str, str] | None) -> str:
@@ -254,8 +262,8 @@ def _problems(spec: TFJobSpec) -> Iterable[str]:
     if "Chief" in spec.tf_replica_specs and "Master" in spec.tf_replica_specs:
         yield "spec.tfReplicaSpecs: Forbidden: must not have more than 1 Chief or Master role"
     for name, replica in spec.tf_replica_specs.items():
-        if not 0 < len(name) <= _TYPE_LENGTH:
-            yield f"spec.tfReplicaSpecs: a replica type has 1 to {_TYPE_LENGTH} characters, got {describe(name)}"
+        if not 0 < len(name) <= MAX_NAME:
+            yield f"spec.tfReplicaSpecs: a replica type has 1 to {MAX_NAME} characters, got {describe(name)}"
         if replica.count < 0:
             yield f"spec.tfReplicaSpecs[{name}].replicas: must not be negative, got {replica.count}"
     if (total := spec.total_replicas) > MAX_REPLICAS:

@@ -1,34 +1,30 @@
 """`check`: whether a cluster, a user's rights and a TFJob's own words are as elasticity needs them."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from operator import itemgetter
-from pathlib import PurePosixPath
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import quote
 
 import click
 
-from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.crd import custom_resource_definition
-from elastic_tfjob.api.tfjob import GROUP, PLURAL, VERSION, InvalidTFJob, TFJobSpec
+from elastic_tfjob.api.tfjob import GROUP, PLURAL, VERSION, TFJobSpec
 from elastic_tfjob.commands import show
-from elastic_tfjob.commands.cluster import EXIT_FAILED, Cluster, read_all, run
-from elastic_tfjob.commands.manifest import read_job
+from elastic_tfjob.commands.cluster import EXIT_FAILED, Cluster, path_of, read_all, run
+from elastic_tfjob.commands.job_findings import Finding, about_job, claim_of_checkpoints, job_as_created
+from elastic_tfjob.commands.manifest import read_jobs
 from elastic_tfjob.controller import LEASE_NAME
-from elastic_tfjob.controller.job.inject import trainer_of, without_command
-from elastic_tfjob.controller.job.rescale_input import chief_of
+from elastic_tfjob.controller.job.inject import inject
+from elastic_tfjob.controller.job.pods import render_pod, render_service, sized
 from elastic_tfjob.controller.kube.caches import jobs_path
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound, Unavailable
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.status import format_time, moment_of
+from elastic_tfjob.controller.objects.status import moment_of
 from elastic_tfjob.controller.query.rows.job import job_row, see
 from elastic_tfjob.controller.schedule.request import JobRequest, terms
 
-__all__ = ["Finding", "about_job", "check"]
-
-Level = Literal["ok", "warning", "error"]
+__all__ = ["about_job", "check"]
 
 _POLICIES: Final = ("elastic-tfjob-job-annotations", "elastic-tfjob-pod-annotations")
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
@@ -51,39 +47,41 @@ _RIGHTS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What was looked at, how it is, and what to do about it."""
-
-    level: Level
-    about: str
-    text: str
-    do: str = ""
-
-
-def check(*, filename: str | None, operator_namespace: str, output: str | None, **cluster: Any) -> None:
+def check(*, filename: str | None, offline: bool, operator_namespace: str, output: str | None, **cluster: Any) -> None:
     """Look at all of it, and print what is found. Exits with EXIT_FAILED where something is wrong."""
+    if offline and not filename:
+        raise click.UsageError("--offline looks at a file: name it with -f")
 
     async def do(at: Cluster) -> list[Finding]:
         now = datetime.now(UTC)
         findings = [*await _crd(at), await _leader(at, operator_namespace, now), *await _policies(at)]
         findings += [*await _rights(at), await _reports(at, now)]
-        if filename:
-            job = read_job(filename, at.namespace)
-            findings += about_job(job, now)
-            findings.append(await _dry_run(at, job))
+        jobs = read_jobs(filename, at.namespace) if filename else []
+        for raw, notes in jobs:
+            found = [*about_job(raw, now, notes), *await _dry_run(at, raw, now, operator_namespace)]
+            findings += _of_several(raw, found) if len(jobs) > 1 else found
         return findings
 
-    findings = run(do, **cluster)
+    if offline and filename:
+        jobs = read_jobs(filename, cluster["namespace"] or "default")
+        found = [(raw, about_job(raw, datetime.now(UTC), notes)) for raw, notes in jobs]
+        findings = [each for raw, some in found for each in (_of_several(raw, some) if len(jobs) > 1 else some)]
+    else:
+        findings = run(do, **cluster)
     if output == "json":
         click.echo(show.as_json(findings))
     else:
         for finding in findings:
-            click.echo(f"{finding.level + ':':<9}{finding.about}: {show.plain(finding.text)}")
+            click.echo(f"{finding.level + ':':<9}{show.plain(finding.about)}: {show.plain(finding.text)}")
             if finding.do:
                 click.echo(f"{'':<9}-> {show.plain(finding.do)}")
     if any(finding.level == "error" for finding in findings):
         raise SystemExit(EXIT_FAILED)
+
+
+def _of_several(raw: Mapping[str, Any], findings: list[Finding]) -> list[Finding]:
+    name = str(raw["metadata"].get("name"))
+    return [Finding(each.level, f"{name}: {each.about}", each.text, each.do) for each in findings]
 
 
 async def _read(at: Cluster, path: str) -> dict[str, Any] | Finding | None:
@@ -166,17 +164,21 @@ async def _rights(at: Cluster) -> list[Finding]:
     found = []
     for verb, group, resource, commands in _RIGHTS:
         name, _, sub = resource.partition("/")
-        attributes = {"namespace": at.namespace, "verb": verb, "group": group, "resource": name, "subresource": sub}
-        body = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
-        answer = await at.api.once("POST", _REVIEWS, body, timeout_s=_TIMEOUT_S)
-        if not (answer.get("status") or {}).get("allowed"):
+        if not await _may(at, at.namespace, verb=verb, group=group, resource=name, subresource=sub):
             text = f"you may not {verb} {resource} in namespace {at.namespace} (for: {commands})"
             found.append(Finding("warning", "rights", text, "a Role with this verb"))
     return found or [Finding("ok", "rights", f"you may do all that commands need in namespace {at.namespace}")]
+
+
+async def _may(at: Cluster, namespace: str, **attributes: str) -> bool:
+    """Whether the user may do this: `verb`, `group`, `resource`."""
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {"namespace": namespace, **attributes}},
+    }
+    answer = await at.api.once("POST", _REVIEWS, body, timeout_s=_TIMEOUT_S)
+    return bool((answer.get("status") or {}).get("allowed"))
 
 
 async def _reports(at: Cluster, now: datetime) -> Finding:
@@ -207,103 +209,122 @@ async def _reports(at: Cluster, now: datetime) -> Finding:
     return Finding("ok", about, f"{talking} jobs report" if talking else "no job runs that would report")
 
 
-async def _dry_run(at: Cluster, job: Mapping[str, Any]) -> Finding:
+async def _dry_run(at: Cluster, raw: Mapping[str, Any], now: datetime, operator_namespace: str) -> list[Finding]:
+    """What the API server says of a TFJob, and of a pod and a Service of each of its replica types."""
     about = "API server"
-    path = f"{jobs_path(str(job['metadata']['namespace']))}?dryRun=All"
+    path = jobs_path(str(raw["metadata"]["namespace"]))
+    refused = await _refusal(at, path, raw)
+    findings = []
+    if refused and "strict decoding error" in refused:
+        # That is all that it says where there are unknown fields: ask again what else it has to say.
+        findings.append(Finding("error", about, f"it refuses the job: {_fields(refused)}", "see the fields above"))
+        refused = await _refusal(at, path, raw, strict=False)
+    if refused:
+        findings.append(Finding("error", about, f"it refuses the job: {refused}", "see the field that it names"))
+    elif refused is None:
+        findings.append(Finding("warning", about, "there is a TFJob of this name already", "another name"))
+    elif not findings:
+        findings.append(Finding("ok", about, "it would take the job (dry run)"))
     try:
-        await at.api.once("POST", path, job, timeout_s=_TIMEOUT_S)
-    except Unavailable:
-        raise
-    except ApiError as error:
-        if error.reason == "AlreadyExists":
-            return Finding("warning", about, "there is a TFJob of this name already", "another name")
-        return Finding("error", about, f"it refuses the job: {error.message}", "see the field that it names")
-    return Finding("ok", about, "it would take the job (dry run)")
-
-
-def about_job(raw: Mapping[str, Any], now: datetime) -> list[Finding]:
-    """What a TFJob's own words come to. Pure."""
-    try:
-        own = {"uid": "check", "resourceVersion": "0", "creationTimestamp": format_time(now)}
-        job = Job.parse({**raw, "metadata": {**raw["metadata"], **own}})
-        request = terms(job)
-        spec = job.spec()
-        checkpoints = list(_checkpoints(spec, request.elasticity.checkpoint_dir))
-    except InvalidTFJob as error:
-        return [Finding("error", "spec", problem) for problem in error.problems]
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        return [Finding("error", "spec", f"it cannot be read: {error}")]
-    elasticity = request.elasticity
-    findings = [Finding("error", "annotation", each, "correct it: it is ignored") for each in elasticity.problems]
-    no_command = without_command(spec)
-    if elasticity.injected(spec) in ("launcher", "both") and no_command:
-        text = f"no launcher can start {', '.join(no_command)}: an image's entrypoint is not known to the operator"
-        findings.append(Finding("warning", "launcher", text, "say command in the container tensorflow"))
-    findings += _capabilities(request)
-    findings += checkpoints
-    findings += _figures(request)
+        job = job_as_created(raw, now)
+        request, spec = terms(job), job.spec()
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
+        return findings  # the findings about the job say what is wrong
+    findings += await _replicas(at, job, request, spec, operator_namespace)
+    findings += await _claim(at, job.namespace, spec, request.elasticity.checkpoint_dir)
     return findings
 
 
-def _capabilities(request: JobRequest) -> Iterator[Finding]:
-    """What may be done to the job, and what is missing where it may not."""
-    elasticity = request.elasticity
-    if not elasticity.annotated:
-        yield Finding("ok", "elasticity", f"no annotation {PREFIX}...: it is run as upstream's operator runs it")
-        return
-    why = (
-        f"it has no {PREFIX}checkpoint-dir to go on from"
-        if elasticity.checkpoint_dir is None
-        else "its annotation rescale is never"
-        if elasticity.rescale == "never"
-        else "enableDynamicWorker is true"
-    )
-    if request.elastic:
-        bounds = {name: request.bounds(name) for name in request.declared}
-        words = ", ".join(f"{name} {low} to {high}" for name, (low, high) in bounds.items() if low != high)
-        yield Finding("ok", "elastic", f"its size may change: {words}")
-    elif request.stoppable:
-        yield Finding(
-            "ok", "elastic", "its size is fixed, as no bounds leave room; it may be stopped, moved and resumed"
-        )
-    else:
-        yield Finding("warning", "elastic", f"nothing may be done to it while it runs: {why}", "docs/elastic.md")
-    if request.queue:
-        yield Finding("ok", "Kueue", f"queue {request.queue} admits it: it never has more replicas than declared")
+def _fields(message: str) -> str:
+    found = re.findall(r'unknown field "([^"]{1,300})"', message)
+    return f"v1 has no {', '.join(found)}" if found else message
 
 
-def _checkpoints(spec: TFJobSpec, directory: str | None) -> Iterator[Finding]:
-    """Whether what the chief writes is still there when its pod was made anew."""
-    if directory is None or "://" in (path := directory.removeprefix("file://")):
-        return
-    chief = spec.tf_replica_specs.get(chief_of(spec)[0])
-    volume = _volume(chief.template, PurePosixPath(path)) if chief is not None else None
-    if volume is None or "emptyDir" in volume:
-        where = f"{path} is on no volume" if volume is None else f"{path} is on an emptyDir"
-        text = f"{where}: a chief whose pod is made anew (stopped, moved, evicted) begins at step 0"
-        yield Finding("warning", "checkpoint-dir", text, "mount a volume that outlives a pod, such as a PVC")
+async def _refusal(at: Cluster, path: str, body: Mapping[str, Any], *, strict: bool = True) -> str | None:
+    """Why the API server refuses to create an object; empty where it does not; None where there is one of its name."""
+    validation = "Strict" if strict else "Ignore"
+    try:
+        await at.api.once("POST", f"{path}?dryRun=All&fieldValidation={validation}", body, timeout_s=_TIMEOUT_S)
+    except Unavailable:
+        raise
+    except ApiError as error:
+        return None if error.reason == "AlreadyExists" else error.message or error.reason or str(error)
+    return ""
 
 
-def _volume(template: Mapping[str, Any], path: PurePosixPath) -> Mapping[str, Any] | None:
-    """The volume that holds `path` in the container that trains: that of the longest mount path above it."""
-    mounts = [
-        (len(at.parts), mount.get("name"))
-        for mount in trainer_of(template).get("volumeMounts") or ()
-        if path.is_relative_to(at := PurePosixPath(str(mount.get("mountPath"))))
+async def _replicas(
+    at: Cluster, job: Job, request: JobRequest, spec: TFJobSpec, operator_namespace: str
+) -> list[Finding]:
+    """The pod and the Service of each type's last replica, at the largest size, as the operator would create them."""
+    may = {
+        resource: await _may(at, job.namespace, verb="create", group="", resource=resource)
+        for resource in ("pods", "services")
+    }
+    findings = [
+        Finding("warning", resource, f"not checked: you may not create {resource} in namespace {job.namespace}")
+        for resource, allowed in may.items()
+        if not allowed
     ]
-    volumes = (template.get("spec") or {}).get("volumes") or ()
-    named = {volume.get("name"): volume for volume in volumes}
-    return named.get(max(mounts, key=itemgetter(0))[1]) if mounts else None
+    size = {name: max(1, request.bounds(name)[1]) for name in request.declared if request.bounds(name)[1]}
+    largest, image = sized(spec, size), await _image(at, operator_namespace)
+    what = request.elasticity.injected(spec)
+    for name, count in size.items():
+        if may["pods"]:
+            plain = _unowned(render_pod(job, largest, name, count - 1))
+            made = _unowned(render_pod(job, largest, name, count - 1))
+            inject(made, what, image, request.elasticity.checkpoint_dir, job.queue)
+            refused = await _refusal(at, path_of(job.namespace, "pods"), made)
+            if refused and what != "none" and await _refusal(at, path_of(job.namespace, "pods"), plain) == "":
+                refused += f" (without what the operator adds to the pod, inject: {what}, it would be admitted)"
+            findings.append(_of_replica("pod", name, refused))
+        if may["services"]:
+            service = _unowned(render_service(job, largest, name, count - 1))
+            refused = await _refusal(at, path_of(job.namespace, "services"), service)
+            findings.append(_of_replica("Service", name, refused))
+    return findings
 
 
-def _figures(request: JobRequest) -> Iterable[Finding]:
-    elasticity = request.elasticity
-    if elasticity.annotated and not elasticity.reports(request.spec):
-        text = "nothing in its pods tells its steps: no progress, no expected end"
-        yield Finding("warning", "reports", text, f"{PREFIX}inject: sidecar, or a checkpoint-dir")
-    if elasticity.deadline is not None and elasticity.total_steps is None and elasticity.estimated_duration is None:
-        text = "before it has told its number of steps nobody knows whether it will be met"
-        yield Finding("warning", "deadline", text, f"{PREFIX}total-steps, or {PREFIX}estimated-duration")
-    if none := [name for name, asked in request.requests.items() if not asked.cpu]:
-        text = f"{', '.join(none)} request no CPU: plans take it that they need none"
-        yield Finding("warning", "requests", text, "resources.requests.cpu of the container tensorflow")
+def _of_replica(kind: str, name: str, refused: str | None) -> Finding:
+    if refused:
+        text = f"the API server refuses it in this namespace: {refused}"
+        return Finding("error", f"{kind} of {name}", text, "change what it names, or ask an administrator")
+    there = "" if refused == "" else "; there is one of its name already"
+    return Finding("ok", f"{kind} of {name}", f"the API server would take it (dry run){there}")
+
+
+def _unowned(made: dict[str, Any]) -> dict[str, Any]:
+    """Without the owner, which is not there yet."""
+    return {**made, "metadata": {key: value for key, value in made["metadata"].items() if key != "ownerReferences"}}
+
+
+async def _image(at: Cluster, operator_namespace: str) -> str:
+    """The operator's image, which holds what it adds to pods; where it may not be read, a name that stands for it."""
+    path = f"/apis/apps/v1/namespaces/{quote(operator_namespace, safe='')}/deployments/{LEASE_NAME}"
+    found = await _read(at, path)
+    if found is None or isinstance(found, Finding):
+        return "elastic-tfjob"
+    containers = (((found.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or [{}]
+    return str(containers[0].get("image") or "elastic-tfjob")
+
+
+async def _claim(at: Cluster, namespace: str, spec: TFJobSpec, directory: str | None) -> list[Finding]:
+    """Whether the claim that holds the checkpoints is there, and can be written by all pods that mount it."""
+    name, pods = claim_of_checkpoints(spec, directory)
+    if not name:
+        return []
+    about = "checkpoint-dir"
+    claim = await _read(at, f"{path_of(namespace, 'persistentvolumeclaims')}/{quote(name, safe='')}")
+    if isinstance(claim, Finding):
+        return []  # its owner knows it
+    if claim is None:
+        text = f"namespace {namespace} has no PersistentVolumeClaim {name}: pods that mount it wait for it"
+        return [Finding("warning", about, text, "create it, or name another one")]
+    modes = set((claim.get("spec") or {}).get("accessModes") or ())
+    if modes == {"ReadOnlyMany"}:
+        return [Finding("warning", about, f"claim {name} is ReadOnlyMany: no checkpoint can be written there")]
+    if pods > 1 and "ReadWriteMany" not in modes:
+        text = f"claim {name} is {', '.join(sorted(modes))}, and {pods} pods mount it: they can only be on one node"
+        if modes == {"ReadWriteOncePod"}:
+            text = f"claim {name} is ReadWriteOncePod, and {pods} pods mount it: one of them can start"
+        return [Finding("warning", about, text, "mount it in the chief alone, or use a claim that is ReadWriteMany")]
+    return []

@@ -1,41 +1,80 @@
-"""A file with a TFJob, as `kubectl create -f` takes it."""
+"""Files with TFJobs, as `kubectl create -f` takes them."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from elastic_tfjob.api.fields import cut, describe
+from elastic_tfjob.api.manifests import Manifest, manifests
 from elastic_tfjob.api.tfjob import GROUP, KIND, VERSION
-from elastic_tfjob.api.yaml import as_json, documents
 from elastic_tfjob.commands.cluster import Failed
 from elastic_tfjob.commands.show import plain
 
-__all__ = ["read_job"]
+__all__ = ["items", "read", "read_job", "read_jobs"]
 
 _LARGEST: Final = 192 * 1024
 """Characters, which leaves room for what JSON adds: the query API takes 256 KiB."""
 
 
-def read_job(file: str, namespace: str) -> dict[str, Any]:
-    """The one TFJob in a file (`-`: standard input), in its own namespace, else in this one. Raises Failed that says
-    what is wrong, and where."""
+def read(file: str) -> list[Manifest]:
+    """The documents of a file (`-`: standard input). Raises Failed that says what is wrong, and where."""
     try:
-        with sys.stdin if file == "-" else Path(file).open(encoding="utf-8") as opened:
+        with sys.stdin if file == "-" else Path(file).open(encoding="utf-8", newline="") as opened:
             text = opened.read(_LARGEST + 1)
         if len(text) > _LARGEST:
             raise ValueError(f"more than {_LARGEST} characters; a TFJob has some thousand")
-        found = [each for each in documents(text) if isinstance(each, dict) and each.get("kind") == KIND]
-        if len(found) != 1:
-            raise ValueError(f"{len(found)} objects of kind {KIND}, where one is expected")
-        job: dict[str, Any] = as_json(found[0])
-        if job.get("apiVersion") != f"{GROUP}/{VERSION}":
-            raise ValueError(f"apiVersion is {describe(job.get('apiVersion'))}; allowed is {GROUP}/{VERSION}")
-        metadata = job.get("metadata")
-        if not isinstance(metadata, dict) or not isinstance(job.get("spec"), dict):
-            raise ValueError("metadata or spec is missing, or no object")
+        return manifests(text)
     except (OSError, ValueError) as error:
         raise Failed(f"{file}: {plain(cut(str(error)))}") from None
+
+
+def items(value: object) -> Iterator[Any]:
+    """The objects of a document: its items where it is a list of Kubernetes, else itself."""
+    if isinstance(value, dict) and str(value.get("kind")).endswith("List") and isinstance(value.get("items"), list):
+        for each in value["items"]:
+            yield from items(each)
+    else:
+        yield value
+
+
+def read_jobs(file: str, namespace: str) -> list[tuple[dict[str, Any], tuple[str, ...]]]:
+    """The TFJobs of a file, each in its own namespace, else in this one, with the notes on its document. Raises Failed
+    where there is none, or one of them is no TFJob of v1."""
+    found = [
+        (_job(each, file, namespace), document.notes)
+        for document in read(file)
+        for each in items(document.value)
+        if isinstance(each, dict) and str(each.get("kind")).lower() == KIND.lower()
+    ]
+    if not found:
+        raise Failed(f"{file}: 0 objects of kind {KIND}, where one is expected")
+    return found
+
+
+def read_job(file: str, namespace: str) -> dict[str, Any]:
+    """The one TFJob in a file, in its own namespace, else in this one. Raises Failed as `read_jobs`, and where there
+    are several."""
+    found = read_jobs(file, namespace)
+    if len(found) > 1:
+        raise Failed(f"{file}: {len(found)} objects of kind {KIND}, where one is expected")
+    return found[0][0]
+
+
+def _job(raw: dict[str, Any], file: str, namespace: str) -> dict[str, Any]:
+    version, metadata, said = raw.get("apiVersion"), raw.get("metadata"), ""
+    if version != f"{GROUP}/{VERSION}":
+        said = f"apiVersion is {describe(version)}; allowed is {GROUP}/{VERSION}"
+        if str(version).startswith((f"{GROUP}/", "tensorflow.org/")):
+            said += f": `elastic-tfjob convert -f {file}` writes it"
+    elif raw.get("kind") != KIND:
+        said = f"kind is {describe(raw.get('kind'))}; allowed is {KIND}"
+    elif not isinstance(metadata, dict) or not isinstance(raw.get("spec"), dict):
+        said = "metadata or spec is missing, or no object"
+    if said or not isinstance(metadata, dict):
+        raise Failed(f"{file}: {plain(cut(said))}")
     metadata = {**metadata, "namespace": metadata.get("namespace") or namespace}
-    if "name" not in metadata and isinstance(prefix := metadata.get("generateName"), str):
-        metadata["name"] = f"{prefix}x"
-    return {**job, "metadata": metadata}
+    if not metadata.get("name") and isinstance(prefix := metadata.get("generateName"), str):
+        # The API server adds five characters; these stand for them.
+        metadata["name"] = f"{prefix}xxxxx"
+    return {**raw, "metadata": metadata}

@@ -14,6 +14,7 @@ from elastic_tfjob.simulation.options import OneOf, OutputFile
 __all__ = [
     "auto",
     "check",
+    "convert",
     "explain",
     "export_trace",
     "jobs",
@@ -283,21 +284,26 @@ def export_trace(output: Path, all_namespaces: bool, **cluster: Any) -> None:
 
 
 @click.command()
-@click.option("-f", "--filename", help="A file with a TFJob to look at, too; - for stdin.")
+@click.option("-f", "--filename", help="A file with TFJobs to look at, too; - for stdin.")
+@click.option("--offline", is_flag=True, help="Look at the file alone: no cluster, no kubeconfig.")
 @where
 @click.option("--operator-namespace", default="kubeflow", show_default=True, help="Where the operator is.")
 @output("json")
-def check(filename: str | None, operator_namespace: str, output: str | None, **cluster: Any) -> None:
-    """Check the operator, its CRD and policies, your rights, what jobs report, and with -f a TFJob. Nothing is changed.
+def check(filename: str | None, offline: bool, operator_namespace: str, output: str | None, **cluster: Any) -> None:
+    """Check the operator, its CRD and policies, your rights, what jobs report, and with -f TFJobs. Nothing is changed.
 
     \b
     Examples:
       elastic-tfjob check
       elastic-tfjob check -f job.yaml -n team-a
+      elastic-tfjob check -f job.yaml --offline
       elastic-tfjob check -o json | jq '.[] | select(.level != "ok")'
 
-    A line is ok, a warning (something is missing that you may not need, or may not be read by you) or an error, with
-    what to do. The TFJob is also sent to the API server as a dry run, which stores nothing.
+    A line is ok, a warning (something is missing that you may not need, or may not be read by you) or an error (the API
+    server refuses it, or it cannot work), with what to do. Each TFJob is also sent to the API server as a dry run,
+    which stores nothing, and so are a pod and a Service of each of its replica types, as the operator would create
+    them: quotas, limits, Pod Security and webhooks of the namespace are asked. That takes your own right to create pods
+    and services.
 
     Not looked at, as it takes a pod in the cluster: whether images can be pulled, have TensorFlow and Python, and
     whether checkpoint-dir can be written. The job's own events tell that once it starts.
@@ -306,4 +312,27 @@ def check(filename: str | None, operator_namespace: str, output: str | None, **c
     """
     from elastic_tfjob.commands import check
 
-    check.check(filename=filename, operator_namespace=operator_namespace, output=output, **cluster)
+    check.check(filename=filename, offline=offline, operator_namespace=operator_namespace, output=output, **cluster)
+
+
+@click.command()
+@click.option("-f", "--filename", "files", multiple=True, required=True, help="A file or a directory; - for stdin.")
+@click.option("-o", "--output", type=OutputFile(), help="Where to write. Default: standard output.")
+def convert(files: tuple[str, ...], output: Path | None) -> None:
+    """Write TFJobs of v1alpha1, v1alpha2, v1beta1, v1beta2 and early files of v1 as TFJobs of v1. No cluster is asked.
+
+    \b
+    Examples:
+      elastic-tfjob convert -f old.yaml > new.yaml
+      elastic-tfjob convert -f manifests/ | kubectl create -f -
+      elastic-tfjob convert -f old.yaml -o new.yaml && elastic-tfjob check -f new.yaml
+
+    Standard error says what was changed in each job. Documents in which nothing changes, and those of other kinds, come
+    out as they are; one that changes loses its comments. Where a job cannot be converted, standard error says why, and
+    nothing is written. What comes out passes `check --offline`.
+
+    Exit codes: 0 done, 1 a job cannot be converted or a file cannot be read, 2 wrong usage.
+    """
+    from elastic_tfjob.commands import convert
+
+    convert.convert(files=files, output=output)

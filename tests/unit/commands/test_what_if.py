@@ -83,6 +83,7 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "job.yaml"
     made = manifest(**{"checkpoint-dir": "/c", "max-workers": "4"})
     for replica in made["spec"]["tfReplicaSpecs"].values():
+        replica["restartPolicy"] = "OnFailure"
         pod = replica["template"]["spec"]
         pod["volumes"] = [{"name": "c", "persistentVolumeClaim": {"claimName": "c"}}]
         pod["containers"][0] |= {"command": ["python3"], "volumeMounts": [{"name": "c", "mountPath": "/c"}]}
@@ -228,8 +229,10 @@ def test_a_token_does_not_cross_a_network_in_plain_text(ask: Ask) -> None:
             + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefgh")),
             "larger or deeper than any object",
         ),
-        ("kind: TFJob\nmetadata: {annotations: {x: 2026-01-31}}\nspec: {}", "put it in quotes"),
-        (f"kind: TFJob\nspec: {{a: {'9' * 40}}}", "a number of"),
+        ("kind: TFJob\nspec: {a: .inf}", "put it in quotes"),
+        ("kind: TFJob\nspec: {a: !!int x}", "'x' is no !!int"),
+        ("kind: TFJob\n--- kind: TFJob", "only a comment may follow ---"),
+        ("apiVersion: kubeflow.org/v1beta1\nkind: TFJob\nmetadata: {}\nspec: {}", "elastic-tfjob convert -f"),
         ("kind: TFJob\napiVersion: v2\nmetadata: {}\nspec: {}", "apiVersion is 'v2'"),
     ],
 )
@@ -250,6 +253,7 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/kubeflow/leases/elastic-tfjob-o
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/tfjobs.kubeflow.org"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 JOBS = "/apis/kubeflow.org/v1/namespaces/ns/tfjobs"
+DRY = "?dryRun=All&fieldValidation=Strict"
 FORBIDDEN = error_of("GET", 403, b'{"message": "forbidden: no"}', {})
 
 
@@ -266,7 +270,9 @@ def sound(**more: Any) -> dict[str, Any]:
         **{f"{admission}/{kind}/{name}": {} for kind in kinds for name in names},
         REVIEWS: {"status": {"allowed": True}},
         JOBS: {"items": []},
-        f"{JOBS}?dryRun=All": {},
+        f"{JOBS}{DRY}": {},
+        **{f"/api/v1/namespaces/ns/{kind}{DRY}": {} for kind in ("pods", "services")},
+        "/api/v1/namespaces/ns/persistentvolumeclaims/c": {"spec": {"accessModes": ["ReadWriteMany"]}},
     } | more
 
 
@@ -296,7 +302,7 @@ def test_what_a_user_may_not_read_is_a_warning_and_ends_with_0(ask: Ask) -> None
         ({LEASE: {"spec": {"holderIdentity": "x", "renewTime": "2020-01-01T00:00:00Z"}}}, "operator"),
         ({"/apis/kubeflow.org/v1": None}, "CRD"),
         ({CRD: None}, "CRD"),
-        ({f"{JOBS}?dryRun=All": FORBIDDEN}, "API server"),
+        ({f"{JOBS}{DRY}": FORBIDDEN}, "API server"),
     ],
 )
 def test_what_does_not_work_is_an_error_and_ends_with_1(
@@ -304,6 +310,39 @@ def test_what_does_not_work_is_an_error_and_ends_with_1(
 ) -> None:
     result = ask(Server(sound(**objects)), "check", "-f", str(file), "-o", "json")
     assert (levels(result)[about], result.exit_code) == ("error", 1)
+
+
+def modes(*names: str) -> dict[str, Any]:
+    return {"spec": {"accessModes": list(names)}}
+
+
+PODS = f"/api/v1/namespaces/ns/pods{DRY}"
+CLAIM = "/api/v1/namespaces/ns/persistentvolumeclaims/c"
+QUOTA = error_of("POST", 403, b'{"message": "exceeded quota: cpu", "reason": "Forbidden"}', {})
+UNKNOWN = error_of("POST", 400, b'{"message": "strict decoding error: unknown field \\"spec.a\\"", "reason": "x"}', {})
+
+
+@pytest.mark.parametrize(
+    ("objects", "told"),
+    [
+        ({PODS: QUOTA}, ("pod of Worker", "error", "refuses it in this namespace: exceeded quota: cpu")),
+        ({PODS: [QUOTA, {}, {}, {}]}, ("pod of Chief", "error", "without what the operator adds")),
+        ({f"/api/v1/namespaces/ns/services{DRY}": QUOTA}, ("Service of Worker", "error", "exceeded quota")),
+        ({REVIEWS: {"status": {"allowed": False}}}, ("pods", "warning", "not checked: you may not create pods")),
+        ({f"{JOBS}{DRY}": UNKNOWN}, ("API server", "error", "v1 has no spec.a")),
+        ({CLAIM: None}, ("checkpoint-dir", "warning", "has no PersistentVolumeClaim c")),
+        ({CLAIM: modes("ReadOnlyMany")}, ("checkpoint-dir", "warning", "no checkpoint can be written")),
+        ({CLAIM: modes("ReadWriteOnce")}, ("checkpoint-dir", "warning", "only be on one node")),
+        ({CLAIM: modes("ReadWriteOncePod")}, ("checkpoint-dir", "warning", "one of them can start")),
+    ],
+)
+def test_what_a_namespace_says_of_the_jobs_pods_is_told(
+    ask: Ask, file: Path, objects: dict[str, Any], told: tuple[str, str, str]
+) -> None:
+    about, level, says = told
+    result = ask(Server(sound(**objects)), "check", "-f", str(file), "-o", "json")
+    found = [each for each in json.loads(result.stdout) if each["about"] == about and says in each["text"]]
+    assert [each["level"] for each in found] == [level], result.stdout
 
 
 def test_an_old_crd_missing_policies_and_rights_are_warnings_with_what_to_do(ask: Ask) -> None:
@@ -352,14 +391,17 @@ def test_a_container_without_a_command_cannot_be_wrapped() -> None:
     assert "no launcher can start" in found_of(manifest(**{"checkpoint-dir": "/c"}))["launcher"][1]
 
 
+PVC = {"persistentVolumeClaim": {"claimName": "c"}}
+
+
 @pytest.mark.parametrize(
     ("directory", "volumes", "mounts", "told"),
     [
         ("/data/c", {"d": {"emptyDir": {}}}, {"d": "/data"}, "/data/c is on an emptyDir"),
-        ("/data/c", {"d": {"emptyDir": {}}, "p": {"hostPath": {}}}, {"d": "/data", "p": "/data/c"}, ""),
-        ("/data/c", {"d": {"emptyDir": {}}, "p": {"hostPath": {}}}, {"d": "/data/c/", "p": "/data"}, "an emptyDir"),
-        ("/database", {"p": {"hostPath": {}}}, {"p": "/data"}, "/database is on no volume"),
-        ("file:///data/c", {"p": {"hostPath": {}}}, {"p": "/data"}, ""),
+        ("/data/c", {"d": {"emptyDir": {}}, "p": PVC}, {"d": "/data", "p": "/data/c"}, ""),
+        ("/data/c", {"d": {"emptyDir": {}}, "p": PVC}, {"d": "/data/c/", "p": "/data"}, "an emptyDir"),
+        ("/database", {"p": PVC}, {"p": "/data"}, "/database is on no volume"),
+        ("file:///data/c", {"p": PVC}, {"p": "/data"}, ""),
         ("gs://data/c", {}, {}, ""),
         ("/data/c", {}, {}, "/data/c is on no volume"),
     ],

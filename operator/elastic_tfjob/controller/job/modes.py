@@ -38,7 +38,7 @@ def choose_mode(s: RescaleInput, moving: Sequence[Move] = (), *, numbered: bool 
         # It decides the switch, alone: nobody could hand that over to another pod.
         return "recreate", f"{describe_role(s.chief)} leads the training, and moves"
     if not numbered:
-        return "recreate", "there are too many replicas to prepare others beside them"
+        return "recreate", "there are no numbers or names left for pods beside those that it has"
     if s.job.queue and (name := _beyond_admitted(s, moving)):
         return "recreate", f"Kueue admitted {s.declared[name]} {name} (queue {s.job.queue}), and no others beside them"
     if s.mode == "recreate" or not s.launcher or chief is None or chief.phase != "Running":

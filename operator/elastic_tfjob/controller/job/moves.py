@@ -11,6 +11,7 @@ from itertools import count as numbers
 from typing import Final
 
 from elastic_tfjob.api.limits import MAX_REPLICAS
+from elastic_tfjob.api.tfjob import nameable
 from elastic_tfjob.controller.job.pods import Role
 from elastic_tfjob.controller.objects.indexes import simplest, spans
 from elastic_tfjob.controller.objects.pod import Pod
@@ -54,9 +55,12 @@ def moves(state: State, target: Target, pods: Mapping[Role, Pod]) -> tuple[Move,
     return tuple(found)
 
 
-def coming_indexes(state: State, replicas: Counts, moving: Collection[Move]) -> dict[str, tuple[int, ...]] | None:
-    """The pods of a size that is prepared beside the running one: each added or moving task has the lowest index that
-    no pod has now. None where their numbers are beyond what an annotation may say."""
+def coming_indexes(
+    job: str, state: State, replicas: Counts, moving: Collection[Move]
+) -> dict[str, tuple[int, ...]] | None:
+    """The pods of a size of this job that is prepared beside the running one: each added or moving task has the lowest
+    index that no pod has now. None where their numbers are beyond what an annotation may say, or a name would be too
+    long."""
     tasks = {(each.name, each.task) for each in moving}
     indexes: dict[str, tuple[int, ...]] = {}
     for name, count in replicas.items():
@@ -69,7 +73,9 @@ def coming_indexes(state: State, replicas: Counts, moving: Collection[Move]) -> 
             before[task] if task < len(before) and (name, task) not in tasks else next(free) for task in range(count)
         )
     indexes = simplest(indexes)
-    return indexes if sum(spans(replicas, indexes).values()) <= MAX_REPLICAS else None
+    pods = spans(replicas, indexes)
+    named = all(pods[name] <= nameable(job, name) for name in indexes)
+    return indexes if named and sum(pods.values()) <= MAX_REPLICAS else None
 
 
 def replicas_moved(before: State, coming: Next) -> int:

@@ -73,7 +73,7 @@ def follow_target(s: RescaleInput) -> Transition:
     may = s.elastic or (s.stoppable and (same or not target.replicas))
     if not may or target.generation <= max(state.generation, tried):
         return stay
-    indexes = coming_indexes(state, target.replicas, moving)
+    indexes = coming_indexes(s.job.name, state, target.replicas, moving)
     mode, why = choose_mode(s, moving, numbered=indexes is not None) if target.replicas else ("recreate", "")
     change = describe_change(state.replicas, target.replicas, moving)
     if mode is None:

@@ -40,7 +40,7 @@ class Pass:
         self.declared = self.spec = spec
         self.sizes = Sizes(observed.job, spec, settings.cluster_domain)
         self.settings = settings
-        self.elasticity = Elasticity.parse(observed.job.annotations, spec)
+        self.elasticity = Elasticity.parse(observed.job.annotations, spec, observed.job.name)
         self.reports = observed.reports
         self.listened_s = observed.listened_s
         self.forecast = observed.forecast

@@ -108,7 +108,7 @@ def terms(job: Job, before: JobRequest | None = None) -> JobRequest:
     spec = job.spec()
     if spec.total_replicas > MAX_REPLICAS:
         raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas, of which {MAX_REPLICAS} can be placed")
-    elasticity = Elasticity.parse(job.annotations, spec)
+    elasticity = Elasticity.parse(job.annotations, spec, job.name)
     added = sidecar_request(job.queue) if elasticity.reports(spec) else NOTHING
     requests, beside, constraints, classes = {}, {}, [], []
     for name, replica in spec.tf_replica_specs.items():

@@ -1,0 +1,127 @@
+"""Files as kubectl reads them, within bounds. integration/test_check.py holds the same to kubectl itself."""
+
+from itertools import pairwise
+
+import pytest
+import yaml
+
+from elastic_tfjob.api.manifests import as_text, manifests
+
+
+def test_json_yaml_and_both() -> None:
+    assert [each.value for each in manifests('{"a": 1.0}\n{"a": "2"}')] == [{"a": 1}, {"a": "2"}]
+    assert [each.value for each in manifests('{"a": 1}\n---\na: 2\n')] == [{"a": 1}, {"a": 2}]
+    assert [each.value for each in manifests("{a: 1}")] == [{"a": 1}]
+    assert [each.value for each in manifests("\ufeffa: 1\r\n--- # next\r\n\r\n---\r\nb: 2\r\n")] == [{"a": 1}, {"b": 2}]
+    assert manifests("# nothing\n---\n") == []
+
+
+def test_each_document_keeps_its_text() -> None:
+    assert [each.text for each in manifests("a: 1 # one\n---\nb: 2\n")] == ["a: 1 # one\n", "b: 2\n"]
+
+
+def test_what_is_likely_a_mistake_is_noted() -> None:
+    (twice,) = manifests("a: 1\na: 2\n")
+    assert (twice.value, twice.notes) == ({"a": 2}, ("line 2: the key 'a' is given twice: the last one counts",))
+    (merged,) = manifests("b: &b {a: 1}\nc: {a: 2, <<: *b}\nd: {<<: *b, a: 3}\n")
+    assert merged.value == {"b": {"a": 1}, "c": {"a": 1}, "d": {"a": 3}}
+    assert merged.notes == ("the merge key (<<) replaces 'a', which stands before it: put << first",)
+    (of_json,) = manifests('{"a": 1, "a": 2}')
+    assert of_json.notes == ("the key 'a' is given twice: the last one counts",)
+
+
+LAUGHS = "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefgh"))
+MERGES = "".join(f"{b}: &{b} {{<<: [{','.join([f'*{a}'] * 10)}]}}\n" for a, b in pairwise("abcdefgh"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f"a: &a [1]\n{LAUGHS}", "larger or deeper"),
+        (f"a: &a {{x: 1}}\n{MERGES}", "larger or deeper"),
+        ("a: &a [*a]", "larger or deeper"),
+        ("a: &a {<<: *a}", "larger or deeper"),
+        ("[" * 100 + "]" * 100, "larger or deeper"),
+        ("[" * 5000, "nested too deeply"),
+        ('{"a":' * 5000, "nested too deeply"),
+        ("a: [" + "1," * 100_001 + "]", "larger or deeper"),
+        ("a: .nan", "put it in quotes"),
+        ("a: " + "9" * 5000, ""),
+        ("a: {<<: 3}", "a merge key"),
+        ("a: {[1]: 2}", "is no key"),
+        ("a: {null: 2}", "is no key"),
+        ("a: !!int x", "'x' is no !!int"),
+        ("a: !!timestamp 9", "is no !!timestamp"),
+        ("a: !!binary '$'", "is no base64"),
+        ("a: 1\n--- b: 2", "line 2: only a comment may follow ---"),
+        ("a: [1", "not YAML"),
+        ("\ta: 1", "not YAML"),
+        ("a: \x07", "not YAML"),
+        ('{"a": 1}{"b": 2}{"c"', "not JSON"),
+    ],
+)
+def test_hostile_texts_are_refused_and_nothing_else_happens(text: str, says: str) -> None:
+    if not says:
+        assert isinstance(manifests(text)[0].value["a"], str | float)
+        return
+    with pytest.raises(ValueError, match=says):
+        manifests(text)
+
+
+def test_what_is_written_is_read_as_the_same_by_every_reader() -> None:
+    words = [
+        "y",
+        "n",
+        "on",
+        "No",
+        "true",
+        "~",
+        "null",
+        "1",
+        "010",
+        "0o17",
+        "1e3",
+        ".5",
+        "1_0",
+        "0x1f",
+        "08",
+        ".inf",
+        "2026-01-31",
+        "12:30:45",
+        "<<",
+        "=",
+        "-",
+        "!",
+        "#",
+        ":",
+        "&",
+        "*",
+        "%",
+        "@",
+        "`",
+        "'",
+        '"',
+    ]
+    value = {
+        "texts": [
+            "",
+            " ",
+            "a: b",
+            "a #b",
+            " a ",
+            "a\nb\n",
+            "\n",
+            "a\tb",
+            "é",
+            "\u2028",
+            "[a",
+            "{a",
+            "- a",
+            "? a",
+            *words,
+        ],
+        "others": [1, -1, 0.5, 1e300, True, False, None, {}, [], {"y": 1, "1": 2, "": 3}],
+    }
+    text = as_text(value)
+    assert manifests(text)[0].value == value
+    assert yaml.safe_load(text) == value
