@@ -612,7 +612,7 @@ MUTANTS: Final = {
             "if True:",
             "a pod that fails in a size which made no step fails the job",
             "simulation",
-            ("dies-at-start-never",),
+            ("dies-at-start-for-good",),
         ),
         Mutant(
             "ends-before-it-is-admitted",

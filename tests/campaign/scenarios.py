@@ -716,7 +716,10 @@ SCENARIOS: Final = {
         Scenario("roll-back", _roll_back),
         Scenario("dies-at-start", _dies_at_start, either=True),
         Scenario(
-            "dies-at-start-never", partial(_dies_at_start, restart="Never", backoffLimit=0), either=True, fragile=True
+            "dies-at-start-for-good",
+            partial(_dies_at_start, restart="ExitCode", backoffLimit=0),
+            either=True,
+            fragile=True,
         ),
         Scenario("dies-recreated", partial(_dies_at_start, rescale="recreate"), either=True),
         Scenario("quota-is-full", _quota_is_full, either=True),
