@@ -7,16 +7,16 @@ from hashlib import blake2b
 from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX, Elasticity
 from elastic_tfjob.api.limits import MAX_REPLICAS
 from elastic_tfjob.api.tfjob import TFJobSpec
-from elastic_tfjob.controller.job.inject import sidecar_request
+from elastic_tfjob.controller.job.inject import requests_with
 from elastic_tfjob.controller.objects.affinity import constraints_of
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.quantities import cpu_of, requests_of
+from elastic_tfjob.controller.objects.quantities import cpu_of, has_pod_level_resources
 from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.constraints import Constraints
 from elastic_tfjob.scheduling.reasons import Reason
-from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.scheduling.resources import Resources
 
 __all__ = ["JobRequest", "annotated", "asked_for", "promised", "refused_target", "terms"]
 
@@ -25,6 +25,7 @@ __all__ = ["JobRequest", "annotated", "asked_for", "promised", "refused_target",
 class JobRequest:
     """What a job's spec and its user's annotations ask for. `beside` is the CPU in millicores, per type, of all in the
     pod but the container that trains. `queue`: of a job that Kueue admits, which then has its declared size at most.
+    `pod_level`: a template has resources of the whole pod, and Kubernetes resizes none of its pods in place.
     `classes` are the PriorityClasses that the templates name, in the order of the types; empty: none is named.
 
     It is kept for each job, so `spec` is without the templates: what they say is in other fields. `digest` is of the
@@ -41,6 +42,7 @@ class JobRequest:
     constraints: tuple[tuple[str, Constraints], ...]
     classes: tuple[str, ...] = ()
     queue: str = ""
+    pod_level: bool = False
 
     @property
     def declared(self) -> dict[str, int]:
@@ -106,11 +108,11 @@ def terms(job: Job, before: JobRequest | None = None) -> JobRequest:
     if spec.total_replicas > MAX_REPLICAS:
         raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas, of which {MAX_REPLICAS} can be placed")
     elasticity = Elasticity.parse(job.annotations, spec)
-    added = sidecar_request(job.queue) if elasticity.reports(spec) else NOTHING
+    what = elasticity.injected(spec)
     requests, beside, constraints, classes = {}, {}, [], []
     for name, replica in spec.tf_replica_specs.items():
         pod = replica.template.get("spec") or {}
-        requests[name] = requests_of(pod).plus(added)
+        requests[name] = requests_with(what, pod, job.queue)
         beside[name] = requests[name].cpu - cpu_of(pod).request
         constraints.append((name, constraints_of(pod)))
         classes.append(pod.get("priorityClassName") or "")
@@ -126,6 +128,9 @@ def terms(job: Job, before: JobRequest | None = None) -> JobRequest:
         tuple(constraints),
         tuple(classes),
         job.queue,
+        pod_level=any(
+            has_pod_level_resources(replica.template.get("spec") or {}) for replica in spec.tf_replica_specs.values()
+        ),
     )
 
 
