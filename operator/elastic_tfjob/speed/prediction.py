@@ -117,9 +117,9 @@ class Prediction:
             return shown.times(speedup(self.use, more_cpu), UTILISATION_ERROR) if more_cpu else shown
         found: list[Rate] = []
         if known is not None:
-            law, shown = self._law(counts, more_cpu)
+            law, power = self._law(counts, more_cpu)
             error = max(UTILISATION_ERROR, abs(log(law)) / 2)
-            found.append(Rate(self.steps_per_s * law ** (0.5 if shown is None else shown), error, "utilisation"))
+            found.append(Rate(self.steps_per_s * law ** (0.5 if power is None else power), error, "utilisation"))
         size, worker = size_of(counts), self.held.get("Worker")
         if self.past is not None:
             here, there = self.past.rate(size_of(self.counts), worker), self.past.rate(size, cpu.get("Worker", worker))
@@ -173,8 +173,8 @@ class Prediction:
                 return there / now, "told", MEASURED_ERROR
         if not any(self.use.values()) or any(self.use.get(t) and not n for t, n in counts.items()):
             return None
-        law, shown = self._law(counts)
-        return law ** (1.0 if shown is None else shown), "utilisation", UTILISATION_ERROR
+        law, power = self._law(counts)
+        return law ** (1.0 if power is None else power), "utilisation", UTILISATION_ERROR
 
     def _law(self, counts: Counts, more_cpu: Mapping[str, float] | None = None) -> tuple[float, float | None]:
         """The law of utilisation, with `more_cpu` times the CPU for each replica of a type, and the power of it that is
