@@ -43,6 +43,11 @@ test-trainer: .venv ## TrainJobs of a real Kubeflow Trainer v2 that run as TFJob
 	@$(RUN) python -m harness.binaries kube kwok jobset trainer-controller-manager >/dev/null
 	$(RUN) pytest tests/integration/test_trainer.py -m trainer $(PYTEST)
 
+.PHONY: test-scheduler
+test-scheduler: .venv ## what the real kube-scheduler counts for PODS=500 generated pods, beside what the operator counts
+	@$(RUN) python -m harness.binaries kube >/dev/null
+	PODS=$(or $(PODS),500) $(RUN) pytest tests/integration/test_what_pods_take.py $(PYTEST)
+
 .PHONY: lint-manifests
 lint-manifests: .venv ## what kubeconform (by the schemas of a real API server) and kube-score say of the manifests
 	@$(RUN) python -m harness.binaries kube kubeconform kube-score >/dev/null

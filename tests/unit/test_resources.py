@@ -1,5 +1,6 @@
 """Resource quantities in every spelling that the CRD admits, and what of them counts."""
 
+import copy
 import re
 import time
 from decimal import Decimal
@@ -13,6 +14,7 @@ from kubernetes.utils.quantity import parse_quantity
 from elastic_tfjob.api.limits import MAX_BYTES, MAX_MILLICORES, MAX_POD_BYTES
 from elastic_tfjob.api.tfjob import QUANTITY_PATTERN
 from elastic_tfjob.controller.job.gang import render_pod_group
+from elastic_tfjob.controller.job.inject import inject, requests_with
 from elastic_tfjob.controller.objects.quantities import (
     allocatable,
     amounts,
@@ -198,3 +200,90 @@ def test_what_a_node_admits() -> None:
     assert allocatable({"pods": "1e999"}).pods <= 2**30
     asks = {"resources": {"requests": {"ephemeral-storage": "1Gi", "pods": "3"}}}
     assert requests_of({"containers": [asks, asks]}) == Resources(pods=1, storage=2 * 2**30)
+
+
+def container(name: str, restarts: str = "", **resources: dict[str, str]) -> dict[str, Any]:
+    return {"name": name, "resources": resources, **({"restartPolicy": restarts} if restarts else {})}
+
+
+@pytest.mark.parametrize(
+    ("whole_pod", "containers", "millicores"),
+    [
+        # Requests of the whole pod count instead of those of its containers; so do limits alone, unless a container
+        # names the resource.
+        ({"requests": {"cpu": "2"}}, {"requests": {"cpu": "500m"}}, 2000),
+        ({"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}, {}, 2000),
+        ({"limits": {"cpu": "4"}}, {}, 4000),
+        ({"limits": {"cpu": "4"}}, {"requests": {"cpu": "500m"}}, 500),
+        ({"limits": {"cpu": "4"}}, {"requests": {"cpu": "0"}}, 0),
+        ({"limits": {"cpu": "4"}}, {"limits": {"cpu": "1"}}, 1000),
+        ({"requests": {"memory": "1Gi"}}, {"requests": {"cpu": "500m"}}, 500),
+        ({"requests": {"ephemeral-storage": "1Gi", "cpu": "2"}}, {}, 2000),
+        ({}, {"requests": {"cpu": "500m"}}, 500),
+    ],
+)
+def test_resources_of_the_whole_pod(whole_pod: Any, containers: Any, millicores: int) -> None:
+    spec = {"containers": [container("c", **containers)], "resources": whole_pod, "overhead": {"cpu": "100m"}}
+    found = requests_of(spec)
+    assert found.cpu == millicores + 100
+    assert found.storage == 0
+
+
+@pytest.mark.parametrize("reason", ["", "Deferred", "Infeasible"])
+def test_while_a_container_is_resized_the_most_counts(reason: str) -> None:
+    """Of what it asks for, what it was allocated, and what it has; of one that can never be had, the last two."""
+    spec = {"containers": [container("a", requests={"cpu": "1", "memory": "4Gi"}), container("b")]}
+    spec["initContainers"] = [container("s", "Always", requests={"cpu": "3"}), container("i", requests={"cpu": "7"})]
+    allocated = {"resources": {"requests": {"cpu": "100m"}}, "allocatedResources": {"cpu": "2"}}
+    status = {
+        "containerStatuses": [{"name": "a", **allocated}, {"name": "b", "allocatedResources": {"cpu": "9"}}],
+        "initContainerStatuses": [{"name": "s", **allocated}, {"name": "i", **allocated}],
+        "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}] if reason else [],
+    }
+    lasts = reason != "Infeasible"
+    assert (
+        requests_of(spec, status).cpu == (3000 if lasts else 2000) + 7000
+    )  # `i` is not resized, and starts beside `s`
+    assert requests_of(spec, status).memory == (4 * 2**30 if lasts else 0)
+    spec["initContainers"].pop()
+    assert requests_of(spec, status).cpu == (2000 + 3000 if lasts else 2000 + 2000)
+
+
+def test_amounts_are_rounded_as_by_the_api_server() -> None:
+    """Each to thousandths, and the sum of a pod to bytes; CPU to millicores."""
+    asks = container("c", requests={"cpu": "0.3m", "memory": "300m", "ephemeral-storage": "0.5"})
+    assert requests_of({"containers": [asks, asks]}) == Resources(2, 1, pods=1, storage=1)
+    assert [millicores("0.3m"), millicores("1n"), whole("1500m")] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("queue", ["", "team"])
+@pytest.mark.parametrize("what", ["launcher", "sidecar", "both", "none"])
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"containers": [container("tensorflow", requests={"cpu": "1", "memory": "4Gi"})]},
+        {"containers": [container("tensorflow")], "resources": {"limits": {"cpu": "4", "memory": "8Gi"}}},
+        {"containers": [container("tensorflow")], "resources": {"requests": {"cpu": "4"}, "limits": {"cpu": "8"}}},
+        {
+            "containers": [container("tensorflow", requests={"cpu": "1", "memory": "4Gi"})],
+            "resources": {"requests": {"cpu": "1", "memory": "4Gi"}},
+        },
+        {
+            "containers": [container("tensorflow", requests={"cpu": "1"})],
+            "initContainers": [container("data", requests={"memory": "5Gi"})],
+            "resources": {"limits": {"memory": "8Gi"}},
+        },
+    ],
+)
+def test_a_template_is_counted_as_it_will_be_rendered(template: dict[str, Any], what: str, queue: str) -> None:
+    """What is added to pods takes 32 MiB; nothing where somebody has said what the whole pod, or the job, may have."""
+    spec = {**template, "containers": [{**each, "command": ["python"]} for each in template["containers"]]}
+    counted = requests_with(what, spec, queue)
+    pod = {"spec": copy.deepcopy(spec)}
+    inject(pod, what, "image", "/ckpt", queue)
+    assert requests_of(pod["spec"]) == counted
+    alone = requests_of(template)
+    added = 0 if what == "none" or queue or "resources" in template else 32 * 2**20
+    if what == "launcher":  # an init container beside none that ask for less
+        added = 0
+    assert counted == alone._replace(memory=alone.memory + added)

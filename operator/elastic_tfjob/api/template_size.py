@@ -123,6 +123,8 @@ def _lists(template: Mapping[str, Any], path: str) -> Iterator[str]:
     for name in ("nodeSelector", "tolerations"):
         yield from _many(f"{path}.{name}", pod.get(name), MAX_PLACEMENT_TERMS)
     yield from _many(f"{path}.overhead", pod.get("overhead"), MAX_RESOURCE_NAMES)
+    for name in ("limits", "requests"):
+        yield from _many(f"{path}.resources.{name}", _object(pod.get("resources")).get(name), MAX_RESOURCE_NAMES)
     for kind in ("initContainers", "containers"):
         for index, container in enumerate(_list(pod.get(kind))):
             resources = _object(_object(container).get("resources"))

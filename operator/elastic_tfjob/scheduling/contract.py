@@ -71,7 +71,9 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "stoppable": Both("a checkpoint-dir, and rescale not never", "always"),
         "movable": Both("a checkpoint-dir, and rescale not never", "always"),
         "reports": Both("an exporter is injected", "always"),
-        "fixed_cpu": Both("jobs that Kueue admitted, and those that cannot be rescaled", "never"),
+        "fixed_cpu": Both(
+            "jobs that Kueue admitted, that have resources of whole pods, or that cannot be rescaled", "never"
+        ),
         "constraints": Both("nodeSelector, required node affinity, tolerations; nodes it was refused", "none"),
         "constraints_by_type": Both("the same, where replica types differ", "none"),
         "model": Both("annotation model, else the stem of the name", "the workload, else the stem of the name"),

@@ -20,6 +20,7 @@ __all__ = [
     "UNKNOWN",
     "Forecast",
     "Forecasts",
+    "beside_unseen",
     "duration_left",
     "expected",
     "expected_rate",
@@ -83,6 +84,12 @@ def prediction_of(job: Job, past: Past | None = None, nodes: Mapping[str, Node] 
     pace = accelerator_speed(job.placement, nodes or {})
     use = use_in_turn(job)
     return Prediction(counts, trains, use, held, job.speed, past, estimate, pace, limited=job.cpu_limited)
+
+
+def beside_unseen(job: Job, nodes: Mapping[str, Node]) -> bool:
+    """Whether pods that are no decided job's hold CPU of the job's nodes. Nobody reports how much of it they use."""
+    there = {name for names in job.placement.values() for name in names}
+    return any(nodes[name].free.cpu < nodes[name].capacity.cpu for name in there if name in nodes)
 
 
 def accelerator_speed(placement: Placement, nodes: Mapping[str, Node]) -> float:

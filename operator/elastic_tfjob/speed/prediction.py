@@ -7,6 +7,11 @@ showed (history.py); and last a prior: a job of twice the size, workers and PSs,
 The law takes no account of what workers cost each other, so it is a bound: the speed expected is halfway, in
 proportion, between no change and what it says, and its error reaches both.
 
+What was measured outweighs the law. A larger size that was slower, with CPU like now, tells of the sizes on the way to
+it and beyond it, too: the law is raised to the power that fits there. Where that was with other CPU than now, the law
+is believed for one replica more and for no larger step: that is a probe. So it is where pods whose CPU use is not known
+run beside the job (`unseen`), until any other size was measured, which then tells the power.
+
 The errors of each source are one standard deviation, relative. tests/unit/simulation/test_forecasts.py holds them
 against what the simulator's jobs really do.
 """
@@ -27,6 +32,10 @@ Source = Literal["measured", "fitted", "told", "utilisation", "history", "estima
 """Where a speed is from. `told`: by the simulator's oracle; `estimated`: from the duration that a user expects."""
 
 PRIOR_EXPONENT: Final = 0.8
+LEAST_SLOWER: Final = 0.05
+"""A larger size was slower by so much at least. Less is noise: speeds are remembered to two digits."""
+LEAST_CHANGE: Final = 0.1
+"""Logarithm of the law of utilisation from which on a measured size shows how much of the law is true."""
 MEASURED_ERROR: Final = 0.05
 UTILISATION_ERROR: Final = 0.25
 """The least of the law of utilisation."""
@@ -60,7 +69,8 @@ class Prediction:
     name showed. `estimate`: a size, and the speed that the user's words come to there. `accelerator`: speed of the
     slowest accelerator that it runs on, 1 is the usual one. A size that was measured with other CPU tells only that it
     is not better, or not worse, than by `min_gain`. Not `limited`: CPU is a weight, which says nothing of how much a
-    replica gets, as that depends on what others on the node want.
+    replica gets, as that depends on what others on the node want. `unseen`: pods whose CPU use is not known run on its
+    nodes.
     """
 
     counts: Counts
@@ -73,6 +83,7 @@ class Prediction:
     accelerator: float = 1.0
     min_gain: float = 0.0
     limited: bool = True
+    unseen: bool = False
 
     def factor(self, counts: Counts) -> float:
         """Steps per second at `counts` relative to those now, from the job itself alone; 1 where it shows nothing."""
@@ -106,9 +117,9 @@ class Prediction:
             return shown.times(speedup(self.use, more_cpu), UTILISATION_ERROR) if more_cpu else shown
         found: list[Rate] = []
         if known is not None:
-            law = speedup(self.use, {t: n * more_cpu.get(t, 1.0) for t, n in self._more(counts).items()})
+            law, power = self._law(counts, more_cpu)
             error = max(UTILISATION_ERROR, abs(log(law)) / 2)
-            found.append(Rate(self.steps_per_s * law**0.5, error, "utilisation"))
+            found.append(Rate(self.steps_per_s * law ** (0.5 if power is None else power), error, "utilisation"))
         size, worker = size_of(counts), self.held.get("Worker")
         if self.past is not None:
             here, there = self.past.rate(size_of(self.counts), worker), self.past.rate(size, cpu.get("Worker", worker))
@@ -150,14 +161,8 @@ class Prediction:
         """The factor, where it is from and its error; None where CPU use is not known and nothing else either."""
         size, speed = size_of(counts), self.speed
         if isinstance(speed, OnlineSpeed):
-            seen = speed.measured.get(size)
-            if seen is not None:
-                here = self.held.get("Worker", 0.0)
-                ratio, cpu = seen / self.steps_per_s, speed.cpu.get(size, here)
-                # A good speed with more CPU than a worker holds now says nothing about that size, nor a poor one with
-                # so much less that the job would be slower here, too.
-                if cpu <= here / ALIKE if ratio >= 1 + self.min_gain else self._enough(size, cpu, here):
-                    return ratio, "measured", MEASURED_ERROR
+            if size in speed.measured and self._alike(speed, size):
+                return speed.measured[size] / self.steps_per_s, "measured", MEASURED_ERROR
             if speed.fit is not None and speed.fit.confident:
                 fitted = speed.fit.predict(*size_of(self.counts))
                 if fitted > 0:
@@ -168,7 +173,59 @@ class Prediction:
                 return there / now, "told", MEASURED_ERROR
         if not any(self.use.values()) or any(self.use.get(t) and not n for t, n in counts.items()):
             return None
-        return speedup(self.use, self._more(counts)), "utilisation", UTILISATION_ERROR
+        law, power = self._law(counts)
+        return law ** (1.0 if power is None else power), "utilisation", UTILISATION_ERROR
+
+    def _law(self, counts: Counts, more_cpu: Mapping[str, float] | None = None) -> tuple[float, float | None]:
+        """The law of utilisation, with `more_cpu` times the CPU for each replica of a type, and the power of it that is
+        true for this job; None: that is not known, so where the law is weak it goes one step far."""
+        shown = self._shown(size_of(counts))
+        disproved = isinstance(self.speed, OnlineSpeed) and self._slower(self.speed)
+        if shown is None and (self.unseen or disproved):
+            counts = {t: min(n, self.counts.get(t, 0) + 1) for t, n in counts.items()}
+        more = self._more(counts)
+        return speedup(self.use, {t: n * (more_cpu or {}).get(t, 1.0) for t, n in more.items()}), shown
+
+    def _alike(self, speed: OnlineSpeed, size: Size) -> bool:
+        """Whether the speed that was measured at a size is what the job would have there now."""
+        here = self.held.get("Worker", 0.0)
+        cpu = speed.cpu.get(size, here)
+        # A good speed with more CPU than a worker holds now says nothing about that size, nor a poor one with so much
+        # less that the job would be slower here, too.
+        good = speed.measured[size] / self.steps_per_s >= 1 + self.min_gain
+        return cpu <= here / ALIKE if good else self._enough(size, cpu, here)
+
+    def _shown(self, size: Size) -> float | None:
+        """The power of the law of utilisation that fits what was measured, at the size nearest to `size` that shows it:
+        a larger one that was slower; beside `unseen` pods any. At most 1, as the law is a bound, and at least -1. None:
+        none does."""
+        speed, now = self.speed, size_of(self.counts)
+        if not isinstance(speed, OnlineSpeed) or not self.steps_per_s:
+            return None
+        powers: dict[Size, float] = {}
+        for each in speed.measured if self.unseen else self._slower(speed):
+            law = self._law_at(each)
+            if each != now and abs(log(law)) >= LEAST_CHANGE and self._alike(speed, each):
+                power = log(speed.measured[each] / self.steps_per_s) / log(law)
+                powers[each] = min(max(power, -1.0), 1.0)
+        return powers[_nearest(powers, size)] if powers else None
+
+    def _slower(self, speed: OnlineSpeed) -> list[Size]:
+        """The larger sizes that were slower than this one, and would have been with as much CPU as it has: a speed
+        grows in proportion to CPU at most."""
+        ps, workers = now = size_of(self.counts)
+        here, found = self.held.get("Worker", 0.0), []
+        for size, rate in speed.measured.items():
+            if size != now and size[0] >= ps and size[1] >= workers:
+                there = speed.cpu.get(size, here) * size[1]
+                at_most = rate * max(1.0, here * workers / there) if there else rate
+                if at_most * (1 + LEAST_SLOWER) < self.steps_per_s:
+                    found.append(size)
+        return found
+
+    def _law_at(self, size: Size) -> float:
+        then = {t: n for t, n in (("PS", size[0]), ("Worker", size[1])) if n and self.counts.get(t)}
+        return speedup(self.use, self._more(then))
 
     def _enough(self, size: Size, cpu: float, here: float) -> bool:
         """Whether workers at a size had CPU enough for it to be known by that, beside `here` millicores of each now: as

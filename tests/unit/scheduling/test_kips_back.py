@@ -109,3 +109,35 @@ def test_what_others_write_into_the_memory_has_a_bound(said: float) -> None:
     assert 2 * COOLDOWN_S <= plan.memory["a"][WAIT] <= LONGEST_WAIT_S
     nodes = [node("n", cpus=2), node("m", cpus=8)]
     assert has(kips(snapshot(nodes, [trains(1, {1: 10.0}, 0.95, memory={UNTIL: said})], NOW))) > 1
+
+
+def grown(trained: Job, *, foreign_cpus: float = 0) -> int:
+    """Workers after a round with room for eight, and no CPU in place left, which would come first."""
+    there = 1 + len(trained.placement[WORKER])
+    full = node("n", cpus=there + foreign_cpus, free=node("n", cpus=there).capacity)
+    return has(kips(snapshot([full, node("m", cpus=8)], [trained], NOW)))
+
+
+ALIKE = {1: 1000.0, 2: 1000.0, 4: 1000.0}
+
+
+def test_a_size_that_was_slower_is_not_tried_again_nor_one_on_the_way_to_it() -> None:
+    """A busy worker says that four are four times as fast. They were not, and nothing has changed since."""
+    trained = trains(1, {1: 4.0, 4: 2.7}, 1.0, with_cpu=ALIKE)
+    for now_s in (NOW, NOW + 3600, NOW + 86400):
+        assert grown(replace(trained, observed_s=now_s)) == 1
+    assert grown(trains(1, {1: 4.0}, 1.0, with_cpu=ALIKE)) == 8
+
+
+def test_a_size_that_was_slower_with_other_cpu_is_tried_again_by_one_replica() -> None:
+    less_then = {1: 1000.0, 4: 200.0}
+    assert grown(trains(1, {1: 4.0, 4: 2.7}, 1.0, with_cpu=less_then)) == 2
+    # Two were slower, too, and that with CPU like now: so it stays.
+    assert grown(trains(1, {1: 4.0, 2: 3.0, 4: 2.7}, 1.0, with_cpu={**less_then, 2: 1000.0})) == 1
+
+
+def test_beside_pods_whose_use_is_not_known_it_grows_by_one_replica() -> None:
+    """What they use is not seen, and may be what the job lacks. Once two replicas were measured, that is known."""
+    assert grown(trains(1, {1: 4.0}, 1.0, with_cpu=ALIKE), foreign_cpus=1) == 2
+    assert grown(trains(2, {1: 4.0, 2: 7.8}, 1.0, with_cpu=ALIKE), foreign_cpus=1) > 4
+    assert grown(trains(2, {1: 4.0, 2: 4.3}, 1.0, with_cpu=ALIKE), foreign_cpus=1) == 2

@@ -144,3 +144,36 @@ def test_a_speed_is_a_number(
         assert 0 <= found.relative_error < math.inf
     else:
         assert (rate, seen, taught) == (0.0, {}, {})
+
+
+@given(st.floats(0.1, 10), st.sampled_from([1.0, 0.9]), st.integers(2, 16))
+def test_what_was_measured_says_how_much_of_the_law_is_true(ratio: float, use: float, n: int) -> None:
+    """At the measured size it is that speed; between and beyond, no more than a bound and never on its other side."""
+    seen = believe({(1, 1): 4.0, (1, 4): 4.0 * ratio}, cpu={(1, 1): 500.0, (1, 4): 500.0})
+    known = Prediction(ONE, 4.0, {"Worker": use}, {"Worker": 500.0}, seen)
+    alone = Prediction(ONE, 4.0, {"Worker": use}, {"Worker": 500.0})
+    assert known.factor(FOUR) == pytest.approx(ratio)
+    there = {"PS": 1, "Worker": n}
+    if ratio < 0.95:
+        assert known.factor(there) < 1
+        rate = known.at(there)
+        assert rate is not None
+        assert rate.steps_per_s < 4.0
+    assert known.factor(there) <= alone.factor(there) or n == 4
+
+
+@pytest.mark.parametrize("slower", [{(1, 4): 2.7}, {(2, 4): 3.0}])
+def test_a_larger_size_that_was_slower_with_other_cpu_leaves_a_probe(slower: dict[tuple[int, int], float]) -> None:
+    seen = believe({(1, 1): 4.0, **slower}, cpu={(1, 1): 1000.0, **dict.fromkeys(slower, 200.0)})
+    known = Prediction(ONE, 4.0, {"Worker": 1.0}, {"Worker": 1000.0}, seen)
+    sizes = [{"PS": 1, "Worker": n} for n in (2, 3, 4, 8)]
+    assert [known.factor(counts) for counts in sizes] == [2.0] * 4
+    assert {rate.steps_per_s for counts in sizes if (rate := known.at(counts)) is not None} == {4.0 * 2**0.5}
+
+
+def test_beside_unseen_pods_the_law_counts_for_one_replica_more() -> None:
+    seen = Prediction(TWO, 4.0, {"Worker": 1.0}, {"Worker": 1000.0})
+    unseen = Prediction(TWO, 4.0, {"Worker": 1.0}, {"Worker": 1000.0}, unseen=True)
+    eight = {"PS": 1, "Worker": 8}
+    assert [seen.factor(eight), unseen.factor(eight)] == [4.0, 1.5]
+    assert unseen.factor(ONE) == seen.factor(ONE)

@@ -7,7 +7,7 @@ from elastic_tfjob.controller.job.decision import Change, ResizePod
 from elastic_tfjob.controller.job.reconcile_pass import Pass
 from elastic_tfjob.controller.objects.indexes import position
 from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.quantities import CpuAsked, cpu_of
+from elastic_tfjob.controller.objects.quantities import NO_CPU, CpuAsked, cpu_of, has_pod_level_resources
 from elastic_tfjob.controller.objects.size import Cpu
 from elastic_tfjob.controller.objects.state import Next, State
 from elastic_tfjob.controller.objects.target import Target
@@ -18,8 +18,8 @@ def possible_cpu(p: Pass, wanted: Cpu) -> Cpu:
     """The CPU that pods can have of what is wanted for them: where a change was refused a short while ago, what the
     pod has. What is stored is then true, so that nothing is kept for it."""
     found = dict(wanted)
-    for name, replica in p.declared.tf_replica_specs.items():
-        asked = cpu_of(replica.template.get("spec") or {}).request
+    for name in p.declared.tf_replica_specs:
+        asked = _declared(p, name).request
         if not asked:
             continue
         values = list(found.get(name, ()))
@@ -115,7 +115,9 @@ def _sharing(p: Pass, pod: Pod, wanted: CpuAsked, held_there: int) -> CpuAsked:
 
 
 def _declared(p: Pass, name: str) -> CpuAsked:
-    return cpu_of(p.declared.tf_replica_specs[name].template.get("spec") or {})
+    """What the template asks for, where it can be changed: Kubernetes resizes no pod with pod-level resources."""
+    spec = p.declared.tf_replica_specs[name].template.get("spec") or {}
+    return NO_CPU if has_pod_level_resources(spec) else cpu_of(spec)
 
 
 def cpu_of_replica(p: Pass, size: State | Next, name: str, index: int) -> CpuAsked | None:

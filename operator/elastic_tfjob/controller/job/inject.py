@@ -13,7 +13,7 @@ from elastic_tfjob.api.annotations import Elasticity
 from elastic_tfjob.api.tfjob import CONTAINER, TFJobSpec
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION
 from elastic_tfjob.controller.objects.loan import LOANED_TAINT
-from elastic_tfjob.controller.objects.quantities import amounts, requests_of
+from elastic_tfjob.controller.objects.quantities import has_pod_level_resources, requests_of
 from elastic_tfjob.scheduling.resources import Resources
 
 __all__ = [
@@ -23,8 +23,8 @@ __all__ = [
     "keep_last_words",
     "needs_accelerator",
     "pin",
+    "requests_with",
     "set_cpu",
-    "sidecar_request",
     "tolerate_loan",
     "trainer_of",
 ]
@@ -54,8 +54,13 @@ _SIDECAR_RESOURCES: Final[Mapping[str, Any]] = {
     "requests": {"cpu": "0", "memory": "32Mi"},
     "limits": {"memory": "96Mi"},
 }
-# In the pods of a job that Kueue admitted, which holds what its templates say and nothing more.
+# In the pods of a job that Kueue admitted, which holds what its templates say and nothing more; and in pods with
+# resources of the whole pod, which the containers together must not exceed.
 _UNCOUNTED: Final[Mapping[str, Any]] = {**_SIDECAR_RESOURCES, "requests": {"cpu": "0", "memory": "0"}}
+
+# What of a template says how much its pods take; and of a container, what `inject` reads beside that.
+_TAKES: Final = ("containers", "initContainers", "overhead", "resources")
+_SIZED: Final = ("name", "resources", "command")
 
 
 def has_launcher(elasticity: Elasticity, spec: TFJobSpec) -> bool:
@@ -75,9 +80,13 @@ def needs_accelerator(spec: TFJobSpec) -> bool:
     )
 
 
-def sidecar_request(queue: str = "") -> Resources:
-    """What the exporter adds to a pod's requests, given the Kueue queue that admits the job."""
-    return amounts((_UNCOUNTED if queue else _SIDECAR_RESOURCES)["requests"])
+def requests_with(what: str, template_spec: Mapping[str, Any], queue: str = "") -> Resources:
+    """What a pod of a template takes once it is rendered; `what` and `queue` as for `inject`."""
+    spec = {name: template_spec[name] for name in _TAKES if template_spec.get(name)}
+    containers = spec.get("containers") or ()
+    spec["containers"] = [{name: each[name] for name in _SIZED if name in each} for each in containers]
+    inject({"spec": spec}, what, "", None, queue)
+    return requests_of(spec)
 
 
 def inject(
@@ -104,12 +113,33 @@ def inject(
         added.append(_exporter(trainer, image, shared, queue, installs=launches))
     elif launches:
         added.append(_container("install", image, _INSTALL, [shared], queue))
+    if has_pod_level_resources(spec):
+        _keep_pod_level(spec, added)
     spec["initContainers"] = [*added, *(spec.get("initContainers") or ())]
 
 
 def keep_last_words(pod: dict[str, Any]) -> None:
     """Have the kubelet put a failed program's last words into its pod's status, unless the user says otherwise."""
     trainer_of(pod).setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+
+
+def _keep_pod_level(spec: dict[str, Any], added: Sequence[dict[str, Any]]) -> None:
+    """Have the pod take what it takes without the containers that are added to it. The API server makes a limit of the
+    whole pod its request, too, unless a container names that resource, as ours do."""
+    for container in added:
+        container["resources"] = dict(_UNCOUNTED)
+    resources = spec["resources"]
+    requests, limits = dict(resources.get("requests") or {}), resources.get("limits") or {}
+    named = {
+        name
+        for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+        for amounts in (container.get("resources") or {}).values()
+        for name in amounts or ()
+    }
+    for name in _UNCOUNTED["requests"]:
+        if name in limits and name not in named:
+            requests.setdefault(name, limits[name])
+    spec["resources"] = {**resources, "requests": requests}
 
 
 def _exporter(

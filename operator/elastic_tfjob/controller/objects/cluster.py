@@ -10,7 +10,7 @@ from elastic_tfjob.api.limits import MAX_VALUE
 from elastic_tfjob.controller.objects.affinity import constraints_of
 from elastic_tfjob.controller.objects.loan import POOL_LABEL, WANT_ANNOTATION, NodeLoan, tainted
 from elastic_tfjob.controller.objects.parsing import Key, identity, readable
-from elastic_tfjob.controller.objects.quantities import allocatable, as_allocated, requests_of
+from elastic_tfjob.controller.objects.quantities import allocatable, requests_of
 from elastic_tfjob.scheduling.constraints import Constraints, Taint
 from elastic_tfjob.scheduling.resources import Resources
 
@@ -96,7 +96,7 @@ class ForeignPod:
             uid=metadata["uid"],
             version=int(metadata["resourceVersion"]),
             node=sys.intern(spec.get("nodeName") or ""),
-            requests=requests_of(as_allocated(spec, raw.get("status") or {})),
+            requests=requests_of(spec, raw.get("status") or {}),
             stays=any(o.get("controller") and o["kind"] in _STAY for o in metadata.get("ownerReferences") or ()),
         )
 

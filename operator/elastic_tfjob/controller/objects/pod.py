@@ -122,7 +122,7 @@ class Pod:
             unschedulable_at=unschedulable_at,
             unschedulable=unschedulable,
             ip=_ip(status.get("podIP") or ""),
-            requests=requests_of(spec),
+            requests=requests_of(spec, status),
             cpu=cpu_of(spec, trains),
             command=abridged((metadata.get("annotations") or {}).get(COMMAND_ANNOTATION, "")),
             running_since=next(

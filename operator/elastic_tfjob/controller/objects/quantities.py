@@ -1,22 +1,23 @@
-"""What pods ask for, read from their specs. Pure."""
+"""What pods take of a node, as kube-scheduler counts it, and what nodes have. Pure."""
 
 import re
 from collections.abc import Mapping
 from decimal import Context, Decimal
 from functools import lru_cache
+from math import ceil
 from typing import Any, Final, NamedTuple
 
 from elastic_tfjob.api.limits import MAX_BYTES, MAX_MILLICORES, MAX_NODE_NAME, MAX_POD_BYTES, MAX_WORD
 from elastic_tfjob.api.tfjob import CONTAINER
-from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.scheduling.resources import Resources
 
 __all__ = [
     "NO_CPU",
     "CpuAsked",
     "allocatable",
     "amounts",
-    "as_allocated",
     "cpu_of",
+    "has_pod_level_resources",
     "is_accelerator",
     "millicores",
     "quantity",
@@ -36,6 +37,16 @@ _LEAST: Final = Decimal("1e-9")
 _DIGITS: Final = 40
 _EXACT: Final = Context(prec=2 * _DIGITS)
 _LIMITS: Final = Resources(MAX_MILLICORES, MAX_POD_BYTES, MAX_POD_BYTES, MAX_POD_BYTES, MAX_POD_BYTES)
+
+_MOST_OF_A_NODE: Final = Resources(MAX_MILLICORES, MAX_BYTES, MAX_BYTES, 0, MAX_BYTES)
+
+_Amounts = Mapping[str, int]
+"""Thousandths by resource name."""
+
+_NO_STATUS: Final[Raw] = {}
+_COUNTED: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+# Huge pages can be asked for by the whole pod, too; no plan counts them.
+_POD_LEVEL: Final = frozenset({"cpu", "memory"})
 
 _ANY_PODS: Final = 1 << 30
 
@@ -93,50 +104,124 @@ def _within(exponent: int) -> int:
 
 def millicores(written: object) -> int:
     """`500m` or `0.5` as 500; what is less than a millicore counts as one. At most MAX_MILLICORES."""
-    return min(-int(-quantity(written) * 1000 // 1), MAX_MILLICORES)
+    return min(_thousandths(written), MAX_MILLICORES)
 
 
 def whole(written: object) -> int:
-    """`1Gi` as 1073741824."""
-    return int(quantity(written))
+    """`1Gi` as 1073741824; a fraction is rounded up, as by Kubernetes."""
+    return _rounded_up(_thousandths(written))
 
 
-def requests_of(pod_spec: Raw) -> Resources:
-    """What kube-scheduler counts for a pod: its containers and native sidecars together, or an init container that
-    asks for more than those that run beside it; and the overhead of its RuntimeClass, which the API server writes into
-    pods, so that templates lack it. A limit without a request is the request."""
-    running = starting = NOTHING
-    for container in pod_spec.get("initContainers") or ():
-        asked = _requests(container)
+def _thousandths(written: object) -> int:
+    """The API server rounds each quantity up to thousandths, whatever it is a quantity of."""
+    return ceil(quantity(written) * 1000)
+
+
+def _rounded_up(thousandths: int) -> int:
+    return -(-thousandths // 1000)
+
+
+def requests_of(spec: Raw, status: Raw = _NO_STATUS) -> Resources:
+    """What kube-scheduler counts for a pod, whether it exists (`spec` and `status` as the API server has them) or is
+    yet to be made of a template (`spec` alone: the API server's defaults are applied).
+
+    The rule is that of `PodRequests` in k8s.io/component-helpers v0.34:
+
+    - Containers and native sidecars run together. Other init containers run one after the other, each beside the
+      sidecars before it; the larger of both counts, for each resource.
+    - A limit without a request is the request.
+    - While a container is resized in place (KEP-1287), the largest of what it asks for, what the kubelet has allocated
+      and what the container has counts. Where the node can never give what it asks for (Infeasible), that is left out.
+    - Requests of the whole pod (`spec.resources`, KEP-2837) replace the sum for the resources that they name.
+    - The overhead of the RuntimeClass is added. The API server writes it into pods, so that templates lack it.
+
+    What a LimitRange adds is in pods only. Each amount is at most what a node may have (limits.py)."""
+    statuses = _statuses(status)
+    infeasible = bool(statuses) and _infeasible(status)
+
+    def counted(container: Raw) -> _Amounts:
+        asked = _container(container)
+        found = statuses.get(container.get("name", ""))
+        if found is None:
+            return asked
+        given = _most(_known(found["resources"].get("requests")), _known(found.get("allocatedResources")))
+        return given if infeasible else _most(asked, given)
+
+    running: _Amounts = {}
+    for container in spec.get("containers") or ():
+        running = _sum(running, counted(container))
+    starting: _Amounts = {}
+    sidecars: _Amounts = {}
+    for container in spec.get("initContainers") or ():
         if container.get("restartPolicy") == "Always":
-            running = _sum(running, asked)
-            starting = _most(starting, running)
+            asked = counted(container)
+            running, sidecars = _sum(running, asked), _sum(sidecars, asked)
+            starting = _most(starting, sidecars)
         else:
-            starting = _most(starting, _sum(running, asked))
-    for container in pod_spec.get("containers") or ():
-        running = _sum(running, _requests(container))
-    total = _sum(_most(running, starting), amounts(pod_spec.get("overhead") or {}))
-    return total._replace(pods=1)
+            starting = _most(starting, _sum(sidecars, _container(container)))
+    containers = _most(running, starting)
+    total = _sum({**containers, **_pod_level(spec.get("resources") or {}, containers)}, _known(spec.get("overhead")))
+    return Resources(*map(min, _resources(total), _LIMITS))._replace(pods=1)
 
 
-def as_allocated(spec: Raw, status: Raw) -> Raw:
-    """A pod's spec with what its containers were given, where the kubelet says that the node can never give what they
-    ask for by now: so kube-scheduler counts it (KEP-1287). Else anybody with a small pod on each node could ask for all
-    of them."""
-    conditions = status.get("conditions") or ()
-    if not any(each["type"] == "PodResizePending" and each.get("reason") == "Infeasible" for each in conditions):
-        return spec
-    given = {
-        each["name"]: each["resources"]
+def has_pod_level_resources(spec: Raw) -> bool:
+    """Whether a pod, or template, has resources of the whole pod. Kubernetes 1.34 resizes none of its containers."""
+    resources = spec.get("resources") or {}
+    return bool(resources.get("requests") or resources.get("limits"))
+
+
+def _statuses(status: Raw) -> dict[str, Raw]:
+    """Statuses by the container's name, where the kubelet says what the container has."""
+    return {
+        each["name"]: each
         for kind in ("containerStatuses", "initContainerStatuses")
         for each in status.get(kind) or ()
-        if each.get("resources")
+        if each.get("resources") is not None
     }
-    found = dict(spec)
-    for kind in ("containers", "initContainers"):
-        if kind in spec:
-            found[kind] = [{**each, "resources": given.get(each["name"], each.get("resources"))} for each in spec[kind]]
-    return found
+
+
+def _infeasible(status: Raw) -> bool:
+    pending = (each for each in status.get("conditions") or () if each.get("type") == "PodResizePending")
+    return any(each.get("reason") == "Infeasible" for each in pending)
+
+
+def _container(container: Raw) -> _Amounts:
+    resources = container.get("resources") or {}
+    return _known({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+
+
+def _pod_level(resources: Raw, containers: _Amounts) -> _Amounts:
+    """What counts instead of the sum of the containers. A limit alone is the request only where no container names
+    that resource."""
+    requests, limits = _known(resources.get("requests")), _known(resources.get("limits"))
+    limits = {name: amount for name, amount in limits.items() if name not in containers}
+    return {name: amount for name, amount in {**limits, **requests}.items() if name in _POD_LEVEL}
+
+
+def _known(asked: Raw | None) -> _Amounts:
+    """Those quantities that are counted."""
+    return {name: _thousandths(written) for name, written in (asked or {}).items() if _counts(name)}
+
+
+def _counts(resource: str) -> bool:
+    return resource in _COUNTED or is_accelerator(resource)
+
+
+def _sum(a: _Amounts, b: _Amounts) -> _Amounts:
+    return {**a, **{name: a.get(name, 0) + amount for name, amount in b.items()}}
+
+
+def _most(a: _Amounts, b: _Amounts) -> _Amounts:
+    return {**a, **{name: max(a.get(name, 0), amount) for name, amount in b.items()}}
+
+
+def _resources(found: _Amounts) -> Resources:
+    return Resources(
+        found.get("cpu", 0),
+        _rounded_up(found.get("memory", 0)),
+        _rounded_up(sum(amount for name, amount in found.items() if name not in _COUNTED)),
+        storage=_rounded_up(found.get("ephemeral-storage", 0)),
+    )
 
 
 class CpuAsked(NamedTuple):
@@ -160,19 +245,9 @@ def cpu_of(pod_spec: Raw, trains: str = CONTAINER) -> CpuAsked:
     return NO_CPU
 
 
-def _requests(container: Raw) -> Resources:
-    resources = container.get("resources") or {}
-    return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
-
-
 def amounts(asked: Raw) -> Resources:
-    """Quantities by resource name, as a container asks for them."""
-    return Resources(
-        millicores(asked.get("cpu", 0)),
-        whole(asked.get("memory", 0)),
-        min(sum(whole(written) for name, written in asked.items() if is_accelerator(name)), MAX_BYTES),
-        storage=whole(asked.get("ephemeral-storage", 0)),
-    )
+    """Quantities by resource name, as a container asks for them or a node has them."""
+    return Resources(*map(min, _resources(_known(asked)), _MOST_OF_A_NODE))
 
 
 def allocatable(has: Raw) -> Resources:
@@ -189,12 +264,3 @@ def is_accelerator(resource: str) -> bool:
         return False
     words = _WORD.findall(f"{domain} {name}".lower())
     return not _ACCELERATOR_WORDS.isdisjoint(words) or (domain == "nvidia.com" and name.startswith("mig-"))
-
-
-def _sum(a: Resources, b: Resources) -> Resources:
-    """But no more than the limit of each amount."""
-    return Resources(*map(min, a.plus(b), _LIMITS))
-
-
-def _most(a: Resources, b: Resources) -> Resources:
-    return Resources(*map(max, a, b))

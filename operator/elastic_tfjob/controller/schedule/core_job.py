@@ -108,7 +108,7 @@ def job_spec(
         stoppable=request.stoppable,
         movable=request.stoppable,
         reports=elasticity.reports(request.spec),
-        fixed_cpu=bool(request.queue) or not request.elastic,
+        fixed_cpu=bool(request.queue) or request.pod_level or not request.elastic,
         constraints=next(iter(distinct)) if len(distinct) == 1 else ANYWHERE,
         constraints_by_type=where if len(distinct) > 1 else (),
         asked=why,

@@ -8,16 +8,16 @@ from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX, Elastici
 from elastic_tfjob.api.limits import MAX_REPLICAS
 from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.checkpoint_place import place_of
-from elastic_tfjob.controller.job.inject import sidecar_request
+from elastic_tfjob.controller.job.inject import requests_with
 from elastic_tfjob.controller.objects.affinity import constraints_of
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.quantities import cpu_of, requests_of
+from elastic_tfjob.controller.objects.quantities import cpu_of, has_pod_level_resources
 from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.constraints import Constraints
 from elastic_tfjob.scheduling.reasons import Reason
-from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.scheduling.resources import Resources
 
 __all__ = ["JobRequest", "annotated", "asked_for", "decided", "promised", "refused_target", "terms"]
 
@@ -26,6 +26,7 @@ __all__ = ["JobRequest", "annotated", "asked_for", "decided", "promised", "refus
 class JobRequest:
     """What a job's spec and its user's annotations ask for. `beside` is the CPU in millicores, per type, of all in the
     pod but the container that trains. `queue`: of a job that Kueue admits, which then has its declared size at most.
+    `pod_level`: a template has resources of the whole pod, and Kubernetes resizes none of its pods in place.
     `classes` are the PriorityClasses that the templates name, in the order of the types; empty: none is named. `place`
     is where its checkpoints are, where that is known (checkpoint_place.py).
 
@@ -44,6 +45,7 @@ class JobRequest:
     classes: tuple[str, ...] = ()
     queue: str = ""
     place: str | None = None
+    pod_level: bool = False
 
     @property
     def declared(self) -> dict[str, int]:
@@ -109,11 +111,11 @@ def terms(job: Job, before: JobRequest | None = None) -> JobRequest:
     if spec.total_replicas > MAX_REPLICAS:
         raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas, of which {MAX_REPLICAS} can be placed")
     elasticity = Elasticity.parse(job.annotations, spec, job.name)
-    added = sidecar_request(job.queue) if elasticity.reports(spec) else NOTHING
+    what = elasticity.injected(spec)
     requests, beside, constraints, classes = {}, {}, [], []
     for name, replica in spec.tf_replica_specs.items():
         pod = replica.template.get("spec") or {}
-        requests[name] = requests_of(pod).plus(added)
+        requests[name] = requests_with(what, pod, job.queue)
         beside[name] = requests[name].cpu - cpu_of(pod).request
         constraints.append((name, constraints_of(pod)))
         classes.append(pod.get("priorityClassName") or "")
@@ -130,6 +132,9 @@ def terms(job: Job, before: JobRequest | None = None) -> JobRequest:
         tuple(classes),
         job.queue,
         place_of(spec, elasticity.checkpoint_dir),
+        pod_level=any(
+            has_pod_level_resources(replica.template.get("spec") or {}) for replica in spec.tf_replica_specs.values()
+        ),
     )
 
 

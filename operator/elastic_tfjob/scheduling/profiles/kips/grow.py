@@ -3,6 +3,7 @@
 from collections.abc import Hashable
 from heapq import heapify, heappop
 
+from elastic_tfjob.scheduling.forecasts import beside_unseen
 from elastic_tfjob.scheduling.profiles.kips.adjustment import Adjustment
 from elastic_tfjob.scheduling.profiles.kips.back import rested
 from elastic_tfjob.scheduling.reasons import Fact, Reason
@@ -91,6 +92,7 @@ def growth(adjustment: Adjustment, job: Job) -> Prediction:
         cpu,
         job.speed,
         min_gain=adjustment.settings.min_gain,
+        unseen=beside_unseen(job, adjustment.round.snapshot.nodes),
     )
 
 
