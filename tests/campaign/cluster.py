@@ -64,6 +64,7 @@ class Cluster:
     """Nodes whose kubelets hear nothing of the API server, and answer nobody; their containers go on."""
     leaves_s: float = 0.0
     """So long kubelets take until containers of pods that are deleted hear of it."""
+    _lost: set[str] = field(default_factory=set)
     _pods: dict[str, _Running] = field(default_factory=dict)
     _unbound: dict[str, tuple[str, str]] = field(default_factory=dict)
     _look: asyncio.TimerHandle | None = None
@@ -82,6 +83,57 @@ class Cluster:
             },
         }
         self.server.create("nodes", "", body, by="cluster")
+
+    def is_alive(self, node: str) -> bool:
+        """Whether a node is there and has not lost its power."""
+        return node not in self._lost and self.server.get("nodes", "", node) is not None
+
+    def lose_node(self, name: str) -> None:
+        """A node loses its power: what runs there ends at once, and its kubelet tells nobody. The node's controller
+        marks it not ready after 40 s, and has its pods deleted after 300 s more, which no kubelet confirms."""
+        self._lost.add(name)
+        self.cut_off.add(name)
+        for running, _ in self._on(name):
+            running.over = True
+            if running.container is not None:
+                running.container.signal_all(SIGKILL)
+        self._after(40.0, self._mark_lost, name)
+
+    def _mark_lost(self, name: str) -> None:
+        node = self.server.get("nodes", "", name)
+        if node is None or name not in self._lost:
+            return
+        taints = [{"key": "node.kubernetes.io/unreachable", "effect": effect} for effect in ("NoSchedule", "NoExecute")]
+        conditions = [{"type": "Ready", "status": "Unknown"}]
+        lost = {
+            **node,
+            "spec": {**(node.get("spec") or {}), "taints": taints},
+            "status": {**node["status"], "conditions": conditions},
+        }
+        self.server.update("nodes", node, lost, by="node-controller")
+        self._after(300.0, self._evict, name)
+
+    def _evict(self, name: str) -> None:
+        if name in self._lost:
+            for _, pod in self._on(name):
+                self.server.delete("pods", pod, by="node-controller")
+
+    def replace_node(self, name: str, cpu: str) -> None:
+        """A lost node is deleted, the pods on it with it, and a new one of its name joins."""
+        node = self.server.get("nodes", "", name)
+        self._lost.discard(name)
+        self.cut_off.discard(name)
+        if node is not None:
+            self.server.store("nodes", node, None, by="user")
+        for pod in self.server.all("pods"):
+            if pod["spec"].get("nodeName") == name:
+                self.server.store("pods", pod, None, by="pod-garbage-collector")
+        self.add_node(name, cpu)
+
+    def _on(self, node: str) -> list[tuple[_Running, Object]]:
+        """Pods of a node that its kubelet knows."""
+        pods = [pod for pod in self.server.all("pods") if pod["spec"].get("nodeName") == node]
+        return [(self._pods[uid], pod) for pod in pods if (uid := pod["metadata"]["uid"]) in self._pods]
 
     def training(self, namespace: str, job: str) -> Training:
         """A job's training."""

@@ -18,7 +18,7 @@ from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
 from elastic_tfjob.controller.objects.quantities import allocatable, cpu_of, requests_of
 from elastic_tfjob.scheduling.resources import NOTHING
 
-__all__ = ["Oracles", "summary"]
+__all__ = ["Oracles", "counts_of", "state_of", "summary"]
 
 _MOST_WRITES: Final = 20
 """Of the operator in a minute in which nothing happens: figures, the count of an event that repeats."""
@@ -391,7 +391,7 @@ def summary(server: ApiServer, *, loose: bool = False) -> dict[str, Any]:
         if loose and conditions & {"Succeeded", "Failed", "Suspended"}:
             state = None  # of a job that ended while it was to change, either size
         if loose and state:
-            state = {**state, "replicas": _counts(job, state)}
+            state = {**state, "replicas": counts_of(job, state)}
         jobs[job["metadata"]["name"]] = {
             "conditions": sorted(conditions),
             "replicas": None if loose else (job.get("status") or {}).get("replicaStatuses"),
@@ -418,7 +418,7 @@ def summary(server: ApiServer, *, loose: bool = False) -> dict[str, Any]:
     return {"jobs": jobs, "pods": pods, "services": names, **loans_at_rest(server, loose=loose)}
 
 
-def _counts(job: Object, state: Mapping[str, Any]) -> dict[str, int]:
+def counts_of(job: Object, state: Mapping[str, Any]) -> dict[str, int]:
     """Replicas per type: a state counts up to the highest index."""
     text = (job["metadata"].get("annotations") or {}).get(INDEXES_ANNOTATION)
     indexes = orjson.loads(text).get(str(state.get("generation"))) if text else None

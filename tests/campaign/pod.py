@@ -43,10 +43,10 @@ class Training:
 
     `saves`: whether the next saves go well; `builds`: whether programs that are prepared come up; `hangs`: they do, and
     are never ready; `breaks`: one that is ready dies while the chief saves for it. `save_s`: how long saving takes
-    beyond the usual. `hook`: whether the program uses ElasticCheckpoint; `clings`: whether the others end with 1 where
-    the chief of their generation ends and has not succeeded. `dies_with`: with so many workers the chief's program
-    restores and ends with 1; `own_port`: a program cannot start while another one runs in its container. `name`: the
-    job's namespace and name.
+    beyond the usual. `lingers_s`: how long programs other than the chief's take to end at SIGTERM beyond the usual.
+    `hook`: whether the program uses ElasticCheckpoint; `clings`: whether the others end with 1 where the chief of their
+    generation ends and has not succeeded. `dies_with`: with so many workers the chief's program restores and ends with
+    1; `own_port`: a program cannot start while another one runs in its container. `name`: the job's namespace and name.
     """
 
     judge: Judge
@@ -60,6 +60,7 @@ class Training:
     hangs: bool = False
     breaks: bool = False
     save_s: float = 0.0
+    lingers_s: float = 0.0
     hook: bool = True
     clings: bool = False
     dies_with: int | None = None
@@ -252,7 +253,7 @@ class Program:
         elif number == SIGTERM and self.state in ("training", "saving") and self.task.chief and self.training.hook:
             self._after(self.container.seconds(0.1, 0.5), self._terminated)
         elif number == SIGTERM:
-            self._after(self.container.seconds(0.05, 0.3), self.exit, 128 + SIGTERM)
+            self._after(self.container.seconds(0.05, 0.3) + self.training.lingers_s, self.exit, 128 + SIGTERM)
 
     def _terminated(self) -> None:
         """What is to be saved is on the parameter servers in part."""

@@ -1,4 +1,5 @@
-"""`make campaign`: crash points, watch points, seeded defects, hostile tenants, and seeds, for SECONDS.
+"""`make campaign`: crash points, watch points, seeded defects, hostile tenants, random user actions, and seeds, for
+SECONDS.
 
     python -m campaign.run [--seconds 600] [--first-seed 1] [--json build/bench/campaign.json] [--without hostile]
     python -m campaign.run --only grow/kill-after/17      one schedule again, with the operator's log
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -36,19 +37,22 @@ from campaign.hostile import PROFILES
 from campaign.mutants import MUTANTS, Mutant
 from campaign.record import Record, source_digest
 from campaign.scenarios import SCENARIOS
-from campaign.schedules import crash_points, of_seed, play, undisturbed, watch_points
+from campaign.schedules import crash_points, of_seed, play, undisturbed, user_actions_of_seed, watch_points
+from campaign.user_actions import USER_ACTIONS
 from campaign.world import campaign
 
 __all__ = ["caught_in_simulation", "main"]
 
 _CHUNK: Final = 8
 _SHOWN: Final = 20
-_SHARES: Final = {"points": 0.5, "mutants": 0.25, "hostile": 0.15, "seeds": 0.1}
+_SHARES: Final = {"points": 0.4, "mutants": 0.25, "hostile": 0.15, "user-actions": 0.12, "seeds": 0.08}
 """Of the seconds, by part. Where one is left out, the others have its share in proportion."""
 _LEAST_HOSTILE_S: Final = 60.0
 """Hostile tenants get at least so long under each profile: their control plane has to start."""
 _AT_ONCE: Final = 128
 """Schedules after which it is seen whether the time is over."""
+_ACTED: Final = 150
+"""Seeds of user actions under each profile that a seeded defect names."""
 _MUTANT_S: Final = 120.0
 """Seconds of CPU time; one that is not caught in them is not caught."""
 _life: Final = contextlib.ExitStack()
@@ -98,6 +102,15 @@ def _hunt(seconds: float, first: Sequence[str]) -> int:
         return bool(violations)
 
     with campaign():
+        acted = [each.partition("/")[0] for each in first if each.endswith(f"/{USER_ACTIONS}")]
+        for seed in range(_ACTED) if acted else ():
+            for profile in acted:
+                schedule = f"{profile}/{USER_ACTIONS}/{seed}"
+                if tried(schedule, play(schedule).violations):
+                    return 1
+                if time.process_time() - begin > seconds:
+                    break
+        first = [each for each in first if each in SCENARIOS]
         for scenarios in (list(first), [each for each in SCENARIOS if each not in first]):
             for scenario in scenarios:
                 if tried(f"{scenario}, undisturbed", undisturbed(scenario).violations):
@@ -164,11 +177,11 @@ class _Campaign:
             played |= self._follow(task, schedules[first : first + _AT_ONCE])
         return played
 
-    def play_seeds(self, first: int) -> int:
-        """Play seeds from `first` on until the time is over; how many there were."""
-        count, task = 0, self.progress.add_task(f"seeds from {first}", total=None, told="")
-        while self.left_s() > 0:
-            count += len(self._follow(task, [of_seed(first + count + each) for each in range(100)]))
+    def play_seeds(self, title: str, schedule_of: Callable[[int], str], first: int, share: float = 1.0) -> int:
+        """Play the schedules of seeds from `first` on until such a share of the time is over; how many there were."""
+        count, task = 0, self.progress.add_task(f"{title} from {first}", total=None, told="")
+        while self.left_s(share) > 0:
+            count += len(self._follow(task, [schedule_of(first + count + each) for each in range(100)]))
         return count
 
     def _follow(self, task: TaskID, schedules: Sequence[str]) -> set[str]:
@@ -347,6 +360,7 @@ def main(
     sys.exit(0 if all(run.left_out.get(part, _UNASKED) == _UNASKED for part in ("points", "mutants")) else 2)
 
 
+_OF_SEEDS: Final = {USER_ACTIONS: user_actions_of_seed, "seeds": of_seed}
 _UNASKED: Final = "not asked for"
 _NO_TIME: Final = "no time was left"
 _SAID: Final = (
@@ -356,6 +370,7 @@ _SAID: Final = (
     "watch_points",
     "mutants",
     "violations",
+    "user_actions",
     "seeds",
     "seconds",
     "schedules_per_s",
@@ -386,11 +401,13 @@ def _figures(run: _Campaign, first_seed: int, without: Sequence[str]) -> dict[st
     if "hostile" not in without:
         each_s = max(shares["hostile"] * run.seconds / len(PROFILES), _LEAST_HOSTILE_S)
         hostile = {profile: run.hostile(each_s, first_seed, profile) for profile in PROFILES}
-    count = 0
-    if "seeds" not in without:
-        count = run.play_seeds(first_seed)
-        if not count:
-            run.left_out["seeds"] = _NO_TIME
+    counts = dict.fromkeys(_OF_SEEDS, 0)
+    for part, schedule_of in _OF_SEEDS.items():
+        if part not in without:
+            done = sum(share for name, share in shares.items() if name != "seeds") if part != "seeds" else 1.0
+            counts[part] = run.play_seeds(part, schedule_of, first_seed, done)
+            if not counts[part]:
+                run.left_out[part] = _NO_TIME
     return {
         "inputs": sum(found["inputs"] for found in hostile.values()),
         "schedules": run.schedules,
@@ -398,7 +415,8 @@ def _figures(run: _Campaign, first_seed: int, without: Sequence[str]) -> dict[st
         "watch_points": {"covered": len(played.intersection(watches)), "total": len(watches)},
         "mutants": {"caught": len(caught), "total": len(MUTANTS), "missed": missed, "by": caught},
         "violations": len(run.found),
-        "seeds": {"first": first_seed, "count": count},
+        "user_actions": {"first": first_seed, "count": counts["user-actions"]},
+        "seeds": {"first": first_seed, "count": counts["seeds"]},
         "seconds": round(time.monotonic() - run.begun, 1),
         "resumed": run.resumed,
         "schedules_per_s": round((run.schedules - run.resumed) / max(run.played_s, 0.001), 2),

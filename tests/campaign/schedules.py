@@ -6,6 +6,7 @@ A schedule is a text, so that it can be written down, given to another process a
     grow/kill-after/17    the operator dies after its 17th write, without the answer
     grow/lost/5           the connection breaks at the 5th watch event; also `delayed` and `replayed`
     grow/seed/81          many faults, as seed 81 draws them
+    kips/user-actions/81  people do what seed 81 draws, under profile kips
 """
 
 from collections.abc import Iterator
@@ -16,9 +17,10 @@ from typing import Final, cast
 
 from campaign.faults import EVENT_FAULTS, EventFault, Faults, Kill, KillAt, Seeded, WatchFaultAt
 from campaign.scenarios import SCENARIOS
+from campaign.user_actions import PROFILES, USER_ACTIONS, play_user_actions
 from campaign.world import Outcome, Scenario, run
 
-__all__ = ["crash_points", "of_seed", "play", "undisturbed", "watch_points"]
+__all__ = ["crash_points", "of_seed", "play", "undisturbed", "user_actions_of_seed", "watch_points"]
 
 _KILLS: Final = ("kill-before", "kill-after")
 
@@ -56,6 +58,12 @@ def of_seed(seed: int) -> str:
     return f"{names[seed % len(names)]}/seed/{seed}"
 
 
+def user_actions_of_seed(seed: int) -> str:
+    """The schedule of random user actions of a seed: seeds go round the profiles."""
+    profiles = list(PROFILES)
+    return f"{profiles[seed % len(profiles)]}/{USER_ACTIONS}/{seed}"
+
+
 def faults_of(kind: str, number: int, scenario: Scenario) -> Faults:
     """What goes wrong in a schedule."""
     if kind in _KILLS:
@@ -68,6 +76,8 @@ def faults_of(kind: str, number: int, scenario: Scenario) -> Faults:
 def play(schedule: str) -> Outcome:
     """Run a schedule and compare its end with the undisturbed run's."""
     scenario, kind, number = schedule.split("/")
+    if kind == USER_ACTIONS:
+        return play_user_actions(scenario, int(number))
     expected = undisturbed(scenario)
     if expected.violations:
         return expected

@@ -8,6 +8,7 @@ import pytest
 
 from campaign.scenarios import SCENARIOS, TAKEN_OVER
 from campaign.schedules import crash_points, play, undisturbed, watch_points
+from campaign.user_actions import PROFILES, USER_ACTIONS
 from campaign.world import Scenario, World, campaign, run
 from elastic_tfjob.api.annotations import PREFIX
 
@@ -15,6 +16,8 @@ _SHARE = 6
 """Points of each scenario that are tried here, spread over all."""
 _SEEDS = 4
 """Of each scenario."""
+_USER_ACTIONS = 5
+"""Seeds under each profile."""
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +64,12 @@ def test_watch_breaks(name: str) -> None:
 def test_seeds(name: str) -> None:
     """Many faults at once; when they stop it ends as the undisturbed run does."""
     _try([f"{name}/seed/{seed}" for seed in range(_SEEDS)])
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_user_actions(profile: str) -> None:
+    """People do what a seed draws; in the end each job trains with the size that was asked for."""
+    _try([f"{profile}/{USER_ACTIONS}/{seed}" for seed in range(_USER_ACTIONS)])
 
 
 def test_a_deleted_job_gets_nothing_while_its_watch_is_late() -> None:

@@ -9,6 +9,7 @@ import elastic_tfjob
 from campaign.mutants import MUTANTS
 from campaign.run import caught_in_simulation
 from campaign.scenarios import SCENARIOS
+from campaign.user_actions import PROFILES, USER_ACTIONS
 
 PACKAGE = Path(elastic_tfjob.__file__).parent
 
@@ -24,7 +25,8 @@ def test_its_text_is_there_once(name: str) -> None:
 def test_there_are_enough_of_them() -> None:
     assert len(MUTANTS) >= 25
     simulated = [each for each in MUTANTS.values() if each.part == "simulation"]
-    assert {scenario for each in simulated for scenario in each.first} <= set(SCENARIOS)
+    acted = {f"{profile}/{USER_ACTIONS}" for profile in PROFILES}
+    assert {scenario for each in simulated for scenario in each.first} <= set(SCENARIOS) | acted
 
 
 @pytest.mark.parametrize(
