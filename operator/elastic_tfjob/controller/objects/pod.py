@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from itertools import islice
 from typing import Final
@@ -45,7 +45,9 @@ class Pod:
     is when it failed because the launcher could not be installed in it (RFC 3339, or "unknown"). `failure` is why it
     failed, where it has. One with our exporter has the phase Succeeded as soon as all its containers have, and
     `lingers` until kubelet says so, which is some three seconds later, once it has ended the exporter. `gated`: no
-    scheduler looks at it before somebody takes its gates away."""
+    scheduler looks at it before somebody takes its gates away. `trained` is the phase that the container that trains
+    gives the pod once it has ended for good, Succeeded or Failed; empty before. `only_sidecars`: since then other
+    containers of the user's run."""
 
     namespace: str
     name: str
@@ -73,6 +75,8 @@ class Pod:
     not_installed: str = ""
     failure: Failure | None = None
     trains: str = CONTAINER
+    trained: str = ""
+    only_sidecars: bool = False
     lingers: bool = False
     gated: bool = False
 
@@ -89,6 +93,7 @@ class Pod:
         trains = trains_in(metadata.get("labels"))
         exporter = any(container.get("name") == EXPORTER for container in spec.get("initContainers") or ())
         lingers = exporter and status.get("phase") == "Running" and _has_succeeded(spec, containers)
+        trained = _trained(spec, containers, trains)
         return cls(
             **of_replica(metadata),
             phase="Succeeded" if lingers else short_word(status.get("phase")),
@@ -122,6 +127,8 @@ class Pod:
             not_installed=_not_installed(inits) if status.get("phase") == "Failed" else "",
             failure=failure_of(status, trains),
             trains=trains,
+            trained=trained,
+            only_sidecars=bool(trained) and status.get("phase") == "Running" and not _all_ended(spec, containers),
             lingers=lingers,
             gated=bool(spec.get("schedulingGates")),
         )
@@ -135,6 +142,12 @@ class Pod:
     def ended(self) -> bool:
         """It holds nothing of its node any more."""
         return self.phase in ("Succeeded", "Failed") and not self.lingers
+
+    def as_trained(self) -> "Pod":
+        """The pod as its container that trains has it: that one alone says whether the pod is done, and how."""
+        if not self.trained or self.phase not in ("Running", "Failed"):
+            return self
+        return replace(self, phase=self.trained, lingers=self.phase == "Running")
 
     @property
     def stopped_by_us(self) -> bool:
@@ -153,10 +166,26 @@ def _not_installed(inits: Iterable[Raw]) -> str:
 
 def _has_succeeded(spec: Raw, containers: Sequence[Raw]) -> bool:
     """Whether all containers but sidecars have ended for good, with 0: then the pod's phase will be Succeeded."""
-    ended = [(container.get("state") or {}).get("terminated") for container in containers]
-    if spec.get("restartPolicy") not in ("Never", "OnFailure") or len(ended) != len(spec.get("containers") or ()):
+    if spec.get("restartPolicy") not in ("Never", "OnFailure") or not _all_ended(spec, containers):
         return False
-    return all(each is not None and each.get("exitCode") == 0 for each in ended)
+    return all(container["state"]["terminated"].get("exitCode") == 0 for container in containers)
+
+
+def _all_ended(spec: Raw, containers: Sequence[Raw]) -> bool:
+    """Whether no container but sidecars of Kubernetes' own kind runs."""
+    ended = [(container.get("state") or {}).get("terminated") for container in containers]
+    return len(ended) == len(spec.get("containers") or ()) and all(each is not None for each in ended)
+
+
+def _trained(spec: Raw, containers: Sequence[Raw], trains: str) -> str:
+    """The phase by the container that trains alone; empty until it has ended and the kubelet does not restart it."""
+    state = next((each.get("state") or {} for each in containers if each["name"] == trains), {})
+    if (ended := state.get("terminated")) is None:
+        return ""
+    own: Raw = next((each for each in spec.get("containers") or () if each.get("name") == trains), {})
+    policy, failed = own.get("restartPolicy") or spec.get("restartPolicy"), ended.get("exitCode") != 0
+    again = own.get("restartPolicyRules") or policy not in (("Never",) if failed else ("Never", "OnFailure"))
+    return "" if again else "Failed" if failed else "Succeeded"
 
 
 def _verdict(status: Raw) -> tuple[str, str]:
