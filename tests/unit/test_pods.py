@@ -198,3 +198,55 @@ def test_service() -> None:
         "training.kubeflow.org/replica-type": "ps",
         "training.kubeflow.org/replica-index": "0",
     }
+
+
+@pytest.mark.parametrize(
+    ("ports", "expected"),
+    [
+        pytest.param([(None, 6006, None)], {"port-6006": (6006, "TCP"), "tfjob-port": (2222, "TCP")}, id="no name"),
+        pytest.param(
+            [(None, 6006, None), ("", 7007, None), (None, 6006, "TCP")],
+            {"port-6006": (6006, "TCP"), "port-7007": (7007, "TCP"), "tfjob-port": (2222, "TCP")},
+            id="several without, one twice",
+        ),
+        pytest.param([(None, 2222, None)], {"tfjob-port": (2222, "TCP")}, id="TF_CONFIG's, without its name"),
+        pytest.param(
+            [("tfjob-port", 5000, None), ("quic", 5000, "UDP")],
+            {"tfjob-port": (5000, "TCP"), "quic": (5000, "UDP")},
+            id="one number, two protocols",
+        ),
+        pytest.param(
+            [(None, 2222, "UDP"), (None, 2222, "SCTP")],
+            {"tfjob-port": (2222, "TCP"), "port-2222-udp": (2222, "UDP"), "port-2222-sctp": (2222, "SCTP")},
+            id="two protocols without a name",
+        ),
+        pytest.param(
+            [("port-80", 81, None), (None, 80, None)],
+            {"port-80": (81, "TCP"), "port-80-x": (80, "TCP"), "tfjob-port": (2222, "TCP")},
+            id="the name is taken",
+        ),
+        pytest.param([("a", 2222, None)], {"tfjob-port": (2222, "TCP")}, id="two names, one port"),
+        pytest.param(
+            [("stats", 8125, "UDP")],
+            {"stats": (8125, "TCP"), "tfjob-port": (2222, "TCP")},
+            id="as upstream where it can",
+        ),
+    ],
+)
+def test_ports_that_the_api_server_admits(
+    ports: list[tuple[str | None, int, str | None]], expected: dict[str, tuple[int, str]]
+) -> None:
+    """Each has a name of its own, and none is there twice: tried on a real API server in tests/integration."""
+    given = [
+        {
+            key: value
+            for key, value in zip(("name", "containerPort", "protocol"), each, strict=True)
+            if value is not None
+        }
+        for each in ports
+    ]
+    found = job({"Worker": replicas(1, containers=[{"name": "tensorflow", "image": "t", "ports": given}])})
+    made = render_service(found, found.spec(), "Worker", 0)["spec"]["ports"]
+    assert {each["name"]: (each["port"], each.get("protocol", "TCP")) for each in made} == expected
+    assert len(made) == len(expected)
+    assert made == render_service(found, found.spec(), "Worker", 0)["spec"]["ports"]

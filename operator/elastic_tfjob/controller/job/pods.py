@@ -4,7 +4,7 @@ TF_CONFIG is upstream's byte for byte (tfjob v1, tensorflow.go): programs that c
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -122,8 +122,6 @@ def render_pod(
 def render_service(job: Job, spec: TFJobSpec, replica_type: str, index: int) -> dict[str, Any]:
     """The headless service of one replica, with all ports of the container that trains."""
     labels = replica_labels(job.name, replica_type, index)
-    # By name, as upstream: a later port of the same name wins.
-    ports = {port.get("name", ""): port["containerPort"] for port in _ports(spec.tf_replica_specs[replica_type])}
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -136,7 +134,7 @@ def render_service(job: Job, spec: TFJobSpec, replica_type: str, index: int) -> 
         "spec": {
             "clusterIP": "None",
             "selector": labels,
-            "ports": [{"name": name, "port": port} if name else {"port": port} for name, port in ports.items()],
+            "ports": _service_ports(_ports(spec.tf_replica_specs[replica_type])),
         },
     }
 
@@ -251,6 +249,29 @@ def _ports(replica: ReplicaSpec) -> list[dict[str, Any]]:
     if not any(port.get("name") == PORT_NAME for port in ports):
         ports.append({"name": PORT_NAME, "containerPort": PORT})
     return ports
+
+
+def _service_ports(ports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The ports of a service for a container's ports: upstream's where those are admitted. Of several ports the API
+    server wants each to have a name, and no two of one protocol to have one number: else every port is kept once, with
+    its protocol, and one without a name is called by its number."""
+    # By name, as upstream: a later port of the same name wins.
+    by_name = {port.get("name") or "": port["containerPort"] for port in ports}
+    if len(by_name) == 1 or ("" not in by_name and len(set(by_name.values())) == len(by_name)):
+        return [{"name": name, "port": port} if name else {"port": port} for name, port in by_name.items()]
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    # What programs may look up keeps its name: the port of TF_CONFIG, then what the user has named.
+    for port in sorted(ports, key=lambda each: (each.get("name") != PORT_NAME, not each.get("name"))):
+        protocol, number = port.get("protocol") or "TCP", port["containerPort"]
+        if (protocol, number) in found:
+            continue
+        if not (name := port.get("name")):
+            name = f"port-{number}" + ("" if protocol == "TCP" else f"-{protocol.lower()}")
+            while name in by_name:  # a name that the user gave to another port
+                name += "-x"
+        entry = {"name": name, "port": number}
+        found[protocol, number] = entry if protocol == "TCP" else {**entry, "protocol": protocol}
+    return list(found.values())
 
 
 def _port(replica: ReplicaSpec) -> int:
