@@ -18,7 +18,6 @@ import structlog
 
 from elastic_tfjob.controller.job.decision import Observed, Settings, Timeouts
 from elastic_tfjob.controller.job.figures import NUMBERS_S
-from elastic_tfjob.controller.job.inject import STATUS_PORT
 from elastic_tfjob.controller.jobset.follow import JobSets
 from elastic_tfjob.controller.kube.caches import Caches
 from elastic_tfjob.controller.kube.client import ApiClient, in_cluster, load_configuration
@@ -260,9 +259,9 @@ class Operator:
     async def _ask(self, pod: Pod) -> bytes:
         via = self._options.status_via
         if via == "proxy" or (via == "auto" and not in_cluster(self._options.kubeconfig)):
-            return await ask_through_proxy(self._api, STATUS_PORT)(pod)
+            return await ask_through_proxy(self._api, pod.status_port)(pod)
         assert self._session is not None
-        return await ask_directly(self._session, STATUS_PORT)(pod)
+        return await ask_directly(self._session, pod.status_port)(pod)
 
     def _keep(self, name: str, run: Callable[[], Awaitable[object]]) -> asyncio.Task[None]:
         return asyncio.create_task(self._supervisor.keep(name, run), name=name)

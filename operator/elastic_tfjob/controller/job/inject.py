@@ -10,14 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from elastic_tfjob.api.annotations import Elasticity
-from elastic_tfjob.api.tfjob import CONTAINER, TFJobSpec
+from elastic_tfjob.api.tfjob import CONTAINER, PORT, TFJobSpec
+from elastic_tfjob.controller.job.pods import on_host_network, port_on_host, program_port, trainer_port
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION
 from elastic_tfjob.controller.objects.loan import LOANED_TAINT
+from elastic_tfjob.controller.objects.pod import STATUS_PORT, STATUS_PORT_NAME
 from elastic_tfjob.controller.objects.quantities import amounts, requests_of
 from elastic_tfjob.scheduling.resources import Resources
 
 __all__ = [
-    "STATUS_PORT",
     "has_launcher",
     "inject",
     "needs_accelerator",
@@ -28,7 +29,6 @@ __all__ = [
     "trainer_of",
 ]
 
-STATUS_PORT: Final = 9465
 _FOLDER: Final = "/elastic-tfjob"
 _COMMAND_FOLDER: Final = "/elastic-tfjob-command"
 _VOLUME: Final = "elastic-tfjob"
@@ -36,6 +36,9 @@ _COMMAND_VOLUME: Final = "elastic-tfjob-command"
 # What Trainer v2 gives the program of a TrainJob so that it may tell of its progress.
 _TRAINER_ENV: Final = "KUBEFLOW_TRAINER_SERVER_"
 _TRAINER_VOLUME: Final = "kubeflow-trainer-token"
+# On the host's network, from the port in TF_CONFIG to the exporter's: 2222 has the usual one.
+_STATUS_AWAY: Final = STATUS_PORT - PORT
+_SECOND_PORT_NAME: Final = "elastic-tfjob-2"
 _LAUNCHER: Final = ("python3", f"{_FOLDER}/launcher.pyz", "--")
 _INSTALL: Final = ("runtime.install", _FOLDER)
 
@@ -96,19 +99,20 @@ def inject(pod: dict[str, Any], what: str, image: str, checkpoint_dir: str | Non
         _add_launcher(spec, trainer)
     added = []
     if what in ("sidecar", "both"):
-        added.append(_exporter(trainer, image, shared, queue, installs=launches))
+        port = port_on_host(trainer_port(trainer), _STATUS_AWAY) if on_host_network(spec) else STATUS_PORT
+        added.append(_exporter(trainer, image, shared, queue, port=port, installs=launches))
     elif launches:
         added.append(_container("install", image, _INSTALL, [shared], queue))
     spec["initContainers"] = [*added, *(spec.get("initContainers") or ())]
 
 
 def _exporter(
-    trainer: Mapping[str, Any], image: str, shared: dict[str, Any], queue: str, *, installs: bool
+    trainer: Mapping[str, Any], image: str, shared: dict[str, Any], queue: str, *, port: int, installs: bool
 ) -> dict[str, Any]:
-    module = ("exporter", f"--dir={_FOLDER}", f"--port={STATUS_PORT}")
+    module = ("exporter", f"--dir={_FOLDER}", f"--port={port}")
     exporter = _container("exporter", image, module, [shared], queue)
     exporter["restartPolicy"] = "Always"
-    exporter["ports"] = [{"name": "elastic-tfjob", "containerPort": STATUS_PORT}]
+    exporter["ports"] = [{"name": STATUS_PORT_NAME, "containerPort": port}]
     if installs:
         exporter["command"].append("--launcher")
         exporter["lifecycle"] = {"postStart": {"exec": {"command": _python(_INSTALL)}}}
@@ -131,6 +135,10 @@ def _add_launcher(spec: dict[str, Any], trainer: dict[str, Any]) -> None:
     trainer["volumeMounts"].append({"name": _COMMAND_VOLUME, "mountPath": _COMMAND_FOLDER, "readOnly": True})
     trainer["env"].append({"name": "ELASTIC_TFJOB_COMMAND", "value": f"{_COMMAND_FOLDER}/command"})
     trainer["command"] = [*_LAUNCHER, *trainer["command"]]
+    if on_host_network(spec):
+        # Kept free on the node from the start: the program beside the first needs it.
+        second = program_port(trainer_port(trainer), 1, host=True)
+        trainer["ports"] = [*(trainer.get("ports") or ()), {"name": _SECOND_PORT_NAME, "containerPort": second}]
 
 
 def _container(

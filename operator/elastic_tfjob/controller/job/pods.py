@@ -35,18 +35,26 @@ __all__ = [
     "Sizes",
     "TFConfigs",
     "general_name",
+    "on_host_network",
     "owner_reference",
+    "port_on_host",
+    "program_port",
     "render_pod",
     "render_service",
     "replica_labels",
     "sized",
     "tf_config",
+    "trainer_port",
 ]
 
 Role = tuple[str, int]
 """Replica type and index of the pod."""
 
 _AS_COUNTED: Final[Indexes] = {}
+_UNPRIVILEGED: Final = 1024
+_PORTS: Final = 65535
+# On the host's network, from the port in TF_CONFIG: to that of the program beside the first.
+_SECOND_PROGRAM: Final = 10_000
 _OWN_ANNOTATIONS: Final = frozenset(PREFIX + name for name in OPERATOR_ANNOTATIONS)
 
 
@@ -149,8 +157,9 @@ class TFConfigs:
     """TF_CONFIG of all replicas of one size: dense, or sparse for a job with dynamic workers (where a PS knows itself
     alone and a worker knows itself and all PS; other types know nobody, as upstream has it).
 
-    `domain` is the cluster domain to append to host names; empty for none. `slot` is added to the ports: the programs
-    of two generations run side by side in a pod. `indexes` are of the pods that carry the tasks 0 to n-1.
+    `domain` is the cluster domain to append to host names; empty for none. `slot` says which of its two ports each
+    program has (program_port): those of two generations run side by side in a pod. `indexes` are of the pods that
+    carry the tasks 0 to n-1.
     """
 
     def __init__(
@@ -164,7 +173,7 @@ class TFConfigs:
                 for i in indexes.get(name, range(replica.count))
             ]
             for name, replica in sorted(spec.tf_replica_specs.items(), key=lambda item: item[0].lower())
-            for port in (_port(replica) + slot,)
+            for port in (program_port(_port(replica), slot, host=on_host_network(replica.template.get("spec") or {})),)
         }
         self._sparse = spec.enable_dynamic_worker
         # What the replicas share is made once: a thousand workers have a thousand names in each of their texts.
@@ -251,6 +260,32 @@ def _ports(replica: ReplicaSpec) -> list[dict[str, Any]]:
     return ports
 
 
+def on_host_network(pod_spec: Mapping[str, Any]) -> bool:
+    """Whether the pods of a template share the ports of their node."""
+    return pod_spec.get("hostNetwork") is True
+
+
+def program_port(port: int, slot: int, *, host: bool = False) -> int:
+    """The port of the program in a slot, given the one that TF_CONFIG has by the spec. The second is the next one; on
+    the host's network that is a likely port of another replica, so it is one further away."""
+    if not slot:
+        return port
+    return port_on_host(port, _SECOND_PROGRAM) if host else port + 1 if port < _PORTS else port - 1
+
+
+def port_on_host(port: int, away: int) -> int:
+    """A port of our own in a pod on its host's network, so far from the one in TF_CONFIG. No two pods on a node have
+    that one, so neither have they ours, which are declared: kube-scheduler keeps what else takes them apart."""
+    return _UNPRIVILEGED + (port + away - _UNPRIVILEGED) % (_PORTS + 1 - _UNPRIVILEGED)
+
+
+def trainer_port(container: Mapping[str, Any]) -> int:
+    """The port in TF_CONFIG, of a rendered container."""
+    return next(
+        (int(port["containerPort"]) for port in container.get("ports") or () if port.get("name") == PORT_NAME), PORT
+    )
+
+
 def _service_ports(ports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The ports of a service for a container's ports: upstream's where those are admitted. Of several ports the API
     server wants each to have a name, and no two of one protocol to have one number: else every port is kept once, with
@@ -275,4 +310,4 @@ def _service_ports(ports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _port(replica: ReplicaSpec) -> int:
-    return next(int(port["containerPort"]) for port in _ports(replica) if port.get("name") == PORT_NAME)
+    return trainer_port({"ports": _ports(replica)})

@@ -20,6 +20,10 @@ from elastic_tfjob.scheduling.resources import NOTHING, Resources
 # What the operator adds to a pod (inject.py): the native sidecar that serves its status, and what brings the launcher.
 EXPORTER: Final = "elastic-tfjob-exporter"
 INSTALL: Final = "elastic-tfjob-install"
+# Where the exporter answers, and what its port is called: in a pod on its host's network it is another one.
+STATUS_PORT: Final = 9465
+STATUS_PORT_NAME: Final = "elastic-tfjob"
+_UNPRIVILEGED: Final = range(1024, 65536)
 # What is told of one pod at once, and the length of an event's reason.
 _TROUBLES: Final = 16
 _REASON: Final = 128
@@ -38,9 +42,9 @@ class Trouble:
 @dataclass(frozen=True, slots=True)
 class Pod:
     """A pod of some TFJob. `index` is None where the label is not a number; `exit_code` is None until the container
-    that trains has terminated. `cpu` is what that container asks for, `command` is what the
-    operator told its launcher; `exporter` tells that it can be asked for its status; `pinned` is the one node that it
-    may be bound to; `running_since` is when the container that trains was started (RFC 3339), while it runs.
+    that trains has terminated. `cpu` is what that container asks for, `command` is what the operator told its launcher;
+    `exporter` tells that it can be asked for its status, at `status_port`; `pinned` is the one node that it may be
+    bound to; `running_since` is when the container that trains was started (RFC 3339), while it runs.
     `unschedulable_at` is since when kube-scheduler finds no node for it, `unschedulable` are its words. `not_installed`
     is when it failed because the launcher could not be installed in it (RFC 3339, or "unknown"). `failure` is why it
     failed, where it has. One with our exporter has the phase Succeeded as soon as all its containers have, and
@@ -68,6 +72,7 @@ class Pod:
     cpu: CpuAsked = NO_CPU
     command: str = ""
     exporter: bool = False
+    status_port: int = STATUS_PORT
     pinned: str = ""
     running_since: str = ""
     unschedulable_at: str = ""
@@ -91,7 +96,8 @@ class Pod:
         inits = status.get("initContainerStatuses") or ()
         unschedulable_at, unschedulable = _verdict(status)
         trains = trains_in(metadata.get("labels"))
-        exporter = any(container.get("name") == EXPORTER for container in spec.get("initContainers") or ())
+        serves = next((each for each in spec.get("initContainers") or () if each.get("name") == EXPORTER), None)
+        exporter = serves is not None
         lingers = exporter and status.get("phase") == "Running" and _has_succeeded(spec, containers)
         trained = _trained(spec, containers, trains)
         return cls(
@@ -124,6 +130,7 @@ class Pod:
                 "",
             ),
             exporter=exporter,
+            status_port=_status_port(serves or {}),
             not_installed=_not_installed(inits) if status.get("phase") == "Failed" else "",
             failure=failure_of(status, trains),
             trains=trains,
@@ -153,6 +160,12 @@ class Pod:
     def stopped_by_us(self) -> bool:
         """The operator said that it would delete this pod."""
         return self.command == STOP_COMMAND
+
+
+def _status_port(exporter: Raw) -> int:
+    """Where an exporter answers: a pod's spec may be anybody's, so only where one could."""
+    ports = (each.get("containerPort") for each in exporter.get("ports") or () if each.get("name") == STATUS_PORT_NAME)
+    return next((port for port in ports if isinstance(port, int) and port in _UNPRIVILEGED), STATUS_PORT)
 
 
 def _not_installed(inits: Iterable[Raw]) -> str:
