@@ -236,6 +236,7 @@ class Operator:
                 wait_for_target=configuration.profile != FIXED,
                 shares_cpu=configuration.shares_cpu,
                 all_jobs=configuration.scope == "all",
+                resources=configuration.injected.resources,
                 timeouts=Timeouts(
                     prepare_s=limits.prepare_timeout_s,
                     checkpoint_s=limits.checkpoint_timeout_s,
@@ -373,6 +374,7 @@ class Operator:
             listened_s=time.monotonic() - self._leads_since,
             refused=self._executor.refused,
             forecast=partial(self._scheduler.forecast, key),
+            injection=self._executor.trials.found.get(job.uid),
         )
 
     async def _learn_image(self) -> None:

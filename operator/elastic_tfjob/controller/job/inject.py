@@ -13,18 +13,23 @@ from elastic_tfjob.api.annotations import Elasticity
 from elastic_tfjob.api.tfjob import CONTAINER, PORT, TFJobSpec
 from elastic_tfjob.controller.job.pods import on_host_network, port_on_host, program_port, trainer_port
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION
+from elastic_tfjob.controller.objects.injection import DEFAULT_RESOURCES, UNCOUNTED, ContainerResources, Injection
 from elastic_tfjob.controller.objects.loan import LOANED_TAINT
 from elastic_tfjob.controller.objects.pod import STATUS_PORT, STATUS_PORT_NAME
-from elastic_tfjob.controller.objects.quantities import amounts, requests_of
+from elastic_tfjob.controller.objects.quantities import quantity, requests_of
 from elastic_tfjob.scheduling.resources import Resources
 
 __all__ = [
     "has_launcher",
     "inject",
+    "injected",
     "needs_accelerator",
+    "on_windows",
     "pin",
+    "requests_with",
+    "resources_of",
     "set_cpu",
-    "sidecar_request",
+    "tell_checkpoint_dir",
     "tolerate_loan",
     "trainer_of",
 ]
@@ -41,6 +46,7 @@ _STATUS_AWAY: Final = STATUS_PORT - PORT
 _SECOND_PORT_NAME: Final = "elastic-tfjob-2"
 _LAUNCHER: Final = ("python3", f"{_FOLDER}/launcher.pyz", "--")
 _INSTALL: Final = ("runtime.install", _FOLDER)
+_CHECKPOINT_DIR: Final = "ELASTIC_TFJOB_CHECKPOINT_DIR"
 
 _SECURITY: Final[Mapping[str, Any]] = {
     "allowPrivilegeEscalation": False,
@@ -50,24 +56,36 @@ _SECURITY: Final[Mapping[str, Any]] = {
     "runAsUser": 65532,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-# No CPU of its own (it uses 2 millicores), so that a pod which asks for all that a node has still fits there. The 0 is
-# written out, as a namespace with a quota admits no container without a request.
-_SIDECAR_RESOURCES: Final[Mapping[str, Any]] = {
-    "requests": {"cpu": "0", "memory": "32Mi"},
-    "limits": {"memory": "96Mi"},
-}
-# In the pods of a job that Kueue admitted, which holds what its templates say and nothing more.
-_UNCOUNTED: Final[Mapping[str, Any]] = {**_SIDECAR_RESOURCES, "requests": {"cpu": "0", "memory": "0"}}
+# What of a template says how much its pods take; and of a container, what `inject` reads beside that.
+_TAKES: Final = ("containers", "initContainers", "overhead", "resources", "nodeSelector", "os", "hostNetwork")
+_SIZED: Final = ("name", "resources", "command")
+_OS_LABEL: Final = "kubernetes.io/os"
 
 
 def has_launcher(elasticity: Elasticity, spec: TFJobSpec) -> bool:
     """Whether all of a job's pods get the launcher and the exporter, so that it can be rescaled without stopping."""
-    return elasticity.injected(spec) == "both" and not without_command(spec)
+    return elasticity.injected(spec) == "both" and not without_command(spec) and not on_windows(spec)
 
 
 def without_command(spec: TFJobSpec) -> list[str]:
     """The replica types whose program the launcher cannot start: an image's entrypoint is not known to the operator."""
     return [name for name, replica in spec.tf_replica_specs.items() if not trainer_of(replica.template).get("command")]
+
+
+def on_windows(spec: TFJobSpec) -> list[str]:
+    """The replica types whose pods run on Windows, where nothing can be injected."""
+    return [name for name, replica in spec.tf_replica_specs.items() if _windows(replica.template.get("spec") or {})]
+
+
+def _windows(pod_spec: Mapping[str, Any]) -> bool:
+    says = (pod_spec.get("os") or {}).get("name"), (pod_spec.get("nodeSelector") or {}).get(_OS_LABEL)
+    return "windows" in says
+
+
+def injected(elasticity: Elasticity, spec: TFJobSpec, injection: Injection | None) -> str:
+    """What goes into all of a job's pods: launcher, sidecar, both or none; given what its namespace admits."""
+    refused = injection is not None and bool(injection.refused)
+    return "none" if refused or on_windows(spec) else elasticity.injected(spec)
 
 
 def needs_accelerator(spec: TFJobSpec) -> bool:
@@ -77,40 +95,81 @@ def needs_accelerator(spec: TFJobSpec) -> bool:
     )
 
 
-def sidecar_request(queue: str = "") -> Resources:
-    """What the exporter adds to a pod's requests, given the Kueue queue that admits the job."""
-    return amounts((_UNCOUNTED if queue else _SIDECAR_RESOURCES)["requests"])
+def requests_with(
+    what: str, template_spec: Mapping[str, Any], resources: ContainerResources = DEFAULT_RESOURCES
+) -> Resources:
+    """What a pod of a template takes once it is rendered; `what` and `resources` as for `inject`."""
+    spec = {name: template_spec[name] for name in _TAKES if template_spec.get(name)}
+    spec["containers"] = [
+        {name: each[name] for name in _SIZED if name in each} for each in spec.get("containers") or ()
+    ]
+    inject({"spec": spec}, what, "", None, resources)
+    return requests_of(spec)
 
 
-def inject(pod: dict[str, Any], what: str, image: str, checkpoint_dir: str | None, queue: str = "") -> None:
-    """Add to a rendered pod: `what` is launcher, sidecar, both or none; `queue` the Kueue queue that admits the job."""
+def resources_of(
+    injection: Injection | None, configured: ContainerResources = DEFAULT_RESOURCES, queue: str = ""
+) -> ContainerResources:
+    """What a container that is injected asks for, given the Kueue queue that admits the job, which holds what its
+    templates say and nothing more."""
+    if injection is not None and injection.resources:
+        return injection.resources
+    return {**configured, "requests": UNCOUNTED["requests"]} if queue else configured
+
+
+def inject(
+    pod: dict[str, Any],
+    what: str,
+    image: str,
+    checkpoint_dir: str | None,
+    resources: ContainerResources = DEFAULT_RESOURCES,
+) -> None:
+    """Add to a rendered pod: `what` is launcher, sidecar, both or none; `resources` are of a container that is added.
+    A pod without any (BestEffort) stays one: quotas count it by that."""
     if what == "none":
         return
     spec = pod["spec"]
+    if _is_best_effort(spec):
+        resources = UNCOUNTED
     spec["volumes"] = [*(spec.get("volumes") or ()), {"name": _VOLUME, "emptyDir": {}}]
     shared = {"name": _VOLUME, "mountPath": _FOLDER}
     trainer = trainer_of(pod)
     trainer["volumeMounts"] = [*(trainer.get("volumeMounts") or ()), shared]
     trainer["env"] = [*(trainer.get("env") or ()), {"name": "ELASTIC_TFJOB_DIR", "value": _FOLDER}]
     if checkpoint_dir is not None:
-        trainer["env"].append({"name": "ELASTIC_TFJOB_CHECKPOINT_DIR", "value": checkpoint_dir})
+        trainer["env"].append({"name": _CHECKPOINT_DIR, "value": checkpoint_dir})
     launches = what in ("launcher", "both") and bool(trainer.get("command"))
     if launches:
         _add_launcher(spec, trainer)
     added = []
     if what in ("sidecar", "both"):
         port = port_on_host(trainer_port(trainer), _STATUS_AWAY) if on_host_network(spec) else STATUS_PORT
-        added.append(_exporter(trainer, image, shared, queue, port=port, installs=launches))
+        while port in _ports_of(spec):
+            port = port_on_host(port, 1)
+        added.append(_exporter(trainer, image, shared, resources, port=port, installs=launches))
     elif launches:
-        added.append(_container("install", image, _INSTALL, [shared], queue))
+        added.append(_container("install", image, _INSTALL, [shared], resources))
     spec["initContainers"] = [*added, *(spec.get("initContainers") or ())]
 
 
+def tell_checkpoint_dir(pod: dict[str, Any], checkpoint_dir: str | None) -> None:
+    """Have the program of a pod into which nothing is injected find where it saves."""
+    trainer = trainer_of(pod)
+    if checkpoint_dir is not None and trainer:
+        trainer["env"] = [*(trainer.get("env") or ()), {"name": _CHECKPOINT_DIR, "value": checkpoint_dir}]
+
+
 def _exporter(
-    trainer: Mapping[str, Any], image: str, shared: dict[str, Any], queue: str, *, port: int, installs: bool
+    trainer: Mapping[str, Any],
+    image: str,
+    shared: dict[str, Any],
+    resources: ContainerResources,
+    *,
+    port: int,
+    installs: bool,
 ) -> dict[str, Any]:
     module = ("exporter", f"--dir={_FOLDER}", f"--port={port}")
-    exporter = _container("exporter", image, module, [shared], queue)
+    exporter = _container("exporter", image, module, [shared], resources)
     exporter["restartPolicy"] = "Always"
     exporter["ports"] = [{"name": STATUS_PORT_NAME, "containerPort": port}]
     if installs:
@@ -118,6 +177,21 @@ def _exporter(
         exporter["lifecycle"] = {"postStart": {"exec": {"command": _python(_INSTALL)}}}
     _tell_trainer(trainer, exporter)
     return exporter
+
+
+def _ports_of(spec: Mapping[str, Any]) -> set[object]:
+    """The ports that the containers of a pod declare."""
+    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    return {port.get("containerPort") for each in containers for port in each.get("ports") or ()}
+
+
+def _is_best_effort(spec: Mapping[str, Any]) -> bool:
+    """Whether a pod asks for no CPU and no memory, in any container or for all of them."""
+    asked = [spec, *(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    amounts = [
+        found for each in asked for found in (each.get("resources") or {}).values() if isinstance(found, Mapping)
+    ]
+    return not any(quantity(found.get(name)) for found in amounts for name in ("cpu", "memory"))
 
 
 def _tell_trainer(trainer: Mapping[str, Any], exporter: dict[str, Any]) -> None:
@@ -142,7 +216,7 @@ def _add_launcher(spec: dict[str, Any], trainer: dict[str, Any]) -> None:
 
 
 def _container(
-    name: str, image: str, module: Sequence[str], mounts: list[dict[str, Any]], queue: str
+    name: str, image: str, module: Sequence[str], mounts: list[dict[str, Any]], resources: ContainerResources
 ) -> dict[str, Any]:
     return {
         "name": f"elastic-tfjob-{name}",
@@ -150,7 +224,7 @@ def _container(
         "imagePullPolicy": "IfNotPresent",
         "command": _python(module),
         "volumeMounts": mounts,
-        "resources": dict(_UNCOUNTED if queue else _SIDECAR_RESOURCES),
+        "resources": {kind: dict(amounts) for kind, amounts in resources.items()},
         "securityContext": dict(_SECURITY),
     }
 

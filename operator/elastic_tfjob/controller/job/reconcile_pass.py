@@ -44,6 +44,7 @@ class Pass:
         self.reports = observed.reports
         self.listened_s = observed.listened_s
         self.forecast = observed.forecast
+        self.found_injection = observed.injection
         self.pod_group = observed.pod_group
         self.budget = observed.budget
         self.budget_known = observed.budget_known

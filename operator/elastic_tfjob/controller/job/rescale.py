@@ -24,6 +24,7 @@ from elastic_tfjob.controller.job import stopping
 from elastic_tfjob.controller.job.commands import TOLD_AT_ONCE, TOLD_S, run_commands, send_commands
 from elastic_tfjob.controller.job.decision import Count, Event
 from elastic_tfjob.controller.job.describe import describe_change, describe_role, on_one_line
+from elastic_tfjob.controller.job.injection import injection_when_started
 from elastic_tfjob.controller.job.new_target import admit, follow_target
 from elastic_tfjob.controller.job.readiness import (
     all_heard,
@@ -192,8 +193,11 @@ def _recreating(s: RescaleInput) -> Transition:
     doomed = [chief] if chief is not None else list(pods.values())
     if doomed:
         return replace(step, delete=tuple(pod for pod in doomed if not pod.terminating))
+    if coming.replicas and coming.generation == s.state.generation:  # the same pods, without what was injected
+        return replace(step, state=replace(_enter(s, "Stable"), next=None), again_s=0.0)
     if coming.replicas:
-        return replace(step, state=replace(_committed(s), since=s.state.since))
+        begun = replace(_committed(s), since=s.state.since, injection=injection_when_started(s.state.injection))
+        return replace(step, state=begun)
     waiting = replace(
         s.state, phase="Waiting", replicas={}, nodes={}, cpu={}, since=format_time(s.now), next=None, slot=0, indexes={}
     )

@@ -101,6 +101,9 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "ResizeUnsupported": Meaning("Warning", "TFJob", "The cluster cannot change CPU in place (Kubernetes < 1.33)."),
     "InvalidAnnotation": Meaning("Warning", "TFJob", "An annotation is invalid and ignored. Allowed values follow."),
     "LauncherNotInjected": Meaning("Warning", "TFJob", "The job's pods have no launcher: a rescale recreates them."),
+    "InjectionAdapted": Meaning(
+        "Normal", "TFJob", "A rule of the namespace gives the added container other requests or limits."
+    ),
     "LauncherNotInstalled": Meaning(
         "Warning", "TFJob", "The container that installs the launcher failed; the pod is made anew after 10 s."
     ),

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from ipaddress import ip_address
 from itertools import islice
 from typing import Final
@@ -13,8 +14,9 @@ from elastic_tfjob.api.tfjob import CONTAINER, trains_in
 from elastic_tfjob.controller.objects.affinity import pinned_to
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND, abridged
 from elastic_tfjob.controller.objects.failure import Failure, failure_of
+from elastic_tfjob.controller.objects.injection import RESOURCES
 from elastic_tfjob.controller.objects.parsing import Key, Raw, of_replica, readable, short_word
-from elastic_tfjob.controller.objects.quantities import NO_CPU, CpuAsked, cpu_of, requests_of
+from elastic_tfjob.controller.objects.quantities import NO_CPU, CpuAsked, cpu_of, is_quantity, requests_of
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
 # What the operator adds to a pod (inject.py): the native sidecar that serves its status, and what brings the launcher.
@@ -24,6 +26,9 @@ INSTALL: Final = "elastic-tfjob-install"
 STATUS_PORT: Final = 9465
 STATUS_PORT_NAME: Final = "elastic-tfjob"
 _UNPRIVILEGED: Final = range(1024, 65536)
+Amounts = tuple[tuple[str, str, str], ...]
+"""`requests` or `limits`, the resource, and how much of it."""
+_AMOUNTS: Final = 6
 # What is told of one pod at once, and the length of an event's reason.
 _TROUBLES: Final = 16
 _REASON: Final = 128
@@ -43,7 +48,8 @@ class Trouble:
 class Pod:
     """A pod of some TFJob. `index` is None where the label is not a number; `exit_code` is None until the container
     that trains has terminated. `cpu` is what that container asks for, `command` is what the operator told its launcher;
-    `exporter` tells that it can be asked for its status, at `status_port`; `pinned` is the one node that it may be
+    `exporter` tells that it can be asked for its status, at `status_port`; `injected` that
+    the operator added something, which asks for `added`; `pinned` is the one node that it may be
     bound to; `running_since` is when the container that trains was started (RFC 3339), while it runs.
     `unschedulable_at` is since when kube-scheduler finds no node for it, `unschedulable` are its words. `not_installed`
     is when it failed because the launcher could not be installed in it (RFC 3339, or "unknown"). `failure` is why it
@@ -73,6 +79,8 @@ class Pod:
     command: str = ""
     exporter: bool = False
     status_port: int = STATUS_PORT
+    injected: bool = False
+    added: Amounts = ()
     pinned: str = ""
     running_since: str = ""
     unschedulable_at: str = ""
@@ -131,6 +139,10 @@ class Pod:
             ),
             exporter=exporter,
             status_port=_status_port(serves or {}),
+            injected=bool(
+                ours := [c for c in spec.get("initContainers") or () if c.get("name") in (EXPORTER, INSTALL)]
+            ),
+            added=_added(ours),
             not_installed=_not_installed(inits) if status.get("phase") == "Failed" else "",
             failure=failure_of(status, trains),
             trains=trains,
@@ -160,6 +172,23 @@ class Pod:
     def stopped_by_us(self) -> bool:
         """The operator said that it would delete this pod."""
         return self.command == STOP_COMMAND
+
+
+def _added(containers: Sequence[Raw]) -> Amounts:
+    """What the operator's containers ask for. Most are alike: kept once."""
+    found = [
+        (kind, name, text)
+        for container in containers
+        for kind in ("requests", "limits")
+        for name, text in ((container.get("resources") or {}).get(kind) or {}).items()
+        if isinstance(text, str) and is_quantity(text) and name in RESOURCES
+    ]
+    return _kept(tuple(found[:_AMOUNTS]))
+
+
+@lru_cache(maxsize=256)
+def _kept(amounts: Amounts) -> Amounts:
+    return amounts
 
 
 def _status_port(exporter: Raw) -> int:

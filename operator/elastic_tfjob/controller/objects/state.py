@@ -24,6 +24,7 @@ from elastic_tfjob.api.limits import (
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, mine, read_annotation, shorten_reason
 from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION, Causes, causes_json, read_causes
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION, Indexes, as_text, numbered, parse, spans
+from elastic_tfjob.controller.objects.injection import Injection, read_injection
 from elastic_tfjob.controller.objects.outcomes import OUTCOMES_ANNOTATION, Outcomes, outcomes_json, read_outcomes
 from elastic_tfjob.controller.objects.size import (
     Counts,
@@ -50,7 +51,7 @@ _SIZE: Final = re.compile(r"[0-9]{1,9}/[0-9]{1,9}")
 # What is not in this annotation: it has one of its own, or was wrong here.
 _ELSEWHERE: Final = ("indexes", "causes", "outcomes", "problems")
 # What is left out where there is none.
-_SPARED: Final = ("stop", "eta_earliest", "eta_latest", "eta_source", "starts")
+_SPARED: Final = ("stop", "injection", "eta_earliest", "eta_latest", "eta_source", "starts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ class State:
     `stop` is the stop that a plan asked for, until the job makes steps again. `causes` are those that targets gave for
     sizes of the history and the one to come (objects/causes.py), in an annotation of their own, too, `causes_json`.
     `outcomes` are the speeds that sizes were expected to have and had (objects/outcomes.py), in `outcomes_json`.
+    `injection`: its namespace does not admit what is injected as it is configured.
     `problems` say what was passed over when the annotation was read.
     """
 
@@ -145,6 +147,7 @@ class State:
     starts: str | None = None
     indexes: Indexes = field(default_factory=dict)
     stop: Stop | None = None
+    injection: Injection | None = None
     causes: Causes = field(default_factory=dict)
     outcomes: Outcomes = field(default_factory=dict)
     problems: tuple[str, ...] = field(default=(), compare=False)
@@ -188,6 +191,8 @@ class State:
                 del written[name]
         if self.next is not None:
             written["next"] = _written(self.next)
+        if self.injection is not None:
+            written["injection"] = self.injection.to_dict()
         return orjson.dumps(written).decode()
 
     @property
@@ -285,6 +290,7 @@ def _state(raw: Fields) -> State:
     phase: Phase = known(partial(_phase, raw), "Stable")
     coming = raw.within("next")
     refused, stop = lenient(raw.within, "refused"), lenient(raw.within, "stop")
+    injection = lenient(raw.within, "injection")
     if coming is None and phase not in ("Waiting", "Stable"):
         raise ValueError(f"next is missing: phase {phase} needs the size to go to")
     replicas = read_counts(raw, "replicas")
@@ -314,6 +320,7 @@ def _state(raw: Fields) -> State:
         numbers_at=lenient(raw.time, "numbers_at"),
         starts=lenient(raw.text, "starts", MAX_STARTS) or None,
         stop=lenient(read_stop, stop, lenient) if stop is not None else None,
+        injection=lenient(read_injection, injection) if injection is not None else None,
     )
     if unknown:
         raise unknown[0] if raw.has("generation") and raw.has("replicas") else ValueError(str(unknown[0]))
