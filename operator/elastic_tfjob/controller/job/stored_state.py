@@ -68,6 +68,7 @@ def settle_state(p: Pass, phase: Phase) -> None:
     state = with_end(replace(fast, phase=phase, next=None, stop=None), NOT_KNOWN)
     if phase == "Waiting":
         state = replace(state, replicas={}, nodes={}, cpu={}, slot=0, reason="suspended", indexes={})
+    if p.spec.run_policy.suspend:
         state = replace(state, injection=injection_when_started(state.injection))
     if (state.phase, state.replicas) != (p.stored.phase, p.stored.replicas):
         state = replace(state, since=p.now)

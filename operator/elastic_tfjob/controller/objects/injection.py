@@ -6,7 +6,7 @@ from typing import Final
 
 from elastic_tfjob.api.fields import Fields, cut
 from elastic_tfjob.api.limits import MAX_TEXT, MAX_WORD
-from elastic_tfjob.controller.objects.quantities import is_quantity
+from elastic_tfjob.controller.objects.quantities import is_quantity, quantity
 
 __all__ = ["DEFAULT_RESOURCES", "RESOURCES", "UNCOUNTED", "ContainerResources", "Injection", "read_injection"]
 
@@ -26,6 +26,8 @@ DEFAULT_RESOURCES: Final[ContainerResources] = {
 UNCOUNTED: Final[ContainerResources] = {"requests": {"cpu": "0", "memory": "0"}}
 
 _TRIES: Final = 100
+# Bytes, and far beyond any number of CPUs.
+_LARGEST: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def _amounts(raw: Fields) -> dict[str, str]:
     found = {}
     for name in RESOURCES:
         if text := raw.text(name, MAX_WORD):
-            if not is_quantity(text):
+            if not is_quantity(text) or quantity(text) > _LARGEST:
                 raise raw.wrong(name, "an amount such as 100m or 64Mi")
             found[name] = text
     return found

@@ -100,7 +100,7 @@ class QueryLimits(_Model):
 def _amounts(found: dict[str, str]) -> dict[str, str]:
     for name, text in found.items():
         if name not in RESOURCES:
-            raise ValueError(f"{describe(name)} is not known; there are {', '.join(RESOURCES)}")
+            raise ValueError(f"{describe(name)}: allowed are {', '.join(RESOURCES)}")
         if not is_quantity(text):
             raise ValueError(f"{name}: {describe(text)} is not an amount such as 100m or 64Mi")
     return found
