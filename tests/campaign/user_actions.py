@@ -3,8 +3,8 @@
 A schedule is a profile and a seed: `kips/user-actions/81`. Two elastic jobs train on two nodes. The seed draws a
 sequence of actions with random waits between them, and sometimes an operator that dies. Then everything is set right
 (quotas go, nodes return, programs start again), each job is asked for a size that fits, and the end is judged: every
-job trains, with exactly the size that was asked for. While the actions last, a job that does not train for long must have
-been told why by an event.
+job trains, with exactly the size that was asked for. While the actions last, a job that does not train for long must
+have been told why by an event.
 """
 
 import asyncio

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from elastic_tfjob.controller.job.inject import inject
+from elastic_tfjob.controller.job.inject import inject, resources_of
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.rivals import find_rivals
 from elastic_tfjob.controller.objects.quantities import requests_of
@@ -79,11 +79,12 @@ def test_a_suspended_job_is_active_until_its_pods_have_ended(queue: str, active:
 
 
 def test_what_is_added_to_a_pod_has_no_request() -> None:
-    template: dict[str, Any] = {"containers": [{"name": "tensorflow", "command": ["train"]}]}
+    trains = {"name": "tensorflow", "command": ["train"], "resources": {"requests": {"cpu": "1"}}}
+    template: dict[str, Any] = {"containers": [trains]}
     asked = {}
     for queue in ("", QUEUE):
         rendered: dict[str, Any] = {"spec": {**template, "containers": [dict(template["containers"][0])]}}
-        inject(rendered, "both", "image", None, queue)
+        inject(rendered, "both", "image", None, resources_of(None, queue=queue))
         asked[queue] = requests_of(rendered["spec"])
     assert asked[QUEUE] == requests_of(template)
     assert asked[""].memory > asked[QUEUE].memory

@@ -11,7 +11,8 @@ import yaml
 from prometheus_client import Metric
 
 from elastic_tfjob.api.tfjob import CONTAINER, CONTROLLER_NAME, JOB_NAME_LABEL, OPERATOR_NAME_LABEL, REPLICA_TYPE_LABEL
-from elastic_tfjob.controller.job.inject import STATUS_PORT, inject
+from elastic_tfjob.controller.job.inject import inject
+from elastic_tfjob.controller.objects.pod import STATUS_PORT
 from elastic_tfjob.controller.objects.verdict import Verdict
 from elastic_tfjob.exporter.metrics import Progress
 from harness import debian, monitoring

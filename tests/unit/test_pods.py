@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import orjson
 import pytest
 
+from elastic_tfjob.controller.job.inject import inject
 from elastic_tfjob.controller.job.pods import render_pod, render_service, tf_config
-from unit.build import job, replicas
+from elastic_tfjob.controller.objects.pod import Pod
+from unit.build import job, pod, replicas
 
 DOMAIN = "tf.training.org"
 
@@ -198,3 +201,104 @@ def test_service() -> None:
         "training.kubeflow.org/replica-type": "ps",
         "training.kubeflow.org/replica-index": "0",
     }
+
+
+@pytest.mark.parametrize(
+    ("ports", "expected"),
+    [
+        pytest.param([(None, 6006, None)], {"port-6006": (6006, "TCP"), "tfjob-port": (2222, "TCP")}, id="no name"),
+        pytest.param(
+            [(None, 6006, None), ("", 7007, None), (None, 6006, "TCP")],
+            {"port-6006": (6006, "TCP"), "port-7007": (7007, "TCP"), "tfjob-port": (2222, "TCP")},
+            id="several without, one twice",
+        ),
+        pytest.param([(None, 2222, None)], {"tfjob-port": (2222, "TCP")}, id="TF_CONFIG's, without its name"),
+        pytest.param(
+            [("tfjob-port", 5000, None), ("quic", 5000, "UDP")],
+            {"tfjob-port": (5000, "TCP"), "quic": (5000, "UDP")},
+            id="one number, two protocols",
+        ),
+        pytest.param(
+            [(None, 2222, "UDP"), (None, 2222, "SCTP")],
+            {"tfjob-port": (2222, "TCP"), "port-2222-udp": (2222, "UDP"), "port-2222-sctp": (2222, "SCTP")},
+            id="two protocols without a name",
+        ),
+        pytest.param(
+            [("port-80", 81, None), (None, 80, None)],
+            {"port-80": (81, "TCP"), "port-80-x": (80, "TCP"), "tfjob-port": (2222, "TCP")},
+            id="the name is taken",
+        ),
+        pytest.param([("a", 2222, None)], {"tfjob-port": (2222, "TCP")}, id="two names, one port"),
+        pytest.param(
+            [("stats", 8125, "UDP")],
+            {"stats": (8125, "TCP"), "tfjob-port": (2222, "TCP")},
+            id="as upstream where it can",
+        ),
+    ],
+)
+def test_ports_that_the_api_server_admits(
+    ports: list[tuple[str | None, int, str | None]], expected: dict[str, tuple[int, str]]
+) -> None:
+    """Each has a name of its own, and none is there twice: tried on a real API server in tests/integration."""
+    given = [
+        {
+            key: value
+            for key, value in zip(("name", "containerPort", "protocol"), each, strict=True)
+            if value is not None
+        }
+        for each in ports
+    ]
+    found = job({"Worker": replicas(1, containers=[{"name": "tensorflow", "image": "t", "ports": given}])})
+    made = render_service(found, found.spec(), "Worker", 0)["spec"]["ports"]
+    assert {each["name"]: (each["port"], each.get("protocol", "TCP")) for each in made} == expected
+    assert len(made) == len(expected)
+    assert made == render_service(found, found.spec(), "Worker", 0)["spec"]["ports"]
+
+
+class TestHostNetwork:
+    """Pods there share the ports of their node: kube-scheduler keeps pods apart that declare the same one."""
+
+    @staticmethod
+    def ports(port: int | None, **pod_spec: Any) -> tuple[list[int], Pod]:
+        """All ports that an elastic replica declares, and the pod as it is read."""
+        own = {} if port is None else {"ports": [{"name": "tfjob-port", "containerPort": port}]}
+        trains = {"name": "tensorflow", "image": "t", "command": ["python"], **own}
+        found = job({"PS": 1, "Worker": replicas(1, containers=[trains], **pod_spec)})
+        rendered = render_pod(found, found.spec(), "Worker", 0)
+        inject(rendered, "both", "operator", None)
+        spec = rendered["spec"]
+        rendered["metadata"] |= {"uid": "u", "resourceVersion": "1"}
+        containers = [*spec["initContainers"], *spec["containers"]]
+        return [port["containerPort"] for each in containers for port in each["ports"]], Pod.parse(rendered)
+
+    def test_no_two_replicas_with_ports_of_their_own_share_one_of_ours(self) -> None:
+        """Whatever ports below 4,000 and above 30,000 they have; and none is beyond 65535."""
+        taken: set[int] = set()
+        for port in (2222, 2223, 2224, 3000, 60_000, 65_535):
+            declared, seen = self.ports(port, hostNetwork=True)
+            assert len(set(declared)) == 3
+            assert not taken & set(declared)
+            assert max(declared) < 65_536
+            assert min(declared) > 1023
+            assert seen.status_port in declared
+            taken |= set(declared)
+
+    @pytest.mark.parametrize("port", [None, 2222])
+    def test_the_usual_ports(self, port: int | None) -> None:
+        """The exporter's is the usual one where TF_CONFIG's is; elsewhere the network is the pod's own."""
+        declared, seen = self.ports(port, hostNetwork=True)
+        assert (sorted(declared), seen.status_port) == ([2222, 9465, 12_222], 9465)
+        declared, seen = self.ports(port)
+        assert (sorted(declared), seen.status_port) == ([2222, 9465], 9465)
+
+    def test_the_program_beside_the_first_has_the_port_that_is_declared(self) -> None:
+        """Not the next one, which is that of another replica."""
+        found = job({"PS": replicas(1, hostNetwork=True), "Worker": 1})
+        cluster = orjson.loads(tf_config(found, found.spec(), "PS", 0, slot=1))["cluster"]
+        assert cluster == {"ps": ["j-ps-0.ns.svc:12222"], "worker": ["j-worker-0.ns.svc:2223"]}
+
+    @pytest.mark.parametrize("port", ["9466", 22, 70_000, None, True])
+    def test_a_pod_does_not_send_us_anywhere(self, port: object) -> None:
+        """A pod's spec may be anybody's."""
+        exporter = {"name": "elastic-tfjob-exporter", "ports": [{"name": "elastic-tfjob", "containerPort": port}]}
+        assert pod("Worker", 0, spec={"initContainers": [exporter]}).status_port == 9465

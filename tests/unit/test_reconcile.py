@@ -699,3 +699,87 @@ def test_a_pod_that_has_not_begun_is_marked_before_it_is_deleted() -> None:
     decision = decide(job({"Worker": 4}, runPolicy={"suspend": True}), pods=pods)
     marks = {action.name: action.mark for action in decision.actions if isinstance(action, DeletePod)}
     assert marks == {"j-worker-0": True, "j-worker-1": False, "j-worker-2": True, "j-worker-3": False}
+
+
+class TestDoneWhenTensorflowExits:
+    """The container `tensorflow` alone says whether a replica is done, for jobs that ask for it."""
+
+    DONE = {f"{PREFIX}done-when": "tensorflow-exits"}  # noqa: RUF012
+
+    @staticmethod
+    def beside(
+        exit_code: int | None, *, phase: str = "Running", policy: str = "Never", sidecar: str = "running"
+    ) -> Pod:
+        """Worker 0, whose container tensorflow has ended with this code, or runs, beside a container of the user's."""
+        trains = {"running": {}} if exit_code is None else {"terminated": {"exitCode": exit_code}}
+        other: dict[str, Any] = {sidecar: {} if sidecar == "running" else {"exitCode": 1}}
+        states = {"istio-proxy": other, "tensorflow": trains}
+        containers = [{"name": name, "state": state} for name, state in states.items()]
+        spec = {"restartPolicy": policy, "containers": [{"name": name} for name in states], "nodeName": "n"}
+        return pod("Worker", 0, phase, spec=spec, status={"containerStatuses": containers})
+
+    @pytest.mark.parametrize(
+        ("worker", "said", "condition"),
+        [
+            pytest.param(beside(0), True, "Succeeded", id="done"),
+            pytest.param(beside(0), False, "Running", id="not asked for"),
+            pytest.param(beside(None), True, "Running", id="it trains"),
+            pytest.param(beside(0, policy="OnFailure"), True, "Succeeded", id="not restarted"),
+            pytest.param(beside(0, policy="Always"), True, "Running", id="the kubelet restarts it"),
+            pytest.param(beside(1, policy="OnFailure"), True, "Running", id="the kubelet restarts what failed"),
+            pytest.param(beside(1), True, "Failed", id="failed"),
+            pytest.param(beside(0, phase="Failed", sidecar="terminated"), True, "Succeeded", id="a sidecar failed"),
+            pytest.param(
+                beside(0, phase="Failed", sidecar="terminated"), False, "Failed", id="a sidecar fails the pod"
+            ),
+        ],
+    )
+    def test_the_verdict(self, worker: Pod, *, said: bool, condition: str) -> None:
+        """By its exit code and by whether the kubelet restarts it."""
+        types = {"Worker": replicas(1, "Never")}
+        decision = decide(
+            job(types, annotations=self.DONE if said else {}), pods=(worker,), services=services({"Worker": 1})
+        )
+        assert decision.status is not None
+        newest = [each["type"] for each in decision.status["conditions"] if each["status"] == "True"][-1]
+        assert newest == condition
+        assert not any(isinstance(action, DeletePod) for action in decision.actions), "before the verdict is stored"
+
+    @pytest.mark.parametrize(("code", "restarts"), [(143, True), (1, False)])
+    def test_exit_codes(self, *, code: int, restarts: bool) -> None:
+        """With ExitCode a retryable end has the pod made anew though the sidecar runs; another fails the job."""
+        ours = job({"Worker": replicas(1, "ExitCode")}, annotations=self.DONE)
+        decision = decide(ours, pods=(self.beside(code),), services=services({"Worker": 1}))
+        assert any(isinstance(action, DeletePod) for action in decision.actions) == restarts
+        assert decision.status is not None
+        assert decision.status["conditions"][-1]["type"] == ("Restarting" if restarts else "Failed")
+
+    @pytest.mark.parametrize("policy", ["None", "Running", "All"])
+    @pytest.mark.parametrize("said", [True, False])
+    def test_sidecars_end_with_the_job(self, policy: str, *, said: bool) -> None:
+        """Whatever the cleanPodPolicy; one that asks for nothing is treated as upstream treats it."""
+        ours = job(
+            {"Worker": replicas(1, "Never")},
+            annotations=self.DONE if said else {},
+            status={"conditions": [condition("Created"), condition("Succeeded")]},
+            runPolicy={"cleanPodPolicy": policy},
+        )
+        decision = decide(ours, pods=(self.beside(0),), services=services({"Worker": 1}))
+        deleted = [action.name for action in decision.actions if isinstance(action, DeletePod)]
+        assert deleted == (["j-worker-0"] if said or policy != "None" else [])
+
+    def test_a_pod_whose_containers_have_all_ended_stays(self) -> None:
+        """With cleanPodPolicy None, for its logs: also for the seconds that our exporter outlives them."""
+        worker = pod(
+            "Worker",
+            0,
+            exit_code=0,
+            spec={
+                "restartPolicy": "Never",
+                "containers": [{"name": "tensorflow"}],
+                "initContainers": [{"name": EXPORTER}],
+            },
+        )
+        status = {"conditions": [condition("Created"), condition("Succeeded")]}
+        ours = job({"Worker": replicas(1, "Never")}, annotations=self.DONE, status=status)
+        assert not decide(ours, pods=(worker,), services=services({"Worker": 1})).actions

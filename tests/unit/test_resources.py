@@ -14,7 +14,7 @@ from kubernetes.utils.quantity import parse_quantity
 from elastic_tfjob.api.limits import MAX_BYTES, MAX_MILLICORES, MAX_POD_BYTES
 from elastic_tfjob.api.tfjob import QUANTITY_PATTERN
 from elastic_tfjob.controller.job.gang import render_pod_group
-from elastic_tfjob.controller.job.inject import inject, requests_with
+from elastic_tfjob.controller.job.inject import inject, requests_with, resources_of
 from elastic_tfjob.controller.objects.quantities import (
     allocatable,
     amounts,
@@ -278,9 +278,10 @@ def test_amounts_are_rounded_as_by_the_api_server() -> None:
 def test_a_template_is_counted_as_it_will_be_rendered(template: dict[str, Any], what: str, queue: str) -> None:
     """What is added to pods takes 32 MiB; nothing where somebody has said what the whole pod, or the job, may have."""
     spec = {**template, "containers": [{**each, "command": ["python"]} for each in template["containers"]]}
-    counted = requests_with(what, spec, queue)
+    resources = resources_of(None, queue=queue)
+    counted = requests_with(what, spec, resources)
     pod = {"spec": copy.deepcopy(spec)}
-    inject(pod, what, "image", "/ckpt", queue)
+    inject(pod, what, "image", "/ckpt", resources)
     assert requests_of(pod["spec"]) == counted
     alone = requests_of(template)
     added = 0 if what == "none" or queue or "resources" in template else 32 * 2**20

@@ -9,7 +9,7 @@ import yaml
 
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL, TFJobSpec
 from elastic_tfjob.commands.check import about_job
-from elastic_tfjob.controller.job.inject import STATUS_PORT
+from elastic_tfjob.controller.objects.pod import STATUS_PORT
 from elastic_tfjob.controller.objects.quantities import requests_of
 
 SAMPLES = Path(__file__).parents[2] / "manifests" / "samples"

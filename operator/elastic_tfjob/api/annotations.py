@@ -18,6 +18,8 @@ from elastic_tfjob.api.tfjob import MAX_NAME, TFJobSpec, nameable
 __all__ = ["ANNOTATIONS", "OPERATOR_ANNOTATIONS", "PREFIX", "Elasticity", "duration"]
 
 PREFIX: Final = "elastic.kubeflow.org/"
+TENSORFLOW_EXITS: Final = "tensorflow-exits"
+"""`done-when`: a replica is done when its container `tensorflow` is, whatever else runs in its pod."""
 
 _DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
@@ -100,6 +102,7 @@ ANNOTATIONS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
     "loanable": (_BOOLEAN.__getitem__, "true or false"),
     "estimated-duration": (duration, f"a duration (1d12h, 90m, 30s), {_LONGEST}"),
     "inject": _one_of("launcher", "sidecar", "both", "none"),
+    "done-when": _one_of("pod-ends", TENSORFLOW_EXITS),
 }
 
 # Written by the operator, not by users. `step` and `eta` repeat two values of `state` for kubectl's columns, which
@@ -141,6 +144,7 @@ class Elasticity:
     loanable: bool = False
     model: str | None = None
     inject: str | None = None
+    done_when: str = "pod-ends"
     problems: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod

@@ -15,7 +15,7 @@ from elastic_tfjob.commands.cluster import EXIT_FAILED, Cluster, path_of, read_a
 from elastic_tfjob.commands.job_findings import Finding, about_job, claim_of_checkpoints, job_as_created
 from elastic_tfjob.commands.manifest import read_jobs
 from elastic_tfjob.controller import LEASE_NAME
-from elastic_tfjob.controller.job.inject import inject
+from elastic_tfjob.controller.job.inject import inject, injected, resources_of
 from elastic_tfjob.controller.job.pods import render_pod, render_service, sized
 from elastic_tfjob.controller.kube.caches import jobs_path
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound, Unavailable
@@ -267,12 +267,13 @@ async def _replicas(
     ]
     size = {name: max(1, request.bounds(name)[1]) for name in request.declared if request.bounds(name)[1]}
     largest, image = sized(spec, size), await _image(at, operator_namespace)
-    what = request.elasticity.injected(spec)
+    what, resources = injected(request.elasticity, spec, None), resources_of(None, queue=job.queue)
+    identity = f"{job.namespace}/{job.name}/{job.uid}"
     for name, count in size.items():
         if may["pods"]:
             plain = _unowned(render_pod(job, largest, name, count - 1))
             made = _unowned(render_pod(job, largest, name, count - 1))
-            inject(made, what, image, request.elasticity.checkpoint_dir, job.queue)
+            inject(made, what, image, request.elasticity.checkpoint_dir, resources, job=identity)
             refused = await _refusal(at, path_of(job.namespace, "pods"), made)
             if refused and what != "none" and await _refusal(at, path_of(job.namespace, "pods"), plain) == "":
                 refused += f" (without what the operator adds to the pod, inject: {what}, it would be admitted)"

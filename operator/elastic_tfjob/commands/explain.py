@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -17,7 +17,10 @@ from elastic_tfjob.controller.schedule.request import decided
 
 __all__ = ["explain", "hints", "told"]
 
-_EVENTS = 50
+_EVENTS: Final = 50
+# Reasons of events, before the kind of what was to be created.
+_REFUSED: Final = "FailedCreate"
+_CREATED: Final = "SuccessfulCreate"
 
 
 def explain(*, job: str, output: str | None, **cluster: Any) -> None:
@@ -30,7 +33,8 @@ def explain(*, job: str, output: str | None, **cluster: Any) -> None:
         forecast = forecast_row(seen, row)
         if output == "json":
             found = {"job": row, "forecast": forecast, "timeline": timeline(seen), "sizes": sizes(seen)}
-            click.echo(show.as_json({**found, "events": events, "hints": list(hints(seen, row))}))
+            found |= {"events": events, "refused": refusals(row, events), "hints": list(hints(seen, row))}
+            click.echo(show.as_json(found))
             return
         click.echo("\n".join(told(seen, row, forecast, events)))
         if unread:
@@ -59,7 +63,7 @@ def told(seen: Seen, row: JobRow, forecast: ForecastRow, events: Sequence[Happen
     now = datetime.now(UTC)
     yield f"{row.namespace}/{row.name}: {row.state}"
     facts = [
-        ("why", row.reason),
+        ("why", "; ".join(refused) if (refused := refusals(row, events)) else row.reason),
         ("waits", f"for {show.ago(row.waits_since, now)}" if row.waits_since else ""),
         ("size", show.size(row.replicas)),
         ("shall have", show.size(row.wanted) if row.wanted != row.replicas else ""),
@@ -94,6 +98,20 @@ def _pending_edit(seen: Seen) -> str:
         return ""
     before, asked = decided(seen.target, seen.state), seen.request.declared
     return " + ".join(f"{count} {kind}" for kind, count in sorted(asked.items()) if before.get(kind, count) != count)
+
+
+def refusals(row: JobRow, events: Sequence[Happening]) -> list[str]:
+    """What the API server refuses to create for a job that cannot start without it, in its words. Newer than a refusal
+    of a Pod or Service is only what was created of that kind after it."""
+    if row.state not in ("Pending", "Starting", "Restarting", "Rescaling", "Running"):
+        return []
+    newest: dict[str, Happening] = {}
+    for each in sorted(events, key=lambda event: (event.at or "", event.reason.startswith(_REFUSED))):
+        newest[each.reason.removeprefix(_REFUSED).removeprefix(_CREATED)] = each
+    found = [(kind, each) for kind, each in newest.items() if each.reason.startswith(_REFUSED)]
+    if row.state == "Running":
+        found = [(kind, each) for kind, each in found if kind == "Service"]
+    return [f"a {kind} is refused: {each.text.removeprefix('Error creating: ')}" for kind, each in found]
 
 
 def hints(seen: Seen, row: JobRow) -> Iterator[str]:

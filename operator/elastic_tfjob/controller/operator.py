@@ -19,7 +19,6 @@ import structlog
 
 from elastic_tfjob.controller.job.decision import Observed, Settings, Timeouts
 from elastic_tfjob.controller.job.figures import NUMBERS_S
-from elastic_tfjob.controller.job.inject import STATUS_PORT
 from elastic_tfjob.controller.jobset.follow import JobSets
 from elastic_tfjob.controller.kube.caches import Caches
 from elastic_tfjob.controller.kube.client import ApiClient, in_cluster, load_configuration
@@ -242,6 +241,7 @@ class Operator:
                 wait_for_target=configuration.profile != FIXED,
                 shares_cpu=configuration.shares_cpu,
                 all_jobs=configuration.scope == "all",
+                resources=configuration.injected.resources,
                 timeouts=Timeouts(
                     prepare_s=limits.prepare_timeout_s,
                     checkpoint_s=limits.checkpoint_timeout_s,
@@ -265,9 +265,9 @@ class Operator:
     async def _ask(self, pod: Pod) -> bytes:
         via = self._options.status_via
         if via == "proxy" or (via == "auto" and not in_cluster(self._options.kubeconfig)):
-            return await ask_through_proxy(self._api, STATUS_PORT)(pod)
+            return await ask_through_proxy(self._api, pod.status_port)(pod)
         assert self._session is not None
-        return await ask_directly(self._session, STATUS_PORT)(pod)
+        return await ask_directly(self._session, pod.status_port)(pod)
 
     def _keep(self, name: str, run: Callable[[], Awaitable[object]]) -> asyncio.Task[None]:
         return asyncio.create_task(self._supervisor.keep(name, run), name=name)
@@ -382,6 +382,7 @@ class Operator:
             forecast=partial(self._scheduler.forecast, key),
             refused_pods=self._executor.refused_pods.of_job(job.uid),
             admission=self._executor.admission(job.uid),
+            injection=self._executor.trials.found.get(job.uid),
         )
 
     async def _learn_image(self) -> None:

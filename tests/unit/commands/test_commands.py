@@ -224,6 +224,30 @@ def test_explain_tells_what_happened_and_why(ask: Ask) -> None:
     assert found["forecast"]["source"] == "measured"
 
 
+STARTING = tfjob(conditions={"Created": "2026-01-02T03:00:01Z"})
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason", "later", "why"),
+    [
+        (STARTING, "FailedCreateService", "", "a Service is refused: exceeded quota"),
+        (STARTING, "FailedCreateService", "SuccessfulCreatePod", "a Service is refused: exceeded quota"),
+        (STARTING, "FailedCreateService", "SuccessfulCreateService", "TFJob is Created."),
+        (STARTING, "FailedCreatePod", "", "a Pod is refused: exceeded quota"),
+        (running(), "FailedCreateService", "", "a Service is refused: exceeded quota"),
+        (running(), "FailedCreatePod", "", "idle CPU"),  # of a change that was rolled back
+    ],
+)
+def test_explain_names_what_is_refused(ask: Ask, raw: dict[str, Any], reason: str, later: str, why: str) -> None:
+    """Not that the job is created: that is so of each."""
+    refusal = {"lastTimestamp": "2026-01-02T03:09:00Z", "reason": reason, "message": "Error creating: exceeded quota"}
+    after = {"lastTimestamp": "2026-01-02T03:09:30Z", "reason": later, "message": "Created"}
+    server = Server(raw, events=[refusal, *([after] if later else [])])
+    assert f"  why:         {why}" in ask(server, "explain", "j").output
+    refused = json.loads(ask(server, "explain", "j", "-o", "json").output)["refused"]
+    assert refused == ([why] if why.endswith("quota") else [])
+
+
 @pytest.mark.parametrize(
     ("starts", "said"),
     [

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 from elastic_tfjob.api.tfjob import CONTAINER
 from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
+from elastic_tfjob.controller.objects.injection import DEFAULT_RESOURCES, ContainerResources, Injection
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import GRACE_S, Pod
 from elastic_tfjob.controller.objects.reports import Report
@@ -48,7 +49,7 @@ class Settings:
 
     `wait_for_target`: the profile places jobs, so that those with our annotations (`all_jobs`: every job) get their
     pods when they have a target. `shares_cpu`: replicas share what their job holds on a node. `image` holds launcher
-    and exporter; empty where it is not known.
+    and exporter; empty where it is not known. `resources` are what each of these two asks for.
     """
 
     gang_scheduler: str = ""
@@ -57,6 +58,7 @@ class Settings:
     shares_cpu: bool = False
     all_jobs: bool = False
     image: str = ""
+    resources: ContainerResources = field(default_factory=lambda: DEFAULT_RESOURCES)
     timeouts: Timeouts = field(default_factory=Timeouts)
 
 
@@ -76,7 +78,8 @@ class Observed:
     refused, by pod (uid) and what they were to give it, and until when they are not tried again. `forecast` gives
     what the last plan expects of the job, which costs to compute; None: there is no plan that knows the job.
     `refused_pods` are pods of the job that the API server refuses to create, by name. `admission` says, by generation,
-    what the API server answered when the creation of its pods was tried: its words, or nothing where it admits them."""
+    what the API server answered when the creation of its pods was tried: its words, or nothing where it admits them.
+    `injection` is what the API server was found to admit of what is injected, after it refused a pod."""
 
     job: Job
     now: datetime
@@ -92,16 +95,29 @@ class Observed:
     forecast: Callable[[], Forecast | None] = field(default=lambda: None, compare=False, repr=False)
     refused_pods: Mapping[str, RefusedPod] = field(default_factory=dict)
     admission: Mapping[int, str] = field(default_factory=dict)
+    injection: Injection | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How else a pod could be made, should the API server refuse it: what is injected has `resources` now, and `render`
+    makes the body with another injection, of which `tries` were made already. `pods` are the job's others."""
+
+    resources: ContainerResources
+    tries: int
+    pods: tuple[Pod, ...] = field(compare=False, repr=False)
+    render: Callable[[Injection], dict[str, Any]] = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
     """Create a pod, service or PodGroup. `render` makes its body when it is to be sent, and not before: those of a job
-    of a thousand replicas are large, and take their time."""
+    of a thousand replicas are large, and take their time. `trial` is of a pod into which something is injected."""
 
     kind: str
     name: str
     render: Callable[[], dict[str, Any]] = field(compare=False, repr=False)
+    trial: Trial | None = field(default=None, compare=False, repr=False)
 
     @property
     def body(self) -> dict[str, Any]:

@@ -14,8 +14,13 @@ def clean_up(p: Pass) -> None:
     policy = p.spec.clean_pod_policy
     if policy == "None" and p.elasticity.loanable:
         policy = "Running"
-    if policy != "None":
-        doomed = [pod for pod in p.pods if policy != "Running" or pod.phase in ("Running", "Pending")]
+    # Their containers that do not train would hold the node for ever, whatever the policy.
+    outlived = [pod for pod in p.pods if p.done_with_trainer and pod.only_sidecars]
+    if policy == "None":
+        p.delete_pods(outlived)
+    else:
+        active = [pod for pod in p.pods if pod.phase in ("Running", "Pending")]
+        doomed = p.pods if policy != "Running" else [*active, *outlived]
         kept = {pod.name for pod in p.pods} - {pod.name for pod in doomed}
         p.delete_pods(doomed)
         # Also of pods that are gone already: an operator that was killed may have got no further than those.

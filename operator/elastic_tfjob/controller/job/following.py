@@ -8,6 +8,7 @@ from elastic_tfjob.controller.job.commands import TOLD_AT_ONCE, TOLD_S
 from elastic_tfjob.controller.job.cpu import possible_cpu
 from elastic_tfjob.controller.job.decision import SendCommand, TryPods
 from elastic_tfjob.controller.job.figures import NUMBERS_S, tells_numbers, with_numbers
+from elastic_tfjob.controller.job.injection import injection_settled, why_not
 from elastic_tfjob.controller.job.outcome import with_outcome
 from elastic_tfjob.controller.job.reconcile_pass import Pass
 from elastic_tfjob.controller.job.replicas import creation
@@ -28,10 +29,15 @@ def state_of(p: Pass) -> State | None:
 
 def follow(p: Pass) -> None:
     """Take the size that the job runs with from its state, and the next step from its target."""
+    stored_first = injection_settled(p)
     if (state := p.state) is None:
         return
     situation = _rescale_input(p, state)
-    step = p.step = advance(situation)
+    step = advance(situation)
+    if stored_first:
+        step = replace(step, hold=True)
+        p.look_again(0.0)
+    p.step = step
     p.events += step.events
     p.counts += step.tallies
     if state.replicas:
@@ -101,10 +107,20 @@ def _target(p: Pass, state: State) -> Target | None:
 def _has_launcher(p: Pass) -> bool:
     """Whether all of the job's pods have a launcher; the user is told why where they could and have not."""
     launcher = inject.has_launcher(p.elasticity, p.declared)
+    if p.elasticity.injected(p.declared) == "none":
+        return launcher
+    if types := inject.on_windows(p.declared):
+        message = (
+            f"{', '.join(types)}: pods run on Windows, so nothing is injected, and rescales stop the job (recreate)"
+        )
+        p.event("Warning", "LauncherNotInjected", message)
+    if p.state is not None and p.state.injection is not None and p.state.injection.refused:
+        p.event("Warning", "LauncherNotInjected", why_not(p.state.injection))
+        return False
     if launcher and not p.settings.image:
         p.event("Warning", "LauncherNotInjected", "the operator does not know its own image: give it --image")
         return False
-    if p.elasticity.injected(p.declared) != "none" and (missing := inject.without_command(p.declared)):
+    if missing := inject.without_command(p.declared):
         message = f"{', '.join(missing)}: container tensorflow has no command, so rescales stop the job (recreate)"
         p.event("Warning", "LauncherNotInjected", message)
     return launcher

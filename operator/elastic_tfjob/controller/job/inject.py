@@ -10,26 +10,31 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from elastic_tfjob.api.annotations import Elasticity
-from elastic_tfjob.api.tfjob import CONTAINER, TFJobSpec
+from elastic_tfjob.api.tfjob import CONTAINER, PORT, TFJobSpec
+from elastic_tfjob.controller.job.pods import on_host_network, port_on_host, program_port, trainer_port
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION
+from elastic_tfjob.controller.objects.injection import DEFAULT_RESOURCES, UNCOUNTED, ContainerResources, Injection
 from elastic_tfjob.controller.objects.loan import LOANED_TAINT
-from elastic_tfjob.controller.objects.quantities import has_pod_level_resources, requests_of
+from elastic_tfjob.controller.objects.pod import STATUS_PORT, STATUS_PORT_NAME
+from elastic_tfjob.controller.objects.quantities import has_pod_level_resources, quantity, requests_of
 from elastic_tfjob.scheduling.resources import Resources
 
 __all__ = [
-    "STATUS_PORT",
     "has_launcher",
     "inject",
+    "injected",
     "keep_last_words",
     "needs_accelerator",
+    "on_windows",
     "pin",
     "requests_with",
+    "resources_of",
     "set_cpu",
+    "tell_checkpoint_dir",
     "tolerate_loan",
     "trainer_of",
 ]
 
-STATUS_PORT: Final = 9465
 _FOLDER: Final = "/elastic-tfjob"
 _COMMAND_FOLDER: Final = "/elastic-tfjob-command"
 _VOLUME: Final = "elastic-tfjob"
@@ -37,8 +42,13 @@ _COMMAND_VOLUME: Final = "elastic-tfjob-command"
 # What Trainer v2 gives the program of a TrainJob so that it may tell of its progress.
 _TRAINER_ENV: Final = "KUBEFLOW_TRAINER_SERVER_"
 _TRAINER_VOLUME: Final = "kubeflow-trainer-token"
+# On the host's network, from the port in TF_CONFIG to the exporter's: 2222 has the usual one.
+_STATUS_AWAY: Final = STATUS_PORT - PORT
+_SECOND_PORT_NAME: Final = "elastic-tfjob-2"
 _LAUNCHER: Final = ("python3", f"{_FOLDER}/launcher.pyz", "--")
 _INSTALL: Final = ("runtime.install", _FOLDER)
+_CHECKPOINT_DIR: Final = "ELASTIC_TFJOB_CHECKPOINT_DIR"
+_JOB: Final = "ELASTIC_TFJOB_JOB"
 
 _SECURITY: Final[Mapping[str, Any]] = {
     "allowPrivilegeEscalation": False,
@@ -48,29 +58,36 @@ _SECURITY: Final[Mapping[str, Any]] = {
     "runAsUser": 65532,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-# No CPU of its own (it uses 2 millicores), so that a pod which asks for all that a node has still fits there. The 0 is
-# written out, as a namespace with a quota admits no container without a request.
-_SIDECAR_RESOURCES: Final[Mapping[str, Any]] = {
-    "requests": {"cpu": "0", "memory": "32Mi"},
-    "limits": {"memory": "96Mi"},
-}
-# In the pods of a job that Kueue admitted, which holds what its templates say and nothing more; and in pods with
-# resources of the whole pod, which the containers together must not exceed.
-_UNCOUNTED: Final[Mapping[str, Any]] = {**_SIDECAR_RESOURCES, "requests": {"cpu": "0", "memory": "0"}}
-
 # What of a template says how much its pods take; and of a container, what `inject` reads beside that.
-_TAKES: Final = ("containers", "initContainers", "overhead", "resources")
+_TAKES: Final = ("containers", "initContainers", "overhead", "resources", "nodeSelector", "os", "hostNetwork")
 _SIZED: Final = ("name", "resources", "command")
+_OS_LABEL: Final = "kubernetes.io/os"
 
 
 def has_launcher(elasticity: Elasticity, spec: TFJobSpec) -> bool:
     """Whether all of a job's pods get the launcher and the exporter, so that it can be rescaled without stopping."""
-    return elasticity.injected(spec) == "both" and not without_command(spec)
+    return elasticity.injected(spec) == "both" and not without_command(spec) and not on_windows(spec)
 
 
 def without_command(spec: TFJobSpec) -> list[str]:
     """The replica types whose program the launcher cannot start: an image's entrypoint is not known to the operator."""
     return [name for name, replica in spec.tf_replica_specs.items() if not trainer_of(replica.template).get("command")]
+
+
+def on_windows(spec: TFJobSpec) -> list[str]:
+    """The replica types whose pods run on Windows, where nothing can be injected."""
+    return [name for name, replica in spec.tf_replica_specs.items() if _windows(replica.template.get("spec") or {})]
+
+
+def _windows(pod_spec: Mapping[str, Any]) -> bool:
+    says = (pod_spec.get("os") or {}).get("name"), (pod_spec.get("nodeSelector") or {}).get(_OS_LABEL)
+    return "windows" in says
+
+
+def injected(elasticity: Elasticity, spec: TFJobSpec, injection: Injection | None) -> str:
+    """What goes into all of a job's pods: launcher, sidecar, both or none; given what its namespace admits."""
+    refused = injection is not None and bool(injection.refused)
+    return "none" if refused or on_windows(spec) else elasticity.injected(spec)
 
 
 def needs_accelerator(spec: TFJobSpec) -> bool:
@@ -80,42 +97,75 @@ def needs_accelerator(spec: TFJobSpec) -> bool:
     )
 
 
-def requests_with(what: str, template_spec: Mapping[str, Any], queue: str = "") -> Resources:
-    """What a pod of a template takes once it is rendered; `what` and `queue` as for `inject`."""
+def requests_with(
+    what: str, template_spec: Mapping[str, Any], resources: ContainerResources = DEFAULT_RESOURCES
+) -> Resources:
+    """What a pod of a template takes once it is rendered; `what` and `resources` as for `inject`."""
     spec = {name: template_spec[name] for name in _TAKES if template_spec.get(name)}
-    containers = spec.get("containers") or ()
-    spec["containers"] = [{name: each[name] for name in _SIZED if name in each} for each in containers]
-    inject({"spec": spec}, what, "", None, queue)
+    spec["containers"] = [
+        {name: each[name] for name in _SIZED if name in each} for each in spec.get("containers") or ()
+    ]
+    inject({"spec": spec}, what, "", None, resources)
     return requests_of(spec)
 
 
+def resources_of(
+    injection: Injection | None, configured: ContainerResources = DEFAULT_RESOURCES, queue: str = ""
+) -> ContainerResources:
+    """What a container that is injected asks for, given the Kueue queue that admits the job, which holds what its
+    templates say and nothing more."""
+    if injection is not None and injection.resources:
+        return injection.resources
+    return {**configured, "requests": UNCOUNTED["requests"]} if queue else configured
+
+
 def inject(
-    pod: dict[str, Any], what: str, image: str, checkpoint_dir: str | None, queue: str = "", *, job: str = ""
+    pod: dict[str, Any],
+    what: str,
+    image: str,
+    checkpoint_dir: str | None,
+    resources: ContainerResources = DEFAULT_RESOURCES,
+    *,
+    job: str = "",
 ) -> None:
-    """Add to a rendered pod: `what` is launcher, sidecar, both or none; `queue` the Kueue queue that admits the job,
-    which is `job` (namespace/name/uid)."""
+    """Add to a rendered pod: `what` is launcher, sidecar, both or none; `resources` are of a container that is added;
+    `job` is the pod's job (namespace/name/uid). A pod without any resources (BestEffort) stays one: quotas count it by
+    that. Nor does a container take anything beside resources of the whole pod, which all must not exceed together."""
     if what == "none":
         return
     spec = pod["spec"]
+    if _is_best_effort(spec) or has_pod_level_resources(spec):
+        resources = UNCOUNTED
     spec["volumes"] = [*(spec.get("volumes") or ()), {"name": _VOLUME, "emptyDir": {}}]
     shared = {"name": _VOLUME, "mountPath": _FOLDER}
     trainer = trainer_of(pod)
     trainer["volumeMounts"] = [*(trainer.get("volumeMounts") or ()), shared]
     trainer["env"] = [*(trainer.get("env") or ()), {"name": "ELASTIC_TFJOB_DIR", "value": _FOLDER}]
     if checkpoint_dir is not None:
-        trainer["env"].append({"name": "ELASTIC_TFJOB_CHECKPOINT_DIR", "value": checkpoint_dir})
-        trainer["env"].append({"name": "ELASTIC_TFJOB_JOB", "value": job})
+        trainer["env"].append({"name": _CHECKPOINT_DIR, "value": checkpoint_dir})
+        trainer["env"].append({"name": _JOB, "value": job})
     launches = what in ("launcher", "both") and bool(trainer.get("command"))
     if launches:
         _add_launcher(spec, trainer)
     added = []
     if what in ("sidecar", "both"):
-        added.append(_exporter(trainer, image, shared, queue, installs=launches))
+        port = port_on_host(trainer_port(trainer), _STATUS_AWAY) if on_host_network(spec) else STATUS_PORT
+        while port in _ports_of(spec):
+            port = port_on_host(port, 1)
+        added.append(_exporter(trainer, image, shared, resources, port=port, installs=launches))
     elif launches:
-        added.append(_container("install", image, _INSTALL, [shared], queue))
+        added.append(_container("install", image, _INSTALL, [shared], resources))
     if has_pod_level_resources(spec):
-        _keep_pod_level(spec, added)
+        _keep_pod_level(spec)
     spec["initContainers"] = [*added, *(spec.get("initContainers") or ())]
+
+
+def tell_checkpoint_dir(pod: dict[str, Any], checkpoint_dir: str | None, job: str) -> None:
+    """Have the program of a pod into which nothing is injected find where it saves, and for which job."""
+    trainer = trainer_of(pod)
+    if checkpoint_dir is not None and trainer:
+        told = {"name": _CHECKPOINT_DIR, "value": checkpoint_dir}, {"name": _JOB, "value": job}
+        trainer["env"] = [*(trainer.get("env") or ()), *told]
 
 
 def keep_last_words(pod: dict[str, Any]) -> None:
@@ -123,11 +173,9 @@ def keep_last_words(pod: dict[str, Any]) -> None:
     trainer_of(pod).setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
 
 
-def _keep_pod_level(spec: dict[str, Any], added: Sequence[dict[str, Any]]) -> None:
+def _keep_pod_level(spec: dict[str, Any]) -> None:
     """Have the pod take what it takes without the containers that are added to it. The API server makes a limit of the
     whole pod its request, too, unless a container names that resource, as ours do."""
-    for container in added:
-        container["resources"] = dict(_UNCOUNTED)
     resources = spec["resources"]
     requests, limits = dict(resources.get("requests") or {}), resources.get("limits") or {}
     named = {
@@ -136,24 +184,45 @@ def _keep_pod_level(spec: dict[str, Any], added: Sequence[dict[str, Any]]) -> No
         for amounts in (container.get("resources") or {}).values()
         for name in amounts or ()
     }
-    for name in _UNCOUNTED["requests"]:
+    for name in UNCOUNTED["requests"]:
         if name in limits and name not in named:
             requests.setdefault(name, limits[name])
     spec["resources"] = {**resources, "requests": requests}
 
 
 def _exporter(
-    trainer: Mapping[str, Any], image: str, shared: dict[str, Any], queue: str, *, installs: bool
+    trainer: Mapping[str, Any],
+    image: str,
+    shared: dict[str, Any],
+    resources: ContainerResources,
+    *,
+    port: int,
+    installs: bool,
 ) -> dict[str, Any]:
-    module = ("exporter", f"--dir={_FOLDER}", f"--port={STATUS_PORT}")
-    exporter = _container("exporter", image, module, [shared], queue)
+    module = ("exporter", f"--dir={_FOLDER}", f"--port={port}")
+    exporter = _container("exporter", image, module, [shared], resources)
     exporter["restartPolicy"] = "Always"
-    exporter["ports"] = [{"name": "elastic-tfjob", "containerPort": STATUS_PORT}]
+    exporter["ports"] = [{"name": STATUS_PORT_NAME, "containerPort": port}]
     if installs:
         exporter["command"].append("--launcher")
         exporter["lifecycle"] = {"postStart": {"exec": {"command": _python(_INSTALL)}}}
     _tell_trainer(trainer, exporter)
     return exporter
+
+
+def _ports_of(spec: Mapping[str, Any]) -> set[object]:
+    """The ports that the containers of a pod declare."""
+    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    return {port.get("containerPort") for each in containers for port in each.get("ports") or ()}
+
+
+def _is_best_effort(spec: Mapping[str, Any]) -> bool:
+    """Whether a pod asks for no CPU and no memory, in any container or for all of them."""
+    asked = [spec, *(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    amounts = [
+        found for each in asked for found in (each.get("resources") or {}).values() if isinstance(found, Mapping)
+    ]
+    return not any(quantity(found.get(name)) for found in amounts for name in ("cpu", "memory"))
 
 
 def _tell_trainer(trainer: Mapping[str, Any], exporter: dict[str, Any]) -> None:
@@ -171,10 +240,14 @@ def _add_launcher(spec: dict[str, Any], trainer: dict[str, Any]) -> None:
     trainer["volumeMounts"].append({"name": _COMMAND_VOLUME, "mountPath": _COMMAND_FOLDER, "readOnly": True})
     trainer["env"].append({"name": "ELASTIC_TFJOB_COMMAND", "value": f"{_COMMAND_FOLDER}/command"})
     trainer["command"] = [*_LAUNCHER, *trainer["command"]]
+    if on_host_network(spec):
+        # Kept free on the node from the start: the program beside the first needs it.
+        second = program_port(trainer_port(trainer), 1, host=True)
+        trainer["ports"] = [*(trainer.get("ports") or ()), {"name": _SECOND_PORT_NAME, "containerPort": second}]
 
 
 def _container(
-    name: str, image: str, module: Sequence[str], mounts: list[dict[str, Any]], queue: str
+    name: str, image: str, module: Sequence[str], mounts: list[dict[str, Any]], resources: ContainerResources
 ) -> dict[str, Any]:
     return {
         "name": f"elastic-tfjob-{name}",
@@ -182,7 +255,7 @@ def _container(
         "imagePullPolicy": "IfNotPresent",
         "command": _python(module),
         "volumeMounts": mounts,
-        "resources": dict(_UNCOUNTED if queue else _SIDECAR_RESOURCES),
+        "resources": {kind: dict(amounts) for kind, amounts in resources.items()},
         "securityContext": dict(_SECURITY),
     }
 

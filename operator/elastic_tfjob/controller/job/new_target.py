@@ -7,6 +7,7 @@ from elastic_tfjob.controller.job import stopping
 from elastic_tfjob.controller.job.commands import run_commands
 from elastic_tfjob.controller.job.decision import Count, Event
 from elastic_tfjob.controller.job.describe import describe_change, describe_cpu, on_one_line
+from elastic_tfjob.controller.job.injection import injection_when_started
 from elastic_tfjob.controller.job.modes import choose_mode, known_deaths
 from elastic_tfjob.controller.job.moves import coming_indexes, moves
 from elastic_tfjob.controller.job.readiness import all_run
@@ -41,6 +42,7 @@ def admit(s: RescaleInput) -> Transition:
         reason=target.reason,
         next=None,
         indexes={},
+        injection=injection_when_started(state.injection),
     )
     event = Event("Normal", "Admitted", f"Starts with {words(target.replicas)}: {target.reason}")
     cause = cause_of({}, target.replicas, moved=False, stopped=state.stop is not None)

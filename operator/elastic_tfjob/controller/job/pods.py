@@ -4,7 +4,7 @@ TF_CONFIG is upstream's byte for byte (tfjob v1, tensorflow.go): programs that c
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -36,18 +36,26 @@ __all__ = [
     "TFConfigs",
     "general_name",
     "has_one_replica",
+    "on_host_network",
     "owner_reference",
+    "port_on_host",
+    "program_port",
     "render_pod",
     "render_service",
     "replica_labels",
     "sized",
     "tf_config",
+    "trainer_port",
 ]
 
 Role = tuple[str, int]
 """Replica type and index of the pod."""
 
 _AS_COUNTED: Final[Indexes] = {}
+_UNPRIVILEGED: Final = 1024
+_PORTS: Final = 65535
+# On the host's network, from the port in TF_CONFIG: to that of the program beside the first.
+_SECOND_PROGRAM: Final = 10_000
 _OWN_ANNOTATIONS: Final = frozenset(PREFIX + name for name in OPERATOR_ANNOTATIONS)
 
 
@@ -140,8 +148,6 @@ def render_pod(
 def render_service(job: Job, spec: TFJobSpec, replica_type: str, index: int) -> dict[str, Any]:
     """The headless service of one replica, with all ports of the container that trains."""
     labels = replica_labels(job.name, replica_type, index)
-    # By name, as upstream: a later port of the same name wins.
-    ports = {port.get("name", ""): port["containerPort"] for port in _ports(spec.tf_replica_specs[replica_type])}
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -154,7 +160,7 @@ def render_service(job: Job, spec: TFJobSpec, replica_type: str, index: int) -> 
         "spec": {
             "clusterIP": "None",
             "selector": labels,
-            "ports": [{"name": name, "port": port} if name else {"port": port} for name, port in ports.items()],
+            "ports": _service_ports(_ports(spec.tf_replica_specs[replica_type])),
         },
     }
 
@@ -169,8 +175,9 @@ class TFConfigs:
     """TF_CONFIG of all replicas of one size: dense, or sparse for a job with dynamic workers (where a PS knows itself
     alone and a worker knows itself and all PS; other types know nobody, as upstream has it).
 
-    `domain` is the cluster domain to append to host names; empty for none. `slot` is added to the ports: the programs
-    of two generations run side by side in a pod. `indexes` are of the pods that carry the tasks 0 to n-1.
+    `domain` is the cluster domain to append to host names; empty for none. `slot` says which of its two ports each
+    program has (program_port): those of two generations run side by side in a pod. `indexes` are of the pods that
+    carry the tasks 0 to n-1.
     """
 
     def __init__(
@@ -184,7 +191,7 @@ class TFConfigs:
                 for i in indexes.get(name, range(replica.count))
             ]
             for name, replica in sorted(spec.tf_replica_specs.items(), key=lambda item: item[0].lower())
-            for port in (_port(replica) + slot,)
+            for port in (program_port(_port(replica), slot, host=on_host_network(replica.template.get("spec") or {})),)
         }
         self._sparse = spec.enable_dynamic_worker
         # What the replicas share is made once: a thousand workers have a thousand names in each of their texts.
@@ -266,5 +273,54 @@ def _ports(replica: ReplicaSpec) -> list[dict[str, Any]]:
     return ports
 
 
+def on_host_network(pod_spec: Mapping[str, Any]) -> bool:
+    """Whether the pods of a template share the ports of their node."""
+    return pod_spec.get("hostNetwork") is True
+
+
+def program_port(port: int, slot: int, *, host: bool = False) -> int:
+    """The port of the program in a slot, given the one that TF_CONFIG has by the spec. The second is the next one; on
+    the host's network that is a likely port of another replica, so it is one further away."""
+    if not slot:
+        return port
+    return port_on_host(port, _SECOND_PROGRAM) if host else port + 1 if port < _PORTS else port - 1
+
+
+def port_on_host(port: int, away: int) -> int:
+    """A port of our own in a pod on its host's network, so far from the one in TF_CONFIG. No two pods on a node have
+    that one, so neither have they ours, which are declared: kube-scheduler keeps what else takes them apart."""
+    return _UNPRIVILEGED + (port + away - _UNPRIVILEGED) % (_PORTS + 1 - _UNPRIVILEGED)
+
+
+def trainer_port(container: Mapping[str, Any]) -> int:
+    """The port in TF_CONFIG, of a rendered container."""
+    return next(
+        (int(port["containerPort"]) for port in container.get("ports") or () if port.get("name") == PORT_NAME), PORT
+    )
+
+
+def _service_ports(ports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The ports of a service for a container's ports: upstream's where those are admitted. Of several ports the API
+    server wants each to have a name, and no two of one protocol to have one number: else every port is kept once, with
+    its protocol, and one without a name is called by its number."""
+    # By name, as upstream: a later port of the same name wins.
+    by_name = {port.get("name") or "": port["containerPort"] for port in ports}
+    if len(by_name) == 1 or ("" not in by_name and len(set(by_name.values())) == len(by_name)):
+        return [{"name": name, "port": port} if name else {"port": port} for name, port in by_name.items()]
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    # What programs may look up keeps its name: the port of TF_CONFIG, then what the user has named.
+    for port in sorted(ports, key=lambda each: (each.get("name") != PORT_NAME, not each.get("name"))):
+        protocol, number = port.get("protocol") or "TCP", port["containerPort"]
+        if (protocol, number) in found:
+            continue
+        if not (name := port.get("name")):
+            name = f"port-{number}" + ("" if protocol == "TCP" else f"-{protocol.lower()}")
+            while name in by_name:  # a name that the user gave to another port
+                name += "-x"
+        entry = {"name": name, "port": number}
+        found[protocol, number] = entry if protocol == "TCP" else {**entry, "protocol": protocol}
+    return list(found.values())
+
+
 def _port(replica: ReplicaSpec) -> int:
-    return next(int(port["containerPort"]) for port in _ports(replica) if port.get("name") == PORT_NAME)
+    return trainer_port({"ports": _ports(replica)})

@@ -5,7 +5,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TypeVar
 
-from elastic_tfjob.api.annotations import Elasticity
+from elastic_tfjob.api.annotations import TENSORFLOW_EXITS, Elasticity
 from elastic_tfjob.api.fields import UnknownWord
 from elastic_tfjob.api.limits import after
 from elastic_tfjob.api.tfjob import TFJobSpec
@@ -46,6 +46,7 @@ class Pass:
         self.forecast = observed.forecast
         self.refused_pods = observed.refused_pods
         self.admission = observed.admission
+        self.found_injection = observed.injection
         self.pod_group = observed.pod_group
         self.budget = observed.budget
         self.budget_known = observed.budget_known
@@ -54,7 +55,9 @@ class Pass:
         self.now = format_time(observed.now)
         self.status = observed.job.status()
         self.before = self.status.to_dict()
-        self.pods = tuple(pod for pod in observed.pods if pod.owner == self.job.uid)
+        own = (pod for pod in observed.pods if pod.owner == self.job.uid)
+        self.done_with_trainer = self.elasticity.done_when == TENSORFLOW_EXITS
+        self.pods = tuple(pod.as_trained() for pod in own) if self.done_with_trainer else tuple(own)
         self.services = tuple(service for service in observed.services if service.owner == self.job.uid)
         # Of all jobs' refusals those of this one: others are no reason to look at it again.
         self.refused = {

@@ -14,7 +14,7 @@ from elastic_tfjob.api.tfjob import (
 )
 from elastic_tfjob.controller.job import gang, inject
 from elastic_tfjob.controller.job.cpu import cpu_of_replica
-from elastic_tfjob.controller.job.decision import AdoptService, Count, Create, DeleteService
+from elastic_tfjob.controller.job.decision import AdoptService, Count, Create, DeleteService, Trial
 from elastic_tfjob.controller.job.pods import general_name, has_one_replica, render_pod, render_service
 from elastic_tfjob.controller.job.reconcile_pass import Pass
 from elastic_tfjob.controller.objects.affinity import template_pin
@@ -22,6 +22,7 @@ from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, Command
 from elastic_tfjob.controller.objects.dependents import Service
 from elastic_tfjob.controller.objects.failure import retried
 from elastic_tfjob.controller.objects.indexes import position
+from elastic_tfjob.controller.objects.injection import Injection
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.state import Next, State
 from elastic_tfjob.controller.objects.status import ReplicaCounts, moment_of
@@ -149,11 +150,17 @@ def _create_pod(p: Pass, name: str, index: int) -> None:
 
 def creation(p: Pass, name: str, index: int) -> Create:
     """The creation of a replica's pod, as the job's state has it."""
-    return Create("Pod", general_name(p.job.name, name, index), partial(_render, p, name, index))
+    injection = p.state.injection if p.state is not None else None
+    render = partial(_render, p, name, index)
+    trial = None
+    if p.state is not None and p.settings.image and inject.injected(p.elasticity, p.declared, injection) != "none":
+        resources = inject.resources_of(injection, p.settings.resources, p.job.queue)
+        trial = Trial(resources, injection.tries if injection is not None else 0, p.pods, render)
+    return Create("Pod", general_name(p.job.name, name, index), partial(render, injection), trial)
 
 
-def _render(p: Pass, name: str, index: int) -> dict[str, Any]:
-    pod = _render_pod(p, name, index)
+def _render(p: Pass, name: str, index: int, injection: Injection | None) -> dict[str, Any]:
+    pod = _render_pod(p, name, index, injection)
     if scheduler := p.settings.gang_scheduler:
         gang.decorate(pod, p.job.name, name, scheduler)
     _as_trainjob_has_it(pod, index)
@@ -169,7 +176,7 @@ def _as_trainjob_has_it(pod: dict[str, Any], index: int) -> None:
         trainer["name"] = trains_in(labels)
 
 
-def _render_pod(p: Pass, name: str, index: int) -> dict[str, Any]:
+def _render_pod(p: Pass, name: str, index: int, injection: Injection | None) -> dict[str, Any]:
     state = p.state
     if state is None:
         counts = {each: replica.count for each, replica in p.declared.tf_replica_specs.items()}
@@ -180,10 +187,14 @@ def _render_pod(p: Pass, name: str, index: int) -> dict[str, Any]:
     # One that was declared with a single replica, and still has the several that it had before, is not local either.
     local = has_one_replica(p.declared, p.elasticity) and sum(size.replicas.values()) == 1
     pod = render_pod(p.job, p.sizes.spec(size.replicas), name, index, configs=configs, local=local)
-    what = p.elasticity.injected(p.declared) if p.settings.image else "none"
+    what = inject.injected(p.elasticity, p.declared, injection) if p.settings.image else "none"
+    resources = inject.resources_of(injection, p.settings.resources, p.job.queue)
     identity = f"{p.job.namespace}/{p.job.name}/{p.job.uid}"
-    inject.inject(pod, what, p.settings.image, p.elasticity.checkpoint_dir, p.job.queue, job=identity)
-    inject.keep_last_words(pod)
+    inject.inject(pod, what, p.settings.image, p.elasticity.checkpoint_dir, resources, job=identity)
+    if what != "none":
+        inject.keep_last_words(pod)
+    if injection is not None and injection.refused:
+        inject.tell_checkpoint_dir(pod, p.elasticity.checkpoint_dir, identity)
     if added or state.generation:
         head, tail = configs.parts(name, index)
         command = Command(size.generation, "prepare" if added else "run", head + tail)

@@ -29,6 +29,7 @@ from elastic_tfjob.controller.job import stopping
 from elastic_tfjob.controller.job.commands import TOLD_AT_ONCE, TOLD_S, run_commands, send_commands
 from elastic_tfjob.controller.job.decision import Count, Event
 from elastic_tfjob.controller.job.describe import describe_change, describe_role, on_one_line
+from elastic_tfjob.controller.job.injection import injection_when_started
 from elastic_tfjob.controller.job.modes import known_deaths, templates_digest
 from elastic_tfjob.controller.job.new_target import admit, follow_target, size_of
 from elastic_tfjob.controller.job.readiness import (
@@ -290,8 +291,11 @@ def _recreating(s: RescaleInput) -> Transition:
             )
             events = (Event("Warning", "ChiefLost", message),)
         return replace(step, delete=tuple(pods.values()), events=events)
+    if coming.replicas and coming.generation == s.state.generation:  # the same pods, without what was injected
+        return replace(step, state=replace(_enter(s, "Stable"), next=None), again_s=0.0)
     if coming.replicas:
-        return replace(step, state=replace(_committed(s), since=s.state.since))
+        begun = replace(_committed(s), since=s.state.since, injection=injection_when_started(s.state.injection))
+        return replace(step, state=begun)
     waiting = replace(
         s.state,
         phase="Waiting",

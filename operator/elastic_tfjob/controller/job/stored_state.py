@@ -7,6 +7,7 @@ from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.job.decision import SaveState
 from elastic_tfjob.controller.job.eta import NOT_KNOWN
 from elastic_tfjob.controller.job.figures import with_end, with_speed
+from elastic_tfjob.controller.job.injection import injection_when_started
 from elastic_tfjob.controller.job.moves import switched_with_moves
 from elastic_tfjob.controller.job.reconcile_pass import Pass
 from elastic_tfjob.controller.objects.annotations import (
@@ -68,6 +69,8 @@ def settle_state(p: Pass, phase: Phase) -> None:
     if phase == "Waiting":
         state = replace(state, replicas={}, nodes={}, cpu={}, slot=0, reason="suspended", indexes={})
         state = replace(state, trained=None, forgiven=0)
+    if p.spec.run_policy.suspend:
+        state = replace(state, injection=injection_when_started(state.injection))
     if (state.phase, state.replicas) != (p.stored.phase, p.stored.replicas):
         state = replace(state, since=p.now)
     if report is not None and report.step is not None:

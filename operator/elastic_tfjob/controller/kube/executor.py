@@ -47,6 +47,7 @@ from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, No
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.refused_pods import RefusedPods
+from elastic_tfjob.controller.kube.trials import Trials
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND
 from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
 from elastic_tfjob.controller.objects.job import Job
@@ -110,6 +111,7 @@ class Executor:
         self._refusals = Refusals()
         self.refused_pods: Final = RefusedPods()
         self._admission: dict[str, tuple[float, int, str]] = {}
+        self.trials: Final = Trials(api)
 
     @property
     def refused(self) -> Mapping[tuple[str, Change], datetime]:
@@ -250,6 +252,8 @@ class Executor:
                 self._tell(job, "Warning", f"FailedCreate{kind}", f"Error creating: {error.message}")
                 if kind == "Pod":
                     self.refused_pods.refused(job.uid, name, error.message)
+            if action.trial is not None and isinstance(error, Invalid):
+                await self.trials.look(job.uid, path, action.trial, error)
             raise
 
     async def _try(self, job: Job, action: TryPods) -> None:
@@ -325,6 +329,7 @@ class Executor:
         # overtaken must not write an older state over a newer one.
         body = {"metadata": {"uid": job.uid, "resourceVersion": str(version), "annotations": annotations}}
         self._caches.jobs.seen(await self._api.patch(f"{jobs_path(job.namespace)}/{job.name}", body))
+        self.trials.stored(job.uid)
 
     async def _delete(self, job: Job, kind: str, name: str, uid: str, *, grace_s: int | None = None) -> None:
         options = {} if grace_s is None else {"gracePeriodSeconds": grace_s}

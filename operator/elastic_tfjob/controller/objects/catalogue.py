@@ -116,6 +116,9 @@ EVENTS: Final[Mapping[str, Meaning]] = {
         "Warning", "TFJob", "Another job of the namespace has its checkpoints in the same directory of the same volume."
     ),
     "LauncherNotInjected": Meaning("Warning", "TFJob", "The job's pods have no launcher: a rescale recreates them."),
+    "InjectionAdapted": Meaning(
+        "Normal", "TFJob", "A rule of the namespace gives the added container other requests or limits."
+    ),
     "LauncherNotInstalled": Meaning(
         "Warning", "TFJob", "The container that installs the launcher failed; the pod is made anew after 10 s."
     ),

@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from ipaddress import ip_address
 from itertools import islice
 from typing import Final
@@ -14,14 +15,22 @@ from elastic_tfjob.api.tfjob import CONTAINER, trains_in
 from elastic_tfjob.controller.objects.affinity import pinned_to
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND, abridged
 from elastic_tfjob.controller.objects.failure import Failure, LastEnd, failure_of, last_end
+from elastic_tfjob.controller.objects.injection import RESOURCES
 from elastic_tfjob.controller.objects.parsing import Key, Raw, of_replica, readable, short_word
-from elastic_tfjob.controller.objects.quantities import NO_CPU, CpuAsked, cpu_of, requests_of
+from elastic_tfjob.controller.objects.quantities import NO_CPU, CpuAsked, cpu_of, is_quantity, requests_of
 from elastic_tfjob.controller.objects.status import moment_of
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
 # What the operator adds to a pod (inject.py): the native sidecar that serves its status, and what brings the launcher.
 EXPORTER: Final = "elastic-tfjob-exporter"
 INSTALL: Final = "elastic-tfjob-install"
+# Where the exporter answers, and what its port is called: in a pod on its host's network it is another one.
+STATUS_PORT: Final = 9465
+STATUS_PORT_NAME: Final = "elastic-tfjob"
+_UNPRIVILEGED: Final = range(1024, 65536)
+Amounts = tuple[tuple[str, str, str], ...]
+"""`requests` or `limits`, the resource, and how much of it."""
+_AMOUNTS: Final = 6
 # What is told of one pod at once, and the length of an event's reason.
 _TROUBLES: Final = 16
 _REASON: Final = 128
@@ -46,17 +55,19 @@ class Trouble:
 @dataclass(frozen=True, slots=True)
 class Pod:
     """A pod of some TFJob. `index` is None where the label is not a number; `exit_code` is None until the container
-    that trains has terminated. `cpu` is what that container asks for, `command` is what the
-    operator told its launcher; `exporter` tells that it can be asked for its status; `pinned` is the one node that it
-    may be bound to; `running_since` is when the container that trains was started (RFC 3339), while it runs.
+    that trains has terminated. `cpu` is what that container asks for, `command` is what the operator told its launcher;
+    `exporter` tells that it can be asked for its status, at `status_port`; `injected` that
+    the operator added something, which asks for `added`; `pinned` is the one node that it may be
+    bound to; `running_since` is when the container that trains was started (RFC 3339), while it runs.
     `unschedulable_at` is since when kube-scheduler finds no node for it, `unschedulable` are its words. `not_installed`
     is when it failed because the launcher could not be installed in it (RFC 3339, or "unknown"). `failure` is why it
     failed, where it has; `last_end` how the container that trains ended last, with an error. One with our exporter has
     the phase Succeeded as soon as all its containers have, and `lingers` until kubelet says so, which is some three
     seconds later, once it has ended the exporter. `gated`: no scheduler looks at it before somebody takes its gates
-    away. `grace_s` is the time in seconds that its containers have to end, and `ends_at` the moment (RFC 3339) by which
-    a pod that is being deleted has to be gone; empty for others. `unreachable`: Kubernetes does not hear from its node
-    any more."""
+    away. `trained` is the phase that the container that trains gives the pod once it has ended for good, Succeeded or
+    Failed; empty before. `only_sidecars`: since then other containers of the user's run. `grace_s` is the time in
+    seconds that its containers have to end, and `ends_at` the moment (RFC 3339) by which a pod that is being deleted
+    has to be gone; empty for others. `unreachable`: Kubernetes does not hear from its node any more."""
 
     namespace: str
     name: str
@@ -77,6 +88,9 @@ class Pod:
     cpu: CpuAsked = NO_CPU
     command: str = ""
     exporter: bool = False
+    status_port: int = STATUS_PORT
+    injected: bool = False
+    added: Amounts = ()
     pinned: str = ""
     running_since: str = ""
     unschedulable_at: str = ""
@@ -85,6 +99,8 @@ class Pod:
     failure: Failure | None = None
     last_end: LastEnd | None = None
     trains: str = CONTAINER
+    trained: str = ""
+    only_sidecars: bool = False
     lingers: bool = False
     gated: bool = False
     grace_s: int = GRACE_S
@@ -102,8 +118,10 @@ class Pod:
         inits = status.get("initContainerStatuses") or ()
         unschedulable_at, unschedulable = _verdict(status)
         trains = trains_in(metadata.get("labels"))
-        exporter = any(container.get("name") == EXPORTER for container in spec.get("initContainers") or ())
+        serves = next((each for each in spec.get("initContainers") or () if each.get("name") == EXPORTER), None)
+        exporter = serves is not None
         lingers = exporter and status.get("phase") == "Running" and _has_succeeded(spec, containers)
+        trained = _trained(spec, containers, trains)
         return cls(
             **of_replica(metadata),
             phase="Succeeded" if lingers else short_word(status.get("phase")),
@@ -134,10 +152,17 @@ class Pod:
                 "",
             ),
             exporter=exporter,
+            status_port=_status_port(serves or {}),
+            injected=bool(
+                ours := [c for c in spec.get("initContainers") or () if c.get("name") in (EXPORTER, INSTALL)]
+            ),
+            added=_added(ours),
             not_installed=_not_installed(inits) if status.get("phase") == "Failed" else "",
             failure=failure_of(status, trains),
             last_end=last_end(status, trains),
             trains=trains,
+            trained=trained,
+            only_sidecars=bool(trained) and status.get("phase") == "Running" and not _all_ended(spec, containers),
             lingers=lingers,
             gated=bool(spec.get("schedulingGates")),
             grace_s=_grace_s(metadata, spec),
@@ -159,6 +184,12 @@ class Pod:
         """Its grace period is over, and it is still there: its node cannot end it, or a finalizer keeps it."""
         ends_at = moment_of(self.ends_at) if self.terminating else None
         return ends_at is not None and now >= after(ends_at, _GONE_S)
+
+    def as_trained(self) -> "Pod":
+        """The pod as its container that trains has it: that one alone says whether the pod is done, and how."""
+        if not self.trained or self.phase not in ("Running", "Failed"):
+            return self
+        return replace(self, phase=self.trained, lingers=self.phase == "Running")
 
     @property
     def stopped_by_us(self) -> bool:
@@ -184,6 +215,29 @@ def _unreachable(spec: Raw, status: Raw) -> bool:
     return all(said.get(gate.get("conditionType")) == "True" for gate in spec.get("readinessGates") or ())
 
 
+def _added(containers: Sequence[Raw]) -> Amounts:
+    """What the operator's containers ask for. Most are alike: kept once."""
+    found = [
+        (kind, name, text)
+        for container in containers
+        for kind in ("requests", "limits")
+        for name, text in ((container.get("resources") or {}).get(kind) or {}).items()
+        if isinstance(text, str) and is_quantity(text) and name in RESOURCES
+    ]
+    return _kept(tuple(found[:_AMOUNTS]))
+
+
+@lru_cache(maxsize=256)
+def _kept(amounts: Amounts) -> Amounts:
+    return amounts
+
+
+def _status_port(exporter: Raw) -> int:
+    """Where an exporter answers: a pod's spec may be anybody's, so only where one could."""
+    ports = (each.get("containerPort") for each in exporter.get("ports") or () if each.get("name") == STATUS_PORT_NAME)
+    return next((port for port in ports if isinstance(port, int) and port in _UNPRIVILEGED), STATUS_PORT)
+
+
 def _not_installed(inits: Iterable[Raw]) -> str:
     """When the init container that installs the launcher ended for good without having done so; empty: it did not."""
     for container in inits:
@@ -195,10 +249,26 @@ def _not_installed(inits: Iterable[Raw]) -> str:
 
 def _has_succeeded(spec: Raw, containers: Sequence[Raw]) -> bool:
     """Whether all containers but sidecars have ended for good, with 0: then the pod's phase will be Succeeded."""
-    ended = [(container.get("state") or {}).get("terminated") for container in containers]
-    if spec.get("restartPolicy") not in ("Never", "OnFailure") or len(ended) != len(spec.get("containers") or ()):
+    if spec.get("restartPolicy") not in ("Never", "OnFailure") or not _all_ended(spec, containers):
         return False
-    return all(each is not None and each.get("exitCode") == 0 for each in ended)
+    return all(container["state"]["terminated"].get("exitCode") == 0 for container in containers)
+
+
+def _all_ended(spec: Raw, containers: Sequence[Raw]) -> bool:
+    """Whether no container but sidecars of Kubernetes' own kind runs."""
+    ended = [(container.get("state") or {}).get("terminated") for container in containers]
+    return len(ended) == len(spec.get("containers") or ()) and all(each is not None for each in ended)
+
+
+def _trained(spec: Raw, containers: Sequence[Raw], trains: str) -> str:
+    """The phase by the container that trains alone; empty until it has ended and the kubelet does not restart it."""
+    state = next((each.get("state") or {} for each in containers if each["name"] == trains), {})
+    if (ended := state.get("terminated")) is None:
+        return ""
+    own: Raw = next((each for each in spec.get("containers") or () if each.get("name") == trains), {})
+    policy, failed = own.get("restartPolicy") or spec.get("restartPolicy"), ended.get("exitCode") != 0
+    again = own.get("restartPolicyRules") or policy not in (("Never",) if failed else ("Never", "OnFailure"))
+    return "" if again else "Failed" if failed else "Succeeded"
 
 
 def _verdict(status: Raw) -> tuple[str, str]:

@@ -19,6 +19,7 @@ __all__ = [
     "cpu_of",
     "has_pod_level_resources",
     "is_accelerator",
+    "is_quantity",
     "millicores",
     "quantity",
     "requests_of",
@@ -100,6 +101,12 @@ def _small(exponent: str) -> int:
 
 def _within(exponent: int) -> int:
     return min(max(exponent, -2 * _DIGITS), _DIGITS)
+
+
+def is_quantity(written: str) -> bool:
+    """Whether the API server takes a text for an amount, 0 included, that is not negative."""
+    match = _QUANTITY.fullmatch(written) if len(written) <= MAX_WORD else None
+    return match is not None and match.group(1) != "-" and bool(match.group(2) or match.group(3))
 
 
 def millicores(written: object) -> int:

@@ -6,6 +6,7 @@ profiles: {kips: {cooldown_s: 60}}
 rescale: {prepare_timeout_s: 300}
 status: {interval_s: 5, max_requests_per_s: 50}
 query: {max_open_requests: 64}
+injected: {requests: {cpu: 10m, memory: 32Mi}}    # what the container beside each elastic pod's asks for
 pools: {inference: {namespaces: [serving], headroom: 1}}    # nodes with the label elastic.kubeflow.org/pool=inference
 """
 
@@ -20,13 +21,16 @@ from elastic_tfjob.api.limits import MAX_CONFIGURATION_BYTES, MAX_DURATION_S, MA
 from elastic_tfjob.api.scenario import wrong_places
 from elastic_tfjob.api.suggest import did_you_mean
 from elastic_tfjob.api.yaml import document
+from elastic_tfjob.controller.objects.injection import DEFAULT_RESOURCES, RESOURCES, ContainerResources
 from elastic_tfjob.controller.objects.loan import POOL_LABEL, POOL_NAME
+from elastic_tfjob.controller.objects.quantities import is_quantity, quantity
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, build, parse_profile
 from elastic_tfjob.scheduling.stages.lend.none import NoLoans
 
 __all__ = [
     "FIXED",
     "Configuration",
+    "InjectedResources",
     "PoolSettings",
     "QueryLimits",
     "RescaleLimits",
@@ -96,6 +100,37 @@ class QueryLimits(_Model):
     )
 
 
+def _amounts(found: dict[str, str]) -> dict[str, str]:
+    for name, text in found.items():
+        if name not in RESOURCES:
+            raise ValueError(f"{describe(name)}: allowed are {', '.join(RESOURCES)}")
+        if not is_quantity(text):
+            raise ValueError(f"{name}: {describe(text)} is not an amount such as 100m or 64Mi")
+    return found
+
+
+Amounts = Annotated[dict[str, str], Field(max_length=len(RESOURCES)), AfterValidator(_amounts)]
+
+
+class InjectedResources(_Model):
+    """What the container asks for that is added to each pod of an elastic job (docs/elastic.md)."""
+
+    requests: Amounts = Field(dict(DEFAULT_RESOURCES["requests"]), description="by resource, as in a pod")
+    limits: Amounts = Field(dict(DEFAULT_RESOURCES["limits"]), description="by resource, as in a pod")
+
+    @model_validator(mode="after")
+    def _within_limits(self) -> "InjectedResources":
+        for name, limit in self.limits.items():
+            if quantity(self.requests.get(name, "0")) > quantity(limit):
+                raise ValueError(f"requests.{name}: {self.requests[name]} is above limits.{name}: {limit}")
+        return self
+
+    @property
+    def resources(self) -> ContainerResources:
+        """As a container has them."""
+        return {"requests": dict(self.requests), "limits": dict(self.limits)}
+
+
 class PoolSettings(_Model):
     """A pool whose nodes may be lent to loanable jobs (docs/loans.md)."""
 
@@ -132,6 +167,7 @@ class Configuration(_Model):
     rescale: RescaleLimits = RescaleLimits()
     status: StatusPolling = StatusPolling()
     query: QueryLimits = QueryLimits()
+    injected: InjectedResources = InjectedResources()
     pools: dict[PoolName, PoolSettings] = Field(
         default_factory=dict, max_length=16, description="pools that lend nodes, by the value of the nodes' label"
     )
@@ -199,7 +235,12 @@ def _short(problem: str) -> str:
     """Without the whole document where one key of it is wrong; with what there is."""
     text = _FOUND_OBJECT.sub("", problem.removeprefix("(whole): "))
     place, unknown, _ = text.partition(" is not known")
-    models: dict[str, type[BaseModel]] = {"rescale": RescaleLimits, "status": StatusPolling, "query": QueryLimits}
+    models: dict[str, type[BaseModel]] = {
+        "rescale": RescaleLimits,
+        "status": StatusPolling,
+        "query": QueryLimits,
+        "injected": InjectedResources,
+    }
     if place.startswith("pools."):
         models["pools"] = PoolSettings
     if unknown and "Parameters of" not in text:

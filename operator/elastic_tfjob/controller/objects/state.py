@@ -24,6 +24,7 @@ from elastic_tfjob.api.limits import (
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, mine, read_annotation, shorten_reason
 from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION, Causes, causes_json, read_causes
 from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION, Indexes, as_text, numbered, parse, spans
+from elastic_tfjob.controller.objects.injection import Injection, read_injection
 from elastic_tfjob.controller.objects.outcomes import OUTCOMES_ANNOTATION, Outcomes, outcomes_json, read_outcomes
 from elastic_tfjob.controller.objects.size import (
     Counts,
@@ -50,7 +51,8 @@ _SIZE: Final = re.compile(r"[0-9]{1,9}/[0-9]{1,9}")
 # What is not in this annotation: it has one of its own, or was wrong here.
 _ELSEWHERE: Final = ("indexes", "causes", "outcomes", "problems")
 # What is left out where there is none.
-_SPARED: Final = ("stop", "eta_earliest", "eta_latest", "eta_source", "starts", "trained", "forgiven", "deaths")
+_ETA: Final = ("eta_earliest", "eta_latest", "eta_source")
+_SPARED: Final = ("stop", "injection", *_ETA, "starts", "trained", "forgiven", "deaths")
 _SPARED_OF_NEXT: Final = ("returns", "restarts", "chief_deaths")
 # How often a program dies while it is prepared in a mode, before another mode is taken.
 MOST_DEATHS: Final = 2
@@ -171,6 +173,7 @@ class State:
     `trained` is the newest generation that has made a step, `forgiven` are restarts of containers that `backoffLimit`
     does not count, as a change of size caused them, and `deaths` are those of programs that were prepared.
     `outcomes` are the speeds that sizes were expected to have and had (objects/outcomes.py), in `outcomes_json`.
+    `injection`: its namespace does not admit what is injected as it is configured.
     `problems` say what was passed over when the annotation was read.
     """
 
@@ -203,6 +206,7 @@ class State:
     trained: Trained | None = None
     forgiven: int = 0
     deaths: Deaths | None = None
+    injection: Injection | None = None
     causes: Causes = field(default_factory=dict)
     outcomes: Outcomes = field(default_factory=dict)
     problems: tuple[str, ...] = field(default=(), compare=False)
@@ -247,6 +251,8 @@ class State:
         if self.next is not None:
             coming = _written(self.next)
             written["next"] = {name: each for name, each in coming.items() if each or name not in _SPARED_OF_NEXT}
+        if self.injection is not None:
+            written["injection"] = self.injection.to_dict()
         return orjson.dumps(written).decode()
 
     @property
@@ -360,6 +366,7 @@ def _state(raw: Fields) -> State:
     phase: Phase = known(partial(_phase, raw), "Stable")
     coming = raw.within("next")
     refused, stop = lenient(raw.within, "refused"), lenient(raw.within, "stop")
+    injection = lenient(raw.within, "injection")
     if coming is None and phase not in ("Waiting", "Stable"):
         raise ValueError(f"next is missing: phase {phase} needs the size to go to")
     replicas = read_counts(raw, "replicas")
@@ -392,6 +399,7 @@ def _state(raw: Fields) -> State:
         trained=lenient(_trained, raw),
         forgiven=lenient(raw.whole, "forgiven", MAX_GENERATION, default=0) or 0,
         deaths=lenient(_deaths, raw),
+        injection=lenient(read_injection, injection) if injection is not None else None,
     )
     if unknown:
         raise unknown[0] if raw.has("generation") and raw.has("replicas") else ValueError(str(unknown[0]))

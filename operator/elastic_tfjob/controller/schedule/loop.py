@@ -294,6 +294,7 @@ class Scheduler:
             cordoned=self._loans.cordoned(),
             failed=self._failed.counts(time.monotonic()),
             barred=self._barred(),
+            configured=configuration.injected.resources,
         )
         if epoch != self._epoch:
             return

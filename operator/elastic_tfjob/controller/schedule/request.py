@@ -8,8 +8,9 @@ from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX, Elastici
 from elastic_tfjob.api.limits import MAX_REPLICAS
 from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.checkpoint_place import place_of
-from elastic_tfjob.controller.job.inject import requests_with
+from elastic_tfjob.controller.job.inject import injected, requests_with, resources_of
 from elastic_tfjob.controller.objects.affinity import constraints_of
+from elastic_tfjob.controller.objects.injection import DEFAULT_RESOURCES, ContainerResources, Injection
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.quantities import cpu_of, has_pod_level_resources
 from elastic_tfjob.controller.objects.state import State
@@ -46,6 +47,7 @@ class JobRequest:
     queue: str = ""
     place: str | None = None
     pod_level: bool = False
+    injection: Injection | None = None
 
     @property
     def declared(self) -> dict[str, int]:
@@ -97,25 +99,32 @@ def annotated(job: Job) -> bool:
     )
 
 
-def terms(job: Job, before: JobRequest | None = None) -> JobRequest:
-    """Read spec and annotations; `before` is reused where they are the same. Raises InvalidTFJob."""
+def terms(
+    job: Job,
+    before: JobRequest | None = None,
+    injection: Injection | None = None,
+    configured: ContainerResources = DEFAULT_RESOURCES,
+) -> JobRequest:
+    """Read spec and annotations; `before` is reused where they are the same. `injection` is what the job's namespace
+    admits of what is injected, which is `configured` to ask for so much. Raises InvalidTFJob."""
     said = {
         name: text
         for name, text in job.annotations.items()
         if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in OPERATOR_ANNOTATIONS
     }
     digest = blake2b(job.raw_spec, digest_size=16).digest()
-    if before is not None and (before.digest, before.said, before.queue) == (digest, said, job.queue):
+    basis = (digest, said, job.queue, injection)
+    if before is not None and (before.digest, before.said, before.queue, before.injection) == basis:
         return before
     spec = job.spec()
     if spec.total_replicas > MAX_REPLICAS:
         raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas, of which {MAX_REPLICAS} can be placed")
     elasticity = Elasticity.parse(job.annotations, spec, job.name)
-    what = elasticity.injected(spec)
+    what, resources = injected(elasticity, spec, injection), resources_of(injection, configured, job.queue)
     requests, beside, constraints, classes = {}, {}, [], []
     for name, replica in spec.tf_replica_specs.items():
         pod = replica.template.get("spec") or {}
-        requests[name] = requests_with(what, pod, job.queue)
+        requests[name] = requests_with(what, pod, resources)
         beside[name] = requests[name].cpu - cpu_of(pod).request
         constraints.append((name, constraints_of(pod)))
         classes.append(pod.get("priorityClassName") or "")
@@ -135,6 +144,7 @@ def terms(job: Job, before: JobRequest | None = None) -> JobRequest:
         pod_level=any(
             has_pod_level_resources(replica.template.get("spec") or {}) for replica in spec.tf_replica_specs.values()
         ),
+        injection=injection,
     )
 
 

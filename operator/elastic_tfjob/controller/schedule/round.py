@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
+from elastic_tfjob.controller.objects.injection import DEFAULT_RESOURCES, ContainerResources
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.pod import Pod
@@ -69,9 +70,11 @@ def describe_all(
     cordoned: Collection[str],
     failed: Mapping[str, int] | None = None,
     barred: Collection[str] = (),
+    configured: ContainerResources = DEFAULT_RESOURCES,
 ) -> dict[Key, Described]:
     """Each job's ScheduledJob. One that cannot be described is not decided for, and all that its pods take counts.
-    `failed`: promises that did, by namespace; `barred`: uids of jobs whose pods cannot be made."""
+    `failed`: promises that did, by namespace; `barred`: uids of jobs whose pods cannot be made. `configured`: what a
+    container that is injected asks for."""
     now_s = now.timestamp()
     described: dict[Key, Described] = {}
     for key, each in seen.items():
@@ -90,6 +93,7 @@ def describe_all(
                 cordoned=cordoned,
                 failed=(failed or {}).get(key[0], 0),
                 barred=each.job is not None and each.job.uid in barred,
+                configured=configured,
             )
             described[key] = Described(found, unfit, verdict_due_s(each.pods, now_s))
         except Exception as error:

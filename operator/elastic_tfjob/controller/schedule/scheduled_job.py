@@ -18,6 +18,7 @@ from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.rescale_input import chief_of
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.cluster import Node
+from elastic_tfjob.controller.objects.injection import DEFAULT_RESOURCES, ContainerResources
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import WINDOW_S, Report
@@ -130,24 +131,29 @@ def scheduled_job(
     cordoned: Collection[str] = (),
     failed: int = 0,
     barred: bool = False,
+    configured: ContainerResources = DEFAULT_RESOURCES,
 ) -> ScheduledJob:
     """What is to be decided for a job; `before` is what it was before, to save work and to know for how long promises
     stand. `unfit` are nodes that kube-scheduler refuses it, `cordoned` those that run what is there and get
     nothing more. So many promises to its namespace `failed` lately: each halves for how long room is kept for it, and
-    while it has no pod on a node it comes after all others. `barred`: its pods cannot be made. Raises InvalidTFJob and
-    ValueError."""
+    while it has no pod on a node it comes after all others. `barred`: its pods cannot be made. What is injected into
+    them is `configured` to ask for so much. Raises InvalidTFJob and ValueError."""
     pods = tuple(pods)
     active = [pod for pod in pods if not pod.ended and pod.node]
     everything = _sum((pod.node, pod.requests) for pod in active)
     follows = job is not None and (all_jobs or annotated(job))
     if job is None or job.deleting or not (follows or _remembered(job)):
         return ScheduledJob(job, others=everything)
-    request = terms(job, before.terms if before else None)
+    request = terms(
+        job, before.terms if before else None, before.terms.injection if before and before.terms else None, configured
+    )
     spec, now_s = request.spec, now.timestamp()
     try:
         target, state = _written(job, spec, before)
     except UnknownWord:  # the reconcile loop leaves it alone, and says so: no target may be written for it
         return ScheduledJob(job, others=everything)
+    if (injection := state.injection if state is not None else None) != request.injection:
+        request = terms(job, None, injection, configured)
     ours = spec.managed_here() and not job.status().finished
     followed = ours and follows and request.elasticity.placement != "none"
     record = Record.of(job.annotations, job.uid)

@@ -1,0 +1,101 @@
+"""Whether a job's pods get what the operator adds: as its namespace admits it, the same for all of its pods. Pure.
+
+The API server refuses a pod (kube/trials.py asks it what it would admit). What it admits is stored in the job's state
+before any pod is made by it, so that another operator goes on with the same. A pod of the other kind, from before, is
+recreated: a job of which some pods can be told to prepare and others cannot would wait for those.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from elastic_tfjob.controller.job.reconcile_pass import Pass
+from elastic_tfjob.controller.objects.injection import Injection
+from elastic_tfjob.controller.objects.state import Next, State
+from elastic_tfjob.controller.objects.status import format_time, moment_of
+
+__all__ = ["injection_settled", "injection_when_started", "why_not"]
+
+# A job that has no pod at all tries again so late: a quota may have changed.
+_AGAIN_S: Final = 300.0
+# Of the API server's sentence, in an event that has room for 1,024 characters.
+_SENTENCE: Final = 500
+
+
+def injection_settled(p: Pass) -> bool:
+    """Take over what the API server was found to admit; whether that is new, and has to be stored before anything is
+    made by it. While a size is prepared or switched to, the job keeps what it has: what is refused then is a reason to
+    roll back."""
+    state = p.state
+    if state is None or not _is_settled(state):
+        return False
+    found, known = p.found_injection, state.injection
+    if known is not None and known.refused:
+        p.state = replace(state, injection=None) if _may_try_again(p, known) else _all_without(p, state)
+        return p.state is not state
+    if found is None:
+        return False
+    p.state = replace(state, injection=replace(found, at=p.now, anew=False))
+    if found.anew and found.resources:
+        p.state = _all_recreated(p, p.state, "its pods fit into the quota of the namespace once they ask for less")
+    if found.resources:
+        p.event("Normal", "InjectionAdapted", f"The namespace admits what is injected with {_words(found)}")
+    else:
+        p.state = _all_without(p, p.state)
+    return True
+
+
+def injection_when_started(injection: Injection | None) -> Injection | None:
+    """What a job begins with when all of its pods are made anew: injection is tried again."""
+    return None if injection is None or injection.refused else replace(injection, tries=0)
+
+
+def why_not(injection: Injection) -> str:
+    """Why pods run without what the operator adds, and what would change that; empty where they run with it."""
+    if not injection.refused:
+        return ""
+    return (
+        f"pods with launcher and exporter are refused, and run without: {injection.refused[:_SENTENCE]}. Rescales stop "
+        "the job (recreate). Have the namespace admit the container elastic-tfjob-exporter (docs/elastic.md#namespaces-"
+        "with-rules); that is tried again when the job's pods are recreated"
+    )
+
+
+def _is_settled(state: State) -> bool:
+    recreated = state.phase == "Switching" and state.next is not None and state.next.mode == "recreate"
+    return state.phase == "Stable" or recreated
+
+
+def _may_try_again(p: Pass, injection: Injection) -> bool:
+    since = moment_of(injection.at)
+    if p.pods:
+        return False
+    left_s = _AGAIN_S - (p.time - since).total_seconds() if since is not None else 0.0
+    if left_s > 0:
+        p.look_again(left_s)
+    return left_s <= 0
+
+
+def _all_without(p: Pass, state: State) -> State:
+    """The state, on its way to pods without what is injected where there are others."""
+    return _all_recreated(p, state, "some of its pods are refused with launcher and exporter: all run without")
+
+
+def _all_recreated(p: Pass, state: State, why: str) -> State:
+    if not any(pod.injected and not pod.ended for pod in p.pods):
+        return state
+    same = Next(
+        generation=state.generation,
+        slot=state.slot,
+        mode="recreate",
+        replicas=state.replicas,
+        before=state.replicas,
+        nodes=state.nodes,
+        cpu=state.cpu,
+        reason=why,
+        indexes=state.indexes,
+    )
+    return replace(state, phase="Recreating", since=format_time(p.time), next=same)
+
+
+def _words(injection: Injection) -> str:
+    return ", ".join(f"{kind} {dict(amounts)}" for kind, amounts in injection.resources.items())

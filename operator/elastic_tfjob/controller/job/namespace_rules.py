@@ -1,0 +1,120 @@
+"""What a namespace wants of the containers that the operator adds, read from the API server's refusal. Pure.
+
+A refusal of LimitRanger or ResourceQuota names the resource and the amount. Reading it needs no right that the operator
+does not have, and follows the rules as the API server applies them: several LimitRanges, defaults, scopes. What is read
+is only a proposal: the API server is asked again. Where its words are others one day, nothing is proposed, and pods are
+made without what the operator adds.
+"""
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Final
+
+from elastic_tfjob.controller.objects.injection import ContainerResources
+from elastic_tfjob.controller.objects.quantities import quantity
+
+__all__ = ["Freed", "fitted", "room_if_left"]
+
+# Where the namespace wants a limit and none is configured; and where it bounds limits by requests.
+_LIMITS: Final = {"cpu": "500m", "memory": "96Mi", "ephemeral-storage": "64Mi"}
+_BY_RATIO: Final = {"cpu": "100m", "memory": "64Mi", "ephemeral-storage": "64Mi"}
+# To be rescaled without a pause is not worth more to a job than that, in each of its pods.
+_MOST: Final = {"cpu": quantity("500m"), "memory": quantity("512Mi"), "ephemeral-storage": quantity("1Gi")}
+
+_NAME: Final = "(cpu|memory|ephemeral-storage)"
+_LEAST: Final = re.compile(rf"minimum {_NAME} usage per Container is ([0-9]+[A-Za-z]*)")
+_GREATEST: Final = re.compile(rf"maximum {_NAME} usage per (Container|Pod) is ([0-9]+[A-Za-z]*)")
+_RATIO: Final = re.compile(rf"{_NAME} max limit to request ratio per (?:Container|Pod) is ([0-9]+[A-Za-z]*),")
+_MISSING: Final = re.compile(r"must specify (.+)")
+_EXCEEDED: Final = re.compile(r"exceeded quota: [^,]+, requested: ([^ ]+), used")
+_USE: Final = re.compile(r"exceeded quota: [^,]+, requested: ([^ ]+), used: ([^ ]+), limited: ([^ ]+)")
+_OF_QUOTA: Final = re.compile(rf"(?:(requests|limits)\.)?{_NAME}")
+
+Amounts = dict[str, dict[str, Decimal]]
+Freed = Mapping[tuple[str, str], Decimal]
+"""Amounts by `requests` or `limits` and the resource."""
+
+
+def fitted(resources: ContainerResources, refusal: str) -> ContainerResources | None:
+    """Resources for the operator's container that meet what a refusal asks for; None where it asks for nothing that
+    these could give, or for more than that is worth."""
+    found: Amounts = {
+        kind: {name: quantity(text) for name, text in (resources.get(kind) or {}).items()}
+        for kind in ("requests", "limits")
+    }
+    before = {kind: dict(amounts) for kind, amounts in found.items()}
+    for adapt in (_add_missing, _raise, _meet_ratio, _lower, _leave_out):
+        adapt(found, refusal)
+    requests, limits = found["requests"], found["limits"]
+    for name, most in limits.items():
+        requests[name] = min(requests.get(name, Decimal(0)), most)
+    if found == before or any(amount > _MOST[name] for name, amount in requests.items()):
+        return None
+    return {kind: {name: _text(name, amount) for name, amount in amounts.items()} for kind, amounts in found.items()}
+
+
+def room_if_left(refusal: str, freed: Freed) -> bool:
+    """Whether a pod that a quota refuses would fit if the job's other pods gave up what is `freed`."""
+    found = _USE.search(refusal)
+    if found is None or not freed:
+        return False
+    requested, used, limited = ({name: quantity(text) for name, _, text in _pairs(part)} for part in found.groups())
+    return bool(requested) and all(
+        amount + used.get(name, Decimal(0)) - freed.get(_counted(name), Decimal(0)) <= limited.get(name, Decimal(0))
+        for name, amount in requested.items()
+    )
+
+
+def _pairs(part: str) -> list[tuple[str, str, str]]:
+    return [each.partition("=") for each in part.split(",")]
+
+
+def _counted(name: str) -> tuple[str, str]:
+    kind, dot, rest = name.partition(".")
+    return (kind, rest) if dot and kind in ("requests", "limits") else ("requests", name)
+
+
+def _add_missing(found: Amounts, refusal: str) -> None:
+    """A quota counts a resource that the container does not name."""
+    for said in _MISSING.findall(refusal):
+        for kind, name in _OF_QUOTA.findall(said):
+            amounts = found["limits" if kind == "limits" else "requests"]
+            if name not in amounts:
+                amounts[name] = quantity(_LIMITS[name]) if kind == "limits" else Decimal(0)
+
+
+def _raise(found: Amounts, refusal: str) -> None:
+    for name, least in _LEAST.findall(refusal):
+        found["requests"][name] = max(found["requests"].get(name, Decimal(0)), quantity(least))
+        if name in found["limits"]:
+            found["limits"][name] = max(found["limits"][name], quantity(least))
+
+
+def _meet_ratio(found: Amounts, refusal: str) -> None:
+    for name, ratio in _RATIO.findall(refusal):
+        limit = found["limits"].get(name) or max(quantity(_BY_RATIO[name]), found["requests"].get(name, Decimal(0)))
+        found["limits"][name] = limit
+        found["requests"][name] = max(found["requests"].get(name, Decimal(0)), limit / max(quantity(ratio), Decimal(1)))
+
+
+def _lower(found: Amounts, refusal: str) -> None:
+    """To the most of a container; of a pod, whose other containers may take all of it, to nothing."""
+    for name, of, most in _GREATEST.findall(refusal):
+        limit = Decimal(0) if of == "Pod" else quantity(most)
+        found["limits"][name] = min(found["limits"].get(name, quantity(_LIMITS[name])), limit)
+
+
+def _leave_out(found: Amounts, refusal: str) -> None:
+    """What is left of a quota does not hold the container: it takes nothing of it. A limit of 0 is none."""
+    for said in _EXCEEDED.findall(refusal):
+        for kind, name in _OF_QUOTA.findall(said):
+            amounts = found["limits" if kind == "limits" else "requests"]
+            if amounts.get(name):
+                amounts[name] = Decimal(0)
+
+
+def _text(name: str, amount: Decimal) -> str:
+    unit = 1000 if name == "cpu" else 1
+    whole = -int(-amount * unit // 1)
+    return f"{whole}m" if name == "cpu" and whole else str(whole)
