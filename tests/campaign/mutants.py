@@ -218,8 +218,8 @@ MUTANTS: Final = {
         Mutant(
             "others-pods-count",
             "controller.job.reconcile_pass",
-            "self.pods = tuple(pod for pod in observed.pods if pod.owner == self.job.uid)",
-            "self.pods = tuple(observed.pods)",
+            "own = (pod for pod in observed.pods if pod.owner == self.job.uid)",
+            "own = (pod for pod in observed.pods)",
             "pods that an earlier job of the same name left count as this job's",
             "simulation",
             ("anew",),
