@@ -359,7 +359,7 @@ async def _no_hook(world: World) -> None:
     world.annotate(target_workers="3")
     await world.until(lambda: world.state()["phase"] == "Stable" and world.state()["replicas"]["Worker"] == 3, 150)
     await world.until(lambda: world.has("Running"), 30)
-    await asyncio.sleep(5)
+    await asyncio.sleep(35)  # only then it is known that its program never reports a step
 
 
 async def _old_target(world: World) -> None:

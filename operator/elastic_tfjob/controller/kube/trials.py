@@ -85,7 +85,7 @@ class Trials:
     async def _refusal(self, collection: str, trial: Trial, injection: Injection) -> str:
         """Why a pod is refused; empty where it is not, or nobody can tell without making it."""
         try:
-            await self._api.post(f"{collection}?dryRun=All", trial.render(injection))
+            await self._api.post(collection, trial.render(injection), dryRun="All")
         except Conflict:
             return ""
         except Invalid as error:
