@@ -92,8 +92,7 @@ class _People:
         self.world.submit(
             _SIZE, name, elastic=True, cpu=_CPU, annotations=annotations, cleanPodPolicy="Running", backoffLimit=1000
         )
-        now = self.world.loop.time()
-        self.watched[name] = _Watched(now, now)
+        self.watched[name] = _Watched(self.world.loop.time())
 
     # What they do
 
@@ -142,8 +141,7 @@ class _People:
         suspended = not self.world.job(name)["spec"]["runPolicy"].get("suspend", False)
         self._note(f"{name}: suspend={suspended}")
         self.world.edit({"spec": {"runPolicy": {"suspend": suspended}}}, name)
-        now = self.world.loop.time()
-        self.watched[name] = _Watched(now, now)
+        self.watched[name] = _Watched(self.world.loop.time())
 
     def _cordon(self, _: str) -> None:
         node = self.random.choice(self.world.server.all("nodes"))
@@ -224,11 +222,9 @@ class _People:
                 )
                 if training or self.world.job(name)["spec"]["runPolicy"].get("suspend"):
                     watched.trained_at = now
-                elif min(now - watched.trained_at, now - watched.told_at) > _TOLD_S:
-                    silent_s = now - max(watched.trained_at, watched.told_at)
-                    self.world.oracles.fail(
-                        "trains_or_is_told", f"{name} does not train, and no event for {silent_s:.0f} s"
-                    )
+                elif now - watched.trained_at > _TOLD_S and watched.told_at < watched.trained_at:
+                    what = f"{name} has not trained for {now - watched.trained_at:.0f} s, and no event says why"
+                    self.world.oracles.fail("trains_or_is_told", what)
                     watched.told_at = now
 
     async def set_right(self) -> None:

@@ -55,6 +55,8 @@ def choose_mode(s: RescaleInput, moving: Sequence[Move] = (), *, numbered: bool 
             return "recreate", f"{describe_role(s.chief)} has not reported a step for {limit_s:.0f} s"
         step = f"waits until {describe_role(s.chief)} reports a step, at most {limit_s:.0f} s"
         return None, f"{step}; then its pods are recreated"
+    if _needs_room_of_its_own(s, moving):
+        return "recreate", "there is no room for its new pods before others have left"
     if not report.modes and report.at - report.first_step_at < _MODES_S:
         return None, f"waits until the launcher of {describe_role(s.chief)} says what it can do"
     reports = [found for role in roles_of(s.state) if (found := s.report(role)) is not None]
@@ -90,6 +92,16 @@ def _beyond_admitted(s: RescaleInput, moving: Sequence[Move]) -> str:
     beside = Counter(each.name for each in moving)
     most = {name: max(s.state.replicas.get(name, 0), coming.get(name, 0)) for name in beside}
     return next((name for name, more in beside.items() if most[name] + more > s.declared[name]), "")
+
+
+def _needs_room_of_its_own(s: RescaleInput, moving: Sequence[Move]) -> bool:
+    """Whether the last change was refused because its new pods had no room, and this one adds and removes some."""
+    refused, target = s.state.refused, s.target
+    if refused is None or not refused.no_room or refused.generation < s.state.generation or target is None:
+        return False
+    names = {*target.replicas, *s.state.replicas}
+    changes = [target.replicas.get(name, 0) - s.state.replicas.get(name, 0) for name in names]
+    return bool(moving) or min(changes) < 0 < max(changes)
 
 
 def _without_hook(s: RescaleInput, chief: Pod, report: Report | None) -> bool:

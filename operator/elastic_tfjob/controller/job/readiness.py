@@ -1,6 +1,6 @@
 """How far the pods of a rescale are, by what they and kube-scheduler say. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from elastic_tfjob.controller.job.describe import describe_role
@@ -82,19 +82,22 @@ def _finds_no_node(s: RescaleInput) -> str:
     return ""
 
 
-def cannot_prepare(s: RescaleInput, added: list[Role]) -> str:
+def cannot_prepare(s: RescaleInput, added: Sequence[Role]) -> str:
     """Why the coming size cannot be prepared; empty as long as it may."""
     coming, pods = s.coming, s.by_role
     for role in added:
         pod = pods.get(role)
         if pod is not None and pod.phase in ("Failed", "Succeeded"):
             return f"the new {describe_role(role)} ended"
-    if refused := refused_a_node(s, added) or s.refusal(added):
-        return f"the new {refused}"
     for role in roles_of(coming):
         if failed := has_failed_to_prepare(s, role):
             return f"{describe_role(role)} could not be prepared: {failed.why}"
     return ""
+
+
+def has_no_room(s: RescaleInput, added: Sequence[Role]) -> str:
+    """The first added replica that no node, or no quota, has room for, in words; empty where none is."""
+    return refused_a_node(s, added) or s.refusal(added)
 
 
 def has_failed_to_prepare(s: RescaleInput, role: Role) -> Prepared | None:

@@ -38,6 +38,7 @@ from elastic_tfjob.controller.job.readiness import (
     cannot_prepare,
     fails_for_good,
     has_failed_to_prepare,
+    has_no_room,
     is_prepared,
     is_silent,
     lost_replica,
@@ -107,7 +108,12 @@ def _preparing(s: RescaleInput) -> Transition:
     if ready_to_begin:
         told = [role for role in roles_of(coming) if role not in running or runs_a_program(s, role)]
     step = Transition(s.state, pods_of_both(s.state, coming), send_commands(s, told, "prepare", coming), again_s=1.0)
-    if problem := _withdrawn(s) or lost_replica(s, [s.chief, *roles_of(coming)]) or cannot_prepare(s, added):
+    if problem := _withdrawn(s) or lost_replica(s, [s.chief, *roles_of(coming)]):
+        return _roll_back(s, step, problem)
+    if no_room := has_no_room(s, added):
+        back = _roll_back(s, step, f"the new {no_room}")
+        return replace(back, state=replace(back.state, next=replace(coming, no_room=True)))
+    if problem := cannot_prepare(s, added):
         return _roll_back(s, step, problem)
     missing = [role for role in roles_of(coming) if not is_prepared(s, role)]
     if missing and s.unheard_s > s.timeouts.prepare_s:
@@ -169,7 +175,7 @@ def _rolling_back(s: RescaleInput) -> Transition:
         and (report.switch is None or report.switch.state != "saving")
     )
     if gone or cancelled or (lost and chief is not None and chief.terminating):
-        refused = Refused(coming.generation, s.state.reason, format_time(s.now))
+        refused = Refused(coming.generation, s.state.reason, format_time(s.now), coming.no_room)
         back = replace(s.state, phase="Stable", since=format_time(s.now), next=None, refused=refused)
         return replace(step, state=back)
     if (lost or s.unheard_s > s.timeouts.cancel_s) and chief is not None and not chief.terminating:

@@ -53,7 +53,7 @@ _ELSEWHERE: Final = ("indexes", "causes", "outcomes", "problems")
 # What is left out where there is none.
 _ETA: Final = ("eta_earliest", "eta_latest", "eta_source")
 _SPARED: Final = ("stop", "injection", *_ETA, "starts", "trained", "forgiven", "deaths")
-_SPARED_OF_NEXT: Final = ("returns", "restarts", "chief_deaths")
+_SPARED_OF_NEXT: Final = ("returns", "restarts", "chief_deaths", "no_room")
 # How often a program dies while it is prepared in a mode, before another mode is taken.
 MOST_DEATHS: Final = 2
 _DIGEST: Final = 64
@@ -63,7 +63,8 @@ _DIGEST: Final = 64
 class Next:
     """The size that a job is on its way to, and how. `before` is the size that it comes from. `indexes` are of pods.
     `returns`: it goes back to the last size that trained. `restarts` are those of all containers before the
-    switch, and `chief_deaths` says how often the chief's container had ended.
+    switch, and `chief_deaths` says how often the chief's container had ended. `no_room`: pods that it adds had none
+    beside those that it removes.
     """
 
     generation: int
@@ -78,6 +79,7 @@ class Next:
     returns: bool = False
     restarts: int = 0
     chief_deaths: int = 0
+    no_room: bool = False
 
     def __post_init__(self) -> None:
         shorten_reason(self)
@@ -89,11 +91,12 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A target that could not be reached, and is not tried again."""
+    """A target that could not be reached, and is not tried again. `no_room`: as of the size that was on its way."""
 
     generation: int
     reason: str
     at: str
+    no_room: bool = False
 
     def __post_init__(self) -> None:
         shorten_reason(self)
@@ -248,6 +251,12 @@ class State:
         for name in _SPARED:
             if not written[name]:
                 del written[name]
+        if self.refused is not None and not self.refused.no_room:
+            written["refused"] = {
+                "generation": self.refused.generation,
+                "reason": self.refused.reason,
+                "at": self.refused.at,
+            }
         if self.next is not None:
             coming = _written(self.next)
             written["next"] = {name: each for name, each in coming.items() if each or name not in _SPARED_OF_NEXT}
@@ -426,12 +435,13 @@ def _next(raw: Fields) -> Next:
         returns=raw.flag("returns") or False,
         restarts=raw.whole("restarts", MAX_GENERATION, default=0),
         chief_deaths=raw.whole("chief_deaths", MAX_GENERATION, default=0),
+        no_room=raw.flag("no_room") or False,
         mode=read_mode(raw),  # last, as it may be a word of a newer operator
     )
 
 
 def _refused(raw: Fields) -> Refused:
-    return Refused(read_generation(raw), raw.text("reason"), _at(raw))
+    return Refused(read_generation(raw), raw.text("reason"), _at(raw), raw.flag("no_room") or False)
 
 
 def _trained(raw: Fields) -> Trained | None:
