@@ -22,6 +22,8 @@ __all__ = ["Cluster"]
 
 _NOTICED_S: Final = 50.0
 """After so long Kubernetes finds that it does not hear from a node."""
+_TOLERATED_S: Final = 300.0
+"""After so long more it deletes the pods there: their default tolerations."""
 
 
 @dataclass
@@ -64,6 +66,7 @@ class Cluster:
     leaves_s: float = 0.0
     """So long kubelets take until containers of pods that are deleted hear of it."""
     _lost: set[str] = field(default_factory=set)
+    """Nodes without power."""
     _pods: dict[str, _Running] = field(default_factory=dict)
     _unbound: dict[str, tuple[str, str]] = field(default_factory=dict)
     _look: asyncio.TimerHandle | None = None
@@ -87,30 +90,16 @@ class Cluster:
         """Whether a node is there and has not lost its power."""
         return node not in self._lost and self.server.get("nodes", "", node) is not None
 
-    def lose_node(self, name: str) -> None:
-        """A node loses its power: what runs there ends at once, and its kubelet tells nobody. The node's controller
-        marks it not ready after 40 s, and has its pods deleted after 300 s more, which no kubelet confirms."""
+    def lose_power(self, name: str) -> None:
+        """A node is lost, and what runs there ends at once. Some minutes after Kubernetes has noticed it, it deletes
+        the pods, which no kubelet confirms."""
         self._lost.add(name)
-        self.cut_off.add(name)
         for running, _ in self._on(name):
             running.over = True
             if running.container is not None:
                 running.container.signal_all(SIGKILL)
-        self._after(40.0, self._mark_lost, name)
-
-    def _mark_lost(self, name: str) -> None:
-        node = self.server.get("nodes", "", name)
-        if node is None or name not in self._lost:
-            return
-        taints = [{"key": "node.kubernetes.io/unreachable", "effect": effect} for effect in ("NoSchedule", "NoExecute")]
-        conditions = [{"type": "Ready", "status": "Unknown"}]
-        lost = {
-            **node,
-            "spec": {**(node.get("spec") or {}), "taints": taints},
-            "status": {**node["status"], "conditions": conditions},
-        }
-        self.server.update("nodes", node, lost, by="node-controller")
-        self._after(300.0, self._evict, name)
+        self.lose(name)
+        self._after(_NOTICED_S + _TOLERATED_S, self._evict, name)
 
     def _evict(self, name: str) -> None:
         if name in self._lost:
@@ -119,14 +108,9 @@ class Cluster:
 
     def replace_node(self, name: str, cpu: str) -> None:
         """A lost node is deleted, the pods on it with it, and a new one of its name joins."""
-        node = self.server.get("nodes", "", name)
         self._lost.discard(name)
         self.cut_off.discard(name)
-        if node is not None:
-            self.server.store("nodes", node, None, by="user")
-        for pod in self.server.all("pods"):
-            if pod["spec"].get("nodeName") == name:
-                self.server.store("pods", pod, None, by="pod-garbage-collector")
+        self.forget(name)
         self.add_node(name, cpu)
 
     def _on(self, node: str) -> list[tuple[_Running, Object]]:
@@ -257,7 +241,8 @@ class Cluster:
         best: tuple[int, str] | None = None
         for node in self.server.all("nodes"):
             name, spec = node["metadata"]["name"], node.get("spec") or {}
-            if spec.get("unschedulable") or name in self.closed:
+            ready = any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"]["conditions"])
+            if spec.get("unschedulable") or name in self.closed or not ready:
                 continue
             taints = tuple(Taint(each["key"], effect=each["effect"]) for each in spec.get("taints") or ())
             if not constraints.admit({**node["metadata"]["labels"], NAME_FIELD: name}, taints):

@@ -823,9 +823,11 @@ def _shape(found: Iterable[Object], job: str, *, kept: bool) -> dict[str, str]:
     shapes = {}
     for pod in found:
         spec = pod["spec"]
+        for container in spec["containers"]:  # the uid of its own job
+            container["env"] = [each for each in container.get("env", ()) if each["name"] != "ELASTIC_TFJOB_JOB"]
         if kept:
             for container in spec["containers"]:
-                container["env"] = [each for each in container.get("env", ()) if each["name"] != "TF_CONFIG"]
+                container["env"] = [each for each in container["env"] if each["name"] != "TF_CONFIG"]
                 for amounts in container.get("resources", {}).values():
                     amounts.pop("cpu", None)
         affinity = spec.get("affinity", {}).get("nodeAffinity")

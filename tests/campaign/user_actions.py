@@ -190,7 +190,7 @@ class _People:
         if len(alive) > 1:
             name = self.random.choice(alive)
             self._note(f"{name} loses power")
-            self.world.cluster.lose_node(name)
+            self.world.cluster.lose_power(name)
 
     def _return_nodes(self, _: str) -> None:
         for name, cpu in self.world.scenario.nodes.items():

@@ -25,6 +25,7 @@ from elastic_tfjob.controller.job.reconcile_pass import Pass
 from elastic_tfjob.controller.job.replicas import advance_pods, advance_services
 from elastic_tfjob.controller.job.run_limits import limit_reached
 from elastic_tfjob.controller.job.stored_state import settle_state
+from elastic_tfjob.controller.objects.pod import Pod
 
 # Of an event's message, for what is wrong with a spec.
 _ROOM: Final = MAX_TEXT - 100
@@ -111,3 +112,15 @@ def _report_troubles(p: Pass) -> None:
     if (more := sum(len(pod.troubles) for pod in pods) - MAX_TOLD_TROUBLES) > 0:
         message = f"{more} more reasons why pods of TFJob {p.job.name} do not run are not told here: see the pods"
         p.events.append(Event("Warning", "MoreTroubles", message))
+    lost: dict[str, list[Pod]] = {}
+    for pod in p.pods:
+        if pod.node and (pod.unreachable or pod.overdue(p.time)):
+            lost.setdefault(pod.node, []).append(pod)
+    for node, there in islice(sorted(lost.items()), MAX_TOLD_TROUBLES):
+        names = ", ".join(sorted(pod.name for pod in there)[:3]) + (f" and {len(there) - 3} more" if there[3:] else "")
+        why = "does not answer" if any(pod.unreachable for pod in there) else "has not ended them in time"
+        message = (
+            f"The job waits for {names}, as node {node} {why}, and they may still write. They are recreated once they "
+            "are gone, or the node is deleted or tainted out-of-service"
+        )
+        p.events.append(Event("Warning", "NodeLost", message))

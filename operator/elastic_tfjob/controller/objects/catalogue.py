@@ -129,6 +129,9 @@ EVENTS: Final[Mapping[str, Meaning]] = {
         "Normal", "TFJob", "The profile would stop or move the job, which cannot be now. Each reason is told once."
     ),
     "MoreTroubles": Meaning("Warning", "TFJob", "More pods do not run than events tell of; this is how many reasons."),
+    "NodeLost": Meaning(
+        "Warning", "TFJob", "A node with pods of the job does not answer. The message says what the job waits for."
+    ),
     "NotScheduled": Meaning("Warning", "TFJob", "The profile leaves the job out for a while. The message says why."),
     # Loans of nodes
     "NodeLent": Meaning(
