@@ -135,6 +135,18 @@ def test_what_was_added_goes_when_the_chief_is_lost(phase: str) -> None:
     assert "j-chief-0" not in job.made
 
 
+@pytest.mark.parametrize("victim", ["j-chief-0", "j-ps-0", "j-worker-1"])
+def test_a_job_is_told_what_it_waits_for(victim: str) -> None:
+    """Nothing else says why a job does not train whose pod is on a lost node; one event, however long that lasts."""
+    job = Losing()
+    job.pods[victim] = replace(job.pods[victim], node="node-a")
+    job.lose(victim)
+    job.waits(lambda: any(reason == "NodeLost" for reason, _ in job.events))
+    (said,) = {message for reason, message in job.events if reason == "NodeLost"}
+    assert said.startswith(f"The job waits for {victim}, as node node-a does not answer")
+    assert "out-of-service" in said
+
+
 def test_a_chief_that_answers_is_waited_for() -> None:
     """A node that Kubernetes calls not ready may well run its pods: the network plugin restarts, say."""
     job = Losing()

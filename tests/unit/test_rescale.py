@@ -137,6 +137,29 @@ class TestRollBack:
         assert (cluster.now - begun).total_seconds() < 30
         self.stays(cluster, "the new worker-2 finds no node: 0/3 nodes are available")
 
+    def test_new_pods_that_need_the_room_of_those_that_leave_are_made_after_them(self) -> None:
+        """On full nodes a change that adds and removes pods has room for the new ones only when the others have left:
+        prepared beside them it would be refused for ever. A change that only adds pods gains nothing by that."""
+        cluster = started()
+        cluster.unschedulable = {"j-ps-1"}
+        cluster.target(1, PS=2, Worker=1)
+        cluster.until("Preparing")
+        cluster.until("Stable")
+        refused = cluster.state.refused
+        assert refused is not None
+        assert refused.no_room
+        cluster.target(2, PS=2)
+        cluster.until("Preparing")
+        cluster.until("Stable")
+        cluster.unschedulable.clear()
+        cluster.target(3, PS=2, Worker=1)
+        cluster.until("Recreating")
+        said = [message for reason, message in cluster.events if reason == "Rescaling"][-1]
+        assert said.endswith("; there is no room for its new pods before others have left")
+        cluster.run(30)
+        assert (cluster.state.phase, dict(cluster.state.replicas)) == ("Stable", {"Chief": 1, "PS": 2, "Worker": 1})
+        assert set(cluster.running.values()) == {3}
+
     def test_a_new_pod_that_just_came_is_not_refused_yet(self) -> None:
         """However long the phase: those of a large job are made one after the other."""
         cluster = started()
