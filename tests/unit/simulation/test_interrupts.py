@@ -91,7 +91,8 @@ def test_ctrl_c_keeps_what_several_runs_know(trace: Path, tmp_path: Path) -> Non
     assert b"Error" not in terminal.shown
     found = json.loads((tmp_path / "o.json").read_text())["runs"]
     assert [run["profile"] for run in found] == ["las", "optimus"]
-    assert all(run["partial"] and run["finished"] > 0 for run in found)
+    assert all(run["finished"] > 0 for run in found)
+    assert any(run["partial"] for run in found)  # on a busy machine one may be through before the other begins
     assert "las" in (tmp_path / "o.html").read_text()
     assert len((tmp_path / "o.csv").read_text().splitlines()) > 100
 

@@ -85,7 +85,7 @@ def _room(p: Pass, state: State) -> dict[str, int]:
     room: dict[str, int] = {}
     for name in p.declared.tf_replica_specs:
         for pod in p.of_type(name):
-            if pod.ended or not pod.node:
+            if pod.ended:
                 continue
             stays = pod.index is not None and p.task(name, pod) is not None
             wanted = cpu_of_replica(p, planned, name, pod.index) if stays and pod.index is not None else None

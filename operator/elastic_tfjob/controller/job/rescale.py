@@ -300,7 +300,11 @@ def _recreating(s: RescaleInput) -> Transition:
     if coming.replicas and coming.generation == s.state.generation:  # the same pods, without what was injected
         return replace(step, state=replace(_enter(s, "Stable"), next=None), again_s=0.0)
     if coming.replicas:
-        begun = replace(_committed(s), since=s.state.since, injection=injection_when_started(s.state.injection))
+        begun = replace(_committed(s), injection=injection_when_started(s.state.injection))
+        # The pause counts from the end of the old pods. The limit of the first step does not, where a lost node kept
+        # one of them for long: the new size is not to blame.
+        if s.elapsed_s < s.timeouts.recreate_s / 2:
+            begun = replace(begun, since=s.state.since)
         return replace(step, state=begun)
     waiting = replace(
         s.state,
