@@ -33,7 +33,7 @@ def test_there_are_enough_of_them() -> None:
     ("name", "oracle"),
     [
         ("two-leaders", "only_the_leader_writes"),
-        ("same-port-again", "nobody_waits_in_vain"),
+        ("lost-chief-is-waited-for", "nobody_waits_in_vain"),
         ("copied-state-counts", "nobody_waits_in_vain"),
         ("room-never-comes-back", "nobody_waits_in_vain"),
         ("everybody-is-a-guest", "guests_are_loanable"),
