@@ -670,8 +670,8 @@ async def _chief_lost(world: World) -> None:
 
 
 async def _edit_refused(world: World) -> None:
-    """The program of an edited size does not come up at first."""
-    await _train(world)
+    """The program of an edited size does not come up at first. No profile can have it grow any further."""
+    await _train(world, annotations={f"{PREFIX}max-workers": "3"})
     world.training().builds = False
     world.edit({"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 3}}}})
     await world.until(lambda: _tried(world.state()) >= 1)
