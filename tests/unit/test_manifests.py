@@ -59,6 +59,7 @@ MERGES = "".join(f"{b}: &{b} {{<<: [{','.join([f'*{a}'] * 10)}]}}\n" for a, b in
         ("a: \x07", "not YAML"),
         ('{"a": 1}{"b": 2}{"c"', "not JSON"),
     ],
+    ids=lambda value: value[:20],
 )
 def test_hostile_texts_are_refused_and_nothing_else_happens(text: str, says: str) -> None:
     if not says:

@@ -1,6 +1,5 @@
 """What a TFJob's own words come to, and what in them cannot work. Pure."""
 
-import difflib
 import posixpath
 import re
 import shlex
@@ -8,14 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from operator import itemgetter
 from pathlib import PurePosixPath
 from typing import Any, Final, Literal
 
 from elastic_tfjob.api.annotations import ANNOTATIONS, PREFIX, Elasticity
 from elastic_tfjob.api.crd import job_schema
 from elastic_tfjob.api.strict import Strict
+from elastic_tfjob.api.suggest import nearest
 from elastic_tfjob.api.tfjob import CONTAINER, MAX_NAME, PORT, PORT_NAME, REPLICA_TYPES, InvalidTFJob, TFJobSpec
+from elastic_tfjob.controller.job.checkpoint_place import mount_of
 from elastic_tfjob.controller.job.inject import trainer_of, without_command
 from elastic_tfjob.controller.job.pods import general_name, render_service
 from elastic_tfjob.controller.job.rescale_input import chief_of
@@ -111,9 +111,9 @@ def _misfits(raw: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _guess(word: str, words: Sequence[str]) -> str:
-    lowered = {each.lower(): each for each in words if each}
-    found = difflib.get_close_matches(word.lower(), lowered, 1, 0.6)
-    return f"did you mean {lowered[found[0]]}?" if found else f"allowed is {', '.join(filter(None, words))}"
+    known = [each for each in words if each]
+    found = nearest(word, known)
+    return f"did you mean {found}?" if found is not None else f"allowed is {', '.join(known)}"
 
 
 def _deciding(spec: TFJobSpec) -> tuple[str, ...]:
@@ -331,9 +331,9 @@ def _checkpoints(spec: TFJobSpec, directory: str | None) -> Iterator[Finding]:
     chief = spec.tf_replica_specs.get(name)
     if chief is None:
         return
-    mount = _mount(chief.template, at)
+    mount = mount_of(chief.template, at)
     if mount is None:
-        others = [each for each, replica in spec.tf_replica_specs.items() if _mount(replica.template, at) is not None]
+        others = [each for each, replica in spec.tf_replica_specs.items() if mount_of(replica.template, at) is not None]
         only = f" ({', '.join(others)} has one there, but {name} writes the checkpoints)" if others else ""
         yield Finding("warning", about, f"{path} is on no volume of {name}{only}: {again}", _LASTING)
         return
@@ -366,7 +366,7 @@ def claim_of_checkpoints(spec: TFJobSpec, directory: str | None) -> tuple[str, i
     if directory is None or "://" in (path := directory.removeprefix("file://")) or not path.startswith("/"):
         return "", 0
     chief = spec.tf_replica_specs.get(chief_of(spec)[0])
-    mount = _mount(chief.template, PurePosixPath(posixpath.normpath(path))) if chief is not None else None
+    mount = mount_of(chief.template, PurePosixPath(posixpath.normpath(path))) if chief is not None else None
     if chief is None or mount is None:
         return "", 0
     claim = _claims(chief.template).get(mount.get("name"), "")
@@ -383,16 +383,6 @@ def _claims(template: Mapping[str, Any]) -> dict[Any, str]:
         for each in volumes
         if each.get("persistentVolumeClaim")
     }
-
-
-def _mount(template: Mapping[str, Any], path: PurePosixPath) -> Mapping[str, Any] | None:
-    """The mount that holds `path` in the container that trains: the longest one above it."""
-    mounts = [
-        (len(at.parts), mount)
-        for mount in trainer_of(template).get("volumeMounts") or ()
-        if path.is_relative_to(at := PurePosixPath(posixpath.normpath(str(mount.get("mountPath")))))
-    ]
-    return max(mounts, key=itemgetter(0))[1] if mounts else None
 
 
 def _one_node(template: Mapping[str, Any]) -> bool:

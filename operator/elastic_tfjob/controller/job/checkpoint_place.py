@@ -13,7 +13,7 @@ from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.inject import trainer_of
 from elastic_tfjob.controller.job.rescale_input import chief_of
 
-__all__ = ["place_of"]
+__all__ = ["mount_of", "place_of"]
 
 _OWN: Final = frozenset(("emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"))
 """Kinds of volumes of which each pod has its own, or in which nothing can be written."""
@@ -34,7 +34,7 @@ def _place(spec: TFJobSpec, directory: str) -> str | None:
         return path.rstrip("/")
     chief = spec.tf_replica_specs.get(chief_of(spec)[0])
     where = PurePosixPath(normpath(path))
-    mount = _mount(chief.template, where) if chief is not None else None
+    mount = mount_of(chief.template, where) if chief is not None else None
     if chief is None or mount is None or mount.get("subPathExpr"):
         return None
     volumes = (chief.template.get("spec") or {}).get("volumes") or ()
@@ -45,7 +45,7 @@ def _place(spec: TFJobSpec, directory: str) -> str | None:
     ((kind, source),) = kinds.items()
     if not isinstance(source, dict):
         return None
-    inside = str(where.relative_to(PurePosixPath(str(mount["mountPath"]))))
+    inside = str(where.relative_to(_at(mount)))
     folder = normpath(f"/{mount.get('subPath') or ''}/{inside}").lstrip("/")
     match kind, source:
         case "persistentVolumeClaim", {"claimName": str(claim)}:
@@ -56,11 +56,12 @@ def _place(spec: TFJobSpec, directory: str) -> str | None:
             return f"{kind} {json.dumps(source, sort_keys=True)}, folder /{folder}"
 
 
-def _mount(template: Mapping[str, Any], path: PurePosixPath) -> Mapping[str, Any] | None:
+def mount_of(template: Mapping[str, Any], path: PurePosixPath) -> Mapping[str, Any] | None:
     """The mount that holds `path` in the container that trains: that of the longest mount path above it."""
-    above = [
-        mount
-        for mount in trainer_of(template).get("volumeMounts") or ()
-        if path.is_relative_to(PurePosixPath(str(mount.get("mountPath"))))
-    ]
-    return max(above, key=lambda mount: len(PurePosixPath(str(mount.get("mountPath"))).parts), default=None)
+    mounts = trainer_of(template).get("volumeMounts") or ()
+    above = [mount for mount in mounts if path.is_relative_to(_at(mount))]
+    return max(above, key=lambda mount: len(_at(mount).parts), default=None)
+
+
+def _at(mount: Mapping[str, Any]) -> PurePosixPath:
+    return PurePosixPath(normpath(str(mount.get("mountPath"))))

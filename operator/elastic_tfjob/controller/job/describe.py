@@ -19,6 +19,12 @@ def describe_change(before: Counts, after: Counts, moving: Sequence[Move] = ()) 
     return f"From {words(before)} to {words(after)}{also}"
 
 
+def describe_stay(before: Counts, wanted: Counts, why: str) -> str:
+    """That a job keeps its size, which other one (or which other nodes) it does not get, and why."""
+    instead = words(wanted) if wanted != before else "other nodes"
+    return f"Stays at {words(before)} instead of {instead}: {why}"
+
+
 def describe_role(role: Role) -> str:
     """`worker-0`."""
     return f"{role[0].lower()}-{role[1]}"

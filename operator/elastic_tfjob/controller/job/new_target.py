@@ -6,7 +6,7 @@ from typing import Final
 from elastic_tfjob.controller.job import stopping
 from elastic_tfjob.controller.job.commands import run_commands
 from elastic_tfjob.controller.job.decision import Count, Event
-from elastic_tfjob.controller.job.describe import describe_change, describe_cpu, on_one_line
+from elastic_tfjob.controller.job.describe import describe_change, describe_cpu, describe_stay, on_one_line
 from elastic_tfjob.controller.job.injection import injection_when_started
 from elastic_tfjob.controller.job.modes import choose_mode, known_deaths
 from elastic_tfjob.controller.job.moves import coming_indexes, moves
@@ -123,8 +123,7 @@ def follow_target(s: RescaleInput) -> Transition:
 def _not_admitted(s: RescaleInput, stay: Transition, target: Target, answer: str) -> Transition:
     """The API server would refuse pods of the size, so the job stays as it is."""
     state, why = s.state, on_one_line(answer)
-    instead = words(target.replicas) if target.replicas != state.replicas else "other nodes"
-    message = f"Stays at {words(state.replicas)} instead of {instead}: the API server refuses its pods: {why}"
+    message = describe_stay(state.replicas, target.replicas, f"the API server refuses its pods: {why}")
     event = Event("Warning", "RescaleRolledBack", message)
     cause = target.cause or cause_of(state.replicas, target.replicas, moved=True, stopped=False)
     refused = Refused(target.generation, why, format_time(s.now))

@@ -85,6 +85,7 @@ def _advance(p: Pass) -> None:
     if not gang_may_start(p):
         return
     _report_troubles(p)
+    _report_lost_nodes(p)
     for problem in p.elasticity.problems:
         p.event("Warning", "InvalidAnnotation", problem)
     follow(p)
@@ -112,6 +113,10 @@ def _report_troubles(p: Pass) -> None:
     if (more := sum(len(pod.troubles) for pod in pods) - MAX_TOLD_TROUBLES) > 0:
         message = f"{more} more reasons why pods of TFJob {p.job.name} do not run are not told here: see the pods"
         p.events.append(Event("Warning", "MoreTroubles", message))
+
+
+def _report_lost_nodes(p: Pass) -> None:
+    """Nothing else says why a job does not train some of whose pods are on a node that is lost."""
     lost: dict[str, list[Pod]] = {}
     for pod in p.pods:
         if pod.node and (pod.unreachable or pod.overdue(p.time)):

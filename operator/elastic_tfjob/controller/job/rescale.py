@@ -28,7 +28,7 @@ from dataclasses import replace
 from elastic_tfjob.controller.job import stopping
 from elastic_tfjob.controller.job.commands import TOLD_AT_ONCE, TOLD_S, run_commands, send_commands
 from elastic_tfjob.controller.job.decision import Count, Event
-from elastic_tfjob.controller.job.describe import describe_change, describe_role, on_one_line
+from elastic_tfjob.controller.job.describe import describe_change, describe_role, describe_stay, on_one_line
 from elastic_tfjob.controller.job.injection import injection_when_started
 from elastic_tfjob.controller.job.modes import known_deaths, templates_digest
 from elastic_tfjob.controller.job.new_target import admit, follow_target, size_of
@@ -332,8 +332,7 @@ def _enter(s: RescaleInput, phase: Phase) -> State:
 def _roll_back(s: RescaleInput, step: Transition, why: str) -> Transition:
     coming = s.coming
     why = on_one_line(why)
-    instead = words(coming.replicas) if coming.replicas != s.state.replicas else "other nodes"
-    message = f"Stays at {words(s.state.replicas)} instead of {instead}: {why}"
+    message = describe_stay(s.state.replicas, coming.replicas, why)
     if s.state.causes.get(coming.generation) == "asked":
         message = f"{message}. What was asked for is tried again, later each time"
     state = replace(_enter(s, "RollingBack"), reason=why, deaths=_deaths(s, why))

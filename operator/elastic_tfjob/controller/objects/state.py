@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Final, Literal, TypeVar, cast, get_args
 
@@ -53,7 +53,7 @@ _ELSEWHERE: Final = ("indexes", "causes", "outcomes", "problems")
 # What is left out where there is none.
 _ETA: Final = ("eta_earliest", "eta_latest", "eta_source")
 _SPARED: Final = ("stop", "injection", *_ETA, "starts", "trained", "forgiven", "deaths")
-_SPARED_OF_NEXT: Final = ("returns", "restarts", "chief_deaths", "no_room")
+_SPARED_WITHIN: Final = ("returns", "restarts", "chief_deaths", "no_room")
 # How often a program dies while it is prepared in a mode, before another mode is taken.
 MOST_DEATHS: Final = 2
 _DIGEST: Final = 64
@@ -251,15 +251,10 @@ class State:
         for name in _SPARED:
             if not written[name]:
                 del written[name]
-        if self.refused is not None and not self.refused.no_room:
-            written["refused"] = {
-                "generation": self.refused.generation,
-                "reason": self.refused.reason,
-                "at": self.refused.at,
-            }
         if self.next is not None:
-            coming = _written(self.next)
-            written["next"] = {name: each for name, each in coming.items() if each or name not in _SPARED_OF_NEXT}
+            written["next"] = _sparing(_written(self.next))
+        if self.refused is not None:
+            written["refused"] = _sparing(asdict(self.refused))
         if self.injection is not None:
             written["injection"] = self.injection.to_dict()
         return orjson.dumps(written).decode()
@@ -344,6 +339,11 @@ def _written(size: State | Next) -> dict[str, Any]:
     if size.indexes:
         found["replicas"] = spans(size.replicas, size.indexes)
     return found
+
+
+def _sparing(found: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a part of a state, without those that say nothing."""
+    return {name: each for name, each in found.items() if each or name not in _SPARED_WITHIN}
 
 
 def _with_indexes(state: State, text: str) -> State:
