@@ -75,8 +75,9 @@ def simulate(trace: Path, *words: object) -> Terminal:
 
 
 def begun(*profiles: str) -> Callable[[bytes], bool]:
-    """The progress bars of all of these show jobs that are done."""
-    bars = [re.compile(profile.encode() + rb" seed 0 [^\n]* [1-9][\d,]*/600 jobs") for profile in profiles]
+    """The progress bars of all of these show jobs that are done. What follows the last one on its line, after a
+    carriage return, is the first one again."""
+    bars = [re.compile(profile.encode() + rb" seed 0 [^\r\n]* [1-9][\d,]*/600 jobs") for profile in profiles]
     return lambda shown: all(bar.search(shown) for bar in bars)
 
 
@@ -91,8 +92,7 @@ def test_ctrl_c_keeps_what_several_runs_know(trace: Path, tmp_path: Path) -> Non
     assert b"Error" not in terminal.shown
     found = json.loads((tmp_path / "o.json").read_text())["runs"]
     assert [run["profile"] for run in found] == ["las", "optimus"]
-    assert all(run["finished"] > 0 for run in found)
-    assert any(run["partial"] for run in found)  # on a busy machine one may be through before the other begins
+    assert all(run["partial"] and run["finished"] > 0 for run in found)
     assert "las" in (tmp_path / "o.html").read_text()
     assert len((tmp_path / "o.csv").read_text().splitlines()) > 100
 
