@@ -27,6 +27,10 @@ DEVIATIONS = {
     "F17": CLEANED,
     # -- defects that we do not share
     "C17": Deviation("Services are adopted.", "its ClusterRole lacks `patch` on services, so the adoption is refused."),
+    "D13": Deviation(
+        "A service keeps every port.", "of ports without names the last one is kept, of one number none: no service."
+    ),
+    "E40": Deviation("`done-when` is an annotation of ours.", "the job ends when the sidecar does."),
     "F12": Deviation(
         "activeDeadlineSeconds is a timer (trainer#3358).", "the job fails at the next change of a pod after it."
     ),

@@ -1,7 +1,7 @@
 """E. Conditions, their order, reasons and messages; replica counts; when a job has started, succeeded, failed."""
 
 from conformance.lab import Lab, case, cases
-from conformance.manifest import Object, names, replica, tfjob
+from conformance.manifest import Object, container, names, replica, tfjob
 
 RUNNING = "Created Running"
 SUCCEEDED = "Created Running=False Succeeded"
@@ -297,3 +297,16 @@ async def test_vanished_success_is_rerun(lab: Lab) -> None:
     await lab.delete_pod("worker-1")
     await lab.expect_replaced("worker-1", uid)
     await lab.expect(replicas={"Worker": {"active": 1}}, conditions=RUNNING)
+
+
+@case("E40")
+async def test_a_sidecar_that_goes_on(lab: Lab) -> None:
+    """With `done-when: tensorflow-exits` the end of the program is that of its pod, whatever a sidecar does."""
+    annotations = {"elastic.kubeflow.org/done-when": "tensorflow-exits"}
+    containers = [container(), container("log-shipper")]
+    await lab.submit(tfjob(Worker=replica(2, containers=containers), metadata={"annotations": annotations}))
+    await lab.expect(pods="worker-0 worker-1")
+    await lab.run("worker-0 worker-1")
+    await lab.expect(conditions=RUNNING)
+    await lab.exit("worker-0", "Running", tensorflow=0)
+    await lab.expect(conditions=SUCCEEDED)

@@ -158,5 +158,21 @@ async def test_last_variable(lab: Lab) -> None:
     assert "env" not in spec["initContainers"][0]
 
 
+@case("D13")
+async def test_ports_without_names(lab: Lab) -> None:
+    """A port without a name beside another, and one number for TCP and UDP: the service is made all the same."""
+    ports = [
+        {"containerPort": 2222},
+        {"containerPort": 6006},
+        {"name": "dns", "containerPort": 53},
+        {"name": "dns-udp", "containerPort": 53, "protocol": "UDP"},
+    ]
+    await lab.submit(tfjob(Worker=replica(1, containers=[container(ports=ports)]), PS=1))
+    await lab.expect(pods="ps-0 worker-0", services="ps-0 worker-0")
+    made = (await lab.service("worker-0"))["spec"]["ports"]
+    assert {(p["port"], p["protocol"]) for p in made} >= {(2222, "TCP"), (6006, "TCP"), (53, "TCP"), (53, "UDP")}
+    assert len({p["name"] for p in made}) == len(made)
+
+
 def _port(number: int) -> Object:
     return {"name": "tfjob-port", "containerPort": number}
