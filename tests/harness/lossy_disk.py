@@ -128,7 +128,7 @@ class Recording:
     """What a disk was given, and the images that it may have at an instant."""
 
     def __init__(self, log: Path, size: int) -> None:
-        self._log, self._size, self.records = log, size, list(_read(log))
+        self.log, self._size, self.records = log, size, list(_read(log))
         self.flushes = [index for index, record in enumerate(self.records) if record.size == _FLUSHED]
 
     def image(self, at: float, path: Path, seed: int) -> None:
@@ -138,7 +138,7 @@ class Recording:
         share = draw.choice((0.0, 1.0, draw.random()))
         gone = next((index for index, record in enumerate(self.records) if record.at > at), len(self.records))
         flushed = max((index for index in self.flushes if index < gone), default=0)
-        with open(self._log, "rb") as log, open(path, "wb") as image:
+        with open(self.log, "rb") as log, open(path, "wb") as image:
             image.truncate(self._size)
             for index, record in enumerate(self.records[:gone]):
                 if record.size <= 0:
@@ -166,12 +166,12 @@ def _read(log: Path) -> Iterator[Record]:
 
 
 @contextlib.contextmanager
-def mounted(image: Path, folder: Path) -> Iterator[None]:
-    """A file system in a file, by a loop device, with the mount options that it has by default."""
+def mounted(image: Path, folder: Path, options: str = "") -> Iterator[None]:
+    """A file system in a file, by a loop device, with the mount options that it has by default, and these."""
     folder.mkdir(exist_ok=True)
     device = _run("losetup", "--find", "--show", image)
     try:
-        _run("mount", device, folder)
+        _run("mount", *(("-o", options) if options else ()), device, folder)
         try:
             yield
         finally:
@@ -181,7 +181,9 @@ def mounted(image: Path, folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def lossy_disk(directory: Path, size: int, make: tuple[str, ...] = ("mkfs.ext4", "-q")) -> Iterator[tuple[Path, Path]]:
+def lossy_disk(
+    directory: Path, size: int, make: tuple[str, ...] = ("mkfs.ext4", "-q"), options: str = ""
+) -> Iterator[tuple[Path, Path]]:
     """A new file system on such a disk; gives where it is mounted, and the log."""
     disk, log, folder = directory / "disk", directory / "log", directory / "volume"
     disk.touch()
@@ -194,7 +196,7 @@ def lossy_disk(directory: Path, size: int, make: tuple[str, ...] = ("mkfs.ext4",
             time.sleep(0.01)
         try:
             _run(*make, disk)
-            with mounted(disk, folder):
+            with mounted(disk, folder, options):
                 yield folder, log
         finally:
             _run("umount", "--lazy", disk)
