@@ -135,7 +135,7 @@ class Strict:
         return ""
 
     def _nearest(self, name: str, path: Path) -> Path:
-        """Of several, what has the most steps in common with the path; else the replica type's, else the container's."""
+        """The one that has the most steps in common with the path; else the replica type's, else the container's."""
         return max(
             self._places[name],
             key=lambda place: (_shared(place, path), len(place) == _OF_REPLICA, "containers" in place, -len(place)),
