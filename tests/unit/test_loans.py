@@ -537,7 +537,7 @@ class Server:
         self.patches: list[dict[str, Any]] = []
         self.deleted: list[tuple[str, str, int]] = []
 
-    async def delete(self, path: str, *, uid: str, gracePeriodSeconds: int) -> None:  # noqa: N803
+    async def delete(self, path: str, *, uid: str, gracePeriodSeconds: int) -> None:
         self.deleted.append((path, uid, gracePeriodSeconds))
 
     async def get(self, path: str, **_: Any) -> dict[str, Any]:
