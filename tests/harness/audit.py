@@ -38,6 +38,7 @@ _GROUPS = ("scheduling.volcano.sh", "scheduling.x-k8s.io")
 RARE = {
     "patch events": "an event that is repeated is counted every 5 minutes",
     "get poddisruptionbudgets.policy": "when the answer to a creation was lost",
+    "list resourcequotas": "before all pods of a job are recreated",
     "patch configmaps": "a minute after a job has succeeded",
     "get tfjobs.kubeflow.org": "when something of the job was not found: it may be gone, and its watch late",
     **{f"get podgroups.{group}": "when the answer to a creation was lost" for group in _GROUPS},

@@ -260,7 +260,7 @@ CASES: dict[str, Case] = {
             "worker-1 pinned": "",
         },
     ),
-    "pods that are only tried": Case(lambda job, _: (TryPods(1, (another_worker(job),)),), {}),
+    "pods that are only tried": Case(lambda job, _: (TryPods(1, (another_worker(job),), (1,)),), {}),
     "less CPU": Case(
         lambda _, pods: (ResizePod("j-ps-0", pods["ps-0"].uid, 50, 60, change="less"),), {"ps-0 cpu": (50, 60)}
     ),
@@ -341,7 +341,7 @@ async def test_pods_that_are_tried(api: Api, namespace: str, kubeconfig: Path) -
         worker, ps = another_worker(job), Create("Pod", "j-ps-0", lambda: render_pod(job, job.spec(), "PS", 0))
 
         async def answer(*pods: Create, quota: bool = True) -> str:
-            await real.carry_out(Decision((TryPods(7, pods, quota),)))
+            await real.carry_out(Decision((TryPods(7, pods, (1,) * len(pods), quota),)))
             said = real.admission(job.uid)
             assert list(said) == [7]
             return said[7]

@@ -23,6 +23,7 @@ import elastic_tfjob.runtime
 from elastic_tfjob.controller.objects.failure import LastEnd, last_end
 from elastic_tfjob.runtime import hook, priority, protocol
 from elastic_tfjob.runtime.install import install
+from elastic_tfjob.runtime.last_save import STANDS_S, LastSave
 from elastic_tfjob.runtime.launcher import Launcher
 from elastic_tfjob.runtime.programs import Child
 from elastic_tfjob.runtime.stderr_pipe import StderrPipe
@@ -211,6 +212,32 @@ def test_chief_prepares_saves_and_hands_over(chief: Callable[..., Pod]) -> None:
     assert len(children(pod)) == 1, "it runs already"
     protocol.write(pod.shared / "end-1.json", {"code": 9})
     assert pod.wait() == 9
+
+
+def test_a_program_that_saved_for_its_end_trains_on_where_nobody_ends_it(tmp_path: Path) -> None:
+    """There is no operator, for a long time: it is let go, and asked again after as long."""
+    save, asked = LastSave(), tmp_path / protocol.SAVE
+
+    def look(now: float) -> str:
+        save.ask(tmp_path, 7, now)
+        assert save.said is not None
+        return str(save.said["state"])
+
+    def answer() -> None:
+        protocol.write(tmp_path / protocol.SAVED, {"id": json.loads(asked.read_text())["id"], "ok": True, "step": 5})
+
+    assert look(0) == "saving"
+    answer()
+    assert [look(1), look(STANDS_S)] == ["saved", "saved"]
+    assert asked.exists()
+    assert look(STANDS_S + 1) == "refused"
+    assert save.said is not None
+    assert "not ended for 600 s" in save.said["why"]
+    assert not asked.exists(), "which is what the program waits for"
+    assert look(2 * STANDS_S) == "refused"
+    assert look(2 * STANDS_S + 1) == "saving"
+    answer()
+    assert look(2 * STANDS_S + 2) == "saved"
 
 
 def test_a_program_that_is_prepared_goes_last(make_pod: Callable[..., Pod]) -> None:

@@ -384,7 +384,7 @@ class Cluster:
                 self.told.append((name, orjson.loads(command)["action"]))
                 if self.dropped == self.told[-1]:
                     self.dropped, self._passed_over[name] = None, command
-            case TryPods(generation, pods):
+            case TryPods(generation, pods, _):
                 refused = [self.refused_pods[each.name] for each in pods if each.name in self.refused_pods]
                 self.admission = {generation: refused[0] if refused else ""}
             case ResizePod(name, _, request, limit):

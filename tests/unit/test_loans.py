@@ -535,6 +535,10 @@ class Server:
         self.meddle: Any = None
         self.forbids = False
         self.patches: list[dict[str, Any]] = []
+        self.deleted: list[tuple[str, str, int]] = []
+
+    async def delete(self, path: str, *, uid: str, gracePeriodSeconds: int) -> None:
+        self.deleted.append((path, uid, gracePeriodSeconds))
 
     async def get(self, path: str, **_: Any) -> dict[str, Any]:
         if self.forbids:
@@ -638,6 +642,39 @@ class TestWriter:
         found = await world.round()
         assert found.counts["serve", "offered"] == 0, "it is not idle"
         assert found.counts["serve", "recalled"] == (owner == UID)
+
+    async def test_a_guest_that_no_plan_can_stop_is_deleted_in_the_end(self) -> None:
+        """Its job has lost its checkpoint-dir, or cannot be read any more, so that it is not among the loanable."""
+        world = World(raw_node("a"))
+        await world.round((BORROW,))
+        world.pods = (replace(pod("worker", 0), node="a", pinned="a", requests=Resources(1000, pods=1), grace_s=9999),)
+        found = await world.round()
+        assert world.stage("a") == ("recalled", True)
+        assert (found.evicted, world.server.deleted) == ((), [])
+        world.nodes.written(raw_node("a", "recalled", since_s=1e5, version=9))
+        world.server.nodes["a"] = raw_node("a", "recalled", since_s=1e5, version=9)
+        with capture_logs():
+            await world.round()
+            await world.round()  # it is still there, and has been told
+        (there,) = world.pods
+        path = f"/api/v1/namespaces/{there.namespace}/pods/{there.name}"
+        assert world.server.deleted == [(path, there.uid, 30)]
+        assert world.stage("a") == ("recalled", False)
+
+    @pytest.mark.parametrize("plans", [True, False])
+    def test_only_what_the_operator_has_put_there_is_a_guest(self, plans: bool) -> None:
+        world = World(raw_node("a", "loaned"))
+        world.pods = (replace(pod("worker", 0), node="a", requests=Resources(1000, pods=1)),)
+        made = parse_configuration(
+            "profile: kips\nprofiles: {kips: {lend: offered}}\npools: {serve: {namespaces: [a]}}"
+        )
+        cluster = world.loans.cluster(made, (), world.pods, (), plans=plans)
+        assert cluster is not None
+        assert (cluster.guests, cluster.staying) == ({}, frozenset())
+        put = (replace(world.pods[0], pinned="a"),)
+        cluster = world.loans.cluster(made, (), put, (), plans=plans)
+        assert cluster is not None
+        assert (cluster.guests, cluster.staying) == (({"a": put}, {"a"}) if plans else ({}, frozenset()))
 
     async def test_the_room_of_pods_that_no_job_owns_is_taken(self) -> None:
         world = World(raw_node("a"))

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from elastic_tfjob.api.fields import cut, describe, few, moment
 from elastic_tfjob.api.limits import MAX_DURATION_S, MAX_LOAN_GRACE_S, MAX_REPLICAS, MAX_STEPS, MAX_VALUE, MAX_WORD
+from elastic_tfjob.api.suggest import did_you_mean
 from elastic_tfjob.api.tfjob import MAX_NAME, TFJobSpec, nameable
 
 __all__ = ["ANNOTATIONS", "OPERATOR_ANNOTATIONS", "PREFIX", "Elasticity", "duration"]
@@ -160,7 +161,8 @@ class Elasticity:
                 continue
             values["annotated"] = True
             if name not in ANNOTATIONS:
-                problems.append(f"{key} is not known; there are {', '.join(sorted(ANNOTATIONS))}")
+                guess = did_you_mean(name, ANNOTATIONS)
+                problems.append(f"{key} is not known; there are {', '.join(sorted(ANNOTATIONS))}.{guess}".rstrip("."))
                 continue
             parse, allowed = ANNOTATIONS[name]
             if len(text) > MAX_VALUE:

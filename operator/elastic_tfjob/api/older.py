@@ -97,10 +97,11 @@ class _Conversion:
 
     def _replicas(self, spec: dict[str, Any]) -> None:
         """`replicaSpecs`, a list in v1alpha1, becomes `tfReplicaSpecs`; names of types get v1's spelling."""
-        if "replicaSpecs" in spec and "tfReplicaSpecs" not in spec:
-            old = spec.pop("replicaSpecs")
-            spec["tfReplicaSpecs"] = self._from_list(old) if isinstance(old, list) else old
-            self.said.append("spec.replicaSpecs: is now spec.tfReplicaSpecs, an object by replica type")
+        place = "replicaSpecs" if "replicaSpecs" in spec and spec.get("tfReplicaSpecs") is None else "tfReplicaSpecs"
+        old = spec.pop(place, None)
+        spec["tfReplicaSpecs"] = self._from_list(place, old) if isinstance(old, list) else old
+        if place == "replicaSpecs" or isinstance(old, list):
+            self.said.append(f"spec.{place}: is now spec.tfReplicaSpecs, an object by replica type")
         types = spec.get("tfReplicaSpecs")
         if not isinstance(types, dict):
             self.problems.append(f"spec.tfReplicaSpecs is {describe(types)}; allowed is an object by replica type")
@@ -115,6 +116,10 @@ class _Conversion:
                 self.problems.append(f"spec.tfReplicaSpecs: {right} is there twice")
             if not isinstance(replica, dict):
                 self.problems.append(f"spec.tfReplicaSpecs[{right}] is {describe(replica)}; allowed is an object")
+                continue
+            if right.lower() == str(replica.get("tfReplicaType") or "").lower():
+                del replica["tfReplicaType"]  # which the key says
+            self._port(f"spec.tfReplicaSpecs[{right}]", replica, replica.pop("tfPort", None))
             found[right] = replica
         spec["tfReplicaSpecs"] = found
         if "Master" in found and self._version != VERSION:
@@ -123,10 +128,10 @@ class _Conversion:
                 "chief: rename it to Chief if the program does"
             )
 
-    def _from_list(self, old: list[Any]) -> dict[str, Any]:
+    def _from_list(self, place: str, old: list[Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for index, entry in enumerate(old):
-            where = f"spec.replicaSpecs[{index}]"
+            where = f"spec.{place}[{index}]"
             if not isinstance(entry, dict):
                 self.problems.append(f"{where} is {describe(entry)}; allowed is an object")
                 continue
@@ -140,7 +145,6 @@ class _Conversion:
                     "Write a template that starts a TensorFlow server"
                 )
                 continue
-            self._port(where, replica, replica.pop("tfPort", None))
             pod = replica["template"].get("spec")
             if "restartPolicy" not in replica and isinstance(pod, dict) and pod.get("restartPolicy"):
                 replica["restartPolicy"] = pod.pop("restartPolicy")
@@ -150,9 +154,18 @@ class _Conversion:
 
     def _port(self, where: str, replica: dict[str, Any], port: Any) -> None:
         trainer = next((each for each in _containers(replica) if each.get("name") == CONTAINER), None)
-        if port in (None, PORT) or trainer is None:
+        if isinstance(port, str) and port.isdecimal():
+            port = int(port)
+        given = (trainer.get("ports") or ()) if trainer is not None else ()
+        if trainer is None or not isinstance(given, list | tuple) or port in (None, PORT):
             return
-        trainer["ports"] = [*(trainer.get("ports") or ()), {"name": PORT_NAME, "containerPort": port}]
+        # The port that v1 takes for TensorFlow's has this name; another one may have had it, or this one another name.
+        others = [
+            {key: value for key, value in each.items() if (key, value) != ("name", PORT_NAME)}
+            for each in given
+            if isinstance(each, dict) and (each.get("containerPort"), each.get("protocol", "TCP")) != (port, "TCP")
+        ]
+        trainer["ports"] = [*others, {"name": PORT_NAME, "containerPort": port}]
         self.said.append(f"{where}.tfPort: is now the port {PORT_NAME} of the container {CONTAINER}")
 
     def _policies(self, spec: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from elastic_tfjob.api.fields import cut, describe
 
-__all__ = ["Misfit", "Strict"]
+__all__ = ["Misfit", "Strict", "without_nulls"]
 
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
@@ -23,6 +23,10 @@ _RENAMED: Final = {
     "replicaSpecs": "tfReplicaSpecs",
     "cleanupPodPolicy": "cleanPodPolicy",
 }
+# At the top, or in spec, these are meant for the job itself.
+_OF_METADATA: Final = ("name", "generateName", "namespace", "labels", "annotations")
+# How many steps lead to a field of a replica type: spec, tfReplicaSpecs, its name, the field.
+_OF_REPLICA: Final = 4
 _KINDS: Final = {
     "object": "an object",
     "array": "a list",
@@ -116,6 +120,8 @@ class Strict:
     def _right(self, path: Path, siblings: Sequence[str]) -> str:
         """Where the schema has a field: elsewhere under this name, or here under a name that is alike."""
         name = _RENAMED.get(str(path[-1]), str(path[-1]))
+        if len(path) <= 2 and name in _OF_METADATA:
+            return f"metadata.{name}"
         if name in siblings:
             return shown((*path[:-1], name))
         if name in self._places:
@@ -129,8 +135,18 @@ class Strict:
         return ""
 
     def _nearest(self, name: str, path: Path) -> Path:
-        """Of several, what has the most steps in common with the path; else the container's."""
-        return max(self._places[name], key=lambda place: (_shared(place, path), "containers" in place, -len(place)))
+        """The one that has the most steps in common with the path; else the replica type's, else the container's."""
+        return max(
+            self._places[name],
+            key=lambda place: (_shared(place, path), len(place) == _OF_REPLICA, "containers" in place, -len(place)),
+        )
+
+
+def without_nulls(value: Any) -> Any:
+    """JSON of bounded depth as the API server stores it: a null is a field that is not there."""
+    if isinstance(value, Mapping):
+        return {name: without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return [without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def shown(path: Path) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from elastic_tfjob.api.annotations import ANNOTATIONS, PREFIX, Elasticity
 from elastic_tfjob.api.crd import job_schema
-from elastic_tfjob.api.strict import Strict
+from elastic_tfjob.api.strict import Strict, without_nulls
 from elastic_tfjob.api.suggest import nearest
 from elastic_tfjob.api.tfjob import CONTAINER, MAX_NAME, PORT, PORT_NAME, REPLICA_TYPES, InvalidTFJob, TFJobSpec
 from elastic_tfjob.controller.job.checkpoint_place import mount_of
@@ -20,6 +20,7 @@ from elastic_tfjob.controller.job.inject import trainer_of, without_command
 from elastic_tfjob.controller.job.pods import general_name, render_service
 from elastic_tfjob.controller.job.rescale_input import chief_of
 from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.quantities import quantity
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.schedule.request import JobRequest, terms
 
@@ -30,13 +31,30 @@ Level = Literal["ok", "warning", "error"]
 _RESTARTS: Final = ("Never", "OnFailure", "Always", "ExitCode")
 _CLEANUPS: Final = ("None", "Running", "All")
 _SUCCESSES: Final = ("", "AllWorkers")
+_PROTOCOLS: Final = ("TCP", "UDP", "SCTP")
+_LABEL: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _PORT_NAME: Final = re.compile(r"(?=[a-z0-9-]{1,15}$)(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*")
 _SHELLS: Final = ("sh", "bash", "dash", "ash", "zsh", "ksh")
+# Programs that start what their last arguments say.
+_WRAPPERS: Final = (
+    *("env", "tini", "dumb-init", "catatonit", "timeout", "nice", "ionice", "nohup", "setsid", "stdbuf", "time"),
+    *("busybox", "sudo", "gosu", "su-exec", "chroot", "numactl", "taskset", "unbuffer", "xvfb-run", "conda", "mamba"),
+    *("micromamba", "poetry", "pipenv", "uv", "--"),
+)
+_ENDS_OF_BLOCKS: Final = ("fi", "done", "esac", "}")
 # Containers that go on for as long as their pod does.
 _ENDLESS: Final = re.compile(
     r"istio-proxy|linkerd-proxy|envoy|fluent|filebeat|vector$|promtail|logstash|log-?(shipper|agent|collector)|"
-    r"cloud-?sql|oauth2?-proxy|datadog|telegraf|otel|jaeger|vault-agent|tensorboard|gcsfuse|dapr"
+    r"cloud-?sql|oauth2?-proxy|datadog|telegraf|otel|jaeger|vault-agent|tensorboard|gcsfuse|dapr|consul-"
 )
+# What others add to pods that have a label or an annotation, by its name and value.
+_INJECTED: Final = {
+    ("sidecar.istio.io/inject", "true"): "istio-proxy",
+    ("linkerd.io/inject", "enabled"): "linkerd-proxy",
+    ("dapr.io/enabled", "true"): "daprd",
+    ("vault.hashicorp.com/agent-inject", "true"): "vault-agent",
+    ("consul.hashicorp.com/connect-inject", "true"): "consul-dataplane",
+}
 # Volumes that no container can write to.
 _READ_ONLY: Final = ("configMap", "secret", "projected", "downwardAPI", "image")
 # Volumes that go with their pod, or are another one in each pod.
@@ -71,11 +89,13 @@ def about_job(raw: Mapping[str, Any], now: datetime, notes: Sequence[str] = ()) 
             *_cannot_work(job, spec, request),
             *_names(job, spec, request),
             *_ports(job, spec),
+            *_pods(spec),
             *_programs(spec, request),
             *_sidecars(spec, request.elasticity),
             *_checkpoints(spec, request.elasticity.checkpoint_dir),
         ]
         wrong = Elasticity.parse(job.annotations, spec).problems
+        looked += _misplaced(raw, job, spec)
     except InvalidTFJob as error:
         return [*findings, *(Finding("error", "spec", problem) for problem in error.problems)]
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -90,7 +110,7 @@ def about_job(raw: Mapping[str, Any], now: datetime, notes: Sequence[str] = ()) 
 def job_as_created(raw: Mapping[str, Any], now: datetime) -> Job:
     """The job as the operator would read it. Raises ValueError."""
     own = {"uid": "check", "resourceVersion": "0", "creationTimestamp": format_time(now)}
-    return Job.parse({**raw, "metadata": {**raw["metadata"], **own}})
+    return Job.parse(without_nulls({**raw, "metadata": {**raw["metadata"], **own}}))
 
 
 @cache
@@ -108,6 +128,25 @@ def _misfits(raw: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding("error", "field", text, do or "remove it")
         else:
             yield Finding("error", "field", f"{misfit.path}: {misfit.text}", do)
+
+
+def _misplaced(raw: Mapping[str, Any], job: Job, spec: TFJobSpec) -> Iterator[Finding]:
+    """Annotations of this project that are where nothing reads them."""
+    do = "put it into metadata.annotations of the TFJob"
+    places: dict[str, Mapping[str, Any]] = {"metadata.labels": raw["metadata"].get("labels") or {}}
+    for name, replica in spec.tf_replica_specs.items():
+        for part in ("labels", "annotations"):
+            where = f"spec.tfReplicaSpecs[{name}].template.metadata.{part}"
+            places[where] = (replica.template.get("metadata") or {}).get(part) or {}
+    for where, found in places.items():
+        for key in found:
+            if str(key).startswith(PREFIX) and str(key).removeprefix(PREFIX) in ANNOTATIONS:
+                yield Finding("warning", "annotation", f"{key} is ignored in {where}", do)
+    for key in job.annotations:
+        prefix, _, name = key.rpartition("/")
+        like_ours = "elastic" in prefix or "kubeflow" in prefix or (not prefix and "-" in name)
+        if name in ANNOTATIONS and like_ours and f"{prefix}/" != PREFIX:
+            yield Finding("warning", "annotation", f"{key} is ignored: nothing reads it", f"write {PREFIX}{name}")
 
 
 def _guess(word: str, words: Sequence[str]) -> str:
@@ -194,6 +233,7 @@ def _ports(job: Job, spec: TFJobSpec) -> Iterator[Finding]:
     for name, replica in spec.tf_replica_specs.items():
         given = trainer_of(replica.template).get("ports") or ()
         named = {port.get("name") for port in given}
+        first = {port.get("name"): port for port in reversed(given)}
         for port in given:
             if not port.get("name"):
                 number = port["containerPort"]
@@ -204,6 +244,15 @@ def _ports(job: Job, spec: TFJobSpec) -> Iterator[Finding]:
             elif not _PORT_NAME.fullmatch(str(port["name"])):
                 text = f"{name}: {port['name']!r} is no name of a port: the API server refuses the pod"
                 yield Finding("error", "port", text, "1 to 15 small letters, digits and -, with a letter")
+            elif sum(port.get("name") == each.get("name") for each in given) > 1 and port != first[port["name"]]:
+                text = f"{name}: two ports are named {port['name']}: the API server refuses the pod"
+                yield Finding("error", "port", text, "another name for one of them")
+            elif PORT_NAME not in named and len(given) == 1 and str(port["name"]).startswith(("tf", "tensorflow")):
+                text = f"{name}: port {port['name']} is not TensorFlow's: TF_CONFIG says {PORT}, as none is {PORT_NAME}"
+                yield Finding("warning", "port", text, f"name: {PORT_NAME}, if it should be")
+            if (protocol := port.get("protocol") or "TCP") not in _PROTOCOLS:
+                text = f"{name}: {protocol!r} is no protocol: the API server refuses the pod"
+                yield Finding("error", "port", text, _guess(str(protocol), _PROTOCOLS))
             if not 0 < port["containerPort"] < 65_536:
                 yield Finding("error", "port", f"{name}: there is no port {port['containerPort']}", "1 to 65535")
         ports = render_service(job, spec, name, 0)["spec"]["ports"]
@@ -216,6 +265,33 @@ def _ports(job: Job, spec: TFJobSpec) -> Iterator[Finding]:
             yield Finding("error", "port", text, f"name the port of TensorFlow {PORT_NAME}")
 
 
+def _pods(spec: TFJobSpec) -> Iterator[Finding]:
+    """What the API server refuses of a pod, though it takes the job."""
+    for name, replica in spec.tf_replica_specs.items():
+        pod = replica.template.get("spec") or {}
+        volumes = {each.get("name") for each in pod.get("volumes") or ()}
+        for container in (*replica.containers(), *(pod.get("initContainers") or ())):
+            about = f"{name}: container {container.get('name')}"
+            for mount in container.get("volumeMounts") or ():
+                if mount.get("name") not in volumes:
+                    text = f"{about} mounts volume {mount.get('name')}, which its template does not have: "
+                    yield Finding("error", "volume", f"{text}the API server refuses the pod", "add it to volumes")
+            resources = container.get("resources") or {}
+            requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+            for each, amount in requests.items():
+                if each in limits and quantity(amount) > quantity(limits[each]):
+                    text = f"{about} requests more {each} ({amount}) than its limit ({limits[each]}): "
+                    yield Finding("error", "resources", f"{text}the API server refuses the pod", "a higher limit")
+                elif each not in limits and "/" in each:
+                    text = f"{about} requests {each} without a limit of it: the API server refuses the pod"
+                    yield Finding("error", "resources", text, f"put {each} into limits")
+        labels = (replica.template.get("metadata") or {}).get("labels") or {}
+        for key, value in labels.items():
+            if not _LABEL.fullmatch(str(value)):
+                text = f"{name}: {value!r} is no value of a label ({key}): the API server refuses the pod"
+                yield Finding("error", "label", text, "up to 63 letters, digits, - _ and .")
+
+
 def _programs(spec: TFJobSpec, request: JobRequest) -> Iterator[Finding]:
     """Whether the launcher can start the programs, and whether signals reach them."""
     injected = request.elasticity.injected(spec) in ("launcher", "both")
@@ -225,7 +301,8 @@ def _programs(spec: TFJobSpec, request: JobRequest) -> Iterator[Finding]:
         yield Finding("warning", "launcher", text, "say command in the container tensorflow")
     if not request.elasticity.annotated:
         return
-    shells = [name for name, replica in spec.tf_replica_specs.items() if shell_waits(trainer_of(replica.template))]
+    trainers = {name: trainer_of(replica.template) for name, replica in spec.tf_replica_specs.items()}
+    shells = [name for name, trainer in trainers.items() if shell_waits(trainer)]
     if shells:
         text = (
             f"{', '.join(shells)}: a shell starts the program and waits for it. A shell does not pass SIGTERM on: "
@@ -238,15 +315,16 @@ def shell_waits(container: Mapping[str, Any]) -> bool:
     """Whether a container's command is a shell that stays between the kubelet and the program: a script after `-c` of
     more than one command whose last one is not `exec`. Shells replace themselves by a single command."""
     words = [str(word) for part in ("command", "args") for word in container.get(part) or ()]
-    while words and posixpath.basename(words[0]) in ("env", "tini", "dumb-init", "--", "-s"):
-        words = words[1:]
-    if not words or posixpath.basename(words[0]) not in _SHELLS:
+    if words and posixpath.basename(words[0]) in _WRAPPERS:
+        # What precedes the shell are options, and values of variables.
+        words = words[next((k for k, word in enumerate(words) if posixpath.basename(word) in _SHELLS), 0) :]
+    if not words or posixpath.basename(words[0]) not in (*_SHELLS, "su"):
         return False
     flags = [k for k, word in enumerate(words) if k and re.fullmatch(r"-[a-z]*c", word)]
     if not flags or flags[0] + 1 >= len(words):
         return False
-    commands = _commands(words[flags[0] + 1])
-    if len(commands) < 2 or commands[-1].startswith("exec "):
+    commands = [each for each in _commands(words[flags[0] + 1]) if each not in _ENDS_OF_BLOCKS]
+    if len(commands) < 2 or re.match(r"((then|else|do) )?exec ", commands[-1]):
         return False
     return not any(each.startswith("trap ") for each in commands)
 
@@ -281,8 +359,9 @@ def _sidecars(spec: TFJobSpec, elasticity: Elasticity) -> Iterator[Finding]:
         others = [each for each in others if each != CONTAINER]
         labels = (template.get("metadata") or {}).get("labels") or {}
         notes = (template.get("metadata") or {}).get("annotations") or {}
-        if "true" in (labels.get("sidecar.istio.io/inject"), notes.get("sidecar.istio.io/inject")):
-            others.append("istio-proxy")
+        for (key, value), injected in _INJECTED.items():
+            if value in (labels.get(key), notes.get(key)):
+                others.append(injected)
         for other in dict.fromkeys(others):
             ends = "goes on for as long as its pod" if _ENDLESS.search(other) else "may go on after the program"
             text = f"{name}: container {other} {ends}: the job is not done before all containers of the pod are"
@@ -340,9 +419,7 @@ def _checkpoints(spec: TFJobSpec, directory: str | None) -> Iterator[Finding]:
     volumes = {each.get("name"): each for each in (chief.template.get("spec") or {}).get("volumes") or ()}
     volume = volumes.get(mount.get("name"))
     if volume is None:
-        text = f"{name} mounts volume {mount.get('name')}, which its template does not have: its pod is refused"
-        yield Finding("error", about, text, "add it to volumes")
-        return
+        return  # the pod is refused, which is said already
     kind, source = next(((key, value or {}) for key, value in volume.items() if key != "name"), ("emptyDir", {}))
     if mount.get("readOnly") or kind in _READ_ONLY or source.get("readOnly"):
         what = f"a {kind} volume" if kind in _READ_ONLY else "mounted read-only"
@@ -355,10 +432,18 @@ def _checkpoints(spec: TFJobSpec, directory: str | None) -> Iterator[Finding]:
         yield Finding("warning", about, text, _LASTING)
     if expression := mount.get("subPathExpr"):
         env = trainer_of(chief.template).get("env") or ()
-        own = {str(each.get("name")) for each in env if "fieldRef" in (each.get("valueFrom") or {})}
-        if own & set(re.findall(r"\$\((\w+)\)", str(expression))):
+        own: set[str] = set()
+        for each in env:  # one may name those before it
+            if "fieldRef" in (each.get("valueFrom") or {}) or own & _named_in(each.get("value")):
+                own.add(str(each.get("name")))
+        if own & _named_in(expression):
             text = f"{path} is below subPathExpr {expression}, which may be another one in the next pod: {again}"
             yield Finding("warning", about, text, "subPath, or a subPathExpr that is the same in each pod")
+
+
+def _named_in(text: object) -> set[str]:
+    """The variables that a value of Kubernetes names."""
+    return set(re.findall(r"\$\(([-\w.]+)\)", str(text)))
 
 
 def claim_of_checkpoints(spec: TFJobSpec, directory: str | None) -> tuple[str, int]:

@@ -15,6 +15,9 @@ from elastic_tfjob.runtime import protocol
 
 AGAIN_S = 10.0
 """After a save that failed."""
+STANDS_S = 600.0
+"""So long a program that has saved stands still for the end of its pod. Where no operator is there to end it, it trains
+on for as long, and is asked again."""
 
 
 class LastSave:
@@ -24,6 +27,7 @@ class LastSave:
         self.said: dict[str, Any] | None = None
         self._id = ""
         self._again_at = 0.0
+        self._saved_at = 0.0
 
     @property
     def waits(self) -> bool:
@@ -44,10 +48,15 @@ class LastSave:
                 return
             if answer.get("ok"):
                 self.said = _said(request, "saved", step=answer.get("step"))
+                self._saved_at = now
             else:
                 self.withdraw(folder)
                 self.said = _said(request, "refused", why=str(answer.get("why") or "failed"))
                 self._again_at = now + AGAIN_S
+        elif said["state"] == "saved" and now - self._saved_at >= STANDS_S:
+            self.withdraw(folder)
+            self.said = _said(request, "refused", why=f"its pod was not ended for {STANDS_S:.0f} s, so it trains on")
+            self._again_at = now + STANDS_S
 
     def withdraw(self, folder: Path) -> None:
         """Let the program go on."""

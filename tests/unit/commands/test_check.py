@@ -108,6 +108,52 @@ LONG = "t" * 53
         (at(*POD, imagePullsecrets=[]), "error", "field", "template.spec.imagePullSecrets"),
         (at(*TRAINER, imagePullpolicy="Always"), "error", "field", "containers[0].imagePullPolicy"),
         (at(*TRAINER, "resources", limit={}), "error", "field", "containers[0].resources.limits"),
+        (at("/", "spec", restartPolicy="Never"), "error", "field", "write spec.tfReplicaSpecs[TYPE].restartPolicy"),
+        (at("/", "spec", labels={}), "error", "field", "write metadata.labels"),
+        (at("/", annotations={}), "error", "field", "write metadata.annotations"),
+        # Annotations that nothing reads.
+        (
+            at("/", "metadata", "annotations", **{f"{PREFIX}max-worker": "3"}),
+            "error",
+            "annotation",
+            "Did you mean max-workers?",
+        ),
+        (
+            at("/", "metadata", "annotations", **{"kubeflow.org/max-workers": "3"}),
+            "warning",
+            "annotation",
+            f"write {PREFIX}max-workers",
+        ),
+        (
+            at("template", metadata={"annotations": {f"{PREFIX}loanable": "true"}}),
+            "warning",
+            "annotation",
+            "is ignored in spec.tfReplicaSpecs[Chief].template.metadata.annotations",
+        ),
+        (at("/", "metadata", labels={f"{PREFIX}model": "m"}), "warning", "annotation", "ignored in metadata.labels"),
+        # What the API server refuses of a pod.
+        (
+            at(*POD, initContainers=[{"name": "i", "image": "x", "volumeMounts": [{"name": "no", "mountPath": "/"}]}]),
+            "error",
+            "volume",
+            "container i mounts volume no",
+        ),
+        (at(*TRAINER, "resources", limits={"cpu": "500m"}), "error", "resources", "more cpu (1) than its limit (500m)"),
+        (at(*TRAINER, "resources", "requests", **{"nvidia.com/gpu": 1}), "error", "resources", "without a limit of it"),
+        (at("template", metadata={"labels": {"app": "a b"}}), "error", "label", "'a b' is no value of a label (app)"),
+        (
+            at(*TRAINER, ports=[{"containerPort": 2222, "name": "a"}, {"containerPort": 2223, "name": "a"}]),
+            "error",
+            "port",
+            "two ports are named a",
+        ),
+        (
+            at(*TRAINER, ports=[{"containerPort": 2222, "name": "a", "protocol": "tcp"}]),
+            "error",
+            "port",
+            "did you mean TCP?",
+        ),
+        (at(*TRAINER, ports=[{"containerPort": 3333, "name": "tfjob"}]), "warning", "port", "TF_CONFIG says 2222"),
         # Values of another type.
         (at(replicas="1"), "error", "field", "Chief].replicas: it is '1'; allowed is a whole number"),
         (
@@ -180,6 +226,12 @@ LONG = "t" * 53
             "sidecar",
             "istio-proxy",
         ),
+        (
+            at("template", metadata={"annotations": {"linkerd.io/inject": "enabled"}}),
+            "warning",
+            "sidecar",
+            "container linkerd-proxy goes on for as long as its pod",
+        ),
         # Checkpoints: not the same, or not writable, once the chief's pod is another one.
         (at(*POD, volumes=[{"name": "data", "emptyDir": {}}]), "warning", "checkpoint-dir", "an emptyDir, which goes"),
         (
@@ -210,7 +262,20 @@ LONG = "t" * 53
             "checkpoint-dir",
             "mounted read-only",
         ),
-        (at(*POD, volumes=[]), "error", "checkpoint-dir", "which its template does not have"),
+        (at(*POD, volumes=[]), "error", "volume", "which its template does not have"),
+        (
+            at(
+                *TRAINER,
+                env=[
+                    {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                    {"name": "PLACE", "value": "on-$(NODE)"},
+                ],
+                volumeMounts=[{"name": "data", "mountPath": "/data", "subPathExpr": "$(PLACE)/c"}],
+            ),
+            "warning",
+            "checkpoint-dir",
+            "may be another one in the next pod",
+        ),
         (
             at(*TRAINER, volumeMounts=[{"name": "data", "mountPath": "/data", "readOnly": True}]),
             "warning",
@@ -272,6 +337,7 @@ def test_what_cannot_work_is_found(edit: Edit, level: str, about: str, says: str
         at(*POD, initContainers=[{"name": "istio-proxy", "image": "x", "restartPolicy": "Always"}]),
         both(at("/", "metadata", labels={"a": "b"}, creationTimestamp=None), at("/", status={})),
         at(replicas=None),
+        at("/", "spec", runPolicy=None, successPolicy=None),
     ],
 )
 def test_what_works_is_passed_over(edit: Edit) -> None:
@@ -287,6 +353,13 @@ def test_what_works_is_passed_over(edit: Edit) -> None:
         (["bash", "-c", "pip install x\npython3 t.py\n"], True),
         (["bash", "-c", "--", "x"], False),
         (["tini", "--", "sh", "-c", "a; b"], True),
+        (["env", "A=1", "sh", "-c", "cd x; python3 t.py"], True),
+        (["/usr/bin/tini", "-g", "--", "bash", "-c", "set -e; python3 t.py && b"], True),
+        (["timeout", "-k", "9", "3600", "/bin/sh", "-c", "cd x; python3 t.py"], True),
+        (["busybox", "sh", "-c", "cd x; python3 t.py"], True),
+        (["su", "-c", "cd x; python3 t.py", "trainer"], True),
+        (["nice", "-n", "5", "python3", "t.py", "sh", "-c"], False),
+        (["bash", "-c", "if true; then exec python3 t.py; fi"], False),
         (["bash", "-c", "cd /x && exec python3 t.py"], False),
         (["bash", "-c", "python3 t.py"], False),
         (["bash", "-c", "python3 t.py --words 'a; b && c'"], False),

@@ -53,6 +53,11 @@ def alpha(*entries: Raw, **spec: Any) -> Raw:
     }
 
 
+def with_ports(made: Raw, *ports: Raw) -> Raw:
+    made["template"]["spec"]["containers"][0]["ports"] = list(ports)
+    return made
+
+
 def with_container(**fields: Any) -> Raw:
     return {"Worker": {"replicas": 1, "template": {"spec": {"containers": [{**TRAINER, **fields}]}}}}
 
@@ -112,6 +117,16 @@ KINDS: dict[str, tuple[Raw, Look, object]] = {
         lambda made: "nodeSelector" in worker(made),
         False,
     ),
+    "a list of types": (
+        {"types": [entry("Worker", 2), entry("PS")]},
+        lambda made: ({name: each["replicas"] for name, each in made["spec"]["tfReplicaSpecs"].items()}),
+        {"Worker": 2, "PS": 1},
+    ),
+    "types with v1alpha1's fields": (
+        {"types": {"WORKER": replica(2, tfReplicaType="WORKER", tfPort=3333)}},
+        lambda made: (sorted(worker(made)), trainer(made)["ports"]),
+        (["replicas", "template"], [{"name": "tfjob-port", "containerPort": 3333}]),
+    ),
     "another container": ({"types": with_container(name="main")}, lambda made: trainer(made)["name"], "tensorflow"),
     "env of numbers": (
         {"types": with_container(env=[{"name": "A", "value": 1}, {"name": "B", "value": False}])},
@@ -149,6 +164,21 @@ ALPHAS: dict[str, tuple[Raw, Look, object]] = {
         alpha(entry("WORKER", tfPort=3333)),
         lambda made: trainer(made)["ports"],
         [{"name": "tfjob-port", "containerPort": 3333}],
+    ),
+    "a port that the container has": (
+        alpha(with_ports(entry("WORKER", tfPort="3333"), {"containerPort": 3333}, {"containerPort": 8, "name": "x"})),
+        lambda made: trainer(made)["ports"],
+        [{"containerPort": 8, "name": "x"}, {"name": "tfjob-port", "containerPort": 3333}],
+    ),
+    "a port that has another one's name": (
+        alpha(with_ports(entry("WORKER", tfPort=3333), {"containerPort": 8, "name": "tfjob-port"})),
+        lambda made: trainer(made)["ports"],
+        [{"containerPort": 8}, {"name": "tfjob-port", "containerPort": 3333}],
+    ),
+    "with tfReplicaSpecs of null": (
+        alpha(entry("WORKER", 3), tfReplicaSpecs=None),
+        lambda made: worker(made)["replicas"],
+        3,
     ),
     "image of the job": (
         alpha(entry("WORKER", template={"spec": {"containers": [{"name": "tensorflow"}]}}), tfImage="tf:1"),

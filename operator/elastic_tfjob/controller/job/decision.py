@@ -127,11 +127,13 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class TryPods:
-    """Ask the API server whether it would admit these pods, without creating them. `generation` is the one that they
-    are for. `quota`: whether a quota that is used up counts; not where pods that are to go free it."""
+    """Ask the API server whether it would admit these pods, without creating them: each so often as `counts` says, in
+    the place of those that the job has. `generation` is the one that they are for. `quota`: whether a quota that is
+    used up counts for one pod; not where pods that are to go free it."""
 
     generation: int
     pods: tuple[Create, ...]
+    counts: tuple[int, ...]
     quota: bool = True
 
 

@@ -91,8 +91,9 @@ def _attempt(p: Pass, before: State, after: State) -> TryPods:
     coming.state = after
     more = {name for name, count in after.replicas.items() if count > before.replicas.get(name, 0)}
     fewer = any(count > after.replicas.get(name, 0) for name, count in before.replicas.items())
-    pods = tuple(creation(coming, name, after.pods(name)[-1]) for name, count in after.replicas.items() if count)
-    return TryPods(after.generation, pods, quota=bool(more) and not fewer)
+    counts = {name: count for name, count in after.replicas.items() if count}
+    pods = tuple(creation(coming, name, after.pods(name)[-1]) for name in counts)
+    return TryPods(after.generation, pods, tuple(counts.values()), quota=bool(more) and not fewer)
 
 
 def _target(p: Pass, state: State) -> Target | None:

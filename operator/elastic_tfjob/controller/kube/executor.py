@@ -2,15 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import quote
 
 import structlog
 
 from elastic_tfjob.api.limits import after
 from elastic_tfjob.api.tfjob import (
+    CONTROLLER_NAME,
     GROUP,
     JOB_NAME_LABEL,
     KIND,
@@ -52,6 +54,7 @@ from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_CO
 from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.quota import excess
 from elastic_tfjob.controller.objects.status import format_time
 
 __all__ = ["Executor", "Refusals"]
@@ -96,6 +99,10 @@ class Refusals:
         """A change was made after all."""
         self.until.pop((uid, change), None)
         self._delays.pop((uid, change), None)
+
+
+def _owned_by(raw: Mapping[str, Any], uid: str) -> bool:
+    return any(each.get("uid") == uid for each in raw["metadata"].get("ownerReferences") or ())
 
 
 class Executor:
@@ -259,20 +266,42 @@ class Executor:
     async def _try(self, job: Job, action: TryPods) -> None:
         """Have the API server check pods that it does not store: admission, quotas, policies. A webhook that cannot be
         asked so says nothing of them."""
-        answer = ""
-        for pod in action.pods:
+        answer, path = "", self._collection(job, "Pod")
+        coming: list[tuple[Mapping[str, Any], int]] = []
+        for pod, count in zip(action.pods, action.counts, strict=True):
+            body = await self._rendered(pod)
             try:
-                await self._api.post(self._collection(job, "Pod"), await self._rendered(pod), dryRun="All")
+                # What is admitted has what a LimitRange or a webhook adds.
+                admitted = await self._api.post(path, body, dryRun="All")
+                coming.append((admitted if "spec" in admitted else body, count))
             except Conflict:  # a pod of that name is there: this is looked at last
-                continue
+                coming.append((body, count))
             except Invalid as error:
                 no_dry_run = error.status == 400 and "dry run" in error.message
                 if not (no_dry_run or ("exceeded quota" in error.message and not action.quota)):
                     answer = f"{pod.name}: {error.message}"
                     break
+                coming.append((body, count))
+        if not answer:
+            answer = await self._beyond_quotas(job, coming)
         now = time.monotonic()
         self._admission = {uid: each for uid, each in self._admission.items() if now - each[0] < _ADMITTED_S}
         self._admission[job.uid] = now, action.generation, answer
+
+    async def _beyond_quotas(self, job: Job, coming: Sequence[tuple[Mapping[str, Any], int]]) -> str:
+        """The quota that does not admit all of these pods in the place of the job's own, in words. Empty where the
+        operator may not read quotas: then pods are tried one by one only."""
+        try:
+            quotas = (await self._api.get(f"/api/v1/namespaces/{job.namespace}/resourcequotas")).get("items") or ()
+            if not quotas:
+                return ""
+            selector = quote(f"{OPERATOR_NAME_LABEL}={CONTROLLER_NAME},{JOB_NAME_LABEL}={job.name}", safe="")
+            there = (await self._api.get(f"{self._collection(job, 'Pod')}?labelSelector={selector}")).get("items") or ()
+        except Unavailable:
+            raise
+        except ApiError:
+            return ""
+        return excess(quotas, (each for each in there if _owned_by(each, job.uid)), coming)
 
     async def _delete_pod(self, job: Job, action: DeletePod) -> None:
         if action.mark and not await self._annotate_pod(job, action.name, action.uid, STOP_COMMAND):

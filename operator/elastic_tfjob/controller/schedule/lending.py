@@ -13,6 +13,7 @@ from typing import Final
 from elastic_tfjob.controller.objects.affinity import NAME_FIELD
 from elastic_tfjob.controller.objects.cluster import ForeignPod, Node, PendingPod
 from elastic_tfjob.controller.objects.loan import Stage, without_loaned
+from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.settings import PoolSettings
 from elastic_tfjob.controller.schedule.pool_demand import Bin, Needed, needed
 from elastic_tfjob.scheduling.plan import Loan
@@ -37,15 +38,19 @@ _NO_SETTINGS: Final = PoolSettings(namespaces=("default",))
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """What a round knows. `nodes` are those that may have to do with loans (`concerned`). `trained`: what pods of
-    TFJobs hold, by node. `promised`: nodes that loanable jobs of the profile hold, or shall. `wants`: the least number
-    of nodes that a pool shall have. `refused`: nodes that could not be written a short while ago. Without
-    `may_lend` nothing more is offered. `hard_s`: after grace, until pods that are still there are not waited for."""
+    TFJobs hold, by node. `guests`: those pods that the operator has put there, by node, and `staying` nodes with such a
+    pod that no plan can stop, as its job is not loanable any more; both are empty where nothing plans. `promised`:
+    nodes that loanable jobs of the profile hold, or shall. `wants`: the least number of nodes that a pool shall have.
+    `refused`: nodes that could not be written a short while ago. Without `may_lend` nothing more is offered. `hard_s`:
+    after grace, until pods that are still there are not waited for."""
 
     nodes: Mapping[str, Node]
     pools: Mapping[str, PoolSettings]
     foreign: tuple[ForeignPod, ...] = ()
     pending: tuple[PendingPod, ...] = ()
     trained: Mapping[str, Resources] = field(default_factory=dict)
+    guests: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
+    staying: frozenset[str] = frozenset()
     promised: frozenset[str] = frozenset()
     wants: Mapping[str, int] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
@@ -86,14 +91,15 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Lending:
-    """`nodes` and `pools` are for the Snapshot. From `overdue` nodes jobs are stopped. `counts` by pool and state,
-    `pending` by pool and fit, are for the metrics. `unplaced`: pods of pools for which no recall would
-    help."""
+    """`nodes` and `pools` are for the Snapshot. From `overdue` nodes jobs are stopped. `evicted`: pods that are to go
+    although no stop of their job ends them. `counts` by pool and state, `pending` by pool and fit, are for the metrics.
+    `unplaced`: pods of pools for which no recall would help."""
 
     nodes: Mapping[str, Standing] = field(default_factory=dict)
     pools: Mapping[str, Pool] = field(default_factory=dict)
     overdue: frozenset[str] = frozenset()
     writes: tuple[Write, ...] = ()
+    evicted: tuple[Pod, ...] = ()
     counts: Mapping[tuple[str, str], int] = field(default_factory=dict)
     pending: Mapping[tuple[str, str], int] = field(default_factory=dict)
     unplaced: tuple[PendingPod, ...] = ()
@@ -111,11 +117,14 @@ def lending(cluster: Cluster, now_s: float) -> Lending:
     """What each node is, what each pool wants, and what is to be written. See docs/loans.md for the rules."""
     writes: dict[str, Write] = {}
     overdue: set[str] = set()
+    evicted: list[Pod] = []
     for node in cluster.nodes.values():
         if (write := _mended(node, cluster, now_s)) is not None:
             writes[node.name] = write
         if stage_of(node) == "recalled" and _age_s(node, now_s) >= _settings(node, cluster).grace_s:
             overdue.add(node.name)
+        if _is_late(node, cluster, now_s):
+            evicted += (pod for pod in cluster.guests.get(node.name, ()) if not pod.terminating)
     nodes: dict[str, Standing] = {}
     pools: dict[str, Pool] = {}
     counts: Counter[tuple[str, str]] = Counter()
@@ -139,7 +148,9 @@ def lending(cluster: Cluster, now_s: float) -> Lending:
     for pool in cluster.pools:
         for state in ("own", "offered", "loaned", "recalled"):
             counts.setdefault((pool, state), 0)
-    return Lending(nodes, pools, frozenset(overdue), tuple(writes.values()), dict(counts), pending, waiting)
+    return Lending(
+        nodes, pools, frozenset(overdue), tuple(writes.values()), tuple(evicted), dict(counts), pending, waiting
+    )
 
 
 def asked_by_plan(loans: Iterable[Loan], found: Lending, cluster: Cluster) -> tuple[Write, ...]:
@@ -165,11 +176,14 @@ def stage_of(node: Node) -> Stage | None:
     return node.loan.stage if node.loan is not None else None
 
 
-def _stuck(node: Node, cluster: Cluster, settings: PoolSettings, now_s: float) -> bool:
+def _stuck(node: Node, cluster: Cluster, now_s: float) -> bool:
     """Whether jobs are still on a node that its pool has back: they did not go in time, and may never."""
-    if stage_of(node) != "recalled" or node.tainted or not cluster.holds_jobs(node.name):
-        return False
-    return _age_s(node, now_s) >= settings.grace_s + cluster.hard_s
+    return not node.tainted and cluster.holds_jobs(node.name) and _is_late(node, cluster, now_s)
+
+
+def _is_late(node: Node, cluster: Cluster, now_s: float) -> bool:
+    """Whether jobs had all the time that they have to leave a node."""
+    return stage_of(node) == "recalled" and _age_s(node, now_s) >= _settings(node, cluster).grace_s + cluster.hard_s
 
 
 def _age_s(node: Node, now_s: float) -> float:
@@ -188,7 +202,7 @@ def _mended(node: Node, cluster: Cluster, now_s: float) -> Write | None:
         assert node.loan is not None
         if not cluster.holds_jobs(node.name):
             return Write(node, "returned", False, pool, node.loan.why)
-        if node.tainted and _age_s(node, now_s) >= _settings(node, cluster).grace_s + cluster.hard_s:
+        if node.tainted and _is_late(node, cluster, now_s):
             return Write(node, "recalled", False, pool, node.loan.why, late=True)
         return None
     why = _trouble(node, stage, cluster)
@@ -205,6 +219,8 @@ def _trouble(node: Node, stage: Stage | None, cluster: Cluster) -> str:
             return f"its label says {node.pool or 'nothing'} by now" if len(node.pool) < 64 else "its label is another"
         if node.loan.pool not in cluster.pools:
             return f"pool {node.loan.pool} lends no more"
+        if node.name in cluster.staying:
+            return "a job on it is not loanable any more"
         return "it is cordoned" if node.cordoned else ""
     if node.tainted:
         return "it has the taint of a loan, and was not lent"
@@ -239,7 +255,7 @@ def _pool(
         if node.pool != pool or not node.usable:
             continue
         if stage_of(node) == "recalled" or node.name in writes:
-            (late if _stuck(node, cluster, settings, now_s) else coming).append(node)
+            (late if _stuck(node, cluster, now_s) else coming).append(node)
         elif stage_of(node) == "loaned":
             lent.append(node)
         else:

@@ -27,7 +27,7 @@ from elastic_tfjob.controller.kube.supervise import cancels, excerpt, unending
 from elastic_tfjob.controller.objects.cluster import PENDING, ForeignPod, Node, PendingPod
 from elastic_tfjob.controller.objects.loan import LOAN_ANNOTATION, LOANED_TAINT, NodeLoan
 from elastic_tfjob.controller.objects.parsing import Key
-from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.pod import GRACE_S, Pod
 from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.schedule.lending import (
@@ -84,6 +84,8 @@ class Loans:
         self._forbidden_until = 0.0
         self._writing: set[str] = set()
         self._writes: tuple[Write, ...] = ()
+        self._evicted: tuple[Pod, ...] = ()
+        self._evict_again: dict[tuple[str, str], float] = {}  # by namespace and name: the pod may be made again
         self._unplaced: frozenset[str] = frozenset()
 
     async def follow(self, configuration: Configuration, group: asyncio.TaskGroup) -> None:
@@ -130,10 +132,12 @@ class Loans:
         configuration: Configuration,
         foreign: Iterable[ForeignPod],
         pods: Iterable[Pod],
-        candidates: Iterable[ScheduledJob],
+        candidates: Collection[ScheduledJob],
+        *,
+        plans: bool = True,
     ) -> Cluster | None:
         """What a round has to know; None where no node has to do with loans. Grows with all pods, in such a cluster
-        only."""
+        only. `plans`: whether a plan can stop jobs."""
         pools = configuration.pools
         nodes = {node.name: node for node in self._nodes if concerned(node, pools.keys())}
         if not nodes:
@@ -142,11 +146,18 @@ class Loans:
         self._refused = {name: until for name, until in self._refused.items() if now < until}
         others = {pod.uid: pod for pod in foreign if pod.node in nodes}
         trained: dict[str, Resources] = {}
+        guests: dict[str, tuple[Pod, ...]] = {}
+        staying: set[str] = set()
+        loanable = {each.job.spec.key for each in candidates if each.job is not None and each.job.spec.loanable}
         for pod in pods:
             if pod.node not in nodes or pod.ended:
                 continue
             if self._owned(pod):
                 trained[pod.node] = trained.get(pod.node, NOTHING).plus(pod.requests)
+                if plans and pod.pinned == pod.node:
+                    guests[pod.node] = (*guests.get(pod.node, ()), pod)
+                    if "/".join(pod.key) not in loanable:
+                        staying.add(pod.node)
             else:
                 # Anybody can write the operator's label: whom no job stops, no node waits for.
                 others.setdefault(pod.uid, _stray(pod))
@@ -157,6 +168,8 @@ class Loans:
             tuple(others.values()),
             tuple(sorted(waiting, key=lambda pod: (pod.namespace, pod.name))),
             trained,
+            guests,
+            frozenset(staying),
             _promised(candidates, nodes),
             self._wants(),
             frozenset(self._refused),
@@ -167,6 +180,7 @@ class Loans:
     def decided(self, cluster: Cluster | None, lent: Lending, loans: Iterable[Loan]) -> None:
         """Take what a round decided, to be written by `write`, and show it."""
         self._writes = (*lent.writes, *asked_by_plan(loans, lent, cluster)) if cluster is not None else ()
+        self._evicted = lent.evicted
         for gauge, numbers in ((metrics.POOL_NODES, lent.counts), (metrics.POOL_PENDING, lent.pending)):
             gauge.clear()  # of pools that are gone
             for labels, number in numbers.items():
@@ -189,10 +203,10 @@ class Loans:
         configuration: Configuration,
         foreign: Iterable[ForeignPod],
         pods: Iterable[Pod],
-        candidates: Iterable[ScheduledJob],
+        candidates: Collection[ScheduledJob],
     ) -> None:
         """Nothing plans: no node is lent, and those that are go back when their jobs have ended."""
-        cluster = self.cluster(configuration, foreign, pods, candidates)
+        cluster = self.cluster(configuration, foreign, pods, candidates, plans=False)
         self.decided(cluster, NOTHING_LENT if cluster is None else lending(cluster, time.time()), ())
 
     def write(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
@@ -207,7 +221,27 @@ class Loans:
             task = group.create_task(self._write(write), name=f"loan-{name}")
             task.add_done_callback(partial(self._written, name))
             begun.append(task)
+        now, evicted, self._evicted = time.monotonic(), self._evicted, ()
+        self._evict_again = {name: at for name, at in self._evict_again.items() if now < at}
+        for pod in evicted:
+            if (pod.namespace, pod.name) not in self._evict_again:
+                self._evict_again[pod.namespace, pod.name] = now + _REFUSED_S
+                begun.append(group.create_task(self._evict(pod), name=f"evict-{pod.uid}"))
         return begun
+
+    async def _evict(self, pod: Pod) -> None:
+        """Delete a guest that no stop of its job has ended: the job may not be stopped any more, or cannot be read. Its
+        grace period is what Kubernetes gives a pod that says nothing."""
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+        try:
+            async with asyncio.timeout(_WRITE_S):
+                await self._api.delete(path, uid=pod.uid, gracePeriodSeconds=GRACE_S)
+        except (Conflict, NotFound):
+            return
+        except (ApiError, TimeoutError) as error:
+            log.warning("guest not deleted", namespace=pod.namespace, pod=pod.name, node=pod.node, error=excerpt(error))
+            return
+        log.warning("guest deleted", namespace=pod.namespace, pod=pod.name, node=pod.node)
 
     def _written(self, name: str, _: asyncio.Task[None]) -> None:
         self._writing.discard(name)

@@ -1,0 +1,140 @@
+"""What pods take of a ResourceQuota together, as the API server's evaluator of pods counts it. Pure.
+
+A dry run tries one pod at a time, so that room for one of two looks like room for both.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from elastic_tfjob.controller.objects.quantities import quantity
+
+__all__ = ["excess"]
+
+Raw = Mapping[str, Any]
+_Amounts = dict[str, Decimal]
+_UNPREFIXED: Final = ("cpu", "memory", "ephemeral-storage")
+_ENDED: Final = ("Succeeded", "Failed")
+
+
+def excess(quotas: Iterable[Raw], gone: Iterable[Raw], coming: Iterable[tuple[Raw, int]]) -> str:
+    """The first quota that does not admit the pods that are `coming` (each so many times) once those that are `gone`
+    have left, in words; empty where all do. Quotas with a scope that is not known here are passed over."""
+    gone, coming = list(gone), list(coming)
+    for quota in quotas:
+        status, spec = quota.get("status") or {}, quota.get("spec") or {}
+        hard = status.get("hard") or spec.get("hard") or {}
+        used = status.get("used") or {}
+        freed: _Amounts = {}
+        for pod in gone:
+            if (pod.get("status") or {}).get("phase") not in _ENDED and _counts(spec, pod):
+                _add(freed, _use(pod), 1)
+        taken: _Amounts = {}
+        for pod, count in coming:
+            if _counts(spec, pod):
+                _add(taken, _use(pod), count)
+        for name, most in hard.items():
+            take, free = taken.get(name, Decimal(0)), freed.get(name, Decimal(0))
+            left = quantity(most) - quantity(used.get(name)) + free
+            if take > 0 and take > left:
+                about = f"the new pods take {_text(take)} {name} together, {_text(max(left, Decimal(0)))} is left"
+                return f"exceeded quota: {quota['metadata']['name']}: {about} of {most} once the old ones have gone"
+    return ""
+
+
+def _add(total: _Amounts, part: _Amounts, count: int) -> None:
+    for name, amount in part.items():
+        total[name] = total.get(name, Decimal(0)) + count * amount
+
+
+def _text(amount: Decimal) -> str:
+    return f"{amount.normalize():f}"
+
+
+def _use(pod: Raw) -> _Amounts:
+    """What a pod takes, by the names that quotas have for it."""
+    spec = pod.get("spec") or {}
+    found: _Amounts = {"pods": Decimal(1), "count/pods": Decimal(1)}
+    for name, amount in _of_kind(spec, "requests").items():
+        found[f"requests.{name}"] = amount
+        if name in _UNPREFIXED:
+            found[name] = amount
+    for name, amount in _of_kind(spec, "limits").items():
+        found[f"limits.{name}"] = amount
+    return found
+
+
+def _of_kind(spec: Raw, kind: str) -> _Amounts:
+    """Requests or limits of a pod: its containers together with its sidecars, or an init container if that asks for
+    more, or what is said of the whole pod; and the overhead."""
+    running: _Amounts = {}
+    for container in spec.get("containers") or ():
+        _add(running, _of_container(container, kind), 1)
+    sidecars: _Amounts = {}
+    starting: _Amounts = {}
+    for container in spec.get("initContainers") or ():
+        asked = _of_container(container, kind)
+        if container.get("restartPolicy") == "Always":
+            _add(running, asked, 1)
+            _add(sidecars, asked, 1)
+            asked = {}
+        beside = dict(sidecars)
+        _add(beside, asked, 1)
+        starting = {
+            name: max(starting.get(name, Decimal(0)), amount) for name, amount in {**starting, **beside}.items()
+        }
+    names = running.keys() | starting.keys()
+    total = {name: max(running.get(name, Decimal(0)), starting.get(name, Decimal(0))) for name in names}
+    whole = (spec.get("resources") or {}).get(kind) or {}
+    total |= {name: quantity(amount) for name, amount in whole.items()}
+    for name, amount in (spec.get("overhead") or {}).items():
+        if kind == "requests" or name in total:
+            total[name] = total.get(name, Decimal(0)) + quantity(amount)
+    return total
+
+
+def _of_container(container: Raw, kind: str) -> _Amounts:
+    resources = container.get("resources") or {}
+    found = resources.get(kind) or {}
+    if kind == "requests":  # a limit without a request is the request
+        found = {**(resources.get("limits") or {}), **found}
+    return {name: quantity(amount) for name, amount in found.items()}
+
+
+def _counts(quota: Raw, pod: Raw) -> bool:
+    """Whether a quota's scopes are those of a pod."""
+    selector = (quota.get("scopeSelector") or {}).get("matchExpressions") or ()
+    terms = [*((scope, "Exists", ()) for scope in quota.get("scopes") or ()), *_terms(selector)]
+    return all(_matches(scope, operator, values, pod.get("spec") or {}) for scope, operator, values in terms)
+
+
+def _terms(selector: Iterable[Raw]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    for each in selector:
+        yield str(each.get("scopeName")), str(each.get("operator")), tuple(each.get("values") or ())
+
+
+def _matches(scope: str, operator: str, values: tuple[str, ...], spec: Raw) -> bool:
+    match scope:
+        case "Terminating":
+            return spec.get("activeDeadlineSeconds") is not None
+        case "NotTerminating":
+            return spec.get("activeDeadlineSeconds") is None
+        case "BestEffort":
+            return not _asks(spec)
+        case "NotBestEffort":
+            return _asks(spec)
+        case "PriorityClass":
+            name = spec.get("priorityClassName") or ""
+            return {
+                "In": name in values,
+                "NotIn": name not in values,
+                "Exists": bool(name),
+                "DoesNotExist": not name,
+            }.get(operator, False)
+    return False
+
+
+def _asks(spec: Raw) -> bool:
+    """Whether a pod asks for CPU or memory, or has a limit of one."""
+    asked = {**_of_kind(spec, "requests"), **_of_kind(spec, "limits")}
+    return any(asked.get(name) for name in ("cpu", "memory"))
