@@ -24,6 +24,7 @@ from elastic_tfjob.simulation.present import present
 from elastic_tfjob.simulation.speed_models.cpu import CpuBound, usable_cores
 from elastic_tfjob.simulation.speed_models.ps_cpu import PsCpuSpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
+from elastic_tfjob.speed.optimus import believe
 
 from .pretend import ELASTIC, Cluster, started
 from .simulation.build import finishes, simulate
@@ -92,6 +93,29 @@ class TestUsable:
         rate = expected_rate(shares, placement=HERE, cpu={WORKER: (150, 150)})
         assert rate is not None
         assert rate.steps_per_s == pytest.approx(2 * 4 / 3)
+
+    def test_more_cpu_for_the_faster_worker_alone_is_no_faster(self) -> None:
+        """The other one, on a node that gets none, is waited for in each step."""
+        rate = expected_rate(job(placement=APART, cpu_use={WORKER: 0.9}), placement=APART, cpu={WORKER: (200, 100)})
+        assert rate is not None
+        assert rate.steps_per_s == 2
+
+    def test_one_worker_more_adds_what_it_requests(self) -> None:
+        """A third more CPU for all. The chief and the workers compute for 10 and 60 % of the time, the PS for 20 %: it
+        serves half as many workers more, and each worker has a ninth less. What of their work is split is half."""
+        shares = job(cpu_use={CHIEF: 0.6, PS: 1.2, WORKER: 0.9})
+        rate = expected_rate(shares, placement={**HERE, WORKER: ("a", "a", "a")}, cpu={})
+        assert rate is not None
+        assert rate.steps_per_s == pytest.approx(
+            2 / (0.1 + 0.1 * 3 / 4 + 0.2 * 3 / 2 * 3 / 4 + 0.6 * 9 / 8 * (1 / 2 + 1 / 2 * 2 / 3))
+        )
+
+    def test_a_size_that_was_measured_with_as_much_cpu_is_as_fast_again(self) -> None:
+        seen = believe({(1, 1): 4.0, (1, 2): 2.0}, cpu={(1, 1): 100.0, (1, 2): 100.0})
+        shares = job(cpu_use={CHIEF: 0.6, PS: 0.6, WORKER: 0.9}, speed=seen)
+        rate = expected_rate(shares, placement={**HERE, WORKER: ("a",)}, cpu={})
+        assert rate is not None
+        assert (rate.source, rate.steps_per_s) == ("measured", 4.0)
 
 
 class TestSimulated:

@@ -10,8 +10,8 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
-from elastic_tfjob.scheduling.shared_cpu import usable_cpu, usable_types, use_in_turn
-from elastic_tfjob.scheduling.snapshot import Counts, Cpu, Job, Node, Placement, Snapshot, counts_of
+from elastic_tfjob.scheduling.shared_cpu import time_in_turn, usable_cpu
+from elastic_tfjob.scheduling.snapshot import WORKER, Counts, Cpu, Job, Node, Placement, Snapshot, counts_of
 from elastic_tfjob.speed.finish import FinishTime, predict
 from elastic_tfjob.speed.history import Past
 from elastic_tfjob.speed.prediction import Prediction, Rate, Source
@@ -82,7 +82,7 @@ def prediction_of(job: Job, past: Past | None = None, nodes: Mapping[str, Node] 
         estimate = (spec.declared, spec.total_steps / spec.duration_s)
     trains = job.steps_per_s if job.placement else 0.0
     pace = accelerator_speed(job.placement, nodes or {})
-    use = use_in_turn(job)
+    use = time_in_turn(job)
     return Prediction(counts, trains, use, held, job.speed, past, estimate, pace, limited=job.cpu_limited)
 
 
@@ -132,21 +132,24 @@ def expected_rate(
     then_on = job.placement if placement is None else placement
     size = counts or counts_of(then_on)
     held = {t: sum(each) / len(each) for t, each in (cpu or {}).items() if each}
+    worker: float | None = None
     if cpu is not None:  # a type that is given nothing beyond its request
         held = {t: held.get(t, float(job.spec.requested_cpu(t))) for t in size}
+        worker = held.get(WORKER)
         if job.cpu_shared and job.placement:
             held |= _as_if_held(job, then_on, cpu)
     pace = accelerator_speed(then_on, nodes or {}) if placement is not None else None
-    return prediction_of(job, past, nodes).at(size, held, pace)
+    return prediction_of(job, past, nodes).at(size, held, pace, worker)
 
 
 def _as_if_held(job: Job, placement: Placement, cpu: Cpu) -> dict[str, float]:
-    """Of a job whose replicas share CPU: what a replica of each type holds now, times how much more it could use then.
-    So a Prediction, which goes by what is held, finds the speed of what can be used."""
-    now, found = usable_types(job), {}
+    """Of a job whose replicas share CPU: what a replica of each type holds now, times how much more the one that can use
+    least could use then, as the others wait for it. So a Prediction, which goes by what is held, finds the speed of
+    what can be used."""
+    now, found = usable_cpu(job.spec.groups, job.placement, job.cpu, shared=True), {}
     for type_, each in usable_cpu(job.spec.groups, placement, cpu, shared=True).items():
-        if (n := len(job.placement.get(type_, ()))) and now[type_]:
-            found[type_] = job.held_cpu(type_) / n * (sum(each) / len(each)) / (now[type_] / n)
+        if (n := len(job.placement.get(type_, ()))) and each and (slowest := min(now[type_])):
+            found[type_] = job.held_cpu(type_) / n * min(each) / slowest
     return found
 
 

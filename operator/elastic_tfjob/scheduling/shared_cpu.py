@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from elastic_tfjob.scheduling.snapshot import EVALUATOR, Cpu, Job, Placement, ReplicaGroup
 
-__all__ = ["held_by_node", "takes_turns", "usable_cpu", "usable_types", "use_in_turn"]
+__all__ = ["held_by_node", "takes_turns", "time_in_turn", "usable_cpu", "usable_types", "use_in_turn"]
 
 
 def takes_turns(type_: str) -> bool:
@@ -67,3 +67,16 @@ def use_in_turn(job: Job) -> Mapping[str, float]:
         type_: use * job.held_cpu(type_) / usable[type_] if usable.get(type_) else use
         for type_, use in job.cpu_use.items()
     }
+
+
+def time_in_turn(job: Job) -> Mapping[str, float]:
+    """By type, the part of the time in which its replicas compute: where they share CPU, that of the one that can use
+    least, as the others wait for it in each step."""
+    if not job.cpu_shared:
+        return job.cpu_use
+    found: dict[str, float] = {}
+    usable = usable_cpu(job.spec.groups, job.placement, job.cpu, shared=True)
+    for type_, use in job.cpu_use.items():
+        least = min(usable.get(type_, ()), default=0.0)
+        found[type_] = min(1.0, use * job.held_cpu(type_) / len(usable[type_]) / least) if least else use
+    return found

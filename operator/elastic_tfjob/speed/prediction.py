@@ -1,11 +1,15 @@
 """How fast a job will be at any size, with any CPU, and how sure that is. Pure.
 
-What is known best speaks: what was measured at that size; then the fit over what was measured (optimus.py); then the
-surer one of the law of utilisation from the present size (utilisation.py) and of what finished jobs of the same name
+What is known best speaks: what was measured at that size, above all with the CPU that workers will hold; then the fit
+over what was measured (optimus.py); then the surer one of the law of utilisation from the present size (utilisation.py) and of what finished jobs of the same name
 showed (history.py); and last a prior: a job of twice the size, workers and PSs, is 2^0.8 times as fast.
 
-The law takes no account of what workers cost each other, so it is a bound: the speed expected is halfway, in
-proportion, between no change and what it says, and its error reaches both.
+The law takes no account of what workers cost each other, so it is a bound. What is expected is that by the terms of
+Optimus' formula (Peng et al., EuroSys'18, section 3.2: a/w + b + c w/p): each worker takes the whole model from the PSs
+and brings it back, so that their work goes with the number of workers; and of a worker's own work one part is split
+among workers, and the other is the same at each number of them. How much is which is not known: half is counted as
+split. Time in which nothing computes is taken to stay: it is longer with more workers where it is the network's, and
+shorter where it is CPU that a replica cannot use.
 
 What was measured outweighs the law. A larger size that was slower, with CPU like now, tells of the sizes on the way to
 it and beyond it, too: the law is raised to the power that fits there. Where that was with other CPU than now, the law
@@ -91,26 +95,35 @@ class Prediction:
         return known[0] if known is not None else 1.0
 
     def at(
-        self, counts: Counts, cpu: Mapping[str, float] | None = None, accelerator: float | None = None
+        self,
+        counts: Counts,
+        cpu: Mapping[str, float] | None = None,
+        accelerator: float | None = None,
+        worker: float | None = None,
     ) -> Rate | None:
         """The speed with these replicas, each with `cpu` millicores by type (missing: what it holds now), on
-        accelerators of this speed (None: as now). None: nothing is known. With another weight the job is expected to be
+        accelerators of this speed (None: as now). `worker`: the millicores that a worker will hold, where that is known
+        and what was measured with as much speaks; where replicas share CPU, `cpu` goes by what they can use. None:
+        nothing is known. With another weight the job is expected to be
         as fast as with the one that it has, with the least error of the law of utilisation."""
         if not self.limited and cpu and any(cpu.get(t, held) != held for t, held in self.held.items()):
-            same = self.at(counts, None, accelerator)
+            same = self.at(counts, None, accelerator, worker)
             return same.times(1.0, UTILISATION_ERROR) if same is not None else None
         then = accelerator if accelerator is not None else self.accelerator
-        rate = self._running(counts, cpu or {}) if self.steps_per_s > 0 else self._elsewhere(counts, cpu or {})
+        running = self.steps_per_s > 0
+        rate = self._running(counts, cpu or {}, worker) if running else self._elsewhere(counts, cpu or {})
         if rate is None or then == self.accelerator or not self.accelerator:
             return rate
         return rate.times(then / self.accelerator)
 
-    def _running(self, counts: Counts, cpu: Mapping[str, float]) -> Rate:
+    def _running(self, counts: Counts, cpu: Mapping[str, float], holds: float | None) -> Rate:
         """From the speed at the present size."""
         now = Rate(self.steps_per_s, MEASURED_ERROR, "measured")
         more_cpu = {t: cpu[t] / held for t, held in self.held.items() if held and cpu.get(t, held) != held}
         if size_of(counts) == size_of(self.counts):
             return now if not more_cpu else now.times(speedup(self.use, more_cpu), UTILISATION_ERROR)
+        if holds is not None and (there := self._measured_with(size_of(counts), holds)) is not None:
+            return there
         known = self._own_factor(counts)
         if known is not None and known[1] != "utilisation":
             shown = Rate(self.steps_per_s * known[0], known[2], known[1])
@@ -119,7 +132,8 @@ class Prediction:
         if known is not None:
             law, power = self._law(counts, more_cpu)
             error = max(UTILISATION_ERROR, abs(log(law)) / 2)
-            found.append(Rate(self.steps_per_s * law ** (0.5 if power is None else power), error, "utilisation"))
+            factor = self._likely(counts, more_cpu) if power is None else law**power
+            found.append(Rate(self.steps_per_s * factor, error, "utilisation"))
         size, worker = size_of(counts), self.held.get("Worker")
         if self.past is not None:
             here, there = self.past.rate(size_of(self.counts), worker), self.past.rate(size, cpu.get("Worker", worker))
@@ -180,11 +194,35 @@ class Prediction:
         """The law of utilisation, with `more_cpu` times the CPU for each replica of a type, and the power of it that is
         true for this job; None: that is not known, so where the law is weak it goes one step far."""
         shown = self._shown(size_of(counts))
-        disproved = isinstance(self.speed, OnlineSpeed) and self._slower(self.speed)
-        if shown is None and (self.unseen or disproved):
-            counts = {t: min(n, self.counts.get(t, 0) + 1) for t, n in counts.items()}
-        more = self._more(counts)
+        more = self._more(counts if shown is not None else self._probed(counts))
         return speedup(self.use, {t: n * (more_cpu or {}).get(t, 1.0) for t, n in more.items()}), shown
+
+    def _likely(self, counts: Counts, more_cpu: Mapping[str, float]) -> float:
+        """What is expected where the law says what is possible."""
+        more = self._more(self._probed(counts))
+        workers = more.get("Worker", 1.0)
+        for type_, n in more.items():
+            if type_ == "Worker":
+                more[type_] = 2 * n / (1 + n)
+            elif type_ == "PS" and workers:
+                more[type_] = n / workers
+        return speedup(self.use, {t: n * more_cpu.get(t, 1.0) for t, n in more.items()})
+
+    def _probed(self, counts: Counts) -> Counts:
+        """As far towards these as the law is believed."""
+        disproved = isinstance(self.speed, OnlineSpeed) and self._slower(self.speed)
+        if not (self.unseen or disproved):
+            return counts
+        return {t: min(n, self.counts.get(t, 0) + 1) for t, n in counts.items()}
+
+    def _measured_with(self, size: Size, holds: float) -> Rate | None:
+        """What was measured at that size, if workers held about as much CPU then."""
+        speed = self.speed
+        if not isinstance(speed, OnlineSpeed) or not (held := speed.cpu.get(size)) or not holds:
+            return None
+        if size not in speed.measured or not ALIKE <= held / holds <= 1 / ALIKE:
+            return None
+        return Rate(speed.measured[size], MEASURED_ERROR, "measured")
 
     def _alike(self, speed: OnlineSpeed, size: Size) -> bool:
         """Whether the speed that was measured at a size is what the job would have there now."""

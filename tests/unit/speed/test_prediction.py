@@ -45,14 +45,31 @@ def test_of_the_law_and_the_past_the_surer_one_speaks() -> None:
     assert source(Prediction(ONE, 2.0, use, past=often), TWO) == "history"
 
 
-def test_the_law_is_a_bound_and_half_of_it_is_expected() -> None:
+def test_the_law_is_a_bound_and_half_of_the_work_of_workers_is_expected_to_be_split() -> None:
     """Workers 80 % busy in turn with the PS: with four times as many 1 / (0.2 + 0.8/4) = 2.5 times as fast at best."""
     known = Prediction(ONE, 2.0, {"Worker": 0.8})
     assert known.factor(FOUR) == pytest.approx(2.5)
     found = known.at(FOUR)
     assert found is not None
-    assert found.steps_per_s == pytest.approx(2.0 * math.sqrt(2.5))
+    assert found.steps_per_s == pytest.approx(2.0 / (0.2 + 0.8 * (1 / 2 + 1 / 2 / 4)))
     assert found.relative_error == pytest.approx(max(UTILISATION_ERROR, math.log(2.5) / 2))
+
+
+def test_each_worker_is_work_for_the_servers() -> None:
+    """The PS is busy for half of the time: with twice the workers it is for twice as long, unless there are two."""
+    known = Prediction(ONE, 2.0, {"PS": 0.5})
+    found = [known.at(counts) for counts in (TWO, {"PS": 2, "Worker": 2}, {"PS": 2, "Worker": 1})]
+    assert [each and each.steps_per_s for each in found] == pytest.approx([2.0 / 1.5, 2.0, 2.0 / 0.75])
+
+
+def test_what_was_measured_with_the_cpu_that_workers_will_hold_speaks() -> None:
+    """A job goes back to a size at which it was faster. There its workers held as much as they will; what they hold at
+    the size that it leaves says nothing of that."""
+    seen = believe({(1, 1): 4.0, (1, 4): 3.0}, cpu={(1, 1): 2000.0, (1, 4): 4000.0})
+    known = Prediction(FOUR, 3.0, {"Worker": 0.5, "PS": 0.4}, {"Worker": 4000.0, "PS": 4000.0}, seen)
+    can_use = {"Worker": 6000.0, "PS": 1000.0}
+    found = [known.at(ONE, can_use, worker=held) for held in (2000.0, 2200.0, 1000.0)]
+    assert [each and each.steps_per_s == 4.0 for each in found] == [True, True, False]
 
 
 def test_a_past_of_the_same_name_tells_the_ratio_and_of_a_job_that_waits_the_speed() -> None:
@@ -168,7 +185,7 @@ def test_a_larger_size_that_was_slower_with_other_cpu_leaves_a_probe(slower: dic
     known = Prediction(ONE, 4.0, {"Worker": 1.0}, {"Worker": 1000.0}, seen)
     sizes = [{"PS": 1, "Worker": n} for n in (2, 3, 4, 8)]
     assert [known.factor(counts) for counts in sizes] == [2.0] * 4
-    assert {rate.steps_per_s for counts in sizes if (rate := known.at(counts)) is not None} == {4.0 * 2**0.5}
+    assert {rate.steps_per_s for counts in sizes if (rate := known.at(counts)) is not None} == {4.0 / 0.75}
 
 
 def test_beside_unseen_pods_the_law_counts_for_one_replica_more() -> None:
