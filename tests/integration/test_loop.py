@@ -61,11 +61,14 @@ def target_of(found: Object) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def operator_with_its_rights(plane: ControlPlane, folder: Path) -> AsyncIterator[operators.Operator]:
+async def operator_with_its_rights(
+    plane: ControlPlane, folder: Path, **environment: str
+) -> AsyncIterator[operators.Operator]:
     """Our operator as its manifests run it: with its ConfigMap, and no more rights than they give."""
     identity = await asyncio.to_thread(operators.service_account, "ours", plane.kubeconfig)
     arguments = [f"--config-map={HOME}/{NAME}"]
-    async with running("ours", plane.kubeconfig, folder, arguments=arguments, identity=identity) as operator:
+    options: dict[str, Any] = {"arguments": arguments, "identity": identity, "environment": environment}
+    async with running("ours", plane.kubeconfig, folder, **options) as operator:
         yield operator
 
 
@@ -169,6 +172,48 @@ async def test_profile_changes_without_restart_and_nonsense_is_refused(
                     break
         assert target_of(await api.get(f"{tfjobs('default')}/plainly")) is None
         assert operator.alive
+
+
+async def test_its_deployment_says_which_profile_decides(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+    """`kubectl describe deployment` and `/status`: a parameter at the wrong place is refused as a whole."""
+    labels = {"control-plane": NAME}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "operator", "image": "i"}]}}
+    deployment = {"metadata": {"name": NAME}, "spec": {"selector": {"matchLabels": labels}, "template": template}}
+    await api.create(f"/apis/apps/v1/namespaces/{HOME}/deployments", deployment)
+    async with asyncio.timeout(120):
+        while not (made := (await api.items(pods(HOME)))[0]):
+            await asyncio.sleep(0.2)
+    await configure(api, profile="elastic", lend="none")
+    home = {"POD_NAME": made[0]["metadata"]["name"], "POD_NAMESPACE": HOME}
+    async with operator_with_its_rights(own_plane, tmp_path, **home) as operator:
+        refused = await event_of_deployment(api, "InvalidConfiguration")
+        for said in ("lend is not known", "profiles.elastic.lend", "profile fixed as before"):
+            assert said in refused["message"]
+        status = await status_of(operator)
+        assert (status["profile"], status["configMap"]) == ("fixed", f"{HOME}/{NAME}")
+        assert "nothing valid was read before" in status["why"]
+        assert "lend is not known" in status["refused"]["error"]
+        await configure(api, profile="elastic", profiles={"elastic": {"lend": "none"}})
+        taken = await event_of_deployment(api, "ConfigurationTaken")
+        assert taken["message"].startswith("Profile elastic decides")
+        status = await status_of(operator)
+        assert (status["profile"], status["refused"]) == ("elastic", None)
+
+
+async def event_of_deployment(api: Api, reason: str) -> Object:
+    """The event with this reason about the operator's Deployment, once there is one."""
+    fields = f"involvedObject.kind=Deployment,involvedObject.name={NAME},reason={reason}"
+    async with asyncio.timeout(120):
+        async for _, event in api.watch(events(HOME), fieldSelector=fields):
+            return event
+    raise AssertionError("the watch ended")
+
+
+async def status_of(operator: operators.Operator) -> Any:
+    """What the operator answers at /status."""
+    text: str | None = await asyncio.to_thread(operators.page, f"{operator.probe_url}/status")
+    assert text is not None
+    return json.loads(text)
 
 
 async def test_a_person_asks_for_a_size(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:

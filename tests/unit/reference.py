@@ -78,8 +78,9 @@ def configuration() -> str:
         "# The operator's configuration",
         WRITTEN,
         "The key `config.yaml` of the ConfigMap `elastic-tfjob-operator`. The operator follows a change at once, "
-        "without a restart. An invalid content raises the event `InvalidConfiguration` on the ConfigMap, and the last "
-        "valid one stays.",
+        "without a restart. An invalid content raises the event `InvalidConfiguration` on the ConfigMap and the "
+        "operator's Deployment, and the last valid one stays. "
+        "[Which one decides](../install.md#which-profile-decides-now-and-why) is said there and at `/status`.",
         "```yaml\nprofile: kips\nscope: annotated\nprofiles: {kips: {cooldown_s: 60}}\n"
         "rescale: {prepare_timeout_s: 300}\nstatus: {interval_s: 5}\n```",
     ]

@@ -34,7 +34,7 @@ from elastic_tfjob.controller.kube.queue import KeyQueue
 from elastic_tfjob.controller.kube.reconciler import Reconciler
 from elastic_tfjob.controller.kube.rivals import find_rivals
 from elastic_tfjob.controller.kube.supervise import Supervisor, collect_less, watch_loop
-from elastic_tfjob.controller.kube.surroundings import PriorityClasses, own_image, own_namespace
+from elastic_tfjob.controller.kube.surroundings import PriorityClasses, own_image, own_namespace, own_object
 from elastic_tfjob.controller.objects.cluster import ConfigMap, ForeignPod, Node
 from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
 from elastic_tfjob.controller.objects.job import Job
@@ -282,6 +282,7 @@ class Operator:
             alive=self._alive,
             ready=self._ready,
             failed=lambda: self._caches.failed_pods() if self._leads else [],
+            status=lambda: {"leads": self._leads, **self._live.status()},
         )
         asked = self._query.serve(options.query_address) if self._query is not None else contextlib.nullcontext()
         async with serving, asked, open_session() as self._session:
@@ -297,6 +298,7 @@ class Operator:
             if self._options.gang_scheduler or self._options.config_map or self._query is not None:
                 background.append(self._keep("priorities", self._priorities.follow))
             background.append(self._keep("image", self._learn_image))
+            background.append(self._keep("own-object", self._learn_own_object))
             lead = asyncio.create_task(self._lead())
             stopped = asyncio.create_task(stop.wait())
             try:
@@ -384,6 +386,12 @@ class Operator:
             admission=self._executor.admission(job.uid),
             injection=self._executor.trials.found.get(job.uid),
         )
+
+    async def _learn_own_object(self) -> None:
+        """Until it is known, and outside a cluster, events of the configuration are on the ConfigMap alone."""
+        if (own := await own_object(self._api)) is not None:
+            self._live.known(own)
+        await asyncio.Event().wait()
 
     async def _learn_image(self) -> None:
         """Until the operator knows its image, and outside a cluster, no launcher is injected."""

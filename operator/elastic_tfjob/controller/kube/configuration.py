@@ -1,7 +1,9 @@
 """The configuration that holds now: read from a ConfigMap, followed without a restart, never left for a wrong one."""
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import structlog
 
@@ -11,10 +13,11 @@ from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.supervise import excerpt
-from elastic_tfjob.controller.objects.cluster import ConfigMap
+from elastic_tfjob.controller.objects.cluster import ConfigMap, OwnObject
 from elastic_tfjob.controller.objects.loan import parse_wants
 from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
+from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.scheduling.unmet import passed_over, refusals
 
 __all__ = ["LiveConfiguration"]
@@ -23,6 +26,15 @@ log = structlog.get_logger(__name__)
 
 # So that the event has room for what holds instead.
 _PROBLEM: Final = 800
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """A content of the ConfigMap that is wrong, and what is wrong with it."""
+
+    version: int
+    at: str
+    problem: str
 
 
 class LiveConfiguration:
@@ -47,6 +59,13 @@ class LiveConfiguration:
         self._recorder = recorder
         self._changed = changed
         self._text: str | None = None
+        # What decided: the version of the ConfigMap that was taken, and since when; and the newest one, if refused.
+        self._version: int | None = None
+        self._since = _now()
+        self._refusal: _Refusal | None = None
+        self._own: OwnObject | None = None
+        self._last: Event | None = None
+        self._place = place
         self.informer: Informer[ConfigMap] | None = None
         if place:
             namespace, _, name = place.rpartition("/")
@@ -62,8 +81,9 @@ class LiveConfiguration:
         self._read_wants(config_map)
         if config_map is None:
             log.warning("the ConfigMap is gone: defaults hold", config_map="/".join(key))
-            self._text = None
+            self._text = self._version = self._refusal = None
             self._take(Configuration())
+            self._tell(self._decides())
             return
         if config_map.text is None:
             self._refuse(config_map, "the key config.yaml is missing")
@@ -79,7 +99,54 @@ class LiveConfiguration:
                 self._refuse(config_map, excerpt(error))
             else:
                 self._take(read)
-                self._text = config_map.text
+                self._text, self._version, self._refusal = config_map.text, config_map.version, None
+                self._tell(self._decides())
+        elif self._refusal is not None:  # an edit that takes a wrong one back
+            self._refusal = None
+            self._tell(self._decides())
+
+    def known(self, own: OwnObject) -> None:
+        """The operator's own object is found: it gets the newest event, and those that follow."""
+        self._own = own
+        if self._last is not None:
+            self._recorder.record(own, self._last)
+
+    def status(self) -> dict[str, Any]:
+        """Which profile decides now, why, and what is wrong with the newest content where that is refused."""
+        refusal = self._refusal
+        return {
+            "profile": self.current.profile,
+            "scope": self.current.scope,
+            "since": self._since,
+            "why": self._why(),
+            "configMap": self._place or None,
+            "resourceVersion": None if self._version is None else str(self._version),
+            "refused": refusal
+            and {"resourceVersion": str(refusal.version), "at": refusal.at, "error": refusal.problem},
+        }
+
+    def _why(self) -> str:
+        if self.informer is None:
+            return "the default: no ConfigMap is named (--config-map)"
+        if not self.informer.synced.is_set():
+            return f"the default: ConfigMap {self._place} has not been read yet"
+        if self._version is not None:
+            newer = "; its newest content is refused" if self._refusal is not None else ""
+            return f"ConfigMap {self._place}, resourceVersion {self._version}{newer}"
+        if self._refusal is not None:
+            return f"the default: ConfigMap {self._place} is refused, and nothing valid was read before"
+        return f"the default: there is no ConfigMap {self._place}"
+
+    def _decides(self) -> Event:
+        about = f"ConfigMap {self._place}" + ("" if self._version is None else f", resourceVersion {self._version}")
+        why = about if self._version is not None else f"the default: {about} is gone"
+        message = f"Profile {self.current.profile} decides, scope {self.current.scope}: {why}."
+        return Event("Normal", "ConfigurationTaken", message)
+
+    def _tell(self, event: Event) -> None:
+        self._last = event
+        if self._own is not None:
+            self._recorder.record(self._own, event)
 
     def _read_wants(self, config_map: ConfigMap | None) -> None:
         """What outside says of pools' demand. What is wrong there is told, and the rest of it holds."""
@@ -95,6 +162,7 @@ class LiveConfiguration:
         if configuration == self.current:
             return
         before, self.current = self.current, configuration
+        self._since = _now()
         log.info("configuration", profile=configuration.profile, scope=configuration.scope)
         if (configuration.profile, configuration.parameters) != (before.profile, before.parameters):
             profile = configuration.profile
@@ -106,9 +174,14 @@ class LiveConfiguration:
         problem = problem[:_PROBLEM]
         stays = f"profile {self.current.profile} as before"
         log.error("wrong configuration", config_map=f"{found.namespace}/{found.name}", problem=problem, stays=stays)
-        self._recorder.record(
-            found, Event("Warning", "InvalidConfiguration", f"config.yaml: {problem}. It stays {stays}.")
-        )
+        self._refusal = _Refusal(found.version, _now(), problem)
+        message = f"config.yaml: {problem}. It stays {stays}."
+        self._recorder.record(found, Event("Warning", "InvalidConfiguration", message))
+        self._tell(Event("Warning", "InvalidConfiguration", f"ConfigMap {self._place}: {message}"))
+
+
+def _now() -> str:
+    return format_time(datetime.now(UTC))
 
 
 def _must_be_met(configuration: Configuration) -> None:

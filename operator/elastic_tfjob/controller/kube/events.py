@@ -24,7 +24,7 @@ from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound
 from elastic_tfjob.controller.kube.fair import FairQueue, Shares
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, unending
-from elastic_tfjob.controller.objects.cluster import ConfigMap, Node, PendingPod
+from elastic_tfjob.controller.objects.cluster import ConfigMap, Node, OwnObject, PendingPod
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.jobset import JOBSET_KIND, JOBSET_VERSION, JobSet
 from elastic_tfjob.controller.objects.status import format_time
@@ -51,7 +51,7 @@ _REASON: Final = 128
 _SUBJECT_NAME: Final = 200
 
 
-Subject = Job | JobSet | ConfigMap | Node | PendingPod
+Subject = Job | JobSet | ConfigMap | Node | PendingPod | OwnObject
 _TFJOB: Final = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND}
 _CONFIG_MAP: Final = {"apiVersion": "v1", "kind": "ConfigMap"}
 _NODE: Final = {"apiVersion": "v1", "kind": "Node"}
@@ -215,6 +215,8 @@ def _kind(subject: Subject) -> dict[str, str]:
         return _JOBSET
     if isinstance(subject, ConfigMap):
         return _CONFIG_MAP
+    if isinstance(subject, OwnObject):
+        return {"apiVersion": subject.api_version, "kind": subject.kind}
     return _NODE if isinstance(subject, Node) else _POD
 
 

@@ -1,8 +1,11 @@
-"""What the operator tells Prometheus and the kubelet: `/metrics`, `/healthz` and `/readyz`."""
+"""What the operator reports to Prometheus (`/metrics`), the kubelet (`/healthz`, `/readyz`) and people (`/status`)."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -23,10 +26,12 @@ async def serve_probes(
     alive: Callable[[], str],
     ready: Callable[[], str],
     failed: Callable[[], Sequence[tuple[Job, Pod]]],
+    status: Callable[[], dict[str, Any]],
 ) -> AsyncIterator[None]:
     """Serve while the context is open. Addresses are those of Options. `alive` and `ready` say what is wrong, or
     nothing: the answer is then 503 with these words. `failed` gives the failed pods, of which some are named at
-    `/metrics`; it is called in a thread. Raises OSError where an address is taken."""
+    `/metrics`; it is called in a thread. `status` is what `/status`
+    answers, beside the probes. Raises OSError where an address is taken."""
 
     one = asyncio.Lock()
 
@@ -43,9 +48,13 @@ async def serve_probes(
     async def show_ready(_: web.Request) -> web.Response:
         return _answer(ready())
 
+    async def show_status(_: web.Request) -> web.Response:
+        return web.json_response(status(), dumps=partial(json.dumps, indent=2))
+
+    probes = _routes(web.get("/healthz", show_alive), web.get("/readyz", show_ready), web.get("/status", show_status))
     async with (
         listening(metrics_address, _routes(web.get("/metrics", show_metrics))),
-        listening(health_address, _routes(web.get("/healthz", show_alive), web.get("/readyz", show_ready))),
+        listening(health_address, probes),
     ):
         yield
 

@@ -1,17 +1,19 @@
-"""What the operator asks of the cluster that it runs in: its own namespace and image, and the priority classes."""
+"""What the operator asks of the cluster that it runs in: its own namespace, image and Deployment, and the
+priority classes."""
 
 import asyncio
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from elastic_tfjob.controller.kube.client import ApiClient
-from elastic_tfjob.controller.kube.errors import ApiError
+from elastic_tfjob.controller.kube.errors import ApiError, Invalid
 from elastic_tfjob.controller.kube.supervise import excerpt
+from elastic_tfjob.controller.objects.cluster import OwnObject
 
-__all__ = ["PriorityClasses", "own_image", "own_namespace"]
+__all__ = ["PriorityClasses", "own_image", "own_namespace", "own_object"]
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +49,35 @@ async def own_image(api: ApiClient, asked: asyncio.Event) -> str:
         await asyncio.sleep(again_s)
         again_s = min(2 * again_s, _MAX_IMAGE_S)
     return ""
+
+
+async def own_object(api: ApiClient) -> OwnObject | None:
+    """The Deployment of the operator's pod, else the pod; None outside a cluster. It asks until the API server answers.
+    ReplicaSets are called after their Deployment, so none is read, which would take a right of its own."""
+    name, namespace, again_s = os.environ.get("POD_NAME"), own_namespace(), _IMAGE_S
+    while name:
+        try:
+            pod = await api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+            return await _deployment_of(api, pod) or OwnObject.of("v1", "Pod", pod)
+        except Exception as error:
+            log.warning("own Deployment not known: it gets no events", error=excerpt(error), again_in_s=again_s)
+        await asyncio.sleep(again_s)
+        again_s = min(2 * again_s, _MAX_IMAGE_S)
+    return None
+
+
+async def _deployment_of(api: ApiClient, pod: Mapping[str, Any]) -> OwnObject | None:
+    """The Deployment that made the pod; None where there is none, or no right to look."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    for replica_set in (owner["name"] for owner in owners if owner["kind"] == "ReplicaSet"):
+        path = f"/apis/apps/v1/namespaces/{pod['metadata']['namespace']}/deployments"
+        try:
+            answer = await api.get(path, fieldSelector=f"metadata.name={replica_set.rpartition('-')[0]}")
+        except Invalid:
+            return None
+        for found in answer.get("items") or ():
+            return OwnObject.of("apps/v1", "Deployment", found)
+    return None
 
 
 class PriorityClasses:

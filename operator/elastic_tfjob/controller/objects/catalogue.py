@@ -160,5 +160,15 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "ReconcileFailed": Meaning(
         "Warning", "TFJob or JobSet", "A bug keeps the operator from this job or JobSet. It is tried again."
     ),
-    "InvalidConfiguration": Meaning("Warning", "ConfigMap", "config.yaml is refused; the last good one stays."),
+    "InvalidConfiguration": Meaning(
+        "Warning",
+        "ConfigMap; operator's Deployment",
+        "config.yaml is refused; the last good one stays. The message says what is wrong, and which profile decides.",
+    ),
+    "ConfigurationTaken": Meaning(
+        "Normal",
+        "operator's Deployment",
+        "The ConfigMap was read. The message says which profile decides. Where no Deployment is found, the operator's pod "
+        "has the event.",
+    ),
 }

@@ -14,7 +14,7 @@ from elastic_tfjob.controller.objects.quantities import allocatable, requests_of
 from elastic_tfjob.scheduling.constraints import Constraints, Taint
 from elastic_tfjob.scheduling.resources import Resources
 
-__all__ = ["ACTIVE_AND_BOUND", "PENDING", "ConfigMap", "ForeignPod", "Node", "PendingPod"]
+__all__ = ["ACTIVE_AND_BOUND", "PENDING", "ConfigMap", "ForeignPod", "Node", "OwnObject", "PendingPod"]
 
 Raw = Mapping[str, Any]
 
@@ -71,6 +71,24 @@ class Node:
     def key(self) -> Key:
         """Nodes are in no namespace."""
         return "", self.name
+
+
+@dataclass(frozen=True, slots=True)
+class OwnObject:
+    """The operator's own Deployment, or its pod where that has none: where people look for what it says of itself."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    version: int
+
+    @classmethod
+    def of(cls, api_version: str, kind: str, raw: Raw) -> "OwnObject":
+        """`raw` is the object as the API sends it."""
+        metadata = raw["metadata"]
+        return cls(api_version, kind, **identity(metadata))
 
 
 @dataclass(frozen=True, slots=True)
