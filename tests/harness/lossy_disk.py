@@ -133,12 +133,13 @@ class Recording:
 
     def image(self, at: float, path: Path, seed: int) -> None:
         """Write the disk as a power loss at this time leaves it: with all before the last flush, and of what came
-        after that, as the seed says, all, nothing or any sectors."""
+        after that, as the seed says, all, nothing or any sectors. `path` must be new: a mount of an older file lives on
+        in each mount namespace that was made meanwhile (a container's), and its kernel would write to this one."""
         draw = random.Random(seed)
         share = draw.choice((0.0, 1.0, draw.random()))
         gone = next((index for index, record in enumerate(self.records) if record.at > at), len(self.records))
         flushed = max((index for index in self.flushes if index < gone), default=0)
-        with open(self.log, "rb") as log, open(path, "wb") as image:
+        with open(self.log, "rb") as log, open(path, "xb") as image:
             image.truncate(self._size)
             for index, record in enumerate(self.records[:gone]):
                 if record.size <= 0:

@@ -4,8 +4,8 @@ A program saves real TensorFlow checkpoints to a file system on a `lossy_disk`. 
 instants is mounted (which replays the journal), and a program resumes from it. It must resume
 
 - from what had been reported as durable by then, or from something newer;
-- from the save before the newest one at least: no more than the last interval is lost. A save younger than `FLUSH_S` may
-  still be on its way to the disk; instants at which that was so are counted as "behind";
+- from the save before the newest one at least: no more than the last interval is lost. A save younger than `FLUSH_S`
+  may still be on its way to the disk; instants at which that was so are counted as "behind";
 - without an error, and with the values of the step that it names.
 
 For each wrong instant the disk's image (before anything mounts it) and all facts are kept below build/power-loss, and
@@ -36,6 +36,8 @@ KEPT = Path("build/power-loss")
 SIZE = 192 << 20
 FLUSH_S = 5.0
 """A save that is older than this must be durable, however busy the machine is."""
+OPTIONS = {"xfs": "nouuid"}
+"""A mount that lives on in another mount namespace would keep an xfs of the same id from being mounted."""
 FILE_SYSTEMS = {"ext4": ("mkfs.ext4", "-q"), "xfs": ("mkfs.xfs", "-q", "--unsupported")}
 
 
@@ -214,13 +216,14 @@ def main() -> int:
         print(f"cannot be tried here: {why}")
         return 2
     total: Counter[str] = Counter()
+    mount_options = ",".join(filter(None, (OPTIONS.get(options.file_system), options.mount_options)))
     for index, run in enumerate(FULL):
         with tempfile.TemporaryDirectory() as folder:
             scratch = Path(folder)
             print(f"{run.values >> 10} KiB every {run.every_s:g} s, for {run.seconds:g} s", flush=True)
             size = SIZE if options.file_system == "ext4" else 2 * SIZE
             make = FILE_SYSTEMS[options.file_system]
-            with lossy_disk(scratch, size, make, options.mount_options) as (volume, log):
+            with lossy_disk(scratch, size, make, mount_options) as (volume, log):
                 command = ["--train", str(volume), json.dumps([run.every_s, run.values, run.seconds])]
                 done = subprocess.run([sys.executable, "-m", "harness.power_loss", *command], stdout=-1, check=True)
             events = [Event(**each) for each in json.loads(done.stdout.splitlines()[-1])]
@@ -234,7 +237,7 @@ def main() -> int:
                 scratch,
                 count=share,
                 seed=options.seed + index,
-                options=options.mount_options,
+                options=mount_options,
             )
     told = ", ".join(f"{count} {what}" for what, count in sorted(total.items()) if what not in ("tried", "wrong"))
     name = f"{options.file_system} {options.mount_options}".strip()

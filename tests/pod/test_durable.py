@@ -62,6 +62,50 @@ def test_a_flush_that_fails_keeps_the_last_durable_checkpoint(
     assert (names(tmp_path), job.progress.durability_error) == ({"elastic-5"}, None)
 
 
+def test_the_next_program_does_not_trust_a_flush_that_failed_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel reports a failed write once; then a flush succeeds, though the disk does not have the data."""
+    before, _ = make(tmp_path, every_steps=1, keep=1)
+    before.resume()
+    steps(before, 1)
+    settled(before)
+    with monkeypatch.context() as failing:
+
+        def fail(_: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        failing.setattr(os, "fsync", fail)
+        steps(before, 2)
+        settled(before)
+    job, _ = make(tmp_path, every_steps=1, keep=1)
+    assert job.resume() == 2
+    settled(job)
+    assert names(tmp_path) == {"elastic-1", "elastic-2"}
+    assert "step 2 may not survive a power loss" in str(checkpoints_of(job).not_durable)
+    steps(job, 3)
+    settled(job)
+    assert (names(tmp_path), checkpoints_of(job).not_durable) == ({"elastic-3"}, None)
+
+
+def test_a_checkpoint_is_not_durable_before_the_folders_that_lead_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = durability.sync
+
+    def fail(path: str) -> None:
+        if path == str(tmp_path):
+            raise OSError(errno.EIO, "Input/output error", path)
+        sync(path)
+
+    monkeypatch.setattr(durability, "sync", fail)
+    job, _ = make(tmp_path / "new" / "checkpoints", every_steps=1)
+    job.resume()
+    steps(job, 1)
+    settled(job)
+    assert "Input/output error" in str(checkpoints_of(job).not_durable)
+
+
 def test_a_file_system_without_fsync_loses_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unsupported(_: int) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
@@ -81,7 +125,7 @@ def test_the_next_program_flushes_before_it_deletes(tmp_path: Path, monkeypatch:
     before.resume()
     steps(before, 1)
     settled(before)
-    monkeypatch.setattr(checkpoints_of(before), "settle", lambda: None)  # it was ended
+    monkeypatch.setattr(checkpoints_of(before), "settle", lambda _: None)  # it was ended
     steps(before, 2)
     flush, sync = threading.Event(), durability.sync
 
@@ -133,6 +177,15 @@ def test_a_save_that_was_the_first_and_was_cut_off_does_not_keep_a_job_from_star
         assert make(directory)[0].resume() == 0
         assert train(directory, 20) == 0, "and it is written again"
         assert names(directory) == {"elastic-10", "elastic-20"}
+
+
+def test_training_does_not_begin_anew_where_a_durable_checkpoint_is_damaged(tmp_path: Path) -> None:
+    train(tmp_path, 20)
+    not_durable(tmp_path, 20)
+    zeros(tmp_path / "elastic-20.data-00000-of-00001")
+    empty(tmp_path / "elastic-10.data-00000-of-00001")
+    with pytest.raises(RuntimeError, match=r"elastic-10\.complete.*delete what is there"):
+        make(tmp_path)[0].resume()
 
 
 def test_damage_is_seen_before_training_begins_though_variables_are_made_later(tmp_path: Path) -> None:
@@ -285,6 +338,31 @@ def test_a_recreated_job_goes_on_in_its_directory(
     begin = time.monotonic()
     assert of_job("one", "3").resume() == 11
     assert time.monotonic() - begin < 1.0
+
+
+def test_a_renewal_that_is_under_way_does_not_undo_a_release(
+    tmp_path: Path, of_job: Callable[..., ElasticCheckpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = of_job("one", "1")
+    job.resume()
+    own = checkpoints_of(job).lease
+    write, begun, go_on = own._write, threading.Event(), threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        assert go_on.wait(60)
+        write()
+
+    monkeypatch.setattr(own, "_write", slow)
+    both = [threading.Thread(target=own.renew), threading.Thread(target=own.release)]
+    both[0].start()
+    assert begun.wait(60)
+    both[1].start()
+    both[1].join(0.3)
+    go_on.set()
+    for each in both:
+        each.join(60)
+    assert not (tmp_path / lease.FILE).exists(), "the next job would wait for this one"
 
 
 @pytest.mark.usefixtures("quick")

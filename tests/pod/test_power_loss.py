@@ -32,7 +32,8 @@ def test_the_disk_loses_what_was_not_flushed(tmp_path: Path) -> None:
         at = max(record.at for record in Recording(log, SIZE).records)
     recording = Recording(log, SIZE)
     for seed in range(3):
-        recording.image(at, tmp_path / "image", seed)
-        with mounted(tmp_path / "image", tmp_path / "after"):
+        image = tmp_path / f"image-{seed}"
+        recording.image(at, image, seed)
+        with mounted(image, tmp_path / "after"):
             assert (tmp_path / "after" / "kept").read_bytes() == b"k" * 100_000
             assert not (tmp_path / "after" / "lost").exists()

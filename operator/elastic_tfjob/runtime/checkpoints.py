@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, TypeVar
 
 from elastic_tfjob.runtime import durability
-from elastic_tfjob.runtime.errors import brief
+from elastic_tfjob.runtime.errors import brief, some
 from elastic_tfjob.runtime.lease import RENEW_S, InUse, Lease, Owner
 
 _PREFIX = "elastic-"
@@ -41,12 +41,11 @@ _RETRY_S = (0.1, 0.3, 1.0, 3.0)
 """Waited before each further attempt to read what could not be read."""
 _BROKEN = ("checksum", "corrupt", "truncated", "too short")
 """What TensorFlow says of a checkpoint whose content is not what was written."""
+_FLUSH_FAILED = "flush_failed"
 _PATTERN = "*?[\\"
 _AFTER_SWITCH_S = 1.0
 """So long after a switch the checkpoint of the switch is made durable: the first step comes first."""
 _SLOT = "/.OPTIMIZER_SLOT/"
-_LISTED = 10
-"""So many names are told of each kind."""
 _Result = TypeVar("_Result")
 
 
@@ -87,9 +86,11 @@ class Checkpoints:
         """Steps whose checkpoints are known to outlive a power loss."""
         self._foreign: dict[int, str] = {}
         """Steps whose checkpoints another job has written, and which."""
+        self._doubt: Exception | None = None
+        """Why a checkpoint that may have been durable cannot be used, if there is one."""
         self._writing: int | None = None
         self._lock = threading.Lock()
-        """Of the four above and of each marker that is replaced: `_beside` is another thread."""
+        """Of the steps above and of each marker that is replaced: `_beside` is another thread."""
         self.not_durable: str | None = None
         """Why the newest checkpoint that was to be made durable is not."""
         self._local = durability.local(directory)
@@ -174,7 +175,7 @@ class Checkpoints:
         }
         parts = Counter(each.rpartition("-of-")[2] for each in found if "-of-" in each)
         if f"{name}.index" not in found or not any(int(of) == count for of, count in parts.items()):
-            raise _Unsure(f"{name} has been written, and of its files there are {_some(sorted(found)) or 'none'}")
+            raise _Unsure(f"{name} has been written, and of its files there are {some(sorted(found)) or 'none'}")
         return found
 
     def write_elsewhere(self, all_ready: Callable[[bool], bool]) -> None:
@@ -183,11 +184,11 @@ class Checkpoints:
             folder = _together(lambda: stack.enter_context(tempfile.TemporaryDirectory()), all_ready)
             self.checkpoint.write(f"{folder}/discarded", options=self.options[0])
 
-    def settle(self) -> None:
-        """Have the newest save made durable, and then what it replaces deleted, by another thread."""
+    def settle(self, after_s: float = 0.0) -> None:
+        """Have the newest save made durable after that time, and then what it replaces deleted, by another thread."""
         step, self._unsettled = self._unsettled, None
         if step is not None:
-            self._beside.give(step)
+            self._beside.give(step, after_s)
 
     def wait(self, seconds: float) -> bool:
         """Wait until what was given to `settle` is durable, or could not be made so; whether that was within that
@@ -211,19 +212,32 @@ class Checkpoints:
             folder, name = self._local, f"{_PREFIX}{step}"
             with open(f"{folder}/{name}.complete") as file:
                 marker = json.load(file)
-            durability.sync_files(folder, marker["files"])
+            if marker.get(_FLUSH_FAILED):
+                raise OSError("the program that wrote it could not flush it")
+            try:
+                durability.sync_files(folder, marker["files"])
+            except OSError:  # the next program's flush would succeed, and prove nothing either
+                with contextlib.suppress(OSError):
+                    self._replace_marker(step, {**marker, _FLUSH_FAILED: True}, flush=False)
+                raise
             if not self._parents_synced:
                 durability.sync_parents(folder)
                 self._parents_synced = True
-            durability.write(f"{folder}/{name}.durable", json.dumps({**marker, "durable": True}))
-            with self._lock:
-                if self._writing == step:
-                    return
-                os.replace(f"{folder}/{name}.durable", f"{folder}/{name}.complete")
+            if not self._replace_marker(step, {**marker, "durable": True}):
+                return
             durability.sync(folder)
         with self._lock:
             if self._writing != step:
                 self._durable.add(step)
+
+    def _replace_marker(self, step: int, marker: dict[str, Any], *, flush: bool = True) -> bool:
+        """Replace a marker, unless its checkpoint is being written again; whether it was replaced. Raises OSError."""
+        path = f"{self._local}/{_PREFIX}{step}"
+        durability.write(f"{path}.durable", json.dumps(marker), flush=flush)
+        with self._lock:
+            if self._writing != step:
+                os.replace(f"{path}.durable", f"{path}.complete")
+            return self._writing != step
 
     def _delete_old(self, newest: int) -> None:
         """Delete what unfinished saves up to `newest` left, and all checkpoints but the last `keep`, the last durable
@@ -258,7 +272,8 @@ class Checkpoints:
         `path`. Raises what TensorFlow raises when it cannot be known whether there is one, and RuntimeError if there
         are some and all that may have been durable are damaged."""
         found: list[dict[str, Any]] = []
-        doubt, damaged = None, []
+        doubt: Exception | None = None
+        damaged: list[str] = []
         known: dict[int, bool] = {}
         durable: set[int] = set()
         foreign: dict[int, str] = {}
@@ -284,13 +299,14 @@ class Checkpoints:
                 found.append({**marker, "step": step, "path": f"{self.directory}/{_PREFIX}{step}"})
         with self._lock:
             self._known, self._durable, self._foreign = known, durable, foreign
-        if not found and doubt is not None:
-            raise doubt
-        if not found and damaged:
-            raise RuntimeError(
-                f"no checkpoint in {self.directory} is as it was written ({_some(damaged)}): files are missing or have "
+        if damaged and doubt is None:
+            doubt = RuntimeError(
+                f"no checkpoint in {self.directory} is as it was written ({some(damaged)}): files are missing or have "
                 "other sizes; delete what is there to begin at step 0"
             )
+        self._doubt = doubt
+        if not found and doubt is not None:
+            raise doubt
         return sorted(found, key=lambda each: each["step"] in foreign)
 
     def _look(self, name: str) -> tuple[dict[str, Any] | None, bool]:
@@ -385,6 +401,8 @@ class Checkpoints:
             left.remove(each)
         if lost:
             raise RuntimeError(f"no checkpoint in {self.directory} can be restored") from problem
+        if self._doubt is not None:  # what is broken was never durable, but something else there was
+            raise self._doubt
         print(f"no checkpoint in {self.directory}: training begins at step 0", file=sys.stderr, flush=True)
         return None
 
@@ -480,7 +498,7 @@ class Checkpoints:
     def _check(self, path: str) -> None:
         """Compare the program's variables with those of a checkpoint. Raises Mismatch."""
         if others := self._other_shapes(path):
-            raise Mismatch(f"{path} does not fit this program: {_some(others)}. Does a shape depend on the job's size?")
+            raise Mismatch(f"{path} does not fit this program: {some(others)}. Does a shape depend on the job's size?")
         if not self.partial and (lacks := self._differences(path)):
             raise Mismatch(f"{lacks} ElasticCheckpoint(..., partial=True) starts them with their initial values")
 
@@ -529,8 +547,8 @@ class Checkpoints:
         values = (key.partition("/.ATTRIBUTES/")[0] for key, _ in train.list_variables(path))
         spare = [name for name in values if name in unused and name != "save_counter"]
         return (
-            f"{path} has no value for {_some(lacks)} of this program"
-            + (f"; it has {_some(spare)}, which the program has not" if spare else "")
+            f"{path} has no value for {some(lacks)} of this program"
+            + (f"; it has {some(spare)}, which the program has not" if spare else "")
             + ". Was something renamed?"
         )
 
@@ -579,8 +597,3 @@ def _paths(root: Any, children: Callable[[Any], dict[str, Any]]) -> list[tuple[s
 
 def _key(each: Any) -> int:
     return each if isinstance(each, int) else id(each)
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - _LISTED
-    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")

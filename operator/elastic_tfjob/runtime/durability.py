@@ -47,21 +47,24 @@ def sync_files(folder: str, names: Iterable[str]) -> None:
 
 
 def sync_parents(folder: str) -> None:
-    """Have the names of the folders on disk that lead to this one, within its volume, as far as that is allowed."""
+    """Have the names of the folders on disk that lead to this one, within its volume, as far as that is allowed.
+    Raises OSError."""
     folder = os.path.abspath(folder)
     try:
         while not os.path.ismount(folder):
             folder = os.path.dirname(folder)
             sync(folder)
-    except OSError:
+    except PermissionError:
         return  # a folder above that is not this user's was there before
 
 
-def write(path: str, text: str) -> None:
-    """Write a file that is on disk when this returns. Raises OSError."""
+def write(path: str, text: str, *, flush: bool = True) -> None:
+    """Write a file that, with `flush`, is on disk when this returns. Raises OSError."""
     with open(path, "w") as file:
         file.write(text)
         file.flush()
+        if not flush:
+            return
         try:
             os.fsync(file.fileno())
         except OSError as error:

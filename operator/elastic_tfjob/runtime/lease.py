@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -78,6 +79,8 @@ class Lease:
         self._nonce = os.urandom(8).hex()
         self._count = 0
         self._acquired = False
+        self._lock = threading.RLock()
+        """Held while the lease is renewed or released, by two threads: a renewal must not end after the release."""
         self._other: tuple[_Held, float] | None = None  # whose lease was seen instead, and when it last changed
 
     def acquire(self) -> None:
@@ -112,6 +115,10 @@ class Lease:
 
     def renew(self) -> None:
         """To be called every RENEW_S: another job may have taken the lease at the same moment as this one."""
+        with self._lock:
+            self._renew()
+
+    def _renew(self) -> None:
         if not self._acquired or self.owner is None:
             return
         held = self._read()
@@ -130,9 +137,9 @@ class Lease:
 
     def release(self) -> None:
         """Give the lease back, unless the next program of this job has it. Never raises."""
-        if self._acquired and self.owner is not None:
-            self._acquired = False
-            with contextlib.suppress(Exception):
+        with self._lock, contextlib.suppress(Exception):
+            if self._acquired and self.owner is not None:
+                self._acquired = False
                 held = self._read()
                 if held is not None and held.nonce.partition("-")[0] == self._nonce:
                     self._tf.io.gfile.remove(self._path)
