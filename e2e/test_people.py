@@ -136,7 +136,7 @@ def test_the_page_shows_a_rescale_of_a_real_job_within_seconds(jobs: Jobs, perso
             seen = shown_at(page, "Rescales", str(number))
             until(lambda wanted=number: wanted in watched.at, 60, lambda: f"no such rescale: {watched.at}")  # type: ignore[misc]
             delays.append(seen - watched.at[number])
-            assert f"{workers} Worker" in page.evaluate(FIGURE, "Size")
+            assert f"{workers} worker" in page.evaluate(FIGURE, "Size")
             page.wait_for_timeout(8000)
         assert page.locator(".marker").count() >= 2
         assert "steps lost" not in page.inner_text(".events")

@@ -210,7 +210,7 @@ async def test_a_job_starts_when_it_is_admitted_and_never_has_more(plane: Contro
             await api.merge(
                 f"{tfjobs('default')}/first", {"metadata": {"annotations": {f"{PREFIX}target-workers": "6"}}}
             )
-            assert "Kueue admitted 2 Worker (queue team-a)" in await event_is(api, "first", "KueueQuota")
+            assert "Kueue admitted 2 workers (queue team-a)" in await event_is(api, "first", "KueueQuota")
             await stays_without_pods(api, held, "second")
             await held.until("first", 3)
             # What is not admitted by Kueue has no such bound: the profile gives it the rest of the cluster.

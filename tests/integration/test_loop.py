@@ -267,7 +267,7 @@ async def test_a_job_that_runs_at_an_edited_size(own_plane: ControlPlane, api: A
         asked = await until(api, "grows", lambda target: target["generation"] == 1)
         assert asked["replicas"] == {"PS": 1, "Worker": 3}
         assert asked["declared"] == {"PS": 1, "Worker": 1}  # until it is reached, so that a refusal is no end of it
-        assert "spec has 3 Worker" in asked["reason"]
+        assert "spec has 3 workers" in asked["reason"]
         state = await rests(api, generation=1)  # the job gets there
         assert state["replicas"] == {"PS": 1, "Worker": 3}
         reached = await until(api, "grows", lambda target: target["declared"] == target["replicas"])

@@ -44,10 +44,10 @@ def trained(
 ) -> dict[str, Any]:
     """One that grew, shrank for another and grew again."""
     steps = [
-        (78, workers(2), workers(4), "idle CPU: 2 Worker more", 0.4, "overlap"),
-        (55, workers(4), workers(6, 2), "speed: another PS helps 6 Worker", 6.1, "recreate"),
+        (78, workers(2), workers(4), "idle CPU: 2 workers more", 0.4, "overlap"),
+        (55, workers(4), workers(6, 2), "speed: another PS helps 6 workers", 6.1, "recreate"),
         (31, workers(6, 2), workers(3, 2), "room for job speech/asr-large", 0.5, "overlap"),
-        (12, workers(3, 2), workers(8, 2), "deadline: needs 8 Worker to end by then", 0.7, "overlap"),
+        (12, workers(3, 2), workers(8, 2), "deadline: needs 8 workers to end by then", 0.7, "overlap"),
     ]
     history = [
         {
@@ -95,7 +95,11 @@ def small(i: int) -> dict[str, Any]:
     """The i-th of many: most run, some wait."""
     namespace, name = ("speech", "vision", "ads", "ranking")[i % 4], f"train-{i:05d}"
     if i % 5 == 4:
-        why = ("no room for 2 Worker of 4 CPU each", "quota of team ads is used up", "behind jobs of a higher priority")
+        why = (
+            "no room for 2 workers of 4 CPU each",
+            "quota of team ads is used up",
+            "behind more urgent jobs",
+        )
         return aged(build.waiting(name, namespace, why=why[i % 3]), 3 + i % 50)
     raw = build.running(name, namespace, annotations={"max-workers": "8", "checkpoint-dir": "/c"})
     key = f"{build.PREFIX}state"

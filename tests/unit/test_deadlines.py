@@ -104,7 +104,7 @@ def test_a_late_job_that_could_be_in_time_is_at_risk_once_and_then_missed_once()
     seen.follow(running(150.0), (0, 5, 10, 15, 20, 40))
     assert seen.told == ["DeadlineAtRisk"]
     assert "50s after its deadline" in seen.words[0]
-    assert "2 Worker would do" in seen.words[0]
+    assert "2 workers would do" in seen.words[0]
     assert seen.columns == ("at-risk", "-50s")
     seen.follow(running(150.0), (101, 115, 130))
     assert seen.told == ["DeadlineAtRisk", "DeadlineMissed"]
@@ -126,8 +126,8 @@ def test_what_no_allowed_size_meets_is_unattainable_with_the_least_that_would() 
     seen = Seen()
     seen.follow(running(600.0), (0, 10))
     assert seen.told == ["DeadlineUnattainable"]
-    assert "Even with 4 Worker, the fastest of its sizes, it ends 58s after" in seen.words[0]
-    assert "7 Worker would do (more than its bounds allow" in seen.words[0]
+    assert "Even with 4 workers, the fastest of its sizes, it ends 58s after" in seen.words[0]
+    assert "7 workers would do (more than its bounds allow" in seen.words[0]
 
 
 def test_a_job_that_is_a_second_late_is_told_before_it_is() -> None:
@@ -170,7 +170,7 @@ def test_a_size_that_the_cluster_does_not_hold_is_none() -> None:
     seen = Seen()
     seen.follow(running(150.0), (0, 10), gpus=1)
     assert seen.told == ["DeadlineUnattainable"]
-    assert "2 Worker would do (which the cluster does not have room for" in seen.words[0]
+    assert "2 workers would do (which the cluster does not have room for" in seen.words[0]
 
 
 def test_forecasts_that_waver_are_not_told() -> None:

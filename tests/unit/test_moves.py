@@ -141,7 +141,7 @@ def test_a_move_that_is_refused_leaves_all_as_it_was() -> None:
     assert (cluster.state.phase, cluster.state.generation, dict(cluster.state.nodes)) == ("Stable", 0, NODES)
     assert cluster.running == {"chief-0": 0, "ps-0": 0, "worker-0": 0, "worker-1": 0}
     assert cluster.reasons == ["Rescaling", "RescaleRolledBack"]
-    assert "Stays at 1 Chief + 1 PS + 2 Worker instead of other nodes" in str(cluster.events)
+    assert "Stays at 1 chief + 1 PS + 2 workers instead of other nodes" in str(cluster.events)
     cluster.launchers["j-chief-0"].saves = "well"
     aim(cluster, 2, Worker=("a", "c"))
     cluster.run(30)

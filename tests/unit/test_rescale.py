@@ -253,7 +253,7 @@ def test_the_newer_of_two_targets_wins() -> None:
     assert len(cluster.running) == 6
     assert cluster.reasons == ["Rescaling", "RescaleRolledBack", "Rescaling", "Rescaled"]
     assert "2 PS" not in cluster.events[1][1]
-    assert "1 Chief + 1 PS + 4 Worker is wanted now" in cluster.events[1][1]
+    assert "1 chief + 1 PS + 4 workers is wanted now" in cluster.events[1][1]
 
 
 def test_the_next_target_waits_until_all_know_what_runs() -> None:
@@ -1131,7 +1131,7 @@ def test_last_words_are_readable() -> None:
     cluster.run(20)
     message = dict(cluster.events)["RescaleRolledBack"]
     assert message.endswith("ValueError: no such?[0m column")
-    assert message.startswith("Stays at 1 Chief + 1 PS + 2 Worker instead of 1 Chief + 1 PS + 3 Worker: ")
+    assert message.startswith("Stays at 1 chief + 1 PS + 2 workers instead of 1 chief + 1 PS + 3 workers: ")
     assert len(message) < 1024
     assert message.isprintable()
 

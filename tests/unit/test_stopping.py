@@ -82,7 +82,7 @@ def test_it_goes_on_at_its_step(annotations: dict[str, str]) -> None:
     job.target(2)
     job.run(15)
     assert set(job.running.values()) == {2}
-    assert job.stages[-1] == ("Resumed", "Goes on at step 100 with 1 Chief + 1 PS + 2 Worker, no step lost")
+    assert job.stages[-1] == ("Resumed", "Goes on at step 100 with 1 chief + 1 PS + 2 workers, no step lost")
     assert job.state.stop is None
     assert job.reason == "TFJobRunning"
 
@@ -94,7 +94,7 @@ def test_what_is_lost_is_told() -> None:
     job.resumes_at = 60
     job.target(2)
     job.run(15)
-    assert job.stages[-1][1] == "Goes on at step 60 with 1 Chief + 1 PS + 2 Worker, 40 steps are lost"
+    assert job.stages[-1][1] == "Goes on at step 60 with 1 chief + 1 PS + 2 workers, 40 steps are lost"
 
 
 class TestTheLimit:

@@ -50,12 +50,12 @@ class TestFirstStep:
         assert cluster.state.refused is not None
         assert cluster.state.refused.generation == 1
         assert messages(cluster, "RescaleUndone") == [
-            f"From 1 Chief + 1 PS + 2 Worker to 1 Chief + 1 PS + 3 Worker ({mode}), but no step was made: chief-0: "
-            "the program ended with exit code 1: ValueError: Shape mismatch. Training continues at 1 Chief + 1 PS + "
-            "2 Worker"
+            f"From 1 chief + 1 PS + 2 workers to 1 chief + 1 PS + 3 workers ({mode}), but no step was made: chief-0: "
+            "the program ended with exit code 1: ValueError: Shape mismatch. Training continues at 1 chief + 1 PS + "
+            "2 workers"
         ]
         assert messages(cluster, "Rescaled")[-1].startswith(
-            "From 1 Chief + 1 PS + 3 Worker to 1 Chief + 1 PS + 2 Worker"
+            "From 1 chief + 1 PS + 3 workers to 1 chief + 1 PS + 2 workers"
         )
 
     def test_one_death_is_chance(self) -> None:
@@ -114,7 +114,7 @@ class TestFirstStep:
         assert cluster.state.generation == 2
         assert len(messages(cluster, "RescaleUndone")) == 1
         assert messages(cluster, "ReturnFailed") == [
-            "From 1 Chief + 1 PS + 3 Worker to 1 Chief + 1 PS + 2 Worker (recreate), but no step was made there "
+            "From 1 chief + 1 PS + 3 workers to 1 chief + 1 PS + 2 workers (recreate), but no step was made there "
             "either: none was seen for 601 s. Its restart policy decides now"
         ]
         assert cluster.state.trained is None
@@ -195,8 +195,8 @@ class TestAdmission:
         assert cluster.state.phase == "Stable"
         assert cluster.state.refused is not None
         assert messages(cluster, "RescaleRolledBack") == [
-            "Stays at 1 Chief + 1 PS + 2 Worker instead of 1 Chief + 1 PS + 3 Worker: the API server refuses its pods: "
-            f"{QUOTA}"
+            "Stays at 1 chief + 1 PS + 2 workers instead of 1 chief + 1 PS + 3 workers: the API server refuses "
+            f"its pods: {QUOTA}"
         ]
 
     def test_all_types_are_tried_once(self) -> None:

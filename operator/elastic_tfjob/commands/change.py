@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.api.replica_words import count_in_words
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_NOT_IN_TIME, Cluster, Failed, run
 from elastic_tfjob.controller.query.rows.job import JobRow, Seen, job_row, see
@@ -79,8 +80,11 @@ def refuse(seen: Seen, asked: dict[str, int]) -> None:
             raise Failed(f"{name} has no replicas of type {of}; it has {', '.join(sorted(request.declared))}")
         least, most = request.bounds(of)
         if not least <= count <= most:
+            verb = "is" if count == 1 else "are"
             kueue = f", which Kueue admitted (queue {seen.job.queue})" if seen.job.queue else ""
-            raise Failed(f"{name}: {count} {of} is out of its bounds: allowed is {least} to {most}{kueue}")
+            raise Failed(
+                f"{name}: {count_in_words(count, of)} {verb} out of its bounds: allowed is {least} to {most}{kueue}"
+            )
 
 
 async def _set_suspended(at: Cluster, name: str, wanted: bool) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import click
 
+from elastic_tfjob.api.replica_words import counts_in_words
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, path_of, run
 from elastic_tfjob.controller.kube.errors import ApiError
@@ -97,7 +98,8 @@ def _pending_edit(seen: Seen) -> str:
     if seen.request is None:
         return ""
     before, asked = decided(seen.target, seen.state), seen.request.declared
-    return " + ".join(f"{count} {kind}" for kind, count in sorted(asked.items()) if before.get(kind, count) != count)
+    counts = {kind: count for kind, count in sorted(asked.items()) if before.get(kind, count) != count}
+    return counts_in_words(counts) if counts else ""
 
 
 def refusals(row: JobRow, events: Sequence[Happening]) -> list[str]:
@@ -129,7 +131,7 @@ def hints(seen: Seen, row: JobRow) -> Iterator[str]:
             else f"it is suspended: elastic-tfjob resume {name} -n {row.namespace}"
         )
     if row.state == "Waiting":
-        least = " + ".join(f"{low} {kind}" for kind, (low, _) in sorted(row.bounds.items()) if low)
+        least = counts_in_words({kind: low for kind, (low, _) in sorted(row.bounds.items())})
         yield f"it starts once nodes have room for {least} (elastic-tfjob top nodes); lower min-workers and min-ps help"
     if seen.state is not None and seen.state.refused is not None:
         if edited := _pending_edit(seen):

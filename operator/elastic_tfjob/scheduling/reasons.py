@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from elastic_tfjob.api.fields import cut
+from elastic_tfjob.api.replica_words import count_in_words, counts_in_words
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts
 
-__all__ = ["Code", "Fact", "Reason", "Why", "added", "as_reason", "describe_size", "sized"]
+__all__ = ["Code", "Fact", "Reason", "Why", "added", "as_reason", "sized"]
 
 Code = Literal[
     "own",
@@ -99,7 +100,7 @@ class Reason:
         if facts.has("minimum"):
             text += ": nothing left for its minimum"
         if facts.has("no_nodes"):
-            text += f": {describe_size(facts.counts('no_nodes'))} fits on no nodes"
+            text += f": {counts_in_words(facts.counts('no_nodes'))} fits on no nodes"
         if facts.has("expects"):
             text += f" (expects {facts.number('expects'):.3g} steps/s, {facts.text('expects_by')})"
         if facts.has("kube_scheduler"):
@@ -133,11 +134,6 @@ def sized(why: Why, was: Counts, now: Counts) -> Reason:
     if had and has and had != has:
         facts |= {"was": had, "now": has}
     return known if facts == known.facts else Reason(known.code, facts)
-
-
-def describe_size(counts: Counts) -> str:
-    """`2 PS + 4 Worker`."""
-    return " + ".join(f"{n} {type_}" for type_, n in counts.items() if n) or "nothing"
 
 
 def _describe_change(before: Counts, after: Counts) -> str:
@@ -186,7 +182,7 @@ def _asked(facts: _Facts) -> str:
 def _by_a_person(facts: _Facts) -> str:
     """`annotations`: numbers of replicas by annotation. `spec`: those that an edit of the spec gave, by type."""
     said = [f"{name}={n}" for name, n in facts.counts("annotations").items()]
-    said += [f"spec has {n} {type_}" for type_, n in facts.counts("spec").items()]
+    said += [f"spec has {count_in_words(n, type_)}" for type_, n in facts.counts("spec").items()]
     return f"asked for by a person: {', '.join(said)}"
 
 
@@ -233,7 +229,7 @@ def _makes_room(facts: _Facts) -> str:
     if facts.has("waits_s"):
         return f"{room}, which waits for {facts.number('waits_s'):.0f} s"
     if facts.has("has"):
-        return f"{room}, which has {describe_size(facts.counts('has'))}, less than it declares"
+        return f"{room}, which has {counts_in_words(facts.counts('has'))}, less than it declares"
     return f"{room}: {_asked(facts)}"
 
 
@@ -276,7 +272,7 @@ def _cpu_rank(facts: _Facts) -> str:
 
 def _missed(facts: _Facts) -> str:
     """`needs_s` with the best size, `largest`, and `left_s`."""
-    needs = f"needs {facts.number('needs_s'):.0f} s even with {describe_size(facts.counts('largest'))}"
+    needs = f"needs {facts.number('needs_s'):.0f} s even with {counts_in_words(facts.counts('largest'))}"
     return f"best effort, its deadline cannot be met: {needs}, has {facts.number('left_s'):.0f} s"
 
 
@@ -314,7 +310,7 @@ WORDS: Final[Mapping[Code, Callable[[_Facts], str]]] = {
     "crowded": lambda facts: (
         f"moves from {facts.text('source')}, which is crowded, to idle CPU of {facts.text('target')}"
     ),
-    "deadline-met": lambda facts: f"meets its deadline with {describe_size(facts.counts('with'))}",
+    "deadline-met": lambda facts: f"meets its deadline with {counts_in_words(facts.counts('with'))}",
     "deadline-missed": _missed,
     "deadline-no-room": _fixed("best effort: no room to meet its deadline beside the others"),
     "dominant-share": _fixed("dominant share"),
@@ -327,7 +323,7 @@ WORDS: Final[Mapping[Code, Callable[[_Facts], str]]] = {
     "keeps": _fixed("keeps what it has"),
     "later-deadline": _fixed("others with earlier deadlines come first"),
     "learned": _fixed("learned policy"),
-    "less-room": lambda facts: f"no room for the declared {describe_size(facts.counts('declared'))}",
+    "less-room": lambda facts: f"no room for the declared {counts_in_words(facts.counts('declared'))}",
     "lost": _lost,
     "leaves-node": _fixed("a node it runs on goes back to its own pool"),
     "makes-room": _makes_room,

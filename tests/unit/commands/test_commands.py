@@ -90,14 +90,14 @@ Ask = Callable[..., Result]
 
 
 def test_jobs_in_a_table_and_in_json_are_the_same(ask: Ask) -> None:
-    server = Server(running("b"), waiting("a", why="no room for 2 Worker"), running("c"))
+    server = Server(running("b"), waiting("a", why="no room for 2 workers"), running("c"))
     result = ask(server, "jobs", "--sort", "state")
     lines = [line.split() for line in result.output.splitlines()]
     assert lines[0][:3] == ["NAME", "STATE", "SIZE"]
     assert [line[:2] for line in lines[1:]] == [["b", "Running"], ["c", "Running"], ["a", "Waiting"]]
-    assert "1 Chief + 1 PS + 4 Worker" in result.output
+    assert "1 chief + 1 PS + 4 workers" in result.output
     assert "500/1000" in result.output
-    assert result.output.splitlines()[-1].endswith("no room for 2 Worker")
+    assert result.output.splitlines()[-1].endswith("no room for 2 workers")
     found = json.loads(ask(server, "jobs", "-o", "json", "--sort", "state").output)
     assert [(each["name"], each["state"]) for each in found] == [("b", "Running"), ("c", "Running"), ("a", "Waiting")]
 
@@ -214,11 +214,11 @@ def test_explain_tells_what_happened_and_why(ask: Ask) -> None:
     )
     text = ask(server, "explain", "j").output
     assert text.startswith("ns/j: Running\n  why:         idle CPU")
-    assert "size:        1 Chief + 1 PS + 4 Worker" in text
+    assert "size:        1 chief + 1 PS + 4 workers" in text
     assert "bounds:      Worker 2 to 4" in text
     assert "500 of 1000, 5 a second" in text
     assert "1, the last one stopped training for 0.20 s" in text
-    assert text.index("goes to 4 workers") < text.index("From 1 Chief + 1 PS + 2 Worker to 1 Chief + 1 PS + 4 Worker")
+    assert text.index("goes to 4 workers") < text.index("From 1 chief + 1 PS + 2 workers to 1 chief + 1 PS + 4 workers")
     found = json.loads(ask(server, "explain", "j", "-o", "json").output)
     assert found["timeline"][-1]["kind"] == "rescaled"
     assert found["forecast"]["source"] == "measured"
@@ -277,7 +277,7 @@ EDITED = tfjob(
 @pytest.mark.parametrize(
     ("raw", "hint"),
     [
-        (waiting("j"), "room for 1 Chief + 1 PS + 2 Worker"),
+        (waiting("j"), "room for 1 chief + 1 PS + 2 workers"),
         (tfjob(runPolicy={"suspend": True}), "elastic-tfjob resume j -n ns"),
         (tfjob(annotations={"max-workers": "4"}), "without the annotation checkpoint-dir"),
         (tfjob(annotations={"max-workers": "4", "checkpoint-dir": "/c", "rescale": "never"}), "rescale is never"),
@@ -287,7 +287,7 @@ EDITED = tfjob(
             "elastic-tfjob auto j",
         ),
         (running(annotations={"max-workers": "4", "checkpoint-dir": "/c", "deadline": "1m"}), "miss its deadline"),
-        (EDITED, "its spec asks for 2 Worker since an edit, which could not be had yet: no node for it"),
+        (EDITED, "its spec asks for 2 workers since an edit, which could not be had yet: no node for it"),
     ],
 )
 def test_explain_says_what_would_have_to_change(ask: Ask, raw: dict[str, Any], hint: str) -> None:
@@ -353,7 +353,7 @@ def test_top_looks_again_and_shows_what_has_changed(ask: Ask, monkeypatch: pytes
 
 def test_scale_asks_by_annotations_and_auto_takes_them_back(ask: Ask) -> None:
     server = Server(running())
-    assert ask(server, "scale", "j", "--workers", "3").output == "j: 3 Worker asked for\n"
+    assert ask(server, "scale", "j", "--workers", "3").output == "j: 3 workers asked for\n"
     asked = {"elastic.kubeflow.org/target-workers": "3"}
     assert server.patches == [(f"{JOBS}/j", {"metadata": {"annotations": asked, "uid": "ns-j"}})]
     server = Server(running(annotations={"max-workers": "4", "checkpoint-dir": "/c", "target-workers": "3"}))
@@ -372,7 +372,7 @@ def test_scale_waits_until_the_job_has_the_size(ask: Ask, monkeypatch: pytest.Mo
 
     server.later = grow
     result = ask(server, "scale", "j", "--workers", "4", "--wait")
-    assert result.output.splitlines()[-1] == "j: has 1 Chief + 1 PS + 4 Worker"
+    assert result.output.splitlines()[-1] == "j: has 1 chief + 1 PS + 4 workers"
     late = ask(Server(running()), "scale", "j", "--workers", "3", "--wait", "--timeout", "1")
     assert late.exit_code == cluster.EXIT_NOT_IN_TIME
     assert "does not have the size after 1 s (Running: idle CPU)" in late.stderr
@@ -394,14 +394,14 @@ def test_who_waits_at_a_terminal_is_told_for_what(ask: Ask, monkeypatch: pytest.
         server.later = grow
         return ask(server, "scale", "j", "--workers", "4", "--wait")
 
-    said = "j: 4 Worker asked for\nj: has 1 Chief + 1 PS + 4 Worker\n"
+    said = "j: 4 workers asked for\nj: has 1 chief + 1 PS + 4 workers\n"
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert (scaled().stdout, scaled().stderr) == (said, "")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True)
     told = scaled()
     assert told.stdout == said
-    assert "j: waiting for 4 Worker (" in told.stderr
+    assert "j: waiting for 4 workers (" in told.stderr
     assert told.stderr.endswith("\x1b[1A\x1b[2K")  # and it is gone
 
 
@@ -418,7 +418,7 @@ def _queued() -> dict[str, Any]:
     ("raw", "words", "code", "said"),
     [
         (running(), ["scale", "j"], 2, "say how many: --workers, --ps, or both"),
-        (running(), ["scale", "j", "--workers", "9"], 1, "9 Worker is out of its bounds: allowed is 2 to 4"),
+        (running(), ["scale", "j", "--workers", "9"], 1, "9 workers are out of its bounds: allowed is 2 to 4"),
         (running(), ["scale", "j", "--workers", "-1"], 2, "-1 is not in the range"),
         (
             tfjob(annotations={}),

@@ -88,7 +88,7 @@ def test_metrics_are_those_of_the_end(at: str, met: float) -> None:
 def test_the_page_draws_sizes_and_holds_no_markup_of_others() -> None:
     text = page(ended("2026-01-02T03:10:00Z"), "Succeeded")
     assert text.count("<path") == 3
-    assert "to 1 Chief + 1 PS + 4 Worker" in text
+    assert "to 1 chief + 1 PS + 4 workers" in text
     assert "<b>" not in text
     assert "&lt;b&gt;" in text
 

@@ -52,7 +52,7 @@ async def test_a_job_comes_with_its_timeline_forecast_and_place() -> None:
 
 async def test_the_queue_is_in_the_profiles_order_also_when_that_changes() -> None:
     found = world(
-        waiting("late", annotations={"deadline": "3h"}, why="no room for 2 Worker"),
+        waiting("late", annotations={"deadline": "3h"}, why="no room for 2 workers"),
         waiting("soon", annotations={"deadline": "1h"}),
         waiting("first", annotations={"deadline": "2h"}, runPolicy={}),
         running(),
@@ -64,7 +64,7 @@ async def test_the_queue_is_in_the_profiles_order_also_when_that_changes() -> No
             (2, "late"),
             (3, "soon"),
         ]
-        assert answer["items"][1]["reason"] == "no room for 2 Worker"
+        assert answer["items"][1]["reason"] == "no room for 2 workers"
         found.configuration = parse_configuration("profile: edf")
         answer = await ask(client, "/api/v1/queue?limit=2")
         assert ([each["name"] for each in answer["items"]], answer["total"]) == (["soon", "first"], 3)

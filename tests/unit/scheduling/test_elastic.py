@@ -266,7 +266,7 @@ def test_a_busy_job_gets_back_to_its_declared_size() -> None:
     large = busy(spec("large", (1, 2, 8), total_steps=1e5), ("n0",) * 7, use=0.5)
     plan = plan_of([small, large], [node("n0", cpus=8)])
     assert (workers(plan, "small"), workers(plan, "large")) == (3, 5)
-    assert str(plan.changes["large"].reason).endswith("makes room for small, which has 1 Worker, less than it declares")
+    assert str(plan.changes["large"].reason).endswith("makes room for small, which has 1 worker, less than it declares")
 
 
 def test_nobody_falls_below_the_declared_size_for_that() -> None:

@@ -84,7 +84,7 @@ def test_whatever_a_profile_decides_has_a_code_and_bounded_facts(case: str) -> N
         (Reason("makes-room", {"job": "j", "by": "scaled"}), "makes room for j: scaled"),
         (
             Reason("makes-room", {"job": "j", "has": {"Worker": 1}}),
-            "makes room for j, which has 1 Worker, less than it declares",
+            "makes room for j, which has 1 worker, less than it declares",
         ),
         (
             Reason("makes-room", {"job": "j", "by": "", "idle": 0.125}),
@@ -102,12 +102,12 @@ def test_whatever_a_profile_decides_has_a_code_and_bounded_facts(case: str) -> N
         (Reason("slower", {"there": 12.345, "here": 9.0}), "was faster with fewer, 12.3 steps/s there, 9 here"),
         (
             Reason("deadline-missed", {"needs_s": 100.0, "largest": {"Worker": 4}, "left_s": 9.6}),
-            "best effort, its deadline cannot be met: needs 100 s even with 4 Worker, has 10 s",
+            "best effort, its deadline cannot be met: needs 100 s even with 4 workers, has 10 s",
         ),
         (Reason("dominant-share", {"minimum": True}), "dominant share: nothing left for its minimum"),
         (
             Reason("dominant-share", {"no_nodes": {"PS": 1, "Worker": 2}}),
-            "dominant share: 1 PS + 2 Worker fits on no nodes",
+            "dominant share: 1 PS + 2 workers fits on no nodes",
         ),
         (
             Reason("keeps", {"was": {"Worker": 1, "PS": 2}, "now": {"Worker": 3, "PS": 1}}),

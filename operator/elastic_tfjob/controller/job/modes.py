@@ -7,6 +7,7 @@ from typing import Final
 
 import orjson
 
+from elastic_tfjob.api.replica_words import count_in_words
 from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.describe import describe_role
 from elastic_tfjob.controller.job.inject import needs_accelerator
@@ -40,7 +41,8 @@ def choose_mode(s: RescaleInput, moving: Sequence[Move] = (), *, numbered: bool 
     if not numbered:
         return "recreate", "there are no numbers or names left for pods beside those that it has"
     if s.job.queue and (name := _beyond_admitted(s, moving)):
-        return "recreate", f"Kueue admitted {s.declared[name]} {name} (queue {s.job.queue}), and no others beside them"
+        admitted = count_in_words(s.declared[name], name)
+        return "recreate", f"Kueue admitted {admitted} (queue {s.job.queue}), and no others beside them"
     if s.mode == "recreate" or not s.launcher or chief is None or chief.phase != "Running":
         return "recreate", ""
     if report is None or report.generation != s.state.generation or report.first_step_at is None:

@@ -168,7 +168,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "ConfigurationTaken": Meaning(
         "Normal",
         "operator's Deployment",
-        "The ConfigMap was read. The message says which profile decides. Where no Deployment is found, the operator's pod "
-        "has the event.",
+        "The ConfigMap was read. The message says which profile decides. Where no Deployment is found, the operator's "
+        "pod has the event.",
     ),
 }

@@ -6,6 +6,7 @@ from typing import Final, Literal, cast, get_args
 
 from elastic_tfjob.api.fields import Fields, describe
 from elastic_tfjob.api.limits import MAX_GENERATION, MAX_MILLICORES, MAX_NODE_NAME, MAX_REPLICAS
+from elastic_tfjob.api.replica_words import counts_in_words
 
 Counts = Mapping[str, int]
 """Replicas per type."""
@@ -18,8 +19,8 @@ _NODE_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 
 
 def words(counts: Counts) -> str:
-    """`1 Chief + 2 PS + 4 Worker`."""
-    return " + ".join(f"{count} {name}" for name, count in sorted(counts.items()) if count) or "nothing"
+    """`1 chief + 2 PS + 4 workers`."""
+    return counts_in_words(dict(sorted(counts.items())))
 
 
 def read_generation(raw: Fields, default: int | None = None) -> int:

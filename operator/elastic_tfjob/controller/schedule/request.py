@@ -6,6 +6,7 @@ from hashlib import blake2b
 
 from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX, Elasticity
 from elastic_tfjob.api.limits import MAX_REPLICAS
+from elastic_tfjob.api.replica_words import count_in_words
 from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.checkpoint_place import place_of
 from elastic_tfjob.controller.job.inject import injected, requests_with, resources_of
@@ -85,8 +86,9 @@ class JobRequest:
         """What a person asks for and cannot have."""
         declared = self.declared
         return [
-            f"{PREFIX}{annotation}: {wanted} is ignored: Kueue admitted {declared[name]} {name} (queue {self.queue}), "
-            "and more would be beyond its quota; change its replicas instead, and Kueue admits it anew"
+            f"{PREFIX}{annotation}: {wanted} is ignored: Kueue admitted {count_in_words(declared[name], name)} "
+            f"(queue {self.queue}), and more would be beyond its quota; change its replicas instead, "
+            "and Kueue admits it anew"
             for name, annotation in ((core.PS, "target-ps"), (core.WORKER, "target-workers"))
             if self.queue and name in declared and (wanted := self.elasticity.asked(name) or 0) > self.bounds(name)[1]
         ]

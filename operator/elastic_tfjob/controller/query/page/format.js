@@ -34,5 +34,7 @@ export function clock(at) {
 }
 
 export const total = counts => Object.values(counts).reduce((sum, n) => sum + n, 0);
-export const size = counts => Object.entries(counts).map(([type, n]) => `${n} ${type}`).join(", ") || "none";
+// As the operator's messages have it: 1 chief, 2 workers, 3 PS.
+export const replicas = (n, type) => `${n} ${["Chief", "Evaluator", "Master", "Worker"].includes(type) ? type.toLowerCase() + (n === 1 ? "" : "s") : type}`;
+export const size = counts => Object.entries(counts).map(([type, n]) => replicas(n, type)).join(", ") || "none";
 export const path = (...parts) => parts.map(encodeURIComponent).join("/");
