@@ -23,6 +23,8 @@ _WATCH_S: Final = 300.0
 _SILENT_S: Final = 40.0
 _LATE_S: Final = 5.0
 _TIMEOUT_S: Final = 60.0
+_EFFECT_S: Final = 0.003
+"""After so long a write that nothing disturbs has been stored."""
 
 
 class Wire:
@@ -38,6 +40,7 @@ class Wire:
         self.writes: list[str] = []
         self.events: list[str] = []
         self.sending: Callable[[str, str, str], None] = lambda *_: None
+        self.lose_chief: Callable[[], None] = lambda: None
         self.cut: dict[str, float] = {}
         """By replica, until when the API server does not answer what it asks about its lease."""
         self.silent: dict[tuple[str, str], float] = {}
@@ -221,6 +224,8 @@ class Api(ApiClient):
             if self._counts(method, place, body):
                 wire.writes.append(f"{method} {place.resource}/{place.name or (body or {})['metadata']['name']}")
                 kill = wire.faults.kill(len(wire.writes)) if faulty else None
+                if faulty and wire.faults.loses_chief(len(wire.writes)):
+                    wire.server.loop.call_later(_EFFECT_S, wire.lose_chief)
         if kill == "before":
             self._die()
             await self._alive()

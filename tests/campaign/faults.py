@@ -5,7 +5,7 @@ from math import inf
 from random import Random
 from typing import Literal
 
-__all__ = ["EVENT_FAULTS", "Faults", "KillAt", "Request", "Seeded", "WatchFaultAt"]
+__all__ = ["EVENT_FAULTS", "ChiefLostAt", "Faults", "KillAt", "Request", "Seeded", "WatchFaultAt"]
 
 Kill = Literal["before", "after"]
 """The operator dies before a write, or after it and without its answer."""
@@ -62,6 +62,10 @@ class Faults:
         """How long an operator that died is away."""
         return 2.0
 
+    def loses_chief(self, write: int) -> bool:
+        """Whether the chief's node loses its power right after this write."""
+        return False
+
     def mischief_s(self) -> float:
         """How long it takes until next something goes wrong in the cluster, and not with the operator: infinite, never.
         A container dies, a pod is drained, a command does not reach its pod."""
@@ -98,6 +102,17 @@ class WatchFaultAt(Faults):
             return ""
         self.struck = True
         return self.what
+
+
+@dataclass
+class ChiefLostAt(Faults):
+    """The chief's node loses its power right after one write, and is replaced later."""
+
+    write: int = 0
+
+    def loses_chief(self, write: int) -> bool:
+        self.struck = self.struck or write == self.write
+        return write == self.write
 
 
 @dataclass

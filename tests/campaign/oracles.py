@@ -60,6 +60,8 @@ class Oracles:
     """Whether this world's nodes may be asked for more than they have: pods without a scheduler's promise."""
     exact: bool = True
     """Whether nothing happens in this world that may cost steps of training: containers that die, drains."""
+    most_lost_steps: int | None = None
+    """Steps that a program may lose at most when it begins; None where only a switch is judged."""
     _loans: LoanOracles = field(init=False)
     _stopped: set[str] = field(default_factory=set)
     _refused: set[tuple[str, int]] = field(default_factory=set)
@@ -259,6 +261,8 @@ class Oracles:
             self.fail("no_step_is_lost_in_a_switch", f"{training.reached} steps were done, {step} is where it goes on")
         elif self.exact and training.hook and step < training.reached and training.name not in self._stopped:
             self.fail("no_step_is_lost", f"{training.reached} steps were done, {step} is where it goes on")
+        elif self.most_lost_steps is not None and training.hook and training.reached - step > self.most_lost_steps:
+            self.fail("one_interval_is_lost_at_most", f"{training.reached} steps were done, {step} is where it goes on")
 
     def is_to_save(self, program: Program, waiting: bool) -> None:
         """Training stands still for a program that is ready to take over, and for no other."""

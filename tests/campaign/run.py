@@ -37,7 +37,7 @@ from campaign.hostile import PROFILES
 from campaign.mutants import MUTANTS, Mutant
 from campaign.record import Record, source_digest
 from campaign.scenarios import SCENARIOS
-from campaign.schedules import crash_points, of_seed, play, undisturbed, user_actions_of_seed, watch_points
+from campaign.schedules import chief_points, crash_points, of_seed, play, undisturbed, user_actions_of_seed, watch_points
 from campaign.user_actions import USER_ACTIONS
 from campaign.world import campaign
 
@@ -75,8 +75,8 @@ def _play(schedule: str) -> tuple[str, list[str], float]:
     return schedule, violations, time.process_time() - begin
 
 
-def _points(scenario: str) -> tuple[list[str], list[str]]:
-    return list(crash_points(scenario)), list(watch_points(scenario))
+def _points(scenario: str) -> tuple[list[str], list[str], list[str]]:
+    return list(crash_points(scenario)), list(watch_points(scenario)), list(chief_points(scenario))
 
 
 def _show(schedule: str) -> int:
@@ -163,10 +163,11 @@ class _Campaign:
         if "_pool" in self.__dict__:
             self._pool.terminate()
 
-    def points(self) -> tuple[list[str], list[str]]:
-        """All crash points, and all watch points."""
+    def points(self) -> tuple[list[str], list[str], list[str]]:
+        """All crash points, all watch points, and all points at which the chief's node is lost."""
         kinds = list(self._pool.imap(_points, SCENARIOS))
-        return [point for points, _ in kinds for point in points], [point for _, points in kinds for point in points]
+        crashes, watches, chiefs = ([point for found in kinds for point in found[kind]] for kind in range(3))
+        return crashes, watches, chiefs
 
     def play(self, title: str, schedules: Sequence[str], share: float) -> set[str]:
         """Play schedules until such a share of the time is over; those that were played."""
@@ -368,6 +369,7 @@ _SAID: Final = (
     "schedules",
     "crash_points",
     "watch_points",
+    "chief_points",
     "mutants",
     "violations",
     "user_actions",
@@ -386,10 +388,11 @@ def _figures(run: _Campaign, first_seed: int, without: Sequence[str]) -> dict[st
     order = Random(first_seed)
     crashes: list[str] = []
     watches: list[str] = []
+    chiefs: list[str] = []
     played: set[str] = set()
     if "points" not in without:
-        crashes, watches = run.points()
-        points = order.sample([*crashes, *watches], len(crashes) + len(watches))
+        crashes, watches, chiefs = run.points()
+        points = order.sample(every := [*crashes, *watches, *chiefs], len(every))
         played = run.play("crash and watch points", points, shares["points"])
         _note(run, "points", len(points) - len(played), len(points))
     caught: dict[str, str] = {}
@@ -413,6 +416,7 @@ def _figures(run: _Campaign, first_seed: int, without: Sequence[str]) -> dict[st
         "schedules": run.schedules,
         "crash_points": {"covered": len(played.intersection(crashes)), "total": len(crashes)},
         "watch_points": {"covered": len(played.intersection(watches)), "total": len(watches)},
+        "chief_points": {"covered": len(played.intersection(chiefs)), "total": len(chiefs)},
         "mutants": {"caught": len(caught), "total": len(MUTANTS), "missed": missed, "by": caught},
         "violations": len(run.found),
         "user_actions": {"first": first_seed, "count": counts["user-actions"]},

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from campaign.scenarios import SCENARIOS, TAKEN_OVER
-from campaign.schedules import crash_points, play, undisturbed, watch_points
+from campaign.schedules import chief_points, crash_points, play, undisturbed, watch_points
 from campaign.user_actions import PROFILES, USER_ACTIONS
 from campaign.world import Scenario, World, campaign, run
 from elastic_tfjob.api.annotations import PREFIX
@@ -64,6 +64,11 @@ def test_watch_breaks(name: str) -> None:
 def test_seeds(name: str) -> None:
     """Many faults at once; when they stop it ends as the undisturbed run does."""
     _try([f"{name}/seed/{seed}" for seed in range(_SEEDS)])
+
+
+def test_chief_lost() -> None:
+    """The chief's node is lost after a write: the job trains again, or has an event, and gets its size."""
+    _try(_share(list(chief_points("grow")))[:3])
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -17,7 +17,7 @@ from campaign.apiserver import ApiServer, Change, Object
 from campaign.client import Api, Wire
 from campaign.clock import Deadlock, VirtualLoop, virtual_time
 from campaign.cluster import Cluster
-from campaign.faults import Faults, Seeded
+from campaign.faults import ChiefLostAt, Faults, Seeded
 from campaign.files import virtual_machine
 from campaign.loans import loan_of
 from campaign.oracles import Oracles, state_of, summary
@@ -39,6 +39,12 @@ _QUIET_S: Final = 25.0
 """An undisturbed run is over when nothing was written for so long."""
 _STEADY_S: Final = 20.0
 """For so long a disturbed run must stay as it has ended."""
+_CHIEF_LOST_S: Final = 200.0
+"""A node whose power is lost is replaced after so long. Until then the job trains elsewhere or has an event."""
+_TOLD_S: Final = 150.0
+"""A job that does not train since its chief's node was lost has an event within this time."""
+_INTERVAL_STEPS: Final = 50
+"""Steps between two checkpoints: a lost chief costs no more."""
 _LONGEST_S: Final = 900.0
 """A run that has not come to its end by then never will."""
 
@@ -132,10 +138,13 @@ class World:
         self.log: list[str] = []
         self.server = ApiServer(loop)
         self.server.observers.append(self._hear)
-        self.oracles = Oracles(loop, self.server, exact=not isinstance(faults, Seeded))
+        self.oracles = Oracles(loop, self.server, exact=not isinstance(faults, Seeded | ChiefLostAt))
         self.cluster = Cluster(loop, self.server, self.random, self.oracles)
         self.wire = Wire(self.server, self.cluster, faults, self.random)
         self.wire.sending = self.oracles.sending
+        self.wire.lose_chief = self._lose_chief
+        self._told_at = 0.0
+        self._lost_until = 0.0
         self.began = loop.time()
         loop.set_exception_handler(self._broken)
         self._replicas: dict[int, _Replica] = {}
@@ -197,10 +206,39 @@ class World:
                 replica.die()
                 return
 
+    def _lose_chief(self) -> None:
+        """The node of the job's chief loses its power; without a bound chief, the scenario's first node."""
+        chief = self.server.get("pods", NAMESPACE, "job-chief-0")
+        name = (chief["spec"].get("nodeName") if chief else None) or next(iter(self.scenario.nodes))
+        job = self.server.get("tfjobs", NAMESPACE, "job")
+        phase = (state_of(job) or {}).get("phase") if job else None
+        self.note(f"{name}, the node of the chief, loses power in phase {phase}")
+        self.oracles.most_lost_steps = _INTERVAL_STEPS
+        self.cluster.lose_power(name)
+        self._lost_until = self.loop.time() + _CHIEF_LOST_S
+        self.loop.call_later(_TOLD_S, self._is_told, self.loop.time())
+        self.loop.call_later(_CHIEF_LOST_S, self.cluster.replace_node, name, self.scenario.nodes[name])
+
+    def _is_told(self, since: float) -> None:
+        """The job trains, has ended, is suspended, or an event says why not."""
+        job = self.server.get("tfjobs", NAMESPACE, "job")
+        if job is None or self.closing or any(self.has(each) for each in ("Succeeded", "Failed", "Suspended")):
+            return
+        trains = any(each.task.chief and each.state == "training" for each in self.training().trainers)
+        if not trains and self._told_at < since:
+            self.oracles.fail("trains_or_is_told", f"no event in {_TOLD_S:.0f} s since the chief's node was lost")
+
+    async def nodes_are_back(self) -> None:
+        """Wait for a lost node's replacement, and until the job has noticed it."""
+        if self._lost_until:
+            await asyncio.sleep(max(0.0, self._lost_until + _QUIET_S - self.loop.time()))
+
     def _hear(self, change: Change) -> None:
         """What the operator tells people."""
         if change.resource == "events" and change.new is not None:
             self.note(f"event {change.new['reason']}: {change.new['message']}")
+            if change.new.get("type") == "Warning":
+                self._told_at = self.loop.time()
 
     def _leader(self) -> str:
         """Empty where the one that led has just died."""
@@ -381,7 +419,8 @@ async def _live(world: World, expected: Mapping[str, Any] | None) -> None:
         if world.scenario.rests:
             world.oracles.at_rest(world.cluster.trainings)
         return
-    loose = isinstance(world.faults, Seeded) or world.scenario.either
+    await world.nodes_are_back()
+    loose = isinstance(world.faults, Seeded | ChiefLostAt) or world.scenario.either
     while loop.time() < limit:
         if summary(server, loose=loose) == expected:
             break
