@@ -78,7 +78,7 @@ conformance-upstream: .venv ## the conformance suite against the Go training-ope
 
 .PHONY: test-power-loss
 test-power-loss: .venv ## checkpoints on a disk whose power is cut at INSTANTS=200 random instants, on FILE_SYSTEM=ext4 or xfs (root; a few minutes); also SEED, MOUNT_OPTIONS
-	$(RUN) unshare --mount python -m harness.power_loss --instants $(or $(INSTANTS),200) --seed $(or $(SEED),1) --file-system $(or $(FILE_SYSTEM),ext4) --mount-options '$(MOUNT_OPTIONS)'
+	$(RUN) python -m harness.power_loss --instants $(or $(INSTANTS),200) --seed $(or $(SEED),1) --file-system $(or $(FILE_SYSTEM),ext4) --mount-options '$(MOUNT_OPTIONS)'
 
 .PHONY: bench-operator
 bench-operator: .venv ## speed of the operator beside the Go one: a table, and build/bench/operator.json

@@ -125,7 +125,7 @@ def test_the_next_program_flushes_before_it_deletes(tmp_path: Path, monkeypatch:
     before.resume()
     steps(before, 1)
     settled(before)
-    monkeypatch.setattr(checkpoints_of(before), "settle", lambda _: None)  # it was ended
+    monkeypatch.setattr(checkpoints_of(before), "settle", lambda: None)  # it was ended
     steps(before, 2)
     flush, sync = threading.Event(), durability.sync
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from elastic_tfjob.controller.objects.settings import RescaleLimits
-from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, checkpoints, durability, fit, protocol
+from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, checkpoints, fit, protocol
 from elastic_tfjob.runtime.errors import brief
 from elastic_tfjob.runtime.progress import Progress
 
@@ -217,33 +217,6 @@ def test_old_checkpoints_are_deleted_when_nobody_waits(
     settled(job)
     assert there == [{"elastic-10", "elastic-20", "elastic-30", "elastic-31"}]
     assert names(tmp_path / "checkpoints") == {"elastic-20", "elastic-30", "elastic-31"}
-
-
-def test_a_save_for_a_change_of_size_is_not_flushed_in_the_pause(
-    tmp_path: Path, launched: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job, _ = elastic(tmp_path / "checkpoints")
-    job.resume()
-    flushed: list[str] = []
-    in_pause: list[str] = []
-    sync = durability.sync
-
-    def noting(path: str) -> None:
-        flushed.append(path)
-        sync(path)
-
-    def pause(_: str) -> None:
-        time.sleep(0.5)
-        in_pause.extend(flushed)
-
-    monkeypatch.setattr(durability, "sync", noting)
-    monkeypatch.setattr(job, "_wait", pause)
-    protocol.write(launched / protocol.SAVE, {"id": "asked"})
-    until("it has seen the request", lambda: job._request and job._attention)
-    job.step(1)
-    settled(job)
-    assert in_pause == []
-    assert flushed, "afterwards it is"
 
 
 SLOW_S = 5.0

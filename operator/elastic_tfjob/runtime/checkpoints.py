@@ -184,11 +184,11 @@ class Checkpoints:
             folder = _together(lambda: stack.enter_context(tempfile.TemporaryDirectory()), all_ready)
             self.checkpoint.write(f"{folder}/discarded", options=self.options[0])
 
-    def settle(self, after_s: float = 0.0) -> None:
-        """Have the newest save made durable after that time, and then what it replaces deleted, by another thread."""
+    def settle(self) -> None:
+        """Have the newest save made durable, and then what it replaces deleted, by another thread."""
         step, self._unsettled = self._unsettled, None
         if step is not None:
-            self._beside.give(step, after_s)
+            self._beside.give(step)
 
     def wait(self, seconds: float) -> bool:
         """Wait until what was given to `settle` is durable, or could not be made so; whether that was within that

@@ -41,9 +41,6 @@ _AGREE_S = 0.25
 _KILLED_S = 60.0
 _DURABLE_S, _DURABLE_AT_END_S = 300.0, 5.0
 """How long a program waits for its last checkpoint to be durable: when all steps are done, and at SIGTERM."""
-_AFTER_ANSWER_S = 3.0
-"""How long after a save for a change of size its flush begins: the next program reads and starts first, and is to flush
-it itself. A program that ends meanwhile flushes at once."""
 _TERMINATED = 128 + signal.SIGTERM
 
 
@@ -212,7 +209,7 @@ class ElasticCheckpoint:
         saved = self._save(step)
         if request is not None:
             self._answer(request, step, saved)
-        self._settle(_AFTER_ANSWER_S if request is not None and saved else 0.0)
+        self._settle()
         if request is not None and saved:
             self._wait(request)
         if terminated:
@@ -241,7 +238,7 @@ class ElasticCheckpoint:
         saved = self._save(step)
         if request is not None and not finished:
             self._answer(request, step, saved)
-        self._settle(_AFTER_ANSWER_S if some_asked and saved and not finished else 0.0)
+        self._settle()
         if some_asked and not finished and self._agreement.sum(int(saved and chief))[0]:
             self._wait_together(request)
         if some_terminated:
@@ -279,10 +276,10 @@ class ElasticCheckpoint:
         self.progress.pause()
         return True
 
-    def _settle(self, after_s: float) -> None:
+    def _settle(self) -> None:
         """Have the new checkpoint made durable and old ones deleted, but not before who waits for it knows of it."""
         if self._checkpoints is not None:
-            self._checkpoints.settle(after_s)
+            self._checkpoints.settle()
 
     def _finish(self) -> None:
         """All steps are done: nothing is kept waiting by this."""
