@@ -37,7 +37,15 @@ from campaign.hostile import PROFILES
 from campaign.mutants import MUTANTS, Mutant
 from campaign.record import Record, source_digest
 from campaign.scenarios import SCENARIOS
-from campaign.schedules import chief_points, crash_points, of_seed, play, undisturbed, user_actions_of_seed, watch_points
+from campaign.schedules import (
+    chief_points,
+    crash_points,
+    of_seed,
+    play,
+    undisturbed,
+    user_actions_of_seed,
+    watch_points,
+)
 from campaign.user_actions import USER_ACTIONS
 from campaign.world import campaign
 

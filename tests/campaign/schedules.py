@@ -96,7 +96,9 @@ def play(schedule: str) -> Outcome:
         return expected
     faults = faults_of(kind, int(number), SCENARIOS[scenario])
     seed = int(number) if kind == "seed" else 0
-    outcome = run(SCENARIOS[scenario], seed, faults, expected.loose_end if kind in ("seed", CHIEF_LOST) else expected.end)
+    outcome = run(
+        SCENARIOS[scenario], seed, faults, expected.loose_end if kind in ("seed", CHIEF_LOST) else expected.end
+    )
     if kind != "seed" and not faults.struck:
         outcome.violations.append("the fault of this schedule never came: the run before it is not the undisturbed one")
     return outcome
