@@ -105,8 +105,8 @@ class Prediction:
         """The speed with these replicas, each with `cpu` millicores by type (missing: what it holds now), on
         accelerators of this speed (None: as now). `worker`: the millicores that a worker will hold, where that is known
         and what was measured with as much speaks; where replicas share CPU, `cpu` goes by what they can use. None:
-        nothing is known. With another weight the job is expected to be
-        as fast as with the one that it has, with the least error of the law of utilisation."""
+        nothing is known. With another weight the job is expected to be as fast as with the one that it has, with the
+        least error of the law of utilisation."""
         if not self.limited and cpu and any(cpu.get(t, held) != held for t, held in self.held.items()):
             same = self.at(counts, None, accelerator, worker)
             return same.times(1.0, UTILISATION_ERROR) if same is not None else None
@@ -123,8 +123,8 @@ class Prediction:
         more_cpu = {t: cpu[t] / held for t, held in self.held.items() if held and cpu.get(t, held) != held}
         if size_of(counts) == size_of(self.counts):
             return now if not more_cpu else now.times(speedup(self.use, more_cpu), UTILISATION_ERROR)
-        if holds is not None and (there := self._measured_with(size_of(counts), holds)) is not None:
-            return there
+        if holds is not None and (measured := self._measured_with(size_of(counts), holds)) is not None:
+            return measured
         known = self._own_factor(counts)
         if known is not None and known[1] != "utilisation":
             shown = Rate(self.steps_per_s * known[0], known[2], known[1])
