@@ -132,6 +132,23 @@ def test_words_of_tenants_stay_words(browser: Any) -> None:
                 ]
 
 
+@pytest.mark.parametrize(
+    ("status", "state", "words"),
+    [(404, "missing", "Not found"), (403, "refused", "Not allowed"), (400, "wrong", "Wrong request")],
+)
+def test_what_is_refused_is_told_by_its_kind(browser: Any, status: int, state: str, words: str) -> None:
+    with serving(demo(3)) as server, opened(browser, "about:blank") as page:
+        body = '{"error": {"message": "why it is so"}}'
+        if status != 404:  # which this server says by itself
+            answer = {"status": status, "content_type": "application/json", "body": body}
+            page.route("**/api/v1/**", lambda route: route.fulfill(**answer))
+        page.goto(server.address + "#/job/ns/nobody")
+        page.wait_for_selector(f".status.{state}")
+        told = page.inner_text(f".status.{state}")
+        assert told.startswith(words)
+        assert ("there is no TFJob of this name" if status == 404 else "why it is so") in told
+
+
 def test_a_page_outlives_the_operator_and_shows_what_changed(browser: Any) -> None:
     with serving(demo(10)) as server, opened(browser, server.address + JOB) as page:
         page.wait_for_selector(".status.live")
