@@ -47,7 +47,7 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Pool, ReplicaGroup, fixed_group
 
 from . import test_scheduler
-from .build import UID, job, pod, replicas
+from .build import UID, condition, job, pod, replicas
 from .build import decide as reconciled
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -576,6 +576,7 @@ class World:
         for each in nodes:
             self.nodes.written(copy.deepcopy(each))
         self.pods: tuple[Pod, ...] = ()
+        self.candidates: tuple[ScheduledJob, ...] = ()
         self.loans = Loans(api, self.nodes, recorder, wants=dict, owned=owned, touched=lambda _: None)
 
     def record(self, subject: Node | PendingPod, event: Event) -> None:
@@ -586,7 +587,7 @@ class World:
         made = configuration or parse_configuration(
             "profile: kips\nprofiles: {kips: {lend: offered}}\npools: {serve: {namespaces: [serving], headroom: 0}}"
         )
-        cluster = self.loans.cluster(made, (), self.pods, ())
+        cluster = self.loans.cluster(made, (), self.pods, self.candidates)
         assert cluster is not None
         found = lending(cluster, datetime.now(UTC).timestamp())
         self.loans.decided(cluster, found, loans)
@@ -648,6 +649,7 @@ class TestWriter:
         world = World(raw_node("a"))
         await world.round((BORROW,))
         world.pods = (replace(pod("worker", 0), node="a", pinned="a", requests=Resources(1000, pods=1), grace_s=9999),)
+        world.candidates = (ScheduledJob(job({"Worker": 1})),)
         found = await world.round()
         assert world.stage("a") == ("recalled", True)
         assert (found.evicted, world.server.deleted) == ((), [])
@@ -672,9 +674,31 @@ class TestWriter:
         assert cluster is not None
         assert (cluster.guests, cluster.staying) == ({}, frozenset())
         put = (replace(world.pods[0], pinned="a"),)
-        cluster = world.loans.cluster(made, (), put, (), plans=plans)
+        cluster = world.loans.cluster(made, (), put, (ScheduledJob(job({"Worker": 1})),), plans=plans)
         assert cluster is not None
         assert (cluster.guests, cluster.staying) == (({"a": put}, {"a"}) if plans else ({}, frozenset()))
+
+    @pytest.mark.parametrize(
+        "leaves",
+        [
+            {"status": {"conditions": [condition("Succeeded")]}},
+            {"runPolicy": {"suspend": True}},
+            {"deleting": True},
+            {},  # the operator has just started, and does not know the job yet
+        ],
+        ids=["ended", "suspended", "deleted", "unknown"],
+    )
+    def test_a_guest_that_goes_by_itself_keeps_the_loan(self, leaves: dict[str, Any]) -> None:
+        world, deleted = World(raw_node("a", "loaned")), leaves.pop("deleting", False)
+        made = parse_configuration(
+            "profile: kips\nprofiles: {kips: {lend: offered}}\npools: {serve: {namespaces: [a]}}"
+        )
+        put = (replace(pod("worker", 0), node="a", pinned="a", requests=Resources(1000, pods=1)),)
+        source = replace(job({"Worker": 1}, **leaves), deleting=deleted)
+        known = (scheduled_job(source, put, nodes={}, now=NOW, all_jobs=True),) if leaves or deleted else ()
+        cluster = world.loans.cluster(made, (), put, known)
+        assert cluster is not None
+        assert cluster.staying == frozenset()
 
     async def test_the_room_of_pods_that_no_job_owns_is_taken(self) -> None:
         world = World(raw_node("a"))

@@ -148,7 +148,7 @@ class Loans:
         trained: dict[str, Resources] = {}
         guests: dict[str, tuple[Pod, ...]] = {}
         staying: set[str] = set()
-        loanable = {each.job.spec.key for each in candidates if each.job is not None and each.job.spec.loanable}
+        known = {each.source.key: each for each in candidates if each.source is not None}
         for pod in pods:
             if pod.node not in nodes or pod.ended:
                 continue
@@ -156,7 +156,7 @@ class Loans:
                 trained[pod.node] = trained.get(pod.node, NOTHING).plus(pod.requests)
                 if plans and pod.pinned == pod.node:
                     guests[pod.node] = (*guests.get(pod.node, ()), pod)
-                    if "/".join(pod.key) not in loanable:
+                    if _stays(pod, known.get(pod.key)):
                         staying.add(pod.node)
             else:
                 # Anybody can write the operator's label: whom no job stops, no node waits for.
@@ -311,6 +311,19 @@ def patch_of(write: Write, raw: Mapping[str, Any], now: datetime) -> dict[str, A
 
 def _stray(pod: Pod) -> ForeignPod:
     return ForeignPod(pod.namespace, pod.name, pod.uid, pod.version, pod.node, pod.requests)
+
+
+def _stays(guest: Pod, found: ScheduledJob | None) -> bool:
+    """Whether no plan can stop a guest's job, as it is not loanable any more; one that has ended, was deleted or is
+    suspended goes by itself."""
+    source = found.source if found is not None else None
+    if found is None or source is None or source.deleting or guest.terminating:
+        return False
+    if found.job is not None:
+        return not found.job.spec.loanable
+    if found.terms is not None and found.terms.spec.run_policy.suspend:
+        return False
+    return not source.status().finished
 
 
 def _of_loan(node: Node) -> tuple[object, ...]:
