@@ -17,14 +17,14 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     written = tmp_path_factory.mktemp("report") / "report.html"
-    command = [Path(sys.executable).with_name("elastic-tfjob"), "simulate", "docs/scenarios/ps-mix.yaml"]
+    command = [str(Path(sys.executable).with_name("elastic-tfjob")), "simulate", "docs/scenarios/ps-mix.yaml"]
     command += ["--nodes=6", "--gpus-per-node=4", "--cpus-per-node=16", "--profile=las", "--profile=elastic"]
     subprocess.run([*command, f"--html={written}"], cwd=ROOT, check=True, capture_output=True)
     return written
 
 
 @pytest.mark.parametrize("wide", [390, 1280])
-def test_the_report_of_a_simulation_is_not_cut(browser: Any, report: Path, wide: int) -> None:  # noqa: F811
+def test_the_report_of_a_simulation_is_not_cut(browser: Any, report: Path, wide: int) -> None:
     """What is wider than the window scrolls inside of its own frame."""
     with opened(browser, report.as_uri(), wide=wide) as page:
         page.wait_for_selector("table")

@@ -143,9 +143,9 @@ def expected_rate(
 
 
 def _as_if_held(job: Job, placement: Placement, cpu: Cpu) -> dict[str, float]:
-    """Of a job whose replicas share CPU: what a replica of each type holds now, times how much more the one that can
-    use least could use then, as the others wait for it. So a Prediction, which goes by what is held, finds the speed of
-    what can be used."""
+    """Of a job whose replicas share CPU: what a replica of each type holds now, times how much more the slowest one,
+    for which the others wait, could use then. So a Prediction, which goes by what is held, finds the speed of what can
+    be used."""
     now, found = usable_cpu(job.spec.groups, job.placement, job.cpu, shared=True), {}
     for type_, each in usable_cpu(job.spec.groups, placement, cpu, shared=True).items():
         if (n := len(job.placement.get(type_, ()))) and each and (slowest := min(now[type_])):

@@ -123,8 +123,8 @@ class Prediction:
         more_cpu = {t: cpu[t] / held for t, held in self.held.items() if held and cpu.get(t, held) != held}
         if size_of(counts) == size_of(self.counts):
             return now if not more_cpu else now.times(speedup(self.use, more_cpu), UTILISATION_ERROR)
-        if holds is not None and (measured := self._measured_with(size_of(counts), holds)) is not None:
-            return measured
+        if holds is not None and (again := self._measured_with(size_of(counts), holds)) is not None:
+            return again
         known = self._own_factor(counts)
         if known is not None and known[1] != "utilisation":
             shown = Rate(self.steps_per_s * known[0], known[2], known[1])
