@@ -216,7 +216,10 @@ class World:
         self.oracles.most_lost_steps = _INTERVAL_STEPS
         self.cluster.lose_power(name)
         self._lost_until = self.loop.time() + _CHIEF_LOST_S
-        self.loop.call_later(_TOLD_S, self._is_told, self.loop.time())
+        said = ((chief or {}).get("status") or {}).get("conditions") or ()
+        if any(each.get("type") == "Ready" and each.get("status") == "True" for each in said):
+            # Of a pod that was not ready yet Kubernetes says nothing before it evicts it, which is after 300 s.
+            self.loop.call_later(_TOLD_S, self._is_told, self.loop.time())
         self.loop.call_later(_CHIEF_LOST_S, self.cluster.replace_node, name, self.scenario.nodes[name])
 
     def _is_told(self, since: float) -> None:
