@@ -53,6 +53,7 @@ from elastic_tfjob.controller.kube.trials import Trials
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND
 from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
 from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.parsing import controller_uid
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.quota import excess
 from elastic_tfjob.controller.objects.status import format_time
@@ -99,10 +100,6 @@ class Refusals:
         """A change was made after all."""
         self.until.pop((uid, change), None)
         self._delays.pop((uid, change), None)
-
-
-def _owned_by(raw: Mapping[str, Any], uid: str) -> bool:
-    return any(each.get("uid") == uid for each in raw["metadata"].get("ownerReferences") or ())
 
 
 class Executor:
@@ -301,7 +298,7 @@ class Executor:
             raise
         except ApiError:
             return ""
-        return excess(quotas, (each for each in there if _owned_by(each, job.uid)), coming)
+        return excess(quotas, (each for each in there if controller_uid(each["metadata"]) == job.uid), coming)
 
     async def _delete_pod(self, job: Job, action: DeletePod) -> None:
         if action.mark and not await self._annotate_pod(job, action.name, action.uid, STOP_COMMAND):

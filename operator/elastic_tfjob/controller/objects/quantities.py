@@ -1,11 +1,11 @@
 """What pods take of a node, as kube-scheduler counts it, and what nodes have. Pure."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Context, Decimal
 from functools import lru_cache
 from math import ceil
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from elastic_tfjob.api.limits import MAX_BYTES, MAX_MILLICORES, MAX_NODE_NAME, MAX_POD_BYTES, MAX_WORD
 from elastic_tfjob.api.tfjob import CONTAINER
@@ -21,12 +21,14 @@ __all__ = [
     "is_accelerator",
     "is_quantity",
     "millicores",
+    "of_containers",
     "quantity",
     "requests_of",
     "whole",
 ]
 
 Raw = Mapping[str, Any]
+_Number = TypeVar("_Number", int, Decimal)
 
 # QUANTITY_PATTERN of the CRD, but that an exponent is a whole number: Kubernetes admits no other.
 _QUANTITY: Final = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
@@ -154,21 +156,30 @@ def requests_of(spec: Raw, status: Raw = _NO_STATUS) -> Resources:
         given = _most(_known(found["resources"].get("requests")), _known(found.get("allocatedResources")))
         return given if infeasible else _most(asked, given)
 
-    running: _Amounts = {}
-    for container in spec.get("containers") or ():
-        running = _sum(running, counted(container))
-    starting: _Amounts = {}
-    sidecars: _Amounts = {}
-    for container in spec.get("initContainers") or ():
-        if container.get("restartPolicy") == "Always":
-            asked = counted(container)
-            running, sidecars = _sum(running, asked), _sum(sidecars, asked)
-            starting = _most(starting, sidecars)
-        else:
-            starting = _most(starting, _sum(sidecars, _container(container)))
-    containers = _most(running, starting)
+    containers = of_containers(spec, counted, _container)
     total = _sum({**containers, **_pod_level(spec.get("resources") or {}, containers)}, _known(spec.get("overhead")))
     return Resources(*map(min, _resources(total), _LIMITS))._replace(pods=1)
+
+
+def of_containers(
+    spec: Raw, running: Callable[[Raw], Mapping[str, _Number]], starting: Callable[[Raw], Mapping[str, _Number]]
+) -> Mapping[str, _Number]:
+    """What the containers of a pod take together, by resource: those that run, with the native sidecars, or an init
+    container beside the sidecars before it, whichever is more. `running` and `starting` are what one container of each
+    sort takes."""
+    together: Mapping[str, _Number] = {}
+    for container in spec.get("containers") or ():
+        together = _sum(together, running(container))
+    before: Mapping[str, _Number] = {}
+    sidecars: Mapping[str, _Number] = {}
+    for container in spec.get("initContainers") or ():
+        if container.get("restartPolicy") == "Always":
+            asked = running(container)
+            together, sidecars = _sum(together, asked), _sum(sidecars, asked)
+            before = _most(before, sidecars)
+        else:
+            before = _most(before, _sum(sidecars, starting(container)))
+    return _most(together, before)
 
 
 def has_pod_level_resources(spec: Raw) -> bool:
@@ -214,12 +225,12 @@ def _counts(resource: str) -> bool:
     return resource in _COUNTED or is_accelerator(resource)
 
 
-def _sum(a: _Amounts, b: _Amounts) -> _Amounts:
-    return {**a, **{name: a.get(name, 0) + amount for name, amount in b.items()}}
+def _sum(a: Mapping[str, _Number], b: Mapping[str, _Number]) -> Mapping[str, _Number]:
+    return {**a, **{name: a[name] + amount if name in a else amount for name, amount in b.items()}}
 
 
-def _most(a: _Amounts, b: _Amounts) -> _Amounts:
-    return {**a, **{name: max(a.get(name, 0), amount) for name, amount in b.items()}}
+def _most(a: Mapping[str, _Number], b: Mapping[str, _Number]) -> Mapping[str, _Number]:
+    return {**a, **{name: max(a[name], amount) if name in a else amount for name, amount in b.items()}}
 
 
 def _resources(found: _Amounts) -> Resources:

@@ -5,9 +5,10 @@ A dry run tries one pod at a time, so that room for one of two looks like room f
 
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 
-from elastic_tfjob.controller.objects.quantities import quantity
+from elastic_tfjob.controller.objects.quantities import of_containers, quantity
 
 __all__ = ["excess"]
 
@@ -65,26 +66,9 @@ def _use(pod: Raw) -> _Amounts:
 
 
 def _of_kind(spec: Raw, kind: str) -> _Amounts:
-    """Requests or limits of a pod: its containers together with its sidecars, or an init container if that asks for
-    more, or what is said of the whole pod; and the overhead."""
-    running: _Amounts = {}
-    for container in spec.get("containers") or ():
-        _add(running, _of_container(container, kind), 1)
-    sidecars: _Amounts = {}
-    starting: _Amounts = {}
-    for container in spec.get("initContainers") or ():
-        asked = _of_container(container, kind)
-        if container.get("restartPolicy") == "Always":
-            _add(running, asked, 1)
-            _add(sidecars, asked, 1)
-            asked = {}
-        beside = dict(sidecars)
-        _add(beside, asked, 1)
-        starting = {
-            name: max(starting.get(name, Decimal(0)), amount) for name, amount in {**starting, **beside}.items()
-        }
-    names = running.keys() | starting.keys()
-    total = {name: max(running.get(name, Decimal(0)), starting.get(name, Decimal(0))) for name in names}
+    """Requests or limits of a pod: those of its containers, or what is said of the whole pod; and the overhead."""
+    asked = partial(_of_container, kind=kind)
+    total = dict(of_containers(spec, asked, asked))
     whole = (spec.get("resources") or {}).get(kind) or {}
     total |= {name: quantity(amount) for name, amount in whole.items()}
     for name, amount in (spec.get("overhead") or {}).items():
