@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import json
 import os
 import signal
 import threading
@@ -166,6 +167,32 @@ def test_what_a_power_loss_left_is_skipped(tmp_path: Path, harm: Callable[[Path]
     job, variable = make(tmp_path)
     assert job.resume() == 10
     assert variable.numpy().tolist() == [10.0] * 4
+
+
+def test_a_marker_that_is_replaced_while_it_is_read_still_counts(tmp_path: Path) -> None:
+    """The program before this one makes its last checkpoint durable just when this one looks for it."""
+    job, _ = make(tmp_path, every_steps=1)
+    job.resume()
+    steps(job, 1, 2)
+    settled(job)
+    saved = checkpoints_of(job)
+    marker = json.loads((tmp_path / "elastic-2.complete").read_text())
+    over = threading.Event()
+
+    def replace() -> None:
+        durable = True
+        while not over.is_set():
+            durable = not durable
+            saved._replace_marker(2, {**marker, "durable": durable}, flush=False)
+
+    beside = threading.Thread(target=replace)
+    beside.start()
+    try:
+        newest = {saved.complete()[0]["step"] for _ in range(1500)}
+    finally:
+        over.set()
+        beside.join()
+    assert newest == {2}
 
 
 def test_a_save_that_was_the_first_and_was_cut_off_does_not_keep_a_job_from_starting(tmp_path: Path) -> None:

@@ -42,6 +42,9 @@ _RETRY_S = (0.1, 0.3, 1.0, 3.0)
 _BROKEN = ("checksum", "corrupt", "truncated", "too short")
 """What TensorFlow says of a checkpoint whose content is not what was written."""
 _FLUSH_FAILED = "flush_failed"
+_MARKER_LIMIT = 1 << 24
+"""Bytes read of a marker. Without a number, GFile asks for the size of the file that has the name by then: of a marker
+that has been replaced since it was opened, the last byte would be missing."""
 _PATTERN = "*?[\\"
 _AFTER_SWITCH_S = 1.0
 """So long after a switch the checkpoint of the switch is made durable: the first step comes first."""
@@ -315,7 +318,7 @@ class Checkpoints:
         with self._files.GFile(f"{self.directory}/{name}", "r") as file:
             text = ""
             try:
-                text = file.read()
+                text = file.read(_MARKER_LIMIT)
                 marker = json.loads(text)
                 files = dict(marker.pop("files"))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
