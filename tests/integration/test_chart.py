@@ -207,6 +207,13 @@ def test_without_the_crd() -> None:
         ("queryApi.auth=none", "queryApi"),
         ("crd=false", "crd"),
         ("nodeSelector.disk=null,nodeSelector.size=3", "nodeSelector"),
+        ("prometheus.labels.bad key=x", "'bad key' does not match"),
+        ("prometheus.labels.release=a b", "/prometheus/labels/release"),
+        ("podLabels.team=-", "/podLabels/team"),
+        ("prometheus.annotations.a b=c", "'a b' does not match"),
+        ("prometheus.namespace=Bad_NS", "/prometheus/namespace"),
+        ("prometheus.dashboards.namespace=a.b", "/prometheus/dashboards/namespace"),
+        ("prometheus.interval=1s1m", "/prometheus/interval"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(value: str, where: str) -> None:

@@ -453,6 +453,16 @@ def test_of_two_jobs_that_start_at_once_one_goes_on_saving(
     assert one.progress.save_error is None
 
 
+def test_a_directory_may_be_a_path_object(tmp_path: Path) -> None:
+    tf = tensorflow()
+    hook = ElasticCheckpoint(tf.train.Checkpoint(v=tf.Variable(0.0)), tmp_path / "a", total_steps=1)
+    hook.resume()
+    hook.step(1)
+    assert (tmp_path / "a" / "elastic-1.complete").exists()
+    with pytest.raises(TypeError, match="not int"):
+        ElasticCheckpoint(tf.train.Checkpoint(), 3)  # type: ignore[arg-type]
+
+
 def test_a_program_without_a_directory_is_warned_once(capfd: pytest.CaptureFixture[str]) -> None:
     elastic._warn_without_directory.cache_clear()
     for _ in range(2):

@@ -18,6 +18,12 @@ Schema = dict[str, Any]
 
 _TEXT: Schema = {"type": "string"}
 _TEXTS: Schema = {"type": "object", "additionalProperties": _TEXT}
+_KEY = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+_ANNOTATIONS: Schema = _TEXTS | {"propertyNames": {"pattern": _KEY}}
+_LABELS: Schema = _ANNOTATIONS | {
+    "additionalProperties": _TEXT | {"pattern": "^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"}
+}
+_NAMESPACE: Schema = _TEXT | {"pattern": "^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$"}
 _OBJECTS: Schema = {"type": "array", "items": {"type": "object"}}
 _QUANTITIES: Schema = {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
 
@@ -48,10 +54,10 @@ def schema() -> Schema:
             "items": {"type": "object", "required": ["name"], "properties": {"name": _TEXT | {"minLength": 1}}},
         },
         "resources": _exactly(requests=_QUANTITIES, limits=_QUANTITIES, claims=_OBJECTS),
-        "podAnnotations": _TEXTS,
-        "podLabels": _TEXTS,
+        "podAnnotations": _ANNOTATIONS,
+        "podLabels": _LABELS,
         "priorityClassName": _TEXT,
-        "nodeSelector": _TEXTS,
+        "nodeSelector": _LABELS,
         "tolerations": _OBJECTS,
         "affinity": {"type": "object"},
         "topologySpreadConstraints": _OBJECTS,
@@ -62,11 +68,11 @@ def schema() -> Schema:
         ),
         "prometheus": _exactly(
             enabled={"type": "boolean"},
-            labels=_TEXTS,
-            annotations=_TEXTS,
-            namespace=_TEXT,
-            interval={"type": "string", "pattern": r"^([0-9]+(ms|s|m|h))*$"},
-            dashboards=_exactly(labels=_TEXTS, annotations=_TEXTS, namespace=_TEXT),
+            labels=_LABELS,
+            annotations=_ANNOTATIONS,
+            namespace=_NAMESPACE,
+            interval={"type": "string", "pattern": "^([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$"},  # Prometheus's order
+            dashboards=_exactly(labels=_LABELS, annotations=_ANNOTATIONS, namespace=_NAMESPACE),
         ),
         "queryApi": _exactly(enabled={"type": "boolean"}, auth={"enum": ["token", "header"]}),
         "global": {"type": "object"},  # what a chart that has this one as a part passes on

@@ -2,14 +2,16 @@
 
 import asyncio
 import os
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import click
+import yaml
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
@@ -130,14 +132,46 @@ async def connected(kubeconfig: str | None, context: str | None, namespace: str 
                 config_file=kubeconfig, context=context, client_configuration=configuration, persist_config=False
             )
             own = str((loader.current_context.get("context") or {}).get("namespace") or "")
-    except ConfigException as error:
-        where = kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_FILE
-        why = str(error).removeprefix("Invalid kube-config file. ")
-        if "current-context" in why:
-            why = "it has no current-context; choose one with --context, or kubectl config use-context"
-        raise Failed(f"no cluster to talk to: {where}: {why}; --kubeconfig names another file") from error
-    async with ApiClient(configuration) as api:
+        _refuse_no_url(configuration.host)
+        client = ApiClient(configuration)
+    except Failed:
+        raise
+    except Exception as error:  # the library raises nearly anything for a file that is no kubeconfig
+        named = kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_FILE
+        why = plain(_why_unusable(error))
+        raise Failed(f"no cluster to talk to: {named}: {why}; --kubeconfig names another file") from error
+    async with client as api:
         yield Cluster(api, namespace or own or "default")
+
+
+def _why_unusable(error: Exception) -> str:
+    """What is wrong with a kubeconfig that cannot be loaded."""
+    match error:
+        case ConfigException():
+            why = str(error).removeprefix("Invalid kube-config file. ")
+            if "current-context" in why or "object with name  in" in why:
+                return "it has no current-context; choose one with --context, or kubectl config use-context"
+            return why
+        case ssl.SSLError():
+            return f"a certificate or key in it cannot be read: {error}"
+        case OSError():
+            return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        case yaml.YAMLError():
+            return f"it is not YAML: {error}"
+        case UnicodeDecodeError() | TypeError() | AttributeError() | LookupError():
+            return "it is no kubeconfig"
+    return f"it cannot be used: {error}"
+
+
+def _refuse_no_url(server: str) -> None:
+    """Raises ConfigException where a cluster's server is no URL."""
+    try:
+        parts = urlsplit(server)
+        right = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        right = False
+    if not right:
+        raise ConfigException(f"the server of its cluster is {server!r}; expected is a URL: https://10.0.0.1:6443")
 
 
 def _refuse_missing(kubeconfig: str | None) -> None:

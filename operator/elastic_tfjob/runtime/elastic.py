@@ -81,7 +81,7 @@ class ElasticCheckpoint:
     def __init__(
         self,
         checkpoint: Any,
-        directory: str | None = None,
+        directory: str | os.PathLike[str] | None = None,
         *,
         total_steps: int | None = None,
         every_steps: int | None = None,
@@ -108,7 +108,7 @@ class ElasticCheckpoint:
         directory = directory or os.environ.get(protocol.CHECKPOINTS) or None
         self._checkpoints = None
         if directory is not None:
-            path = directory.rstrip("/")
+            path = os.fspath(directory).rstrip("/") or "/"
             self._checkpoints = Checkpoints(checkpoint, path, keep, sharing.options(tf, path, sharded), partial=partial)
             atexit.register(self._checkpoints.lease.release)
         elif self.task.chief:

@@ -1,6 +1,9 @@
 """Ctrl-C, a time limit's SIGTERM and a closed terminal end a long command early, with what is known so far."""
 
+import errno
+import os
 import signal
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,11 +47,26 @@ class Stop:
 
     def note(self, number: int, frame: FrameType | None = None) -> None:
         """A signal has come (the handler)."""
+        if number == signal.SIGHUP:
+            _leave_a_closed_terminal()
         self.number = self.number or number
         self.times += 1
         if self._open:
             self._open = False  # a second signal must not interrupt what the first one's handler saves
             raise KeyboardInterrupt
+
+
+def _leave_a_closed_terminal() -> None:
+    """Sends what is still printed nowhere: each write to a terminal that is gone fails, and would end the program
+    before its files are written."""
+    for stream in (1, 2):
+        try:
+            termios.tcgetattr(stream)
+        except termios.error as error:
+            if error.args[0] in (errno.EIO, errno.ENXIO):  # else it is a file or a pipe
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream)
+                os.close(nowhere)
 
 
 @contextmanager

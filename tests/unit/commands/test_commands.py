@@ -592,6 +592,44 @@ def test_where_there_is_no_kubeconfig_one_line_says_so(
     assert f"there is no kubeconfig {named or '~/.kube/config'};" in line
 
 
+_KUBECONFIG = """
+current-context: a
+contexts: [{name: a, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: u, user: {}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "it is no kubeconfig"),
+        (b"hello", "it is no kubeconfig"),
+        (b"[]", "it is no kubeconfig"),
+        (b"\xff\xfe\x00", "it is no kubeconfig"),
+        (b"{{{", "it is not YAML: "),
+        (_KUBECONFIG.replace("user: {}", "user: hello"), "it is no kubeconfig"),
+        (_KUBECONFIG.replace("context: a", 'context: ""', 1), "it has no current-context; "),
+        (_KUBECONFIG.replace("user: {}", "user: {tokenFile: /nowhere/token}"), "/nowhere/token: No such file"),
+        (_KUBECONFIG.replace("user: {}", "user: {client-key-data: '!', client-certificate-data: a}"), "cannot be used"),
+        (_KUBECONFIG.replace('1"}', '1", certificate-authority-data: aGVsbG8=}'), "a certificate or key in it"),
+        (_KUBECONFIG.replace("https://127.0.0.1:1", "not a URL"), "the server of its cluster is 'not a URL'; "),
+        (_KUBECONFIG.replace("127.0.0.1:1", "127.0.0.1:99999"), "is 'https://127.0.0.1:99999'; expected is a URL"),
+        (_KUBECONFIG.replace("https://127.0.0.1:1", ""), "the server of its cluster is ''; "),
+    ],
+)
+def test_a_kubeconfig_that_cannot_be_used_is_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | bytes, why: str
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    broken = tmp_path / "config"
+    broken.write_bytes(content if isinstance(content, bytes) else content.encode())
+    result = CliRunner().invoke(main, ["jobs", "--kubeconfig", str(broken)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"no cluster to talk to: {broken}: " in result.stderr
+    assert why in result.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "meant"),
     [

@@ -48,6 +48,16 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         os.write(self._fd, keys)
 
+    def close(self) -> int:
+        """Close the terminal; the exit status."""
+        os.close(self._fd)
+        end = time.monotonic() + LIMIT_S
+        while not (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
+            if time.monotonic() > end:
+                os.kill(self.pid, signal.SIGKILL)
+            time.sleep(0.05)
+        return _status(ended[1])
+
     def ends(self) -> int:
         """The exit status, as a shell has it."""
         end = time.monotonic() + LIMIT_S
@@ -58,7 +68,7 @@ class Terminal:
             os.kill(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
         os.close(self._fd)
-        return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+        return _status(status)
 
     def _read(self) -> bytes:
         try:
@@ -67,6 +77,11 @@ class Terminal:
             return b""
         self.shown += found
         return found
+
+
+def _status(status: int) -> int:
+    """As a shell has it."""
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
 
 def simulate(trace: Path, *words: object) -> Terminal:
@@ -109,6 +124,21 @@ def test_a_time_limit_keeps_what_is_known(trace: Path, tmp_path: Path, profiles:
     assert found[0]["profile"] == "las"
     assert found[0]["partial"]
     assert b"Traceback" not in terminal.shown
+
+
+@pytest.mark.parametrize("profiles", [("las",), ("las", "optimus")])
+def test_a_closed_terminal_keeps_what_is_known(trace: Path, tmp_path: Path, profiles: tuple[str, ...]) -> None:
+    """Nothing can be printed any more; the files are written all the same."""
+    files = ("--json", tmp_path / "o.json", "--html", tmp_path / "o.html", "--jobs-csv", tmp_path / "o.csv")
+    named = [word for profile in profiles for word in ("--profile", profile)]
+    terminal = simulate(trace, *named, "--jobs", 2, *files)
+    terminal.until(begun(*profiles))
+    assert terminal.close() == 129
+    found = json.loads((tmp_path / "o.json").read_text())["runs"]
+    assert [run["profile"] for run in found] == list(profiles)
+    assert all(run["partial"] and run["finished"] > 0 for run in found)
+    assert "las" in (tmp_path / "o.html").read_text()
+    assert len((tmp_path / "o.csv").read_text().splitlines()) > 50
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -159,7 +159,7 @@ PoolName = Annotated[str, AfterValidator(_pool_name)]
 
 
 class Configuration(_Model):
-    """All that may be said. `parameters` are those of the chosen profile, with its defaults."""
+    """All that may be said."""
 
     profile: str = Field("fixed", description="the policy that decides")
     scope: Literal["annotated", "all"] = Field("annotated", description="which jobs it decides for")
