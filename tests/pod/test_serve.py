@@ -136,6 +136,21 @@ def test_a_body_is_no_second_request(server: Server, method: str, fields: bytes)
     assert answer.count(b"HTTP/1.1 ") == 1
 
 
+@pytest.mark.parametrize("written", ["\x0b{}", "{}\x0c", "{}\x85", "\xa0{}", "{}\x1c"])
+def test_a_length_that_others_may_read_otherwise_is_none(server: Server, written: str) -> None:
+    """Only space and tab are white space there; whoever passes the request on may see no length, and two requests."""
+    body = json.dumps({"instances": [IMAGE]}).encode()
+    head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {written.format(len(body))}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(head.encode("latin-1") + body + HIDDEN)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while data := connection.recv(65536):
+                answer += data
+    assert answer.count(b"HTTP/1.1 ") == answer.count(b"HTTP/1.1 411 ") == 1
+
+
 def test_one_connection_has_many_requests(server: Server) -> None:
     body = json.dumps({"instances": [IMAGE]}).encode()
     post = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body

@@ -163,8 +163,10 @@ class Handler(BaseHTTPRequestHandler):
         if not super().parse_request():
             return False
         lengths = self.headers.get_all("Content-Length", [])
-        self.length = int(lengths[0]) if len(lengths) == 1 and re.fullmatch("[0-9]{1,9}", lengths[0].strip()) else None
+        number = re.fullmatch(r"[ \t]*([0-9]{1,9})[ \t]*", lengths[0]) if len(lengths) == 1 else None
+        self.length = int(number[1]) if number else None
         odd = self.headers.defects or any(name != name.strip() or "\n" in value for name, value in self.headers.items())
+        odd = odd or self.headers.get_payload()  # fields that are not seen: a bare CR is taken for the end of a line
         plain = not odd and "Transfer-Encoding" not in self.headers and (self.length is not None or not lengths)
         if not plain or (self.command != "POST" and self.length):
             self.close_connection = True
