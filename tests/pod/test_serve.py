@@ -162,6 +162,17 @@ def test_one_connection_has_many_requests(server: Server) -> None:
     assert answer.count(b"HTTP/1.1 200 ") == 2
 
 
+def test_who_never_ends_a_request_keeps_nobody_out(server: Server) -> None:
+    """128 that sent a byte now and then took all connections that there are, for as long as they liked."""
+    with contextlib.ExitStack() as stack:
+        for number in range(140):
+            head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n" if number % 2 else "POST"
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+            connection.sendall(head.encode())
+        for _ in range(3):
+            assert server.ask(PREDICT, json.dumps({"instances": [IMAGE]}).encode())[0] == 200
+
+
 def test_other_paths_are_told(server: Server) -> None:
     assert server.ask("/v1/models/other")[0] == server.ask("/v1/models/other:predict", b"{}")[0] == 404
 
