@@ -76,6 +76,7 @@ def trains(**resources: str) -> Object:
 
 
 EPHEMERAL = {**ASKS["requests"], "ephemeral-storage": "1Gi"}
+FILLED_IN: dict[str, Any] = {"default": ASKS["limits"], "default_request": ASKS["requests"]}
 ISTIO = {
     "name": "istio-proxy",
     "image": "example.org/proxy:1",
@@ -115,6 +116,9 @@ ROWS = {
     ),
     "default request": Row((limits(default_request={"cpu": "70m", "memory": "70Mi"}),), CONFIGURED),
     "ratio of CPU": Row((limits(ratio={"cpu": "2"}),), {"requests": {"cpu": "50m"}, "limits": {"cpu": "100m"}}),
+    "ratio of CPU that does not divide it": Row(
+        (limits(ratio={"cpu": "3"}),), {"requests": {"cpu": "34m"}, "limits": {"cpu": "100m"}}
+    ),
     "ratio of memory": Row(
         (limits(ratio={"memory": "2"}),), {"requests": {"memory": "48Mi"}, "limits": {"memory": "96Mi"}}
     ),
@@ -122,6 +126,8 @@ ROWS = {
         (limits(min={"cpu": "20m", "memory": "100Mi"}, max={"cpu": "1"}, ratio={"cpu": "2", "memory": "1"}),),
         {"requests": {"cpu": "50m", "memory": "100Mi"}, "limits": {"cpu": "100m", "memory": "100Mi"}},
     ),
+    "least memory with an exponent": Row((limits(min={"memory": "64e6"}),), {"requests": {"memory": "64e6"}}),
+    "least memory with a fraction": Row((limits(min={"memory": "0.05Gi"}),), {"requests": {"memory": "53687092"}}),
     "two of them": Row(
         (limits(min={"memory": "40Mi"}), limits(ratio={"memory": "1"})),
         {"requests": {"memory": "96Mi"}, "limits": {"memory": "96Mi"}},
@@ -168,6 +174,35 @@ ROWS = {
     "quota and LimitRange": Row(
         (quota({"limits.cpu": "9", "requests.memory": "9Gi"}), limits(ratio={"cpu": "2"})),
         {"requests": {"cpu": "50m"}, "limits": {"cpu": "100m"}},
+    ),
+    "quota and a limit that the LimitRange fills in": Row(
+        (quota({"limits.cpu": "600m"}), limits(default={"cpu": "300m"})), {"limits": {"cpu": "0"}}
+    ),
+    "quota and a limit that the LimitRange's most is": Row(
+        (quota({"limits.cpu": "600m"}), limits(max={"cpu": "1"})), {"limits": {"cpu": "0"}}
+    ),
+    "quota and storage that the LimitRange fills in": Row(
+        (
+            quota({"requests.ephemeral-storage": "3Gi"}),
+            limits(default={"ephemeral-storage": "2Gi"}, default_request={"ephemeral-storage": "1Gi"}),
+        ),
+        {"requests": {"ephemeral-storage": "0"}},
+        trains={"resources": {"requests": EPHEMERAL}},
+    ),
+    "a template that leaves all to the LimitRange, which has a least": Row(
+        (limits(**FILLED_IN, min={"cpu": "10m", "memory": "40Mi"}),),
+        {"requests": {"cpu": "10m", "memory": "40Mi"}},
+        trains={"resources": {}},
+    ),
+    "a template that leaves all to the LimitRange, and a ratio": Row(
+        (limits(**FILLED_IN, ratio={"cpu": "2"}),),
+        {"requests": {"cpu": "50m"}, "limits": {"cpu": "100m"}},
+        trains={"resources": {}},
+    ),
+    "a template that leaves all to the LimitRange, and a quota": Row(
+        (limits(**FILLED_IN), quota({"requests.cpu": "300m", "limits.cpu": "600m", "limits.memory": "384Mi"})),
+        {"requests": {"cpu": "0"}, "limits": {"cpu": "0", "memory": "0"}},
+        trains={"resources": {}},
     ),
     "quota that closes what the LimitRange asks for": Row(
         (quota({"requests.cpu": "300m"}), limits(min={"cpu": "50m"})), "exceeded quota: rule-0"

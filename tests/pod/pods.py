@@ -45,6 +45,9 @@ TWICE = [
     b"Transfer-Encoding: identity\r\nContent-Length: %d\r\n" % len(HIDDEN),
     b"Content-Length : %d\r\n" % len(HIDDEN),
     b"X: y\r\n Content-Length: %d\r\n" % len(HIDDEN),
+    b"X: y\rContent-Length: %d\r\n" % len(HIDDEN),
+    b"X: y\r\r\nContent-Length: %d\r\n" % len(HIDDEN),
+    b"Content-Length: \x0b%d\r\n" % len(HIDDEN),
 ]
 """Header fields of a request that is followed by bytes that look like another request. Of a body, or where it is not
 sure what is a body, nothing may be answered."""

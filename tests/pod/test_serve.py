@@ -136,6 +136,21 @@ def test_a_body_is_no_second_request(server: Server, method: str, fields: bytes)
     assert answer.count(b"HTTP/1.1 ") == 1
 
 
+@pytest.mark.parametrize("written", ["\x0b{}", "{}\x0c", "{}\x85", "\xa0{}", "{}\x1c"])
+def test_a_length_that_others_may_read_otherwise_is_none(server: Server, written: str) -> None:
+    """Only space and tab are white space there; whoever passes the request on may see no length, and two requests."""
+    body = json.dumps({"instances": [IMAGE]}).encode()
+    head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {written.format(len(body))}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(head.encode("latin-1") + body + HIDDEN)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while data := connection.recv(65536):
+                answer += data
+    assert answer.count(b"HTTP/1.1 ") == answer.count(b"HTTP/1.1 411 ") == 1
+
+
 def test_one_connection_has_many_requests(server: Server) -> None:
     body = json.dumps({"instances": [IMAGE]}).encode()
     post = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
@@ -145,6 +160,17 @@ def test_one_connection_has_many_requests(server: Server) -> None:
         while data := connection.recv(65536):
             answer += data
     assert answer.count(b"HTTP/1.1 200 ") == 2
+
+
+def test_who_never_ends_a_request_keeps_nobody_out(server: Server) -> None:
+    """128 that sent a byte now and then took all connections that there are, for as long as they liked."""
+    with contextlib.ExitStack() as stack:
+        for number in range(140):
+            head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n" if number % 2 else "POST"
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+            connection.sendall(head.encode())
+        for _ in range(3):
+            assert server.ask(PREDICT, json.dumps({"instances": [IMAGE]}).encode())[0] == 200
 
 
 def test_other_paths_are_told(server: Server) -> None:

@@ -35,6 +35,14 @@ def place(directory: str | None, volume: dict[str, Any] | None, kind: str = "Wor
             place("/ck/a", {"nfs": {"server": "s", "path": "/x"}}),
             place("/ck/a", {"nfs": {"path": "/x", "server": "s"}}),
         ),
+        (
+            place("/ck/a", {"nfs": {"server": "s", "path": "/x/"}}),
+            place("/ck", {"nfs": {"server": "s", "path": "/x/a", "readOnly": False}}),
+        ),
+        (place("/ck/a", {"hostPath": {"path": "/srv"}}), place("/ck/srv/a", {"hostPath": {"path": "/"}})),
+        (place("/ck/a", CLAIM), place("//ck//a", CLAIM)),
+        (place("/ck/a", CLAIM), place("file:////ck/./a", CLAIM)),
+        (place("/ck/a", CLAIM), place("/ck/a", CLAIM, mountPath="//ck/.")),
         (place("gs://b/a", None), place("gs://b/a/", CLAIM)),
     ],
 )
@@ -51,6 +59,7 @@ def test_the_same(one: str | None, other: str | None) -> None:
         place("/ck/a", CLAIM, subPath="mine"),
         place("/ck/a", {"hostPath": {"path": "/srv"}}),
         place("gs://b/a", CLAIM),
+        place("/ck/a", {"nfs": {"server": "s", "path": "/x"}}),
     ],
 )
 def test_not_the_same(other: str | None) -> None:
@@ -69,6 +78,7 @@ def test_not_the_same(other: str | None) -> None:
         place("/ck/a", {"persistentVolumeClaim": None}),
         place("/ck/a", {"hostPath": "/srv"}),
         place("/ck/a", CLAIM, mountPath=""),
+        place("ck/a", CLAIM),
         place("/ck/a", CLAIM, subPathExpr="$(POD_NAME)"),
     ],
 )

@@ -31,6 +31,17 @@ CPU = pod({"cpu": "1"}, {"cpu": "2"})
 GPU = pod({"nvidia.com/gpu": 1}, {"nvidia.com/gpu": 1})
 SIDECAR = pod({"cpu": "1"}, initContainers=[{"restartPolicy": "Always", "resources": {"requests": {"cpu": "500m"}}}])
 SOON = pod({"cpu": "1"}, activeDeadlineSeconds=60)
+HUGE = pod({"cpu": "1", "hugepages-2Mi": "4Mi"})
+OVERHEAD = pod({"cpu": "1"}, {"memory": "1Gi", "cpu": "0"}, overhead={"cpu": "1", "memory": "1Gi"})
+
+
+def resized(has: str, reason: str) -> Raw:
+    """One that asks for 1 CPU, with a limit of 2, and has so much, with a limit of twice that."""
+    given = {"requests": {"cpu": has}, "limits": {"cpu": str(2 * float(has))}}
+    pending = [{"type": "PodResizePending", "status": "True", "reason": reason}]
+    return {**CPU, "status": {"conditions": pending, "containerStatuses": [{"name": "tensorflow", "resources": given}]}}
+
+
 URGENT = pod({"cpu": "1"}, priorityClassName="urgent")
 
 
@@ -50,6 +61,16 @@ def of_class(*names: str) -> Raw:
         (quota({"requests.nvidia.com/gpu": 1}, {"requests.nvidia.com/gpu": 2}), [GPU], [(GPU, 3)], False),
         (quota({"requests.nvidia.com/gpu": 1}, {"requests.nvidia.com/gpu": 2}), [GPU], [(GPU, 2)], True),
         (quota({"cpu": "1500m"}, {"cpu": "4"}), [SIDECAR], [(SIDECAR, 3)], False),
+        (quota({"hugepages-2Mi": "0"}, {"hugepages-2Mi": "8Mi"}), [], [(HUGE, 2)], True),
+        (quota({"hugepages-2Mi": "0"}, {"hugepages-2Mi": "8Mi"}), [], [(HUGE, 3)], False),
+        # The overhead is added to limits that there are, and 0 is none.
+        (quota({"limits.cpu": "0"}, {"limits.cpu": "0"}), [], [(OVERHEAD, 2)], True),
+        (quota({"limits.memory": "0"}, {"limits.memory": "3Gi"}), [], [(OVERHEAD, 2)], False),
+        # What is resized leaves as much as it has, or is to get where it can.
+        (quota({"cpu": "3"}, {"cpu": "3"}), [resized("3", "Deferred")], [(CPU, 3)], True),
+        (quota({"limits.cpu": "6"}, {"limits.cpu": "6"}), [resized("3", "Infeasible")], [(CPU, 3)], True),
+        (quota({"cpu": "1"}, {"cpu": "1"}), [resized("0.5", "Deferred")], [(CPU, 1)], True),
+        (quota({"cpu": "500m"}, {"cpu": "500m"}), [resized("0.5", "Infeasible")], [(CPU, 1)], False),
         # One that is full already, by an administrator who lowered it: the same size would not come back either.
         (quota({"pods": "2"}, {"pods": "1"}), [CPU] * 2, [(CPU, 2)], False),
         # Others' pods are in `used`, and stay there; pods that have ended take nothing.

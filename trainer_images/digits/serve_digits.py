@@ -39,9 +39,9 @@ from digits import Network, digits  # noqa: E402
 
 NAME = "digits"
 PIXELS, MAX_INSTANCES, MAX_BODY, MAX_CONNECTIONS = 64, 1024, 1 << 20, 128
-"""Of a request; a body in bytes. More connections at once are closed."""
-IDLE_S, FINISH_S = 10, 20
-"""Until a connection on which nothing comes is closed; until requests that never end are left."""
+"""Of a request; a body in bytes. For one connection more, the oldest goes on which no whole request has come."""
+IDLE_S, FINISH_S, ROOM_S = 10, 20, 1
+"""Until a connection on which nothing comes is closed; until requests that never end are left; until one has gone."""
 
 
 class BadRequest(Exception):
@@ -118,6 +118,7 @@ class Server(ThreadingHTTPServer):
         self.ready = True
         self._connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._active, self._changed = 0, threading.Condition()
+        self._waiting: dict[socket.socket, None] = {}  # in the order in which they began to wait for a request
 
     def predict(self, images: np.ndarray) -> list[dict]:
         """A class and ten scores for each image."""
@@ -126,10 +127,27 @@ class Server(ThreadingHTTPServer):
         return [{"class": each, "scores": of} for each, of in zip(classes, scores)]
 
     def process_request(self, request: object, client_address: object) -> None:
-        if not self._connections.acquire(blocking=False):
+        if not (self._connections.acquire(blocking=False) or self._make_room()):
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)
+
+    def _make_room(self) -> bool:
+        """Whoever sends a byte now and then would keep a connection for ever."""
+        with self._changed:
+            oldest = next(iter(self._waiting), None)
+        if oldest is None:
+            return False
+        with contextlib.suppress(OSError):  # it has gone by itself
+            oldest.shutdown(socket.SHUT_RDWR)
+        return self._connections.acquire(timeout=ROOM_S)
+
+    def waits(self, connection: socket.socket, waiting: bool) -> None:
+        """A connection waits for a request, or has one, or has gone."""
+        with self._changed:
+            self._waiting.pop(connection, None)
+            if waiting:
+                self._waiting[connection] = None
 
     def process_request_thread(self, request: object, client_address: object) -> None:
         try:
@@ -157,14 +175,26 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = IDLE_S
 
+    def handle(self) -> None:
+        try:
+            super().handle()
+        finally:
+            self.server.waits(self.connection, False)
+
+    def handle_one_request(self) -> None:
+        self.server.waits(self.connection, True)
+        super().handle_one_request()
+
     def parse_request(self) -> bool:
         """As it is, and: where a request's body does not certainly end where we think it does, what follows is not
         taken for another request."""
         if not super().parse_request():
             return False
         lengths = self.headers.get_all("Content-Length", [])
-        self.length = int(lengths[0]) if len(lengths) == 1 and re.fullmatch("[0-9]{1,9}", lengths[0].strip()) else None
+        number = re.fullmatch(r"[ \t]*([0-9]{1,9})[ \t]*", lengths[0]) if len(lengths) == 1 else None
+        self.length = int(number[1]) if number else None
         odd = self.headers.defects or any(name != name.strip() or "\n" in value for name, value in self.headers.items())
+        odd = odd or self.headers.get_payload()  # fields that are not seen: a bare CR is taken for the end of a line
         plain = not odd and "Transfer-Encoding" not in self.headers and (self.length is not None or not lengths)
         if not plain or (self.command != "POST" and self.length):
             self.close_connection = True
@@ -212,7 +242,9 @@ class Handler(BaseHTTPRequestHandler):
             raise BadRequest(411, "one header Content-Length with a number is needed, and no Transfer-Encoding")
         if self.length > MAX_BODY:
             raise BadRequest(413, f"a body has at most {MAX_BODY} bytes")
-        return self.rfile.read(self.length)
+        body = self.rfile.read(self.length)
+        self.server.waits(self.connection, False)
+        return body
 
     def _answer(self, status: int, content: dict) -> None:
         if not self.server.ready:

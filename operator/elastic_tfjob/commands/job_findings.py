@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from pathlib import PurePosixPath
 from typing import Any, Final, Literal
 
 from elastic_tfjob.api.annotations import ANNOTATIONS, PREFIX, Elasticity
@@ -15,7 +14,7 @@ from elastic_tfjob.api.crd import job_schema
 from elastic_tfjob.api.strict import Strict, without_nulls
 from elastic_tfjob.api.suggest import nearest
 from elastic_tfjob.api.tfjob import CONTAINER, MAX_NAME, PORT, PORT_NAME, REPLICA_TYPES, InvalidTFJob, TFJobSpec
-from elastic_tfjob.controller.job.checkpoint_place import mount_of
+from elastic_tfjob.controller.job.checkpoint_place import clean, mount_of
 from elastic_tfjob.controller.job.inject import trainer_of, without_command
 from elastic_tfjob.controller.job.pods import general_name, render_service
 from elastic_tfjob.controller.job.rescale_input import chief_of
@@ -405,7 +404,7 @@ def _checkpoints(spec: TFJobSpec, directory: str | None) -> Iterator[Finding]:
         text = f"{path} is relative to the working directory, which is on no volume: {again}"
         yield Finding("warning", about, text, f"an absolute path; {_LASTING}")
         return
-    at = PurePosixPath(posixpath.normpath(path))
+    at = clean(path)
     name = chief_of(spec)[0]
     chief = spec.tf_replica_specs.get(name)
     if chief is None:
@@ -451,7 +450,7 @@ def claim_of_checkpoints(spec: TFJobSpec, directory: str | None) -> tuple[str, i
     if directory is None or "://" in (path := directory.removeprefix("file://")) or not path.startswith("/"):
         return "", 0
     chief = spec.tf_replica_specs.get(chief_of(spec)[0])
-    mount = mount_of(chief.template, PurePosixPath(posixpath.normpath(path))) if chief is not None else None
+    mount = mount_of(chief.template, clean(path)) if chief is not None else None
     if chief is None or mount is None:
         return "", 0
     claim = _claims(chief.template).get(mount.get("name"), "")

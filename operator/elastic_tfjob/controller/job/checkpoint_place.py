@@ -13,7 +13,7 @@ from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.inject import trainer_of
 from elastic_tfjob.controller.job.rescale_input import chief_of
 
-__all__ = ["mount_of", "place_of"]
+__all__ = ["clean", "mount_of", "place_of"]
 
 _OWN: Final = frozenset(("emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"))
 """Kinds of volumes of which each pod has its own, or in which nothing can be written."""
@@ -33,7 +33,7 @@ def _place(spec: TFJobSpec, directory: str) -> str | None:
     if "://" in (path := directory.removeprefix("file://")):
         return path.rstrip("/")
     chief = spec.tf_replica_specs.get(chief_of(spec)[0])
-    where = PurePosixPath(normpath(path))
+    where = clean(path)
     mount = mount_of(chief.template, where) if chief is not None else None
     if chief is None or mount is None or mount.get("subPathExpr"):
         return None
@@ -45,15 +45,17 @@ def _place(spec: TFJobSpec, directory: str) -> str | None:
     ((kind, source),) = kinds.items()
     if not isinstance(source, dict):
         return None
-    inside = str(where.relative_to(_at(mount)))
-    folder = normpath(f"/{mount.get('subPath') or ''}/{inside}").lstrip("/")
+    folder = clean(f"/{mount.get('subPath') or ''}/{where.relative_to(_at(mount))}")
     match kind, source:
         case "persistentVolumeClaim", {"claimName": str(claim)}:
-            return f"claim {claim}, folder /{folder}"
+            return f"claim {claim}, folder {folder}"
         case "hostPath", {"path": str(root)}:
-            return f"host path {normpath(f'{root}/{folder}')}"
+            return f"host path {clean(f'{root}/{folder}')}"
         case _:
-            return f"{kind} {json.dumps(source, sort_keys=True)}, folder /{folder}"
+            # That of a file server may be a folder which another volume has, too, in one of its own.
+            root = source.get("path") or ""
+            rest = {key: value for key, value in source.items() if key not in ("path", "readOnly")}
+            return f"{kind} {json.dumps(rest, sort_keys=True)}, folder {clean(f'/{root}/{folder}')}"
 
 
 def mount_of(template: Mapping[str, Any], path: PurePosixPath) -> Mapping[str, Any] | None:
@@ -63,5 +65,10 @@ def mount_of(template: Mapping[str, Any], path: PurePosixPath) -> Mapping[str, A
     return max(above, key=lambda mount: len(_at(mount).parts), default=None)
 
 
+def clean(path: str) -> PurePosixPath:
+    """A path without `.`, `..` and slashes too many; `normpath` leaves two of these at the beginning."""
+    return PurePosixPath(normpath(f"//{path}" if path.startswith("/") else path))
+
+
 def _at(mount: Mapping[str, Any]) -> PurePosixPath:
-    return PurePosixPath(normpath(str(mount.get("mountPath"))))
+    return clean(str(mount.get("mountPath")))

@@ -23,6 +23,7 @@ __all__ = [
     "has_launcher",
     "inject",
     "injected",
+    "is_adapted",
     "keep_last_words",
     "needs_accelerator",
     "on_windows",
@@ -98,14 +99,18 @@ def needs_accelerator(spec: TFJobSpec) -> bool:
 
 
 def requests_with(
-    what: str, template_spec: Mapping[str, Any], resources: ContainerResources = DEFAULT_RESOURCES
+    what: str,
+    template_spec: Mapping[str, Any],
+    resources: ContainerResources = DEFAULT_RESOURCES,
+    *,
+    adapted: bool = False,
 ) -> Resources:
-    """What a pod of a template takes once it is rendered; `what` and `resources` as for `inject`."""
+    """What a pod of a template takes once it is rendered; `what`, `resources` and `adapted` as for `inject`."""
     spec = {name: template_spec[name] for name in _TAKES if template_spec.get(name)}
     spec["containers"] = [
         {name: each[name] for name in _SIZED if name in each} for each in spec.get("containers") or ()
     ]
-    inject({"spec": spec}, what, "", None, resources)
+    inject({"spec": spec}, what, "", None, resources, adapted=adapted)
     return requests_of(spec)
 
 
@@ -119,6 +124,11 @@ def resources_of(
     return {**configured, "requests": UNCOUNTED["requests"]} if queue else configured
 
 
+def is_adapted(injection: Injection | None) -> bool:
+    """Whether a container that is injected asks for what the namespace wants, and not for what is configured."""
+    return injection is not None and bool(injection.resources)
+
+
 def inject(
     pod: dict[str, Any],
     what: str,
@@ -127,14 +137,16 @@ def inject(
     resources: ContainerResources = DEFAULT_RESOURCES,
     *,
     job: str = "",
+    adapted: bool = False,
 ) -> None:
     """Add to a rendered pod: `what` is launcher, sidecar, both or none; `resources` are of a container that is added;
     `job` is the pod's job (namespace/name/uid). A pod without any resources (BestEffort) stays one: quotas count it by
-    that. Nor does a container take anything beside resources of the whole pod, which all must not exceed together."""
+    that; but for what is `adapted` to the namespace, which makes something else of it. Nor does a container take
+    anything beside resources of the whole pod, which all must not exceed together."""
     if what == "none":
         return
     spec = pod["spec"]
-    if _is_best_effort(spec) or has_pod_level_resources(spec):
+    if (_is_best_effort(spec) and not adapted) or has_pod_level_resources(spec):
         resources = UNCOUNTED
     spec["volumes"] = [*(spec.get("volumes") or ()), {"name": _VOLUME, "emptyDir": {}}]
     shared = {"name": _VOLUME, "mountPath": _FOLDER}

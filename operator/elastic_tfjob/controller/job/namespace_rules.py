@@ -9,6 +9,7 @@ made without what the operator adds.
 import re
 from collections.abc import Mapping
 from decimal import Decimal
+from math import ceil
 from typing import Final
 
 from elastic_tfjob.controller.objects.injection import ContainerResources
@@ -23,9 +24,10 @@ _BY_RATIO: Final = {"cpu": "100m", "memory": "64Mi", "ephemeral-storage": "64Mi"
 _MOST: Final = {"cpu": quantity("500m"), "memory": quantity("512Mi"), "ephemeral-storage": quantity("1Gi")}
 
 _NAME: Final = "(cpu|memory|ephemeral-storage)"
-_LEAST: Final = re.compile(rf"minimum {_NAME} usage per Container is ([0-9]+[A-Za-z]*)")
-_GREATEST: Final = re.compile(rf"maximum {_NAME} usage per (Container|Pod) is ([0-9]+[A-Za-z]*)")
-_RATIO: Final = re.compile(rf"{_NAME} max limit to request ratio per (?:Container|Pod) is ([0-9]+[A-Za-z]*),")
+_AMOUNT: Final = "([0-9]+(?:e[+-]?[0-9]+|[A-Za-z]*))"
+_LEAST: Final = re.compile(rf"minimum {_NAME} usage per Container is {_AMOUNT}")
+_GREATEST: Final = re.compile(rf"maximum {_NAME} usage per (Container|Pod) is {_AMOUNT}")
+_RATIO: Final = re.compile(rf"{_NAME} max limit to request ratio per (?:Container|Pod) is {_AMOUNT},")
 _MISSING: Final = re.compile(r"must specify (.+)")
 _EXCEEDED: Final = re.compile(r"exceeded quota: [^,]+, requested: ([^ ]+), used")
 _USE: Final = re.compile(r"exceeded quota: [^,]+, requested: ([^ ]+), used: ([^ ]+), limited: ([^ ]+)")
@@ -106,15 +108,15 @@ def _lower(found: Amounts, refusal: str) -> None:
 
 
 def _leave_out(found: Amounts, refusal: str) -> None:
-    """What is left of a quota does not hold the container: it takes nothing of it. A limit of 0 is none."""
+    """What is left of a quota does not hold the container: it takes nothing of it, and nothing that a LimitRange would
+    fill in. A limit of 0 is none."""
     for said in _EXCEEDED.findall(refusal):
         for kind, name in _OF_QUOTA.findall(said):
             amounts = found["limits" if kind == "limits" else "requests"]
-            if amounts.get(name):
-                amounts[name] = Decimal(0)
+            amounts[name] = Decimal(0)
 
 
 def _text(name: str, amount: Decimal) -> str:
     unit = 1000 if name == "cpu" else 1
-    whole = -int(-amount * unit // 1)
+    whole = ceil(amount * unit)
     return f"{whole}m" if name == "cpu" and whole else str(whole)

@@ -190,7 +190,8 @@ def _render_pod(p: Pass, name: str, index: int, injection: Injection | None) -> 
     what = inject.injected(p.elasticity, p.declared, injection) if p.settings.image else "none"
     resources = inject.resources_of(injection, p.settings.resources, p.job.queue)
     identity = f"{p.job.namespace}/{p.job.name}/{p.job.uid}"
-    inject.inject(pod, what, p.settings.image, p.elasticity.checkpoint_dir, resources, job=identity)
+    adapted = inject.is_adapted(injection)
+    inject.inject(pod, what, p.settings.image, p.elasticity.checkpoint_dir, resources, job=identity, adapted=adapted)
     if what != "none":
         inject.keep_last_words(pod)
     if injection is not None and injection.refused:

@@ -22,6 +22,7 @@ __all__ = [
     "is_quantity",
     "millicores",
     "of_containers",
+    "of_running",
     "quantity",
     "requests_of",
     "whole",
@@ -145,17 +146,7 @@ def requests_of(spec: Raw, status: Raw = _NO_STATUS) -> Resources:
     - The overhead of the RuntimeClass is added. The API server writes it into pods, so that templates lack it.
 
     What a LimitRange adds is in pods only. Each amount is at most what a node may have (limits.py)."""
-    statuses = _statuses(status)
-    infeasible = bool(statuses) and _infeasible(status)
-
-    def counted(container: Raw) -> _Amounts:
-        asked = _container(container)
-        found = statuses.get(container.get("name", ""))
-        if found is None:
-            return asked
-        given = _most(_known(found["resources"].get("requests")), _known(found.get("allocatedResources")))
-        return given if infeasible else _most(asked, given)
-
+    counted = of_running(status, "requests", _container, _known)
     containers = of_containers(spec, counted, _container)
     total = _sum({**containers, **_pod_level(spec.get("resources") or {}, containers)}, _known(spec.get("overhead")))
     return Resources(*map(min, _resources(total), _LIMITS))._replace(pods=1)
@@ -180,6 +171,29 @@ def of_containers(
         else:
             before = _most(before, _sum(sidecars, starting(container)))
     return _most(together, before)
+
+
+def of_running(
+    status: Raw,
+    kind: str,
+    asked: Callable[[Raw], Mapping[str, _Number]],
+    read: Callable[[Raw | None], Mapping[str, _Number]],
+) -> Callable[[Raw], Mapping[str, _Number]]:
+    """What counts of a container that runs, of `kind` requests or limits: `asked` of it, and while it is resized what
+    it has, by its pod's status, as amounts that are `read`."""
+    statuses = _statuses(status)
+    infeasible = bool(statuses) and _infeasible(status)
+
+    def counted(container: Raw) -> Mapping[str, _Number]:
+        found = statuses.get(container.get("name", ""))
+        if found is None:
+            return asked(container)
+        given = read(found["resources"].get(kind))
+        if kind == "requests":
+            given = _most(given, read(found.get("allocatedResources")))
+        return given if infeasible else _most(asked(container), given)
+
+    return counted
 
 
 def has_pod_level_resources(spec: Raw) -> bool:

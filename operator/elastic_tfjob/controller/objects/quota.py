@@ -8,7 +8,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
-from elastic_tfjob.controller.objects.quantities import of_containers, quantity
+from elastic_tfjob.controller.objects.quantities import of_containers, of_running, quantity
 
 __all__ = ["excess"]
 
@@ -54,25 +54,24 @@ def _text(amount: Decimal) -> str:
 
 def _use(pod: Raw) -> _Amounts:
     """What a pod takes, by the names that quotas have for it."""
-    spec = pod.get("spec") or {}
     found: _Amounts = {"pods": Decimal(1), "count/pods": Decimal(1)}
-    for name, amount in _of_kind(spec, "requests").items():
+    for name, amount in _of_kind(pod, "requests").items():
         found[f"requests.{name}"] = amount
-        if name in _UNPREFIXED:
+        if name in _UNPREFIXED or name.startswith("hugepages-"):
             found[name] = amount
-    for name, amount in _of_kind(spec, "limits").items():
+    for name, amount in _of_kind(pod, "limits").items():
         found[f"limits.{name}"] = amount
     return found
 
 
-def _of_kind(spec: Raw, kind: str) -> _Amounts:
+def _of_kind(pod: Raw, kind: str) -> _Amounts:
     """Requests or limits of a pod: those of its containers, or what is said of the whole pod; and the overhead."""
+    spec = pod.get("spec") or {}
     asked = partial(_of_container, kind=kind)
-    total = dict(of_containers(spec, asked, asked))
-    whole = (spec.get("resources") or {}).get(kind) or {}
-    total |= {name: quantity(amount) for name, amount in whole.items()}
+    total = dict(of_containers(spec, of_running(pod.get("status") or {}, kind, asked, _read), asked))
+    total |= _read((spec.get("resources") or {}).get(kind))
     for name, amount in (spec.get("overhead") or {}).items():
-        if kind == "requests" or name in total:
+        if kind == "requests" or total.get(name):
             total[name] = total.get(name, Decimal(0)) + quantity(amount)
     return total
 
@@ -82,14 +81,18 @@ def _of_container(container: Raw, kind: str) -> _Amounts:
     found = resources.get(kind) or {}
     if kind == "requests":  # a limit without a request is the request
         found = {**(resources.get("limits") or {}), **found}
-    return {name: quantity(amount) for name, amount in found.items()}
+    return _read(found)
+
+
+def _read(amounts: Raw | None) -> _Amounts:
+    return {name: quantity(amount) for name, amount in (amounts or {}).items()}
 
 
 def _counts(quota: Raw, pod: Raw) -> bool:
     """Whether a quota's scopes are those of a pod."""
     selector = (quota.get("scopeSelector") or {}).get("matchExpressions") or ()
     terms = [*((scope, "Exists", ()) for scope in quota.get("scopes") or ()), *_terms(selector)]
-    return all(_matches(scope, operator, values, pod.get("spec") or {}) for scope, operator, values in terms)
+    return all(_matches(scope, operator, values, pod) for scope, operator, values in terms)
 
 
 def _terms(selector: Iterable[Raw]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
@@ -97,16 +100,17 @@ def _terms(selector: Iterable[Raw]) -> Iterator[tuple[str, str, tuple[str, ...]]
         yield str(each.get("scopeName")), str(each.get("operator")), tuple(each.get("values") or ())
 
 
-def _matches(scope: str, operator: str, values: tuple[str, ...], spec: Raw) -> bool:
+def _matches(scope: str, operator: str, values: tuple[str, ...], pod: Raw) -> bool:
+    spec = pod.get("spec") or {}
     match scope:
         case "Terminating":
             return spec.get("activeDeadlineSeconds") is not None
         case "NotTerminating":
             return spec.get("activeDeadlineSeconds") is None
         case "BestEffort":
-            return not _asks(spec)
+            return not _asks(pod)
         case "NotBestEffort":
-            return _asks(spec)
+            return _asks(pod)
         case "PriorityClass":
             name = spec.get("priorityClassName") or ""
             return {
@@ -118,7 +122,7 @@ def _matches(scope: str, operator: str, values: tuple[str, ...], spec: Raw) -> b
     return False
 
 
-def _asks(spec: Raw) -> bool:
+def _asks(pod: Raw) -> bool:
     """Whether a pod asks for CPU or memory, or has a limit of one."""
-    asked = {**_of_kind(spec, "requests"), **_of_kind(spec, "limits")}
+    asked = {**_of_kind(pod, "requests"), **_of_kind(pod, "limits")}
     return any(asked.get(name) for name in ("cpu", "memory"))

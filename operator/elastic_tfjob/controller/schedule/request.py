@@ -9,7 +9,7 @@ from elastic_tfjob.api.limits import MAX_REPLICAS
 from elastic_tfjob.api.replica_words import count_in_words
 from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.checkpoint_place import place_of
-from elastic_tfjob.controller.job.inject import injected, requests_with, resources_of
+from elastic_tfjob.controller.job.inject import injected, is_adapted, requests_with, resources_of
 from elastic_tfjob.controller.objects.affinity import constraints_of
 from elastic_tfjob.controller.objects.injection import DEFAULT_RESOURCES, ContainerResources, Injection
 from elastic_tfjob.controller.objects.job import Job
@@ -126,7 +126,7 @@ def terms(
     requests, beside, constraints, classes = {}, {}, [], []
     for name, replica in spec.tf_replica_specs.items():
         pod = replica.template.get("spec") or {}
-        requests[name] = requests_with(what, pod, resources)
+        requests[name] = requests_with(what, pod, resources, adapted=is_adapted(injection))
         beside[name] = requests[name].cpu - cpu_of(pod).request
         constraints.append((name, constraints_of(pod)))
         classes.append(pod.get("priorityClassName") or "")
