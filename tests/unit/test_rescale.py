@@ -642,6 +642,22 @@ def test_whether_a_job_is_distributed_is_no_matter_of_the_moment(
     assert all(("TF_CONFIG" in names) is distributed for names in named)
 
 
+@pytest.mark.parametrize("types", [{"Worker": 1}, {"Chief": 1, "Worker": 0}])
+@pytest.mark.parametrize("nodes", [("b",), ()])
+def test_a_job_of_one_replica_gets_no_tf_config_later(types: dict[str, int], nodes: tuple[str, ...]) -> None:
+    """When it was moved, or stopped, its program finds what it found at first: none."""
+    name, waits = next(iter(types)), Settings(image="operator:1", wait_for_target=True)
+    cluster = Cluster(annotations={f"{PREFIX}checkpoint-dir": "/c"}, types=types, settings=waits)
+    sizes = [(types, {name: ("a",)}), (types if nodes else {}, {name: nodes} if nodes else {}), (types, {name: ("a",)})]
+    for generation, (size, there) in enumerate(sizes):
+        target = Target(generation, size, there, reason="wanted", declared=types)
+        cluster.annotations[TARGET_ANNOTATION] = target.to_json()
+        cluster.run(20)
+        assert all("tf_config" not in pod.command for pod in cluster.pods.values())
+    assert (cluster.state.phase, cluster.state.generation) == ("Stable", 2)
+    assert list(cluster.running.values()) == [2]
+
+
 def test_a_drained_pod_of_an_elastic_job_is_no_failure() -> None:
     cluster = started()
     cluster._write(_delete(cluster, "j-worker-1"))
