@@ -50,7 +50,7 @@ from elastic_tfjob.controller.job.readiness import (
 from elastic_tfjob.controller.job.rescale_input import RescaleInput, Transition, pods_of, pods_of_both, roles_of
 from elastic_tfjob.controller.objects.command import STOP_COMMAND
 from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.size import words
+from elastic_tfjob.controller.objects.size import Cpu, words
 from elastic_tfjob.controller.objects.state import Deaths, Next, Phase, Refused, Rescaled, State, Trained
 from elastic_tfjob.controller.objects.status import format_time
 
@@ -175,13 +175,25 @@ def _rolling_back(s: RescaleInput) -> Transition:
         and (report.switch is None or report.switch.state != "saving")
     )
     if gone or cancelled or (lost and chief is not None and chief.terminating):
-        refused = Refused(coming.generation, s.state.reason, format_time(s.now), coming.no_room)
-        back = replace(s.state, phase="Stable", since=format_time(s.now), next=None, refused=refused)
+        now = format_time(s.now)
+        refused = Refused(coming.generation, s.state.reason, now, coming.no_room)
+        back = replace(s.state, phase="Stable", since=now, next=None, refused=refused, cpu=_cpu_left(s))
         return replace(step, state=back)
     if (lost or s.unheard_s > s.timeouts.cancel_s) and chief is not None and not chief.terminating:
         # Nobody can tell what it does: made anew, it goes on from the newest checkpoint.
         return replace(step, delete=(chief,))
     return step
+
+
+def _cpu_left(s: RescaleInput) -> Cpu:
+    """CPU of the size that stays, without what its pods gave up for the one that did not come: a plan may have given
+    that to other jobs, and the next one says what these pods get."""
+    left: dict[str, tuple[int, ...]] = {}
+    for name, values in s.state.cpu.items():
+        pods = [s.by_role.get((name, index)) for index in s.state.pods(name)]
+        held = [pod.cpu.request if pod is not None else 0 for pod in pods]
+        left[name] = tuple(min(value, has or value) for value, has in zip(values, held, strict=False))
+    return left
 
 
 def _switching(s: RescaleInput) -> Transition:
