@@ -682,9 +682,8 @@ def test_a_job_of_one_replica_gets_no_tf_config_later(types: dict[str, int], nod
     """When it was moved, or stopped, its program finds what it found at first: none."""
     name, waits = next(iter(types)), Settings(image="operator:1", wait_for_target=True)
     cluster = Cluster(annotations={f"{PREFIX}checkpoint-dir": "/c"}, types=types, settings=waits)
-    sizes = [(types, {name: ("a",)}), (types if nodes else {}, {name: nodes} if nodes else {}), (types, {name: ("a",)})]
-    for generation, (size, there) in enumerate(sizes):
-        target = Target(generation, size, there, reason="wanted", declared=types)
+    for generation, there in enumerate((("a",), nodes, ("a",))):
+        target = Target(generation, types if there else {}, {name: there} if there else {}, reason="wanted")
         cluster.annotations[TARGET_ANNOTATION] = target.to_json()
         cluster.run(20)
         assert all("tf_config" not in pod.command for pod in cluster.pods.values())
