@@ -681,6 +681,17 @@ async def _edit_refused(world: World) -> None:
     await asyncio.sleep(5)
 
 
+async def _edit_overtakes(world: World) -> None:
+    """An edited size makes no step, and is edited once more before that is known."""
+    await _train(world)
+    world.training().dies_with = 3
+    world.edit({"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 3}}}})
+    await world.until(lambda: world.state()["phase"] == "Switching")
+    world.edit({"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 4}}}})
+    await world.until(lambda: world.state()["phase"] == "Stable" and world.state()["replicas"]["Worker"] == 4)
+    await asyncio.sleep(5)
+
+
 async def _leaves_slowly(world: World) -> None:
     """A job shrinks on a node that it fills, and the pod that goes takes its time."""
     await _train(world)
@@ -773,6 +784,7 @@ SCENARIOS: Final = {
         ),
         Scenario("edit-refused", _edit_refused, either=True),
         Scenario("edit-refused-kips", _edit_refused, configuration=_KIPS, either=True),
+        Scenario("edit-overtakes", _edit_overtakes, either=True),
         Scenario("leaves-slowly", _leaves_slowly, configuration=_KIPS, nodes={"node-a": "1500m"}, either=True),
         Scenario(
             "leaves-slowly-elastic", _leaves_slowly, configuration=_ELASTIC, nodes={"node-a": "1500m"}, either=True

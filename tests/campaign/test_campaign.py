@@ -21,6 +21,7 @@ _LONG = (
     "dies-at-start",
     "dies-at-start-for-good",
     "dies-recreated",
+    "edit-overtakes",
     "edit-refused",
     "edit-refused-kips",
     "leaves-slowly",

@@ -83,6 +83,8 @@ class Launcher:
     first_step: bool = False
     saves: str = "well"
     builds: bool = True
+    waits: bool = False
+    """Whether it never becomes ready."""
     step: int = 100
     why: str = "exit code 1"
     seen: str = ""
@@ -95,7 +97,7 @@ class Launcher:
     def obey(self, text: str) -> None:
         """Look at the command once. Since the last look what runs has made a step, and what started has come up."""
         self.first_step = self.generation is not None
-        if self.prepared is not None and self.prepared.state == "starting":
+        if self.prepared is not None and self.prepared.state == "starting" and not self.waits:
             built = self.prepared
             self.prepared = (
                 replace(built, state="ready") if self.builds else replace(built, state="failed", why=self.why)

@@ -576,15 +576,47 @@ def test_cpu_that_was_lent_is_given_back_before_the_new_size_runs() -> None:
     assert cluster.pods["j-ps-0"].cpu == (300, 300)
 
 
-def _resized(held: dict[str, int], planned: tuple[int, ...], *, leaving: int = 0, refused: str = "") -> dict[str, int]:
-    """What a pass asks for, of workers on one node that hold so much, where the plan has so much for them. Another
-    one, which holds `leaving`, still ends there."""
+def test_cpu_that_was_given_up_for_a_size_that_did_not_come_is_not_taken_back() -> None:
+    """Another job may have it by now; the next plan says."""
+    cluster = started()
+    lent = Target(0, {"Chief": 1, "PS": 1, "Worker": 2}, {}, {"Chief": (400,), "PS": (300,)}, "idle capacity")
+    cluster.annotations[TARGET_ANNOTATION] = lent.to_json()
+    cluster.run(5)
+    cluster.launchers["j-chief-0"].builds = False
+    grown = Target(1, {"Chief": 1, "PS": 1, "Worker": 3}, {}, {"Chief": (150,), "PS": (300,)}, "grows")
+    cluster.annotations[TARGET_ANNOTATION] = grown.to_json()
+    cluster.until("RollingBack")
+    cluster.run(20)
+    assert cluster.state.phase == "Stable"
+    assert cluster.state.cpu == {"Chief": (150,), "PS": (300,)}
+    assert cluster.pods["j-chief-0"].cpu == (150, 150)
+    again = Target(2, {"Chief": 1, "PS": 1, "Worker": 2}, {}, {"Chief": (400,), "PS": (300,)}, "idle capacity")
+    cluster.annotations[TARGET_ANNOTATION] = again.to_json()
+    cluster.run(5)
+    assert cluster.pods["j-chief-0"].cpu == (400, 400)
+
+
+def _resized(
+    held: dict[str, int],
+    planned: tuple[int, ...],
+    *,
+    leaving: int = 0,
+    refused: str = "",
+    nodes: tuple[str, ...] = (),
+    ending: str = "",
+) -> dict[str, int]:
+    """What a pass asks for, of workers on one node that hold so much, where the plan has so much for them, on `nodes`.
+    Another one, which holds `leaving`, still ends there; those in `ending` do, and come again."""
     asks = {"resources": {"requests": {"cpu": "1"}}, "name": "tensorflow", "image": "i"}
-    target = Target(1, {"Worker": len(planned)}, {}, {"Worker": planned}, "shrinks")
-    stored = State("Stable", 1, replicas={"Worker": len(planned)}, cpu={"Worker": planned})
+    there = {"Worker": nodes} if nodes else {}
+    target = Target(1, {"Worker": len(planned)}, there, {"Worker": planned}, "shrinks")
+    stored = State("Stable", 1, replicas={"Worker": len(planned)}, nodes=there, cpu={"Worker": planned})
     annotations = {**ELASTIC, f"{PREFIX}target": target.to_json(), f"{PREFIX}state": stored.to_json()}
     job = build.job({"Worker": build.replicas(3, containers=[asks])}, annotations=annotations)
-    pods = [build.pod("Worker", k, spec=_holds(cpu)) for k, cpu in enumerate(held.values())]
+    pods = [
+        build.pod("Worker", k, spec=_holds(cpu), terminating=name in ending)
+        for k, (name, cpu) in enumerate(held.items())
+    ]
     if leaving:
         pods.append(build.pod("Worker", len(held), terminating=True, spec=_holds(leaving)))
     until = {(f"j-worker-{name}-uid", "less"): build.NOW + timedelta(hours=1) for name in refused}
@@ -604,6 +636,8 @@ def test_cpu_is_raised_into_what_was_given_up_alone() -> None:
     assert _resized({"a": 1000, "b": 1000}, (500, 1500)) == {"j-worker-0": 500}
     assert _resized({"a": 500, "b": 1000}, (500, 1500)) == {"j-worker-1": 1500}
     assert _resized({"a": 1000, "b": 1000}, (500, 1500), refused="0") == {}
+    assert _resized({"a": 1000, "b": 1000}, (1900, 1000), nodes=("n1", "n2"), ending="b") == {}
+    assert _resized({"a": 1000, "b": 1000}, (1900, 1000), nodes=("n1", "n1")) == {"j-worker-0": 1900}
     assert _resized({"a": 1000, "b": 1000}, (1200, 1300)) == {"j-worker-0": 1200, "j-worker-1": 1300}
 
 
@@ -640,6 +674,21 @@ def test_whether_a_job_is_distributed_is_no_matter_of_the_moment(
     named = [{env["name"] for env in pod["spec"]["containers"][0].get("env", ())} for pod in pods]
     assert len(pods) == sum(running.values())
     assert all(("TF_CONFIG" in names) is distributed for names in named)
+
+
+@pytest.mark.parametrize("types", [{"Worker": 1}, {"Chief": 1, "Worker": 0}])
+@pytest.mark.parametrize("nodes", [("b",), ()])
+def test_a_job_of_one_replica_gets_no_tf_config_later(types: dict[str, int], nodes: tuple[str, ...]) -> None:
+    """When it was moved, or stopped, its program finds what it found at first: none."""
+    name, waits = next(iter(types)), Settings(image="operator:1", wait_for_target=True)
+    cluster = Cluster(annotations={f"{PREFIX}checkpoint-dir": "/c"}, types=types, settings=waits)
+    for generation, there in enumerate((("a",), nodes, ("a",))):
+        target = Target(generation, types if there else {}, {name: there} if there else {}, reason="wanted")
+        cluster.annotations[TARGET_ANNOTATION] = target.to_json()
+        cluster.run(20)
+        assert all("tf_config" not in pod.command for pod in cluster.pods.values())
+    assert (cluster.state.phase, cluster.state.generation) == ("Stable", 2)
+    assert list(cluster.running.values()) == [2]
 
 
 def test_a_drained_pod_of_an_elastic_job_is_no_failure() -> None:

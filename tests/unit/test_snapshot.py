@@ -679,6 +679,27 @@ def test_an_edit_that_could_not_be_followed_is_asked_for_again(profile: str, has
     assert next_target(state=state(2, 2), target=json.loads(has.to_json())) is None
 
 
+@pytest.mark.parametrize("profile", ["fixed", "kips", "las", "elastic", "aryl", "released", "stop"])
+def test_what_is_asked_for_while_a_job_returns_gets_a_newer_generation(profile: str) -> None:
+    """Generation 1 made no step, and 2 was asked for meanwhile: the job has returned as generation 3."""
+    workers = 0 if profile == "stop" else 3
+    replicas = {"PS": 1, "Worker": 3} if workers else {}
+    known = {"generation": 2, "replicas": replicas, "declared": {"PS": 1, "Worker": 1}}
+    said = {"placement": "none"} if profile == "released" else {}
+    returned = elastic_job(workers=workers or 1, said=said, target=known, state=state(3, 1, refused=REFUSED))
+    made: Target | None
+    if profile == "fixed":
+        made = decide_fixed(look(returned, PODS))
+    elif profile == "released":
+        made = released(look(returned, PODS), "kips")
+    elif profile == "stop":
+        made = planned(look(returned, PODS), core.Target({}, "preempted"))["ns/j"]
+    else:
+        made = replanned(returned, PODS, profile=profile)[0]["ns/j"]
+    assert made is not None
+    assert (made.generation, made.replicas) == (4, replicas)
+
+
 def test_fixed_starts_what_another_profile_left_waiting() -> None:
     waiting = {"generation": 0, "replicas": {}, "reason": "no room"}
     made = decide_fixed(

@@ -286,9 +286,9 @@ class TestPreparedBesideItself:
             cluster.run(12)
         assert modes == ["overlap", "overlap", "spare", "spare", "recreate"]
         told = messages(cluster, "Rescaling")
-        assert "in mode overlap a program has died 2 times beside the running one" in told[2]
+        assert "in mode overlap a program has not come up 2 times beside the running one" in told[2]
         assert "Address already in use" in told[2]
-        assert "in mode overlap and spare a program has died 2 times" in told[4]
+        assert "in mode overlap and spare a program has not come up 2 times" in told[4]
         assert cluster.state.replicas["Worker"] == 3
         assert "Address already in use" in messages(cluster, "Rescaled")[0]
 
@@ -306,6 +306,29 @@ class TestPreparedBesideItself:
         cluster.run(20)
         assert cluster.state.history[-1].mode == "overlap"
         assert cluster.state.deaths is None
+
+    @pytest.mark.parametrize("what", ["waits", "container dies"])
+    @pytest.mark.parametrize("victim", ["j-chief-0", "j-ps-0", "j-worker-1"])
+    def test_what_never_becomes_ready(self, victim: str, what: str) -> None:
+        """It waits for a lock that the running one has; or it takes the container down with it, by its memory."""
+        cluster = began()
+        modes = []
+        for generation in range(1, 4):
+            cluster.target(generation, Worker=3)
+            cluster.until("Preparing")
+            assert cluster.state.next is not None
+            modes.append(cluster.state.next.mode)
+            beside = modes[-1] == "overlap"
+            cluster.launchers[victim].waits = beside and what == "waits"
+            while cluster.state.phase != "Stable":
+                if beside and what == "container dies" and cluster.launchers[victim].prepared is not None:
+                    pod = cluster.pods[victim]
+                    cluster.pods[victim] = replace(pod, restarts=pod.restarts + 1)
+                    cluster.launchers[victim].restart()
+                cluster.run(1)
+        assert modes == ["overlap", "overlap", "spare"]
+        assert cluster.state.replicas["Worker"] == 3
+        assert sum(pod.restarts for pod in cluster.pods.values()) <= 8
 
     def test_an_added_replica_has_nothing_beside_it(self) -> None:
         cluster = began()

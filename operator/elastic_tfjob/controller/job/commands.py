@@ -1,6 +1,7 @@
 """The operator's words to a job's launchers: which pods lack a command, and its text. Pure."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from hashlib import blake2b
 from math import log2
 from typing import Final, Literal
@@ -60,14 +61,17 @@ def send_commands(s: RescaleInput, roles: Iterable[Role], action: Action, coming
 
 
 class Order:
-    """One command to many pods, which differs in the last part of TF_CONFIG only."""
+    """One command to many pods, which differs in the last part of TF_CONFIG only; without it where there are none."""
 
-    def __init__(self, command: Command, configs: TFConfigs) -> None:
+    def __init__(self, command: Command, configs: TFConfigs | None) -> None:
         self.generation = command.generation
         self.action = command.action
         self._configs = configs
-        begin, self._end = command.to_json().split('"tf_config":""')
-        self._begin = f'{begin}"tf_config":'
+        if configs is None:
+            self._begin, self._end = replace(command, tf_config=None).to_json(), ""
+        else:
+            begin, self._end = command.to_json().split('"tf_config":""')
+            self._begin = f'{begin}"tf_config":'
         self._heads: dict[str, str] = {}
         self._hashes: dict[str, blake2b] = {}
 
@@ -78,7 +82,8 @@ class Order:
         mode: Mode = coming.mode if coming else "overlap"
         request = s.state.stop.request if action == "save" and s.state.stop is not None else None
         command = Command(size.generation, action, "", mode, s.timeouts.checkpoint_s, request)
-        return cls(command, s.sizes.tf_configs(size.replicas, size.slot, size.indexes))
+        local = s.sizes.is_local(size.replicas)
+        return cls(command, None if local else s.sizes.tf_configs(size.replicas, size.slot, size.indexes))
 
     def text(self, role: Role) -> str:
         """A pod's command."""
@@ -91,6 +96,8 @@ class Order:
 
     def _parts(self, role: Role) -> tuple[str, str]:
         """What it begins with as others do, and the rest."""
+        if self._configs is None:
+            return self._begin, ""
         head, tail = self._configs.parts(*role)
         if head not in self._heads:
             self._heads[head] = self._begin + orjson.dumps(head).decode().removesuffix('"')

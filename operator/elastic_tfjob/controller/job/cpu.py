@@ -77,17 +77,21 @@ def resize_cpu(p: Pass) -> None:
 
 def _room(p: Pass, state: State) -> dict[str, int]:
     """By node, the millicores by which the job's pods there may be raised now: what the target has for them, less what
-    all of the job's pods there still hold. Other jobs' pods the plan has waited for."""
+    all of the job's pods there still hold. Other jobs' pods the plan has waited for. A pod that is to come again on
+    another node holds its CPU until it has left."""
     target = p.own(Target.of)
     planned = state
     if target is not None and target.replicas == state.replicas:
-        planned = replace(state, cpu=target.cpu)  # the state has what pods keep that were to give some up
+        planned = replace(
+            state, nodes=target.nodes, cpu=target.cpu
+        )  # the state has what pods keep that were to give some up
     room: dict[str, int] = {}
     for name in p.declared.tf_replica_specs:
         for pod in p.of_type(name):
             if pod.ended:
                 continue
-            stays = pod.index is not None and p.task(name, pod) is not None
+            task, nodes = p.task(name, pod), planned.nodes.get(name, ())
+            stays = task is not None and (task >= len(nodes) or nodes[task] == pod.node)
             wanted = cpu_of_replica(p, planned, name, pod.index) if stays and pod.index is not None else None
             room[pod.node] = room.get(pod.node, 0) + (wanted.request if wanted else 0) - pod.cpu.request
     return room

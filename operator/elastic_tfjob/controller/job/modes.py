@@ -72,7 +72,7 @@ def choose_mode(s: RescaleInput, moving: Sequence[Move] = (), *, numbered: bool 
     if overlap and "overlap" not in dies:
         return "overlap", ""
     left: Mode = "spare" if "spare" in offered and "spare" not in dies else "recreate"
-    said = f"in mode {' and '.join(dies)} a program has died {MOST_DEATHS} times beside the running one"
+    said = f"in mode {' and '.join(dies)} a program has not come up {MOST_DEATHS} times beside the running one"
     return left, f"{said}: {deaths.reason}" if dies else ""
 
 

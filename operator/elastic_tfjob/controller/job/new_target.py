@@ -94,6 +94,7 @@ def follow_target(s: RescaleInput) -> Transition:
         reason=f"{target.reason}; {why}" if died and why else target.reason,
         # Where all pods are made anew, they are numbered anew.
         indexes=indexes or {} if mode != "recreate" else {},
+        restarts=s.restarts if mode != "recreate" else 0,
     )
     if mode == "recreate" and target.replicas:
         # From the end of the first pod on there is nothing that trains, so all that can refuse the others is asked now.

@@ -216,12 +216,14 @@ class TFConfigs:
 
 
 class Sizes:
-    """What the replicas of one job have in common at each of its sizes, made once for each."""
+    """What the replicas of one job have in common at each of its sizes, made once for each. `local`: it has one
+    replica, and never has more."""
 
-    def __init__(self, job: Job, declared: TFJobSpec, domain: str) -> None:
+    def __init__(self, job: Job, declared: TFJobSpec, domain: str, *, local: bool = False) -> None:
         self._job = job
         self._declared = declared
         self._domain = domain
+        self._local = local
         self._specs: dict[tuple[tuple[str, int], ...], TFJobSpec] = {}
         self._configs: dict[tuple[object, ...], TFConfigs] = {}
 
@@ -231,6 +233,10 @@ class Sizes:
         if key not in self._specs:
             self._specs[key] = sized(self._declared, counts)
         return self._specs[key]
+
+    def is_local(self, counts: Mapping[str, int]) -> bool:
+        """Whether a size gets no TF_CONFIG. One that still has the several replicas of before an edit gets it."""
+        return self._local and sum(counts.values()) == 1
 
     def tf_configs(self, counts: Mapping[str, int], slot: int, indexes: Indexes = _AS_COUNTED) -> TFConfigs:
         """TF_CONFIG of the replicas of that size, whose pods have these indexes."""

@@ -135,6 +135,13 @@ def is_prepared(s: RescaleInput, role: Role) -> bool:
     return prepared is not None and prepared.generation == generation and prepared.state == "ready"
 
 
+def is_preparing(s: RescaleInput, role: Role) -> bool:
+    """Whether a replica's program of the coming size has been started, and is not ready."""
+    report = s.report(role)
+    prepared = report.prepared if report is not None else None
+    return prepared is not None and prepared.generation == s.coming.generation and prepared.state == "starting"
+
+
 def runs_a_program(s: RescaleInput, role: Role) -> bool:
     """Whether a replica says that its program runs. A pod that is made anew must have begun: if `prepare` is the first
     that its launcher hears, it prepares the coming generation and runs none."""

@@ -19,7 +19,7 @@ from elastic_tfjob.controller.job.decision import (
     Observed,
     Settings,
 )
-from elastic_tfjob.controller.job.pods import Sizes, general_name
+from elastic_tfjob.controller.job.pods import Sizes, general_name, has_one_replica
 from elastic_tfjob.controller.job.rescale_input import Transition, chief_of
 from elastic_tfjob.controller.objects.dependents import Service
 from elastic_tfjob.controller.objects.indexes import position
@@ -38,9 +38,10 @@ class Pass:
         self.job = observed.job
         # `declared` is what the user wrote; `spec` has the numbers of replicas that the job runs with.
         self.declared = self.spec = spec
-        self.sizes = Sizes(observed.job, spec, settings.cluster_domain)
         self.settings = settings
         self.elasticity = Elasticity.parse(observed.job.annotations, spec, observed.job.name)
+        local = has_one_replica(spec, self.elasticity)
+        self.sizes = Sizes(observed.job, spec, settings.cluster_domain, local=local)
         self.reports = observed.reports
         self.listened_s = observed.listened_s
         self.forecast = observed.forecast

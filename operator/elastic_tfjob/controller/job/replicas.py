@@ -15,7 +15,7 @@ from elastic_tfjob.api.tfjob import (
 from elastic_tfjob.controller.job import gang, inject
 from elastic_tfjob.controller.job.cpu import cpu_of_replica
 from elastic_tfjob.controller.job.decision import AdoptService, Count, Create, DeleteService, Trial
-from elastic_tfjob.controller.job.pods import general_name, has_one_replica, render_pod, render_service
+from elastic_tfjob.controller.job.pods import general_name, render_pod, render_service
 from elastic_tfjob.controller.job.reconcile_pass import Pass
 from elastic_tfjob.controller.objects.affinity import template_pin
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, Command
@@ -184,8 +184,7 @@ def _render_pod(p: Pass, name: str, index: int, injection: Injection | None) -> 
     size = _size_with(state, name, index)
     added = size is not state
     configs = p.sizes.tf_configs(size.replicas, size.slot, size.indexes)
-    # One that was declared with a single replica, and still has the several that it had before, is not local either.
-    local = has_one_replica(p.declared, p.elasticity) and sum(size.replicas.values()) == 1
+    local = p.sizes.is_local(size.replicas)
     pod = render_pod(p.job, p.sizes.spec(size.replicas), name, index, configs=configs, local=local)
     what = inject.injected(p.elasticity, p.declared, injection) if p.settings.image else "none"
     resources = inject.resources_of(injection, p.settings.resources, p.job.queue)
@@ -198,7 +197,7 @@ def _render_pod(p: Pass, name: str, index: int, injection: Injection | None) -> 
         inject.tell_checkpoint_dir(pod, p.elasticity.checkpoint_dir, identity)
     if added or state.generation:
         head, tail = configs.parts(name, index)
-        command = Command(size.generation, "prepare" if added else "run", head + tail)
+        command = Command(size.generation, "prepare" if added else "run", None if local else head + tail)
         pod["metadata"].setdefault("annotations", {})[COMMAND_ANNOTATION] = command.to_json()
     if node := _node(size, name, index):
         inject.pin(pod, node)

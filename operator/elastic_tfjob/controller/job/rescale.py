@@ -23,7 +23,9 @@ A phase is stored before anything is done that follows from it: `advance` gives 
 perhaps the next state. So it can be killed anywhere and goes on from the annotation.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from elastic_tfjob.controller.job import stopping
 from elastic_tfjob.controller.job.commands import TOLD_AT_ONCE, TOLD_S, run_commands, send_commands
@@ -32,6 +34,7 @@ from elastic_tfjob.controller.job.describe import describe_change, describe_role
 from elastic_tfjob.controller.job.injection import injection_when_started
 from elastic_tfjob.controller.job.modes import known_deaths, templates_digest
 from elastic_tfjob.controller.job.new_target import admit, follow_target, size_of
+from elastic_tfjob.controller.job.pods import Role
 from elastic_tfjob.controller.job.readiness import (
     all_heard,
     all_run,
@@ -40,6 +43,7 @@ from elastic_tfjob.controller.job.readiness import (
     has_failed_to_prepare,
     has_no_room,
     is_prepared,
+    is_preparing,
     is_silent,
     lost_replica,
     never_begins,
@@ -50,9 +54,12 @@ from elastic_tfjob.controller.job.readiness import (
 from elastic_tfjob.controller.job.rescale_input import RescaleInput, Transition, pods_of, pods_of_both, roles_of
 from elastic_tfjob.controller.objects.command import STOP_COMMAND
 from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.size import words
+from elastic_tfjob.controller.objects.size import Cpu, words
 from elastic_tfjob.controller.objects.state import Deaths, Next, Phase, Refused, Rescaled, State, Trained
 from elastic_tfjob.controller.objects.status import format_time
+
+# So often containers end while a size is prepared, before it is given up: once it may be by chance.
+_DEATHS: Final = 2
 
 
 def advance(s: RescaleInput) -> Transition:
@@ -116,9 +123,15 @@ def _preparing(s: RescaleInput) -> Transition:
     if problem := cannot_prepare(s, added):
         return _roll_back(s, step, problem)
     missing = [role for role in roles_of(coming) if not is_prepared(s, role)]
+    if (ended := s.restarts - coming.restarts) >= _DEATHS:
+        # What is prepared takes the container down with it: by its memory, say.
+        why = f"containers of the running size have ended {ended} times while the next one was prepared"
+        return _roll_back(s, step, why, blamed=roles_of(s.state))
     if missing and s.unheard_s > s.timeouts.prepare_s:
         names = ", ".join(describe_role(role) for role in missing[:5])
-        return _roll_back(s, step, f"not ready after {s.timeouts.prepare_s:.0f} s: {names}")
+        # It may wait for what the running one has: a lock. Those that are added may wait for it.
+        stuck = [role for role in missing if role in running and is_preparing(s, role)] if ready_to_begin else []
+        return _roll_back(s, step, f"not ready after {s.timeouts.prepare_s:.0f} s: {names}", blamed=stuck)
     if missing:
         return step
     chief = pods.get(s.chief)
@@ -175,13 +188,25 @@ def _rolling_back(s: RescaleInput) -> Transition:
         and (report.switch is None or report.switch.state != "saving")
     )
     if gone or cancelled or (lost and chief is not None and chief.terminating):
-        refused = Refused(coming.generation, s.state.reason, format_time(s.now), coming.no_room)
-        back = replace(s.state, phase="Stable", since=format_time(s.now), next=None, refused=refused)
+        now = format_time(s.now)
+        refused = Refused(coming.generation, s.state.reason, now, coming.no_room)
+        back = replace(s.state, phase="Stable", since=now, next=None, refused=refused, cpu=_cpu_left(s))
         return replace(step, state=back)
     if (lost or s.unheard_s > s.timeouts.cancel_s) and chief is not None and not chief.terminating:
         # Nobody can tell what it does: made anew, it goes on from the newest checkpoint.
         return replace(step, delete=(chief,))
     return step
+
+
+def _cpu_left(s: RescaleInput) -> Cpu:
+    """CPU of the size that stays, without what its pods gave up for the one that did not come: a plan may have given
+    that to other jobs, and the next one says what these pods get."""
+    left: dict[str, tuple[int, ...]] = {}
+    for name, values in s.state.cpu.items():
+        pods = [s.by_role.get((name, index)) for index in s.state.pods(name)]
+        held = [pod.cpu.request if pod is not None else 0 for pod in pods]
+        left[name] = tuple(min(value, has or value) for value, has in zip(values, held, strict=False))
+    return left
 
 
 def _switching(s: RescaleInput) -> Transition:
@@ -329,22 +354,23 @@ def _enter(s: RescaleInput, phase: Phase) -> State:
     return replace(s.state, phase=phase, since=format_time(s.now))
 
 
-def _roll_back(s: RescaleInput, step: Transition, why: str) -> Transition:
+def _roll_back(s: RescaleInput, step: Transition, why: str, *, blamed: Sequence[Role] = ()) -> Transition:
+    """`blamed`: replicas beside whose programs another one does not come up."""
     coming = s.coming
     why = on_one_line(why)
     message = describe_stay(s.state.replicas, coming.replicas, why)
     if s.state.causes.get(coming.generation) == "asked":
         message = f"{message}. What was asked for is tried again, later each time"
-    state = replace(_enter(s, "RollingBack"), reason=why, deaths=_deaths(s, why))
+    state = replace(_enter(s, "RollingBack"), reason=why, deaths=_deaths(s, why, blamed))
     event, tally = Event("Warning", "RescaleRolledBack", message), Count("roll_backs", label=s.state.cause(coming))
     return replace(step, state=state, events=(event,), tallies=(tally,))
 
 
-def _deaths(s: RescaleInput, why: str) -> Deaths | None:
+def _deaths(s: RescaleInput, why: str, blamed: Sequence[Role]) -> Deaths | None:
     """What is remembered of programs that died while they were prepared: beside one that runs, and no others. A
     replica that is added has nothing beside it, so it dies of something else."""
     coming, running = s.coming, set(roles_of(s.state))
-    failed = [role for role in roles_of(coming) if has_failed_to_prepare(s, role)]
+    failed = blamed or [role for role in roles_of(coming) if has_failed_to_prepare(s, role)]
     if coming.mode == "recreate" or not failed or not running.issuperset(failed):
         return s.state.deaths
     known = known_deaths(s) or Deaths(templates_digest(s.spec))

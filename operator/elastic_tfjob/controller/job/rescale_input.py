@@ -94,6 +94,11 @@ class RescaleInput:
         return pod.unreachable and min(heard_s, self.unheard_s) >= _SILENT_S
 
     @property
+    def restarts(self) -> int:
+        """Restarts of the containers of the size that the job runs with."""
+        return sum(pod.restarts for role in roles_of(self.state) if (pod := self.by_role.get(role)) is not None)
+
+    @property
     def elapsed_s(self) -> float:
         """Seconds since the phase began."""
         since = moment_of(self.state.since)

@@ -20,19 +20,19 @@ _DIGEST: Final = "blake2b:"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a pod's launcher shall do: see runtime/ for the meaning of each action. `request`: which stop a `save` is
-    for."""
+    """What a pod's launcher shall do: see runtime/ for the meaning of each action. `tf_config`: None for a program that
+    gets none. `request`: which stop a `save` is for."""
 
     generation: int
     action: Literal["prepare", "switch", "run", "save"]
-    tf_config: str
+    tf_config: str | None
     mode: Mode = "overlap"
     timeout_s: float = 120.0
     request: int | None = None
 
     def to_json(self) -> str:
         """The annotation's text; equal commands have equal texts."""
-        return without_empty(self, "request")
+        return without_empty(self, "request", *(("tf_config",) if self.tf_config is None else ()))
 
 
 def abridged(command: str, begin: str = "", hashes: MutableMapping[str, blake2b] | None = None) -> str:

@@ -62,9 +62,9 @@ _DIGEST: Final = 64
 @dataclass(frozen=True, slots=True)
 class Next:
     """The size that a job is on its way to, and how. `before` is the size that it comes from. `indexes` are of pods.
-    `returns`: it goes back to the last size that trained. `restarts` are those of all containers before the
-    switch, and `chief_deaths` says how often the chief's container had ended. `no_room`: pods that it adds had none
-    beside those that it removes.
+    `returns`: it goes back to the last size that trained. `restarts` are those of containers before it was prepared,
+    then of all before the switch, and `chief_deaths` says how often the chief's container had ended. `no_room`: pods
+    that it adds had none beside those that it removes.
     """
 
     generation: int

@@ -14,7 +14,7 @@ from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, byte
 from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.schedule.core_job import Role
 from elastic_tfjob.controller.schedule.promises import REFUSED
-from elastic_tfjob.controller.schedule.request import asked_for, decided, promised
+from elastic_tfjob.controller.schedule.request import asked_for, decided, promised, refused_target
 from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
 from elastic_tfjob.scheduling import plan as core
 from elastic_tfjob.scheduling.causes import TOLD
@@ -301,8 +301,9 @@ def _moves(scheduled: ScheduledJob, role: Role, node: str) -> bool:
 
 
 def _generation(scheduled: ScheduledJob, replicas: Mapping[str, int], *, moves: bool = False) -> int:
-    """One more where the size changes or replicas that run go to other nodes; the first start is generation 0 however
-    long the job waited for it."""
+    """One more where the size changes or replicas that run go to other nodes, and where the job has left its target
+    for the size of its state, which may be newer; the first start is generation 0 however long the job waited for it.
+    """
     target, state = scheduled.target, scheduled.state
     known = [target.generation if target is not None else 0]
     if state is not None:
@@ -311,10 +312,9 @@ def _generation(scheduled: ScheduledJob, replicas: Mapping[str, int], *, moves: 
     last = max(known)
     has_run = target is not None and (target.generation > 0 or bool(target.replicas))
     has_run = has_run or (state is not None and bool(state.replicas))
-    refused = target is not None and state is not None and state.refused is not None
-    refused = refused and state.refused.generation == target.generation  # type: ignore[union-attr]
+    left = target is not None and state is not None and refused_target(target, state)
     size = target.replicas if target is not None else (state.replicas if state is not None else {})
-    return last + 1 if has_run and (refused or moves or dict(size) != dict(replicas)) else last
+    return last + 1 if has_run and (left or moves or dict(size) != dict(replicas)) else last
 
 
 def _fitting(target: Target, scheduled: ScheduledJob) -> Target:
