@@ -307,11 +307,13 @@ class Oracles:
                 self.fail("services_are_of_the_size", f"{sorted(services)} and not {sorted(wanted)}")
             elif idle := [each for each, pod in pods.items() if pod["status"]["phase"] != "Running"]:
                 self.fail("pods_run", f"{idle} do not")
-            elif wanted and not any(
-                each.task.chief and each.state == "training"
-                for each in trainings[f"{job['metadata']['namespace']}/{name}"].trainers
-            ):
-                self.fail("training_goes_on", f"{name} does not train")
+            elif wanted:
+                trainers = trainings[f"{job['metadata']['namespace']}/{name}"].trainers
+                chiefs = {each.generation: each.state for each in trainers if each.task.chief}
+                if "training" not in chiefs.values():
+                    self.fail("training_goes_on", f"{name} does not train")
+                elif len(chiefs) > 1:
+                    self.fail("one_program_is_left", f"{name} has programs of generations {chiefs}")
 
     def _of_jobs(self, resource: str) -> Iterator[Object]:
         return (each for each in self.server.all(resource) if resource != "pods" or is_of_a_job(each))
