@@ -129,6 +129,12 @@ def test_a_state_that_is_refused() -> None:
     assert [reason for reason, _ in events.told] == ["StateNotStored", "SuccessfulDeletePod"]
 
 
+def test_a_pod_whose_mark_is_refused_is_deleted_without_one() -> None:
+    refused = Invalid("PATCH", 422, "Invalid", "denied by a policy")
+    _, api, _, error = carry_out(DeletePod("j-worker-1", "u", mark=True), refuses={"PATCH pods": refused})
+    assert (error, api.asked) == (None, ["PATCH pods/j-worker-1", "DELETE pods/j-worker-1"])
+
+
 def test_a_template_that_no_pod_can_be_made_from() -> None:
     """Told like a pod that the API server refuses; the others are created."""
 

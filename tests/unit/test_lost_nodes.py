@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX, Elasticity
-from elastic_tfjob.controller.job.decision import DeletePod, Settings, Timeouts
+from elastic_tfjob.controller.job.decision import DeletePod, SendCommand, Settings, Timeouts
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.status import format_time
@@ -251,3 +251,17 @@ def test_a_lost_node_is_read_from_its_pods(conditions: dict[str, str], gates: li
     status = {"conditions": [{"type": name, "status": value} for name, value in conditions.items()]}
     spec = {"readinessGates": [{"conditionType": name} for name in gates]}
     assert build.pod("Worker", 0, status=status, spec=spec).unreachable is unreachable
+
+
+def test_a_pod_whose_mark_is_refused_keeps_nobody_waiting_for_ever() -> None:
+    class Refusing(Losing):
+        def _write(self, write: Any) -> None:
+            if not (isinstance(write, SendCommand) and write.name == "j-worker-1" and "stop" in write.command):
+                super()._write(write)
+
+    job = Refusing()
+    job.stop()
+    job.run(int(STOP_S))
+    assert job.state.phase == "Recreating"
+    job.run(600)
+    assert (job.state.phase, set(job.pods)) == ("Waiting", set())

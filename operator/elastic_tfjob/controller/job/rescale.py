@@ -309,7 +309,7 @@ def _recreating(s: RescaleInput) -> Transition:
             step, state=state, commands=commands, events=verdict.events, tallies=verdict.tallies, again_s=1.0
         )
     unmarked = [role for role, pod in pods.items() if not (pod.stopped_by_us or pod.terminating or pod.ended)]
-    if unmarked:
+    if unmarked and s.elapsed_s < s.timeouts.recreate_s:  # an API server may refuse marks for ever
         return replace(step, commands=dict.fromkeys(unmarked[:TOLD_AT_ONCE], STOP_COMMAND), again_s=TOLD_S)
     lost = s.lost(s.chief)
     if chief is not None and not (chief.ended or lost):

@@ -1,6 +1,7 @@
 """Carries decisions out: the only place that writes pods, services, PodGroups and jobs."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -301,8 +302,9 @@ class Executor:
         return excess(quotas, (each for each in there if controller_uid(each["metadata"]) == job.uid), coming)
 
     async def _delete_pod(self, job: Job, action: DeletePod) -> None:
-        if action.mark and not await self._annotate_pod(job, action.name, action.uid, STOP_COMMAND):
-            return
+        with contextlib.suppress(Invalid):  # who refuses the mark need not refuse the end
+            if action.mark and not await self._annotate_pod(job, action.name, action.uid, STOP_COMMAND):
+                return
         await self._delete(job, "Pod", action.name, action.uid, grace_s=action.grace_s)
 
     async def _annotate_pod(self, job: Job, name: str, uid: str, command: str) -> bool:
