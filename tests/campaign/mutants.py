@@ -353,8 +353,8 @@ MUTANTS: Final = {
         Mutant(
             "ended-by-us-unmarked",
             "controller.job.rescale",
-            "    if unmarked:\n        return replace(step, commands=dict.fromkeys(unmarked[:TOLD_AT_ONCE]",
-            "    if False:\n        return replace(step, commands=dict.fromkeys(unmarked[:TOLD_AT_ONCE]",
+            "if unmarked and s.elapsed_s < s.timeouts.recreate_s:",
+            "if False:",
             "pods that end because the chief was ended first count as failed, and the job fails",
             "simulation",
             ("recreate-never",),
