@@ -42,9 +42,7 @@ _RETRY_S = (0.1, 0.3, 1.0, 3.0)
 _BROKEN = ("checksum", "corrupt", "truncated", "too short")
 """What TensorFlow says of a checkpoint whose content is not what was written."""
 _FLUSH_FAILED = "flush_failed"
-_MARKER_LIMIT = 1 << 24
-"""Bytes read of a marker. Without a number, GFile asks for the size of the file that has the name by then: of a marker
-that has been replaced since it was opened, the last byte would be missing."""
+_MARKER_LIMIT = 1 << 24  # without a number, GFile reads as many bytes as what has replaced the file has by then
 _PATTERN = "*?[\\"
 _AFTER_SWITCH_S = 1.0
 """So long after a switch the checkpoint of the switch is made durable: the first step comes first."""
