@@ -309,11 +309,11 @@ class Oracles:
                 self.fail("pods_run", f"{idle} do not")
             elif wanted:
                 trainers = trainings[f"{job['metadata']['namespace']}/{name}"].trainers
-                chiefs = {each.generation: each.state for each in trainers if each.task.chief}
-                if "training" not in chiefs.values():
+                chiefs = [(each.generation, each.state) for each in trainers if each.task.chief]
+                if not any(state == "training" for _, state in chiefs):
                     self.fail("training_goes_on", f"{name} does not train")
                 elif len(chiefs) > 1:
-                    self.fail("one_program_is_left", f"{name} has programs of generations {chiefs}")
+                    self.fail("one_program_is_left", f"{name} has programs of generations {sorted(chiefs)}")
 
     def _of_jobs(self, resource: str) -> Iterator[Object]:
         return (each for each in self.server.all(resource) if resource != "pods" or is_of_a_job(each))

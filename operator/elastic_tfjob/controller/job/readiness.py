@@ -102,11 +102,15 @@ def has_no_room(s: RescaleInput, added: Sequence[Role]) -> str:
 
 def has_failed_to_prepare(s: RescaleInput, role: Role) -> Prepared | None:
     """A replica's program of the coming size, if it has died."""
+    prepared = _prepared(s, role)
+    return prepared if prepared is not None and prepared.state == "failed" else None
+
+
+def _prepared(s: RescaleInput, role: Role) -> Prepared | None:
+    """A replica's program of the coming size, as its launcher told of it."""
     report = s.report(role)
     prepared = report.prepared if report is not None else None
-    if prepared is None or prepared.generation != s.coming.generation or prepared.state != "failed":
-        return None
-    return prepared
+    return prepared if prepared is not None and prepared.generation == s.coming.generation else None
 
 
 def refused_a_node(s: RescaleInput, roles: Iterable[Role]) -> str:
@@ -128,18 +132,14 @@ def lost_replica(s: RescaleInput, roles: Iterable[Role]) -> str:
 
 def is_prepared(s: RescaleInput, role: Role) -> bool:
     """Whether a replica's program of the coming size stands ready."""
-    report, generation = s.report(role), s.coming.generation
-    if report is None or role not in s.by_role:
-        return False
-    prepared = report.prepared
-    return prepared is not None and prepared.generation == generation and prepared.state == "ready"
+    prepared = _prepared(s, role)
+    return role in s.by_role and prepared is not None and prepared.state == "ready"
 
 
 def is_preparing(s: RescaleInput, role: Role) -> bool:
     """Whether a replica's program of the coming size has been started, and is not ready."""
-    report = s.report(role)
-    prepared = report.prepared if report is not None else None
-    return prepared is not None and prepared.generation == s.coming.generation and prepared.state == "starting"
+    prepared = _prepared(s, role)
+    return prepared is not None and prepared.state == "starting"
 
 
 def runs_a_program(s: RescaleInput, role: Role) -> bool:
