@@ -8,10 +8,10 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from elastic_tfjob.api.suggest import did_you_mean
+from elastic_tfjob.api.words import did_you_mean
 from elastic_tfjob.controller import LEASE_NAME
 from elastic_tfjob.extras import EXTRAS, advice, extra_of, missing_module
-from elastic_tfjob.simulation.options import Amount, OneOf
+from elastic_tfjob.simulation.command import Amount, OneOf
 
 LINE: Final = 200
 """Characters of a short help, which the terminal's width wraps."""
@@ -42,7 +42,7 @@ LAZY = {
     "export-trace": Lazy(_USAGE, "Write the TFJobs of a cluster to OUTPUT (CSV), as a workload that `simulate` reads"),
     "jobs": Lazy(_USAGE, "List TFJobs"),
     "logs": Lazy(_USAGE, "Print what the program of a TFJob writes"),
-    "pipeline": Lazy("elastic_tfjob.commands.pipeline.steps", "Steps of Kubeflow Pipelines"),
+    "pipeline": Lazy("elastic_tfjob.commands.pipeline", "Steps of Kubeflow Pipelines"),
     "resume": Lazy(_USAGE, "Resume a TFJob that was suspended"),
     "scale": Lazy(_USAGE, "Ask for a size of an elastic TFJob, within its bounds"),
     "simulate": Lazy("elastic_tfjob.simulation.command", "Simulate scheduling policies on WORKLOAD"),

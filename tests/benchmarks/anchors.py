@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.table import Table
 
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.formats import DL2_SLOT_S, parse_csv, read_csv
-from elastic_tfjob.simulation.inference import InferencePool
+from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.runner import uniform_cluster
+from elastic_tfjob.simulation.scenario import InferencePool
 from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
 from elastic_tfjob.simulation.speed_models.ps import MODELS
 from elastic_tfjob.simulation.summary import Summary, summarise

@@ -17,8 +17,8 @@ from typing import Final, Literal
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, ReplicaGroup, fixed_group
-from elastic_tfjob.simulation.costs import Costs
-from elastic_tfjob.simulation.inference import DAY_S, InferencePool
+from elastic_tfjob.simulation.live_job import Costs
+from elastic_tfjob.simulation.scenario import DAY_S, InferencePool
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 __all__ = [

@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from elastic_tfjob.scheduling.stages.lend import offered
-from elastic_tfjob.scheduling.stages.lend.vacate import RULES, Guest, Rule, Vacated, vacate
+from elastic_tfjob.scheduling import lend
+from elastic_tfjob.scheduling.lend import RULES, Guest, Rule, Vacated, vacate
 from unit.scheduling.reclaims import Reclaim, drawn, fewest_stops
 
 
@@ -44,7 +44,7 @@ def recorded(rows: Sequence[Row], setting: Setting, seed: int) -> list[Reclaim]:
             found.append(Reclaim(tuple(lent), known, len(done.nodes)))
         return done
 
-    with patch.object(offered, "vacate", keep):
+    with patch.object(lend, "vacate", keep):
         run(workload(rows, setting, seed), setting, {}, seed)
     return found
 

@@ -50,12 +50,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.simulation.bound import least_mean_jct_s
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
-from elastic_tfjob.simulation.summary import summarise, with_losers
+from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
+from elastic_tfjob.simulation.summary import least_mean_jct_s, summarise, with_losers
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 HOL: Mapping[str, Any] = {"order": "fifo", "backfill": False, "lend": "none", "scaling": False}

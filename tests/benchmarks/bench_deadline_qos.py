@@ -30,10 +30,10 @@ from rich.table import Table
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
-from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.ps_cpu import PsCpuSpeedModel
+from elastic_tfjob.simulation.speed_models.cpu import PsCpuSpeedModel
 from elastic_tfjob.simulation.summary import Summary, summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
 

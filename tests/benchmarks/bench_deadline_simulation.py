@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.formats import made_elastic, read_csv
+from elastic_tfjob.simulation.live_job import Costs, Noise
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel

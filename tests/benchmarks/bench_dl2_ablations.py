@@ -29,11 +29,10 @@ from rich.table import Table
 
 from elastic_tfjob.learning.actor_critic import ActorCritic
 from elastic_tfjob.learning.episodes import Episode, draw, mean_jct_s, of_network, of_profile
-from elastic_tfjob.learning.evolution import Evolution
-from elastic_tfjob.learning.training import RIVALS, Plan, begin, train
+from elastic_tfjob.learning.training import RIVALS, Evolution, TrainingPlan, begin, train
 
-PAPER: Final = Plan(iterations=200, teacher="drf", select=24, method=ActorCritic())
-OURS: Final = Plan(iterations=30, train=1000, select=24, method=Evolution(pairs=6, episodes=8))
+PAPER: Final = TrainingPlan(iterations=200, teacher="drf", select=24, method=ActorCritic())
+OURS: Final = TrainingPlan(iterations=30, train=1000, select=24, method=Evolution(pairs=6, episodes=8))
 ALL_WEIGHTS: Final = replace(OURS, teacher="hull", method=Evolution(pairs=6, episodes=8, part="all"))
 FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "best gain over all larger sizes": ("best", "best by worker", "best by ps", "best by both", "best gain"),
@@ -44,7 +43,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "age": ("age",),
     "crowd": ("crowd", "crowd and left"),
 }
-PLANS: Final[Mapping[str, Mapping[str, Plan]]] = {
+PLANS: Final[Mapping[str, Mapping[str, TrainingPlan]]] = {
     "actor-critic": {
         "all parts": PAPER,
         "no replay": replace(PAPER, method=ActorCritic(replay=1)),
@@ -91,7 +90,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return made
 
 
-def one(plan: Plan, tests: Sequence[Episode], rivals: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+def one(plan: TrainingPlan, tests: Sequence[Episode], rivals: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """One training, and how its best weights do on the tests: geometric means of ratios less 1."""
     before = time.process_time()
     begun = begin(plan)

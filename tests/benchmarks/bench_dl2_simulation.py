@@ -16,7 +16,7 @@ import click
 from bench_hull_simulation import CASES, FIRST_SEED, NOISES, SETTINGS, WORLDS, asked, compare, run_all, table
 from rich.console import Console
 
-from elastic_tfjob.scheduling.profiles.dl2.weights import read
+from elastic_tfjob.scheduling.profiles.dl2.network import read
 
 POLICIES = {"ps": ("drf", "optimus", "hull"), "ps-measured": ("drf", "optimus", "hull, fit", "hull")}
 

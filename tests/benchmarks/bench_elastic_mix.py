@@ -27,8 +27,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.live_job import Costs, Noise
 from elastic_tfjob.simulation.outcome import Compared, Outcome
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named

@@ -37,10 +37,10 @@ from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.formats import read_csv
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import uniform_cluster
+from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
 from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
-from elastic_tfjob.simulation.speed_models.cpu_share import CpuShareSpeedModel
+from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel
 from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
-from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
 from elastic_tfjob.simulation.summary import summarise, with_losers
 
 Said = Mapping[str, Any]

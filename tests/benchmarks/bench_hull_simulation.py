@@ -28,13 +28,12 @@ from rich.table import Table
 
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.snapshot import PS, WORKER
-from elastic_tfjob.simulation.costs import Noise
 from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.live_job import Noise
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
-from elastic_tfjob.simulation.speed_models.ps import MODELS, PsSpeedModel
-from elastic_tfjob.simulation.speed_models.ps_measured import PsMeasuredSpeedModel
+from elastic_tfjob.simulation.speed_models.ps import MODELS, PsMeasuredSpeedModel, PsSpeedModel
 from elastic_tfjob.simulation.summary import summarise, with_losers
 from elastic_tfjob.simulation.workload import WorkloadJob
 

@@ -29,7 +29,7 @@ from elastic_tfjob.api.scenario import Arrivals
 from elastic_tfjob.scheduling.profiles import parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, ReplicaGroup, fixed_group
-from elastic_tfjob.simulation.costs import Costs
+from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import RunSpec, run_all, uniform_cluster
 from elastic_tfjob.simulation.scenario import generate, read_scenario

@@ -19,7 +19,7 @@ import orjson
 
 from elastic_tfjob.controller.job.decision import Create, Decision, Observed, SendCommand, Settings
 from elastic_tfjob.controller.job.reconcile import reconcile
-from elastic_tfjob.controller.kube.polling import Reports
+from elastic_tfjob.controller.kube.reports import Reports
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.cluster import Node
 from elastic_tfjob.controller.objects.command import abridged
@@ -29,12 +29,11 @@ from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.quantities import CpuAsked
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.settings import Configuration, StatusPolling
-from elastic_tfjob.controller.objects.size import Counts
 from elastic_tfjob.controller.objects.state import Next, State
-from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.schedule.scheduled_job import scheduled_job
-from elastic_tfjob.controller.schedule.snapshot import assemble
-from elastic_tfjob.controller.schedule.targets import decide
+from elastic_tfjob.controller.objects.target import Counts, Target
+from elastic_tfjob.controller.planning.job_view import scheduled_job
+from elastic_tfjob.controller.planning.round import assemble
+from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import build
 from elastic_tfjob.scheduling.resources import Resources

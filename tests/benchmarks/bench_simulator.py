@@ -19,7 +19,7 @@ from rich.table import Table
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.simulation.formats import read_csv
-from elastic_tfjob.simulation.inference import InferencePool
+from elastic_tfjob.simulation.scenario import InferencePool
 
 PREEMPTIVE, PLAIN = 500, 2000
 CASES: tuple[tuple[str, dict[str, Any], bool], ...] = (

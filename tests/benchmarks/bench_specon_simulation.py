@@ -30,17 +30,16 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from elastic_tfjob.scheduling.free_capacity import FreeCapacity, Rank
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.room import FreeCapacity, Rank
 from elastic_tfjob.scheduling.snapshot import WORKER, Counts, JobSpec, Placement, fixed_group
-from elastic_tfjob.simulation.bound import least_total_s
-from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.cpu_share import CpuShareSpeedModel
-from elastic_tfjob.simulation.summary import summarise, with_losers
+from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel
+from elastic_tfjob.simulation.summary import least_total_s, summarise, with_losers
 from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
 
 JOBS, NODES, CPUS = 50, 4, 8.0

@@ -5,7 +5,7 @@ from typing import Final
 
 from rich.table import Table
 
-from elastic_tfjob.simulation.calibration import by_cause
+from elastic_tfjob.simulation.accounts import by_cause
 from elastic_tfjob.simulation.outcome import Compared
 from elastic_tfjob.simulation.report import errors_cdf
 

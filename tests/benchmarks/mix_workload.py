@@ -12,8 +12,7 @@ from typing import Final
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
-from elastic_tfjob.simulation.inference import DAY_S, HOUR_S, InferencePool
-from elastic_tfjob.simulation.scenario import PEAK_S
+from elastic_tfjob.simulation.scenario import DAY_S, HOUR_S, PEAK_S, InferencePool
 from elastic_tfjob.simulation.speed_models.ps import MODELS
 from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
 

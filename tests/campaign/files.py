@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from elastic_tfjob.exporter import files as exporter_files
 from elastic_tfjob.runtime import forking as forking_module
-from elastic_tfjob.runtime import last_save as last_save_module
+from elastic_tfjob.runtime import launcher as last_save_module
 from elastic_tfjob.runtime import launcher as launcher_module
 from elastic_tfjob.runtime import programs as programs_module
 from elastic_tfjob.runtime import protocol as real_protocol

@@ -19,14 +19,11 @@ import yaml
 
 from conformance.manifest import labels, replica, tfjob
 from elastic_tfjob.api.annotations import ANNOTATIONS, OPERATOR_ANNOTATIONS, PREFIX
-from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION
-from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
-from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
-from elastic_tfjob.controller.objects.outcomes import EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
+from elastic_tfjob.controller.objects.annotations import INDEXES_ANNOTATION, UID_ANNOTATION
+from elastic_tfjob.controller.objects.outcomes import CAUSES_ANNOTATION, EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
 from elastic_tfjob.controller.objects.pod import EXPORTER
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION
-from elastic_tfjob.controller.objects.told import TOLD_ANNOTATION
-from elastic_tfjob.controller.objects.verdict import DEADLINE_ANNOTATION
+from elastic_tfjob.controller.objects.verdict import DEADLINE_ANNOTATION, TOLD_ANNOTATION
 from harness.api import Object
 
 from .statusservers import KINDS, Answer

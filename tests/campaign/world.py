@@ -25,8 +25,8 @@ from campaign.pod import Training
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.tfjob import GROUP, KIND, VERSION
 from elastic_tfjob.controller import operator as operator_module
-from elastic_tfjob.controller.kube import polling
-from elastic_tfjob.controller.objects.loan import POOL_LABEL
+from elastic_tfjob.controller.kube import reports
+from elastic_tfjob.controller.objects.cluster import POOL_LABEL
 from elastic_tfjob.controller.operator import EXIT_LOST_LEADERSHIP, EXIT_OK, Operator, Options
 
 __all__ = ["POOL", "SERVING", "Outcome", "Scenario", "World", "campaign", "run"]
@@ -515,6 +515,6 @@ def _small_operator() -> Iterator[None]:
     with (
         mock.patch.object(operator_module, "watch_loop", _wait_for_ever),
         mock.patch.object(operator_module, "collect_less"),
-        mock.patch.object(polling, "_IN_FLIGHT", 16),
+        mock.patch.object(reports, "_IN_FLIGHT", 16),
     ):
         yield

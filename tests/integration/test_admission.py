@@ -15,13 +15,15 @@ import pytest
 import yaml
 
 from conformance.manifest import container, replica, tfjob
-from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION
-from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
-from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
-from elastic_tfjob.controller.objects.outcomes import EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
+from elastic_tfjob.controller.objects.annotations import INDEXES_ANNOTATION, UID_ANNOTATION
+from elastic_tfjob.controller.objects.outcomes import CAUSES_ANNOTATION, EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION
-from elastic_tfjob.controller.objects.told import TOLD_ANNOTATION
-from elastic_tfjob.controller.objects.verdict import DEADLINE_ANNOTATION, SLACK_ANNOTATION, VERDICT_ANNOTATION
+from elastic_tfjob.controller.objects.verdict import (
+    DEADLINE_ANNOTATION,
+    SLACK_ANNOTATION,
+    TOLD_ANNOTATION,
+    VERDICT_ANNOTATION,
+)
 from harness import operators
 from harness.api import CORE, Api, ApiError, Object, pods, tfjobs
 from harness.controlplane import ControlPlane

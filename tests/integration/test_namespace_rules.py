@@ -15,12 +15,11 @@ from conformance.manifest import container, replica, tfjob
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import Event, Observed, Settings
 from elastic_tfjob.controller.job.reconcile import reconcile
-from elastic_tfjob.controller.kube.caches import Caches
 from elastic_tfjob.controller.kube.client import ApiClient, load_configuration
 from elastic_tfjob.controller.kube.errors import ApiError
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.executor import Executor
-from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.kube.informer import Caches, Informer
 from elastic_tfjob.controller.objects.dependents import Budget, Service
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import Pod

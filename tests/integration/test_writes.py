@@ -26,11 +26,10 @@ from elastic_tfjob.controller.job.decision import (
 )
 from elastic_tfjob.controller.job.pods import render_pod
 from elastic_tfjob.controller.job.reconcile import reconcile
-from elastic_tfjob.controller.kube.caches import Caches, jobs_path
 from elastic_tfjob.controller.kube.client import ApiClient, load_configuration
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.executor import Executor
-from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.kube.informer import Caches, Informer, jobs_path
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.command import STOP_COMMAND
 from elastic_tfjob.controller.objects.dependents import Budget, Service

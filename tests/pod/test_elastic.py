@@ -19,8 +19,8 @@ import pytest
 
 from elastic_tfjob.controller.objects.settings import RescaleLimits
 from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, checkpoints, fit, protocol
-from elastic_tfjob.runtime.errors import brief
 from elastic_tfjob.runtime.progress import Progress
+from elastic_tfjob.runtime.protocol import brief
 
 from .pods import Pod, until
 

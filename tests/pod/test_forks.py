@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.runtime import cgroup, forking, preload, programs, protocol
-from elastic_tfjob.runtime.hook import ANY_S, TENSORFLOW_S
 from elastic_tfjob.runtime.launcher import STATUS_S, Launcher
-from elastic_tfjob.runtime.programs import Child
+from elastic_tfjob.runtime.programs import ANY_S, TENSORFLOW_S, Child
 from elastic_tfjob.runtime.switching import HUNG_S
 
 from .pods import PYTHON, Pod, until

@@ -20,11 +20,10 @@ from typing import Any
 import pytest
 
 import elastic_tfjob.runtime
-from elastic_tfjob.controller.objects.failure import LastEnd, last_end
-from elastic_tfjob.runtime import hook, priority, protocol
+from elastic_tfjob.controller.objects.pod import LastEnd, last_end
+from elastic_tfjob.runtime import programs, protocol
 from elastic_tfjob.runtime.install import install
-from elastic_tfjob.runtime.last_save import STANDS_S, LastSave
-from elastic_tfjob.runtime.launcher import Launcher
+from elastic_tfjob.runtime.launcher import STANDS_S, LastSave, Launcher
 from elastic_tfjob.runtime.programs import Child
 from elastic_tfjob.runtime.stderr_pipe import StderrPipe
 from harness.controlplane import free_port
@@ -260,19 +259,19 @@ def test_a_program_that_is_prepared_goes_last(make_pod: Callable[..., Pod]) -> N
 
     def threads() -> list[int]:
         log = re.findall(r"generation 1 .*started as (\d+)", pod.log)
-        return priority._threads(int(log[-1])) if log else []
+        return programs._threads(int(log[-1])) if log else []
 
     until("it has threads and a child", lambda: len(threads()) >= 3)
     own = os.getpriority(os.PRIO_PROCESS, 0)
     assert {os.sched_getscheduler(each) for each in threads()} == {os.SCHED_BATCH}
     low = {os.getpriority(os.PRIO_PROCESS, each) for each in threads()}
-    assert low == {min(own + priority.NICER, 19) if priority._may_raise(own) else own}
+    assert low == {min(own + programs.NICER, 19) if programs._may_raise(own) else own}
     (pod.shared / "go-on").touch()
     until("it is ready", lambda: (pod.status["prepared"] or {}).get("state") == "ready")
     assert {os.sched_getscheduler(each) for each in threads()} == {os.SCHED_OTHER}
     assert {os.getpriority(os.PRIO_PROCESS, each) for each in threads()} == {own}
     running = re.findall(r"generation 0 .*started as (\d+)", pod.log)
-    assert {os.sched_getscheduler(each) for each in priority._threads(int(running[0]))} == {os.SCHED_OTHER}
+    assert {os.sched_getscheduler(each) for each in programs._threads(int(running[0]))} == {os.SCHED_OTHER}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user is to try")
@@ -288,7 +287,7 @@ def test_who_may_not_raise_a_priority_does_not_lower_it_by_nice() -> None:
         "      os.getpriority(os.PRIO_PROCESS, child.pid) == 19)\n"
         "child.kill()\n"
     )
-    folder = str(Path(priority.__file__).parents[2])
+    folder = str(Path(programs.__file__).parents[2])
     told = subprocess.run(
         [
             sys.executable,
@@ -577,7 +576,7 @@ def test_importing_tensorflow_is_not_using_it(make_pod: MakePod, uses: bool) -> 
     (program,) = children(pod)
 
     def seen() -> bool:
-        return hook._group(program)[1]
+        return programs._group(program)[1]
 
     if uses:
         until("its threads are seen", seen)
@@ -588,18 +587,18 @@ def test_a_program_without_the_hook_is_told_and_a_late_one_counts(make_pod: Make
     begin = time.monotonic()
     pod = make_pod(STRANGER, environment={"TF_CONFIG": CHIEF}).start()
     status = until("it runs", lambda: found if (found := pod.status)["generation"] == 0 else None)
-    assert status["hook"] is None or time.monotonic() - begin >= hook.TENSORFLOW_S, "nobody knows so soon"
+    assert status["hook"] is None or time.monotonic() - begin >= programs.TENSORFLOW_S, "nobody knows so soon"
     until("it has had its time", lambda: pod.status["hook"] is False, 300)
-    assert time.monotonic() - begin >= hook.TENSORFLOW_S
+    assert time.monotonic() - begin >= programs.TENSORFLOW_S
     (pod.shared / "hello").touch()
     until("late, but it came", lambda: pod.status["hook"] is True)
 
 
-def looks(*seen: tuple[float, float, bool]) -> hook.Hook:
+def looks(*seen: tuple[float, float, bool]) -> programs.Hook:
     """A program that began at 0, by what it looked like at each time."""
-    watch = hook.Hook(0, 0.0)
+    watch = programs.Hook(0, 0.0)
     for at, cpu_s, tensorflow in seen:
-        watch._looks.append(hook.Look(at, cpu_s, tensorflow))
+        watch._looks.append(programs.Look(at, cpu_s, tensorflow))
         if tensorflow and watch._first is None:
             watch._first = watch._looks[-1]
     return watch

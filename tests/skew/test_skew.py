@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
+from elastic_tfjob.controller.objects.outcomes import CAUSES_ANNOTATION
 from elastic_tfjob.controller.objects.pod import EXPORTER, Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.state import State

@@ -17,7 +17,7 @@ from typing import Any
 from elastic_tfjob.api.annotations import PREFIX
 
 try:
-    from elastic_tfjob.runtime.command import Command
+    from elastic_tfjob.runtime.protocol import Command
 except ImportError:  # the older version
     from elastic_tfjob.runtime.launcher import Command  # type: ignore[attr-defined]
 

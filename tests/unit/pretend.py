@@ -30,16 +30,15 @@ from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.objects.affinity import pinned_to
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.dependents import Budget
-from elastic_tfjob.controller.objects.failure import LastEnd
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import Pod, Trouble
+from elastic_tfjob.controller.objects.pod import LastEnd, Pod, Trouble
 from elastic_tfjob.controller.objects.quantities import CpuAsked, cpu_of
 from elastic_tfjob.controller.objects.reports import Checkpoint, CpuUse, MemoryUse, Prepared, Report, Saved, Switch
 from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.scheduling.causes import Cause
 from elastic_tfjob.scheduling.forecasts import Forecast
+from elastic_tfjob.scheduling.plan import Cause
 from unit.build import NOW, UID, job, pod_group
 
 # What tests/skew/world.py takes from here, because the package has it elsewhere in each version, is named too.

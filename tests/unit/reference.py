@@ -23,10 +23,8 @@ from pydantic.fields import FieldInfo
 from elastic_tfjob.api.annotations import ANNOTATIONS, OPERATOR_ANNOTATIONS, PREFIX
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.objects import catalogue, reports
-from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION
-from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
-from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
-from elastic_tfjob.controller.objects.outcomes import EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
+from elastic_tfjob.controller.objects.annotations import INDEXES_ANNOTATION, UID_ANNOTATION
+from elastic_tfjob.controller.objects.outcomes import CAUSES_ANNOTATION, EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION
 from elastic_tfjob.controller.objects.settings import (
     Configuration,
@@ -35,13 +33,16 @@ from elastic_tfjob.controller.objects.settings import (
     RescaleLimits,
     StatusPolling,
 )
-from elastic_tfjob.controller.objects.told import TOLD_ANNOTATION
-from elastic_tfjob.controller.objects.verdict import DEADLINE_ANNOTATION, SLACK_ANNOTATION, VERDICT_ANNOTATION
-from elastic_tfjob.controller.query import openapi
+from elastic_tfjob.controller.objects.verdict import (
+    DEADLINE_ANNOTATION,
+    SLACK_ANNOTATION,
+    TOLD_ANNOTATION,
+    VERDICT_ANNOTATION,
+)
+from elastic_tfjob.controller.query.rows import openapi
 from elastic_tfjob.exporter.metrics import Progress
-from elastic_tfjob.scheduling.contract import as_markdown
+from elastic_tfjob.scheduling.contract import as_markdown, refused_values
 from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
-from elastic_tfjob.scheduling.unmet import refused_values
 from harness import monitoring
 from unit import chart_schema
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from elastic_tfjob.api.annotations import Elasticity, duration
-from elastic_tfjob.api.limits import MAX_PROBLEM_LENGTH, MAX_PROBLEMS
+from elastic_tfjob.api.reading import MAX_PROBLEM_LENGTH, MAX_PROBLEMS
 from elastic_tfjob.api.tfjob import TFJobSpec
 from unit.build import decide, job
 

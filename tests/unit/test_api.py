@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from elastic_tfjob.api.crd import custom_resource_definition
-from elastic_tfjob.api.limits import EARLIEST, LATEST, MAX_REPLICAS, after
+from elastic_tfjob.api.reading import EARLIEST, LATEST, MAX_REPLICAS, after
 from elastic_tfjob.api.tfjob import InvalidTFJob, TFJobSpec
 
 ROOT = Path(__file__).parents[2]

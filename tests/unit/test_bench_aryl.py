@@ -16,7 +16,7 @@ import bench_aryl_reclaim
 import bench_aryl_simulation
 from aryl_workload import DAYS, PHILLY, Row, Setting, elastic_part, read_philly, workload
 
-from elastic_tfjob.simulation.inference import DAY_S
+from elastic_tfjob.simulation.scenario import DAY_S
 
 DRAW = random.Random(7)
 ROWS: list[Row] = [

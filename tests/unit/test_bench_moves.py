@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.schedule.request import terms
+from elastic_tfjob.controller.planning.request import terms
 from harness.jobs import Jobs
 from harness.moves import arrived, elsewhere, move_target
 from harness.rescale_cost import Rescale

@@ -14,20 +14,20 @@ from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import Settings
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job
-from elastic_tfjob.controller.schedule.snapshot import assemble
-from elastic_tfjob.controller.schedule.targets import decide
+from elastic_tfjob.controller.planning.job_view import ScheduledJob, scheduled_job
+from elastic_tfjob.controller.planning.round import assemble
+from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.lend import NoLoans
+from elastic_tfjob.scheduling.orders import Fifo
+from elastic_tfjob.scheduling.places import BestFit
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Cpu, Job, Node, ReplicaGroup, Snapshot
-from elastic_tfjob.scheduling.stages.lend.none import NoLoans
-from elastic_tfjob.scheduling.stages.order.fifo import Fifo
-from elastic_tfjob.scheduling.stages.place.best_fit import BestFit
 from elastic_tfjob.simulation.engine import Simulation
-from elastic_tfjob.simulation.node_changes import NodeChange
-from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
+from elastic_tfjob.simulation.event_queue import NodeChange
+from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
 from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
 
 from .build import NOW

@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 
 from elastic_tfjob.controller.kube.errors import Expired, TooLarge, Unavailable
 from elastic_tfjob.controller.kube.informer import Informer
-from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.job import Key
 from elastic_tfjob.controller.objects.pod import Pod
 
 

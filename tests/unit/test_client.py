@@ -22,7 +22,7 @@ from elastic_tfjob.controller.kube.errors import (
     Unavailable,
     error_of,
 )
-from elastic_tfjob.controller.kube.fair import Shares
+from elastic_tfjob.controller.kube.queue import Shares
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

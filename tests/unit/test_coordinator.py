@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from elastic_tfjob.runtime.coordinator import THREADS
+from elastic_tfjob.runtime.elastic import THREADS
 
 LOSE_A_THREAD = """
 import sys, threading
-from elastic_tfjob.runtime.coordinator import end_with_its_threads
+from elastic_tfjob.runtime.elastic import end_with_its_threads
 
 def lose():
     raise AssertionError("There is no inflight closures to mark_failed.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.api.limits import MAX_DURATION_S
+from elastic_tfjob.api.reading import MAX_DURATION_S
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.verdict import (
@@ -20,11 +20,11 @@ from elastic_tfjob.controller.objects.verdict import (
     deadline_of,
     span,
 )
-from elastic_tfjob.controller.schedule.deadlines import HOLDS_S, Doubt, Judged, judge, judge_all
+from elastic_tfjob.controller.planning.deadlines import HOLDS_S, Doubt, Judged, judge, judge_all
 from elastic_tfjob.scheduling import snapshot as core
-from elastic_tfjob.scheduling.attainable import attainable
-from elastic_tfjob.scheduling.constraints import Taint
+from elastic_tfjob.scheduling.forecasts import attainable
 from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.resources import Taint
 
 from .build import NOW, UID, job
 from .scheduling.build import job as core_job

@@ -8,12 +8,12 @@ import aiohttp
 import pytest
 
 from elastic_tfjob.controller.job.decision import Event
-from elastic_tfjob.controller.kube import surroundings
+from elastic_tfjob.controller.kube import startup
 from elastic_tfjob.controller.kube.configuration import LiveConfiguration
 from elastic_tfjob.controller.kube.errors import Invalid, Unavailable
 from elastic_tfjob.controller.kube.events import Recorder
-from elastic_tfjob.controller.kube.probes import serve_probes
-from elastic_tfjob.controller.kube.surroundings import own_object
+from elastic_tfjob.controller.kube.startup import own_object
+from elastic_tfjob.controller.kube.supervise import serve_probes
 from elastic_tfjob.controller.objects.cluster import ConfigMap, OwnObject
 from harness.controlplane import free_port
 
@@ -154,7 +154,7 @@ def identified(name: str) -> dict[str, str]:
 async def test_its_deployment_is_found_or_else_its_pod(
     server: Server, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(surroundings, "_IMAGE_S", 0.001)
+    monkeypatch.setattr(startup, "_IMAGE_S", 0.001)
     monkeypatch.setenv("POD_NAME", "operator-5d4f8-x")
     monkeypatch.setenv("POD_NAMESPACE", "kubeflow")
     found = await own_object(server)  # type: ignore[arg-type]

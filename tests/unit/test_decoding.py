@@ -7,7 +7,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from elastic_tfjob.controller.kube.decoding import MAX_DEPTH, decode
+from elastic_tfjob.controller.kube.client import MAX_DEPTH, decode
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.objects.job import Job
 

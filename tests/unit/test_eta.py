@@ -16,20 +16,20 @@ from elastic_tfjob.controller.objects.annotations import ETA_ANNOTATION, TARGET_
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.status import format_time, moment_of
 from elastic_tfjob.controller.objects.verdict import SLACK_ANNOTATION, VERDICT_ANNOTATION, DeadlineStatus, span
-from elastic_tfjob.controller.query.rows.forecast import forecast_row
-from elastic_tfjob.controller.query.rows.job import job_row, see
-from elastic_tfjob.controller.schedule.deadlines import Doubt, judge
+from elastic_tfjob.controller.planning.deadlines import Doubt, judge
+from elastic_tfjob.controller.planning.job_view import ScheduledJob, scheduled_job
+from elastic_tfjob.controller.planning.round import assemble
+from elastic_tfjob.controller.planning.targets import decide
+from elastic_tfjob.controller.query.rows.jobs import job_row, see
+from elastic_tfjob.controller.query.rows.what_if import forecast_row
 from elastic_tfjob.controller.schedule.notices import Notices
-from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job
-from elastic_tfjob.controller.schedule.snapshot import assemble
-from elastic_tfjob.controller.schedule.targets import decide
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.speed.finish import FinishTime
 from elastic_tfjob.speed.history import History, Lesson
+from elastic_tfjob.speed.model import FinishTime
 
 from .build import NOW, UID
 from .pretend import ELASTIC, Cluster

@@ -20,11 +20,11 @@ from elastic_tfjob.controller.job.decision import (
     UpdatePodGroup,
 )
 from elastic_tfjob.controller.job.pods import render_pod
-from elastic_tfjob.controller.kube.caches import Caches
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import Conflict, Invalid, NotFound
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.executor import Executor
+from elastic_tfjob.controller.kube.informer import Caches
 from unit.build import job
 
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from elastic_tfjob import cli, entry, extras
-from elastic_tfjob.api.states import JOB_SORTS
+from elastic_tfjob.api.words import JOB_SORTS
 from elastic_tfjob.commands import usage
 from elastic_tfjob.controller.query.rows.listing import SORTED_BY
 

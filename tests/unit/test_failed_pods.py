@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.controller.job.failed_pods import NAMESPACE_LIMIT, TOTAL_LIMIT, named_failures
+from elastic_tfjob.controller.kube.metrics import NAMESPACE_LIMIT, TOTAL_LIMIT, named_failures
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND
-from elastic_tfjob.controller.objects.failure import Failure, failure_of
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.pod import Failure, Pod, failure_of
 from harness.controlplane import free_port
 from unit.build import NOW, condition, job, pod
 

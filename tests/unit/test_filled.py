@@ -15,21 +15,19 @@ from elastic_tfjob.controller.objects.cluster import Node as LiveNode
 from elastic_tfjob.controller.objects.quantities import CpuAsked
 from elastic_tfjob.controller.objects.reports import CpuUse, Report
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record
-from elastic_tfjob.controller.schedule.lending import Cluster as Pools
-from elastic_tfjob.controller.schedule.lending import Lending, lending
-from elastic_tfjob.controller.schedule.scheduled_job import scheduled_job
-from elastic_tfjob.controller.schedule.snapshot import assemble
+from elastic_tfjob.controller.planning.job_view import scheduled_job
+from elastic_tfjob.controller.planning.lending import Cluster as Pools
+from elastic_tfjob.controller.planning.lending import Lending, lending
+from elastic_tfjob.controller.planning.round import assemble
 from elastic_tfjob.scheduling import contract
 from elastic_tfjob.scheduling import snapshot as core
-from elastic_tfjob.scheduling.constraints import Taint
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.simulation.costs import Costs
+from elastic_tfjob.scheduling.resources import Resources, Taint
 from elastic_tfjob.simulation.engine import Simulation
-from elastic_tfjob.simulation.inference import InferencePool
-from elastic_tfjob.simulation.speed_models.cpu_share import CpuShareSpeedModel
-from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
-from elastic_tfjob.simulation.speed_models.ps_cpu import PsCpuSpeedModel
+from elastic_tfjob.simulation.live_job import Costs
+from elastic_tfjob.simulation.scenario import InferencePool
+from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
+from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel, PsCpuSpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.growth import NOT_REPORTED
 from elastic_tfjob.speed.history import History, Lesson

@@ -11,10 +11,11 @@ import pytest
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job
-from elastic_tfjob.controller.schedule.snapshot import assemble
-from elastic_tfjob.controller.schedule.targets import decide
+from elastic_tfjob.controller.planning.job_view import ScheduledJob, scheduled_job
+from elastic_tfjob.controller.planning.round import assemble
+from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.orders import Fifo
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
@@ -22,11 +23,9 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job as CoreJob
 from elastic_tfjob.scheduling.snapshot import Snapshot
-from elastic_tfjob.scheduling.stages.order.fifo import Fifo
-from elastic_tfjob.scheduling.toolkit.open_jobs import Terms
-from elastic_tfjob.scheduling.toolkit.progressive_filling import Increments, OnFull, OpenIncrements, fill
-from elastic_tfjob.scheduling.toolkit.sizes import EACH_OF
-from elastic_tfjob.speed.utilisation import speedup
+from elastic_tfjob.scheduling.steps.open_jobs import Terms
+from elastic_tfjob.scheduling.steps.sizes import EACH_OF, Increments, OnFull, OpenIncrements, fill
+from elastic_tfjob.speed.model import speedup
 
 from .build import pod
 from .scheduling.build import job as core_job

@@ -10,18 +10,24 @@ import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.tfjob import COMPLETION_INDEX_LABEL, REPLICATED_JOB_LABEL, TFJobSpec
+from elastic_tfjob.controller import jobset as jobset_module
+from elastic_tfjob.controller.job import from_jobset
 from elastic_tfjob.controller.job.decision import Create, Event, ResizePod
+from elastic_tfjob.controller.job.from_jobset import (
+    DIGEST_ANNOTATION,
+    Unsupported,
+    refused_status,
+    status_of,
+    terminal,
+    tfjob_of,
+)
 from elastic_tfjob.controller.job.inject import inject
-from elastic_tfjob.controller.jobset import follow, translate
-from elastic_tfjob.controller.jobset.follow import JobSets
-from elastic_tfjob.controller.jobset.report import refused_status, status_of, terminal
-from elastic_tfjob.controller.jobset.translate import DIGEST_ANNOTATION, Unsupported, tfjob_of
+from elastic_tfjob.controller.jobset import JobSets
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.errors import Conflict, Invalid, NotFound
 from elastic_tfjob.controller.kube.informer import Informer
-from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.job import Job, Key
 from elastic_tfjob.controller.objects.jobset import MANAGER, JobSet
-from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.status import JobStatus
 from elastic_tfjob.exporter.trainer import CA_CERT, TOKEN, URL, Teller, trainer_status
@@ -321,7 +327,7 @@ async def test_what_cannot_be_run_has_failed_and_says_why() -> None:
 
 
 async def test_a_template_that_is_too_large_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translate, "deepcopy", lambda _: pytest.fail("copied"))
+    monkeypatch.setattr(from_jobset, "deepcopy", lambda _: pytest.fail("copied"))
     large = replicated("node", 1, {**NODE, "args": ["x"] * 33_000})
     for jobs in ((replicated("ps"), large), (large,)):
         with pytest.raises(Unsupported, match="more than 4000 values"):
@@ -482,7 +488,7 @@ async def test_a_bug_is_told_counted_and_tried_again(monkeypatch: pytest.MonkeyP
         raise RecursionError("x" * 10**6)
 
     with monkeypatch.context() as patch:
-        patch.setattr(follow, "status_of", fails)
+        patch.setattr(jobset_module, "status_of", fails)
         assert await server.step() == []
     (event,) = server.events
     assert (event.type, event.reason) == ("Warning", "ReconcileFailed")

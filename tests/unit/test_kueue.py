@@ -7,7 +7,7 @@ import pytest
 
 from elastic_tfjob.controller.job.inject import inject, resources_of
 from elastic_tfjob.controller.kube.client import ApiClient
-from elastic_tfjob.controller.kube.rivals import find_rivals
+from elastic_tfjob.controller.kube.startup import find_rivals
 from elastic_tfjob.controller.objects.quantities import requests_of
 from elastic_tfjob.controller.objects.target import Target
 from unit.build import decide, job, pod

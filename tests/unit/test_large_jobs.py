@@ -14,7 +14,7 @@ from elastic_tfjob.controller.job import pods as pods_module
 from elastic_tfjob.controller.job.commands import TOLD_AT_ONCE, TOLD_S, Order
 from elastic_tfjob.controller.job.decision import Create, Decision, SendCommand, Settings
 from elastic_tfjob.controller.job.pods import TFConfigs, general_name, tf_config
-from elastic_tfjob.controller.job.rescale_input import RescaleInput
+from elastic_tfjob.controller.job.reconcile_pass import RescaleInput
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND, Command, abridged
 from elastic_tfjob.controller.objects.job import Job

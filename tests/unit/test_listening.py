@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from elastic_tfjob.controller.kube.listening import listening
+from elastic_tfjob.controller.kube.supervise import listening
 from harness.controlplane import free_port
 from pod.pods import HIDDEN, NO_BODY, TWICE
 

@@ -11,14 +11,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from elastic_tfjob.controller.objects.settings import Configuration
-from elastic_tfjob.controller.schedule import experience_log, live_profile
+from elastic_tfjob.controller.schedule import experience_log, loop
 from elastic_tfjob.controller.schedule.experience_log import ExperienceLog
-from elastic_tfjob.controller.schedule.live_profile import LiveProfile
+from elastic_tfjob.controller.schedule.loop import LiveProfile
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.experience import of_line
 from elastic_tfjob.scheduling.plan import Plan
-from elastic_tfjob.scheduling.profiles.dl2.network import flat, greedy, of_flat
-from elastic_tfjob.scheduling.profiles.dl2.weights import as_bytes
+from elastic_tfjob.scheduling.profiles.dl2.network import as_bytes, flat, greedy, of_flat
 from elastic_tfjob.scheduling.reasons import as_reason
 
 from .scheduling.build import job, node, plan, rates, sizes, snapshot, workers
@@ -42,7 +41,7 @@ def decided(live: LiveProfile, configuration: Configuration) -> Plan:
 async def test_weights_that_are_handed_over_decide_from_then_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_profile, "LOOK_S", 0.0)
+    monkeypatch.setattr(loop, "LOOK_S", 0.0)
     path = tmp_path / "w.npz"
     configuration = Configuration(profile="dl2", profiles={"dl2": {"weights": str(path)}})
     live = LiveProfile()
@@ -136,12 +135,12 @@ async def test_a_volume_that_hangs_holds_up_no_round(tmp_path: Path, monkeypatch
     """Neither what is written nor what is read; until the weights are there it decides as `hull` does, and then by
     them."""
     goes_on, path = Event(), tmp_path / "w.npz"
-    works = live_profile._stamp
+    works = loop._stamp
     monkeypatch.setattr(experience_log, "SPACING_S", 0.0)
-    monkeypatch.setattr(live_profile, "WAIT_S", 0.01)
-    monkeypatch.setattr(live_profile, "LOOK_S", 0.0)
+    monkeypatch.setattr(loop, "WAIT_S", 0.01)
+    monkeypatch.setattr(loop, "LOOK_S", 0.0)
     monkeypatch.setattr(experience_log, "_append", lambda *_: goes_on.wait(300))
-    monkeypatch.setattr(live_profile, "_stamp", lambda file: goes_on.wait(300) and works(file))
+    monkeypatch.setattr(loop, "_stamp", lambda file: goes_on.wait(300) and works(file))
     path.write_bytes(as_bytes(GREEDY, {}))
     configuration = Configuration(profile="dl2", profiles={"dl2": {"weights": str(path)}})
     log, live = ExperienceLog(str(tmp_path)), LiveProfile()
@@ -162,13 +161,13 @@ async def test_a_volume_that_hangs_holds_up_no_round(tmp_path: Path, monkeypatch
 async def test_a_configuration_that_changes_while_files_are_read_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_profile, "LOOK_S", 0.0)
+    monkeypatch.setattr(loop, "LOOK_S", 0.0)
     (tmp_path / "w.npz").write_bytes(as_bytes(GREEDY, {}))
     said = {"dl2": {"weights": str(tmp_path / "w.npz")}}
     first, second = (Configuration(profile="dl2", profiles=said) for _ in range(2))
     live = LiveProfile()
     await live.follow(first)
-    monkeypatch.setattr(live_profile, "WAIT_S", 0.0)
+    monkeypatch.setattr(loop, "WAIT_S", 0.0)
     hand_over(tmp_path / "w.npz", as_bytes(NOTHING, {}))
     await live.follow(first)  # begins to read
     async with asyncio.timeout(60):

@@ -17,12 +17,14 @@ from elastic_tfjob.controller.job.decision import Create, Event, Settings
 from elastic_tfjob.controller.kube.errors import Conflict, Invalid
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION, UID_ANNOTATION
-from elastic_tfjob.controller.objects.cluster import ForeignPod, Node, PendingPod
-from elastic_tfjob.controller.objects.loan import (
+from elastic_tfjob.controller.objects.cluster import (
     LOAN_ANNOTATION,
     LOANED_TAINT,
     POOL_LABEL,
+    ForeignPod,
+    Node,
     NodeLoan,
+    PendingPod,
     parse_wants,
 )
 from elastic_tfjob.controller.objects.pod import Pod
@@ -30,15 +32,23 @@ from elastic_tfjob.controller.objects.settings import Configuration, PoolSetting
 from elastic_tfjob.controller.objects.state import Phase, State
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.planning.job_view import ScheduledJob, scheduled_job
+from elastic_tfjob.controller.planning.lending import (
+    MAX_PODS,
+    MAX_SHAPES,
+    MAX_TERMS,
+    Cluster,
+    Lending,
+    StopOverdue,
+    Write,
+    asked_by_plan,
+    concerned,
+    lending,
+)
+from elastic_tfjob.controller.planning.round import assemble, plan_round
 from elastic_tfjob.controller.schedule import loans as loans_module
 from elastic_tfjob.controller.schedule import loop
-from elastic_tfjob.controller.schedule.lending import Cluster, Lending, Write, asked_by_plan, concerned, lending
 from elastic_tfjob.controller.schedule.loans import Loans, patch_of
-from elastic_tfjob.controller.schedule.overdue import StopOverdue
-from elastic_tfjob.controller.schedule.pool_demand import MAX_PODS, MAX_SHAPES, MAX_TERMS
-from elastic_tfjob.controller.schedule.round import plan_round
-from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job
-from elastic_tfjob.controller.schedule.snapshot import assemble
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Loan
 from elastic_tfjob.scheduling.profiles import build, parse_profile

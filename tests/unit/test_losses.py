@@ -7,16 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES
+from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.objects import job as objects
-from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.job import Key
 from elastic_tfjob.controller.objects.settings import parse_configuration
-from elastic_tfjob.controller.objects.told import TOLD_ANNOTATION, told, told_json
-from elastic_tfjob.controller.schedule import losses
-from elastic_tfjob.controller.schedule.losses import PATIENCE_S, Losses, unadjusted, unusable
-from elastic_tfjob.controller.schedule.notices import Notices
-from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
+from elastic_tfjob.controller.objects.verdict import TOLD_ANNOTATION, told, told_json
+from elastic_tfjob.controller.planning.job_view import ScheduledJob
+from elastic_tfjob.controller.schedule import notices as notices_module
+from elastic_tfjob.controller.schedule.notices import PATIENCE_S, Losses, Notices, unadjusted, unusable
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, ReplicaGroup
@@ -215,7 +214,7 @@ async def test_a_job_that_is_gone_or_has_no_room_left_is_told_nothing() -> None:
 
 
 async def test_thousands_of_jobs_without_a_loss_are_no_storm_of_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "_AT_ONCE", 2)
+    monkeypatch.setattr(notices_module, "_AT_ONCE", 2)
     jobs = [tfjob(f"j-{k}") for k in range(5)]
     operator = Operator(Server(jobs))
     for raw in jobs:
@@ -250,7 +249,7 @@ def crowded(server: Server) -> Operator:
 
 
 async def test_a_tenant_of_many_jobs_does_not_hold_up_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "_AT_ONCE", 2)
+    monkeypatch.setattr(notices_module, "_AT_ONCE", 2)
     server = Server([*(tfjob(f"many-{k}", "a") for k in range(9)), *(tfjob(f"few-{k}", "b") for k in range(2))])
     operator = crowded(server)
     for _ in range(2):
@@ -261,8 +260,8 @@ async def test_a_tenant_of_many_jobs_does_not_hold_up_another(monkeypatch: pytes
 
 
 async def test_a_tenant_whose_writes_never_end_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "_AT_ONCE", 4)
-    monkeypatch.setattr(losses, "_OF_ONE", 3)
+    monkeypatch.setattr(notices_module, "_AT_ONCE", 4)
+    monkeypatch.setattr(notices_module, "_OF_ONE", 3)
     server = SlowServer([*(tfjob(f"slow-{k}", "slow") for k in range(9)), *(tfjob(f"few-{k}", "b") for k in range(2))])
     operator = crowded(server)
 
@@ -320,7 +319,7 @@ async def test_the_operator_runs_specon_and_tells_who_reports_no_loss(
     text: str, warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One job's loss is NaN: it is told so where the profile goes by the loss, and all get their targets."""
-    monkeypatch.setattr(losses, "unusable", lambda job, _: "loss-nan" if job.key == "ns/bad" else None)
+    monkeypatch.setattr(notices_module, "unusable", lambda job, _: "loss-nan" if job.key == "ns/bad" else None)
     monkeypatch.setattr(loop, "Server", Server)
     world = World([*crowd(), tfjob("other")], configuration=parse_configuration(text))
     async with world.running():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_tfjob.controller.kube.means import Means
+from elastic_tfjob.controller.kube.reports import Means
 from elastic_tfjob.controller.objects.reports import WINDOW_S, Report
 
 

@@ -7,13 +7,20 @@ import orjson
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.api.limits import MAX_REPLICAS
+from elastic_tfjob.api.reading import MAX_REPLICAS
 from elastic_tfjob.controller.job.decision import Create, Settings
-from elastic_tfjob.controller.job.disruptions import BUDGET, render_budget
 from elastic_tfjob.controller.job.moves import Move, coming_indexes, described, moves, replicas_moved
+from elastic_tfjob.controller.job.owned import BUDGET, render_budget
 from elastic_tfjob.controller.job.pods import replica_labels
-from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION, UID_ANNOTATION
-from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION, parse, position, resized
+from elastic_tfjob.controller.objects.annotations import (
+    INDEXES_ANNOTATION,
+    STATE_ANNOTATION,
+    TARGET_ANNOTATION,
+    UID_ANNOTATION,
+    parse,
+    position,
+    resized,
+)
 from elastic_tfjob.controller.objects.service import Record
 from elastic_tfjob.controller.objects.state import Next, State
 from elastic_tfjob.controller.objects.target import Target

@@ -5,11 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from elastic_tfjob.controller.job.decision import Event
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.job import Job, Key
+from elastic_tfjob.controller.planning.job_view import ScheduledJob
+from elastic_tfjob.controller.planning.request import terms
 from elastic_tfjob.controller.schedule.notices import Notices
-from elastic_tfjob.controller.schedule.request import terms
-from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.snapshot import Snapshot

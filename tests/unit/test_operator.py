@@ -18,12 +18,11 @@ from elastic_tfjob.cli import main
 from elastic_tfjob.controller import operator as operator_module
 from elastic_tfjob.controller.job.decision import Create, Decision, Event, Observed, Settings
 from elastic_tfjob.controller.job.pods import replica_labels
-from elastic_tfjob.controller.kube import leader, queue, reconciler, supervise, surroundings
-from elastic_tfjob.controller.kube.caches import Caches
+from elastic_tfjob.controller.kube import leader, queue, reconciler, startup, supervise
 from elastic_tfjob.controller.kube.configuration import LiveConfiguration
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, NotFound, Unavailable
 from elastic_tfjob.controller.kube.executor import Executor
-from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.kube.informer import Caches, Informer
 from elastic_tfjob.controller.kube.leader import LeaderElection
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION
 from elastic_tfjob.controller.objects.job import Job
@@ -189,7 +188,7 @@ async def test_a_bug_in_any_background_task_ends_nothing(monkeypatch: pytest.Mon
 )
 async def test_its_own_image_is_asked_for_until_it_is_known(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """Jobs do not wait for it. Those that were looked at without it are looked at again."""
-    monkeypatch.setattr(surroundings, "_IMAGE_S", 0.01)
+    monkeypatch.setattr(startup, "_IMAGE_S", 0.01)
     monkeypatch.setenv("POD_NAME", "operator-0")
     monkeypatch.setenv("POD_NAMESPACE", "kubeflow")
     images: list[str] = []

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.api.limits import MAX_RATE
+from elastic_tfjob.api.reading import MAX_RATE
 from elastic_tfjob.controller.job.decision import Count
-from elastic_tfjob.controller.job.outcome import MOST_RATIO, with_outcome
+from elastic_tfjob.controller.job.progress import MOST_RATIO, with_outcome
 from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION, claim
 from elastic_tfjob.controller.objects.outcomes import (
     EXPECTS_ANNOTATION,
@@ -24,7 +24,7 @@ from elastic_tfjob.controller.objects.state import Rescaled, State
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.scheduling.reasons import Reason
-from elastic_tfjob.speed.calibration import SETTLED_S
+from elastic_tfjob.speed.model import SETTLED_S
 
 from .build import NOW, UID
 

@@ -11,17 +11,24 @@ import pytest
 import yaml
 
 from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX
-from elastic_tfjob.api.fields import UnknownWord
-from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES, MAX_ENTRIES, MAX_PROBLEMS, MAX_REPLICAS, MAX_STEPS, MAX_TEXT
+from elastic_tfjob.api.reading import (
+    MAX_ANNOTATION_BYTES,
+    MAX_ENTRIES,
+    MAX_PROBLEMS,
+    MAX_REPLICAS,
+    MAX_STEPS,
+    MAX_TEXT,
+    UnknownWord,
+)
 from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION, claim
-from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION, Causes
+from elastic_tfjob.controller.objects.outcomes import CAUSES_ANNOTATION, Causes
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record
 from elastic_tfjob.controller.objects.state import Next, Refused, Rescaled, State
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.stop import Stop
 from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.schedule.scheduled_job import scheduled_job
-from elastic_tfjob.controller.schedule.targets import decide_fixed, released, suspended
+from elastic_tfjob.controller.planning.job_view import scheduled_job
+from elastic_tfjob.controller.planning.targets import decide_fixed, released, suspended
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
 
 from .build import NOW, UID, job

@@ -10,20 +10,16 @@ from typing import Any, cast
 import pytest
 
 from elastic_tfjob.controller.job.decision import Create, Decision
-from elastic_tfjob.controller.kube.caches import Caches
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, Unavailable
 from elastic_tfjob.controller.kube.events import Recorder
-from elastic_tfjob.controller.kube.executor import Executor
-from elastic_tfjob.controller.kube.refused_pods import RefusedPods
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.kube.executor import Executor, RefusedPods
+from elastic_tfjob.controller.kube.informer import Caches
+from elastic_tfjob.controller.objects.job import Job, Key
 from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.schedule.patience import FailedPromises
-from elastic_tfjob.controller.schedule.round import Seen, describe_all
-from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job
-from elastic_tfjob.controller.schedule.snapshot import assemble
-from elastic_tfjob.controller.schedule.targets import decide
+from elastic_tfjob.controller.planning.job_view import ScheduledJob, scheduled_job
+from elastic_tfjob.controller.planning.round import FailedPromises, ObservedJob, assemble, describe_all
+from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 
@@ -150,7 +146,7 @@ def tenant(namespace: str, name: str, created: str, own: Mapping[str, str] | Non
 
 
 def described(
-    seen: Mapping[Key, Seen], at_s: int, failed: FailedPromises, barred: Collection[str]
+    seen: Mapping[Key, ObservedJob], at_s: int, failed: FailedPromises, barred: Collection[str]
 ) -> dict[Key, ScheduledJob]:
     now, counts = NOW + timedelta(seconds=at_s), failed.counts(at_s)
     made = describe_all(seen, NODES, now, False, {}, cordoned=(), failed=counts, barred=barred)
@@ -182,7 +178,7 @@ def test_the_same_job_under_other_names_keeps_nobody_out(profile: str, barred: b
     good, number = tenant("good", "good", "2026-01-02T03:03:00Z"), 0
     evil = tenant("evil", "e0", "2026-01-02T03:00:00Z")
     for at_s in range(0, 900, 15):
-        seen = {each.key: Seen(each, (), {}, before.get(each.key), {}) for each in (evil, good)}
+        seen = {each.key: ObservedJob(each, (), {}, before.get(each.key), {}) for each in (evil, good)}
         for key in before.keys() - seen.keys():
             failed.follow(key, before[key], None, at_s)
 

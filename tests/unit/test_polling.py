@@ -15,10 +15,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from elastic_tfjob.controller.kube import polling, supervise
-from elastic_tfjob.controller.kube.fair import fair_share
-from elastic_tfjob.controller.kube.polling import Reports, ask_directly, open_session
-from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.kube import reports as reports_module
+from elastic_tfjob.controller.kube import supervise
+from elastic_tfjob.controller.kube.queue import fair_share
+from elastic_tfjob.controller.kube.reports import Reports, ask_directly, open_session
+from elastic_tfjob.controller.objects.job import Key
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.settings import StatusPolling
@@ -77,7 +78,7 @@ KEY = ("ns", "j")
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine may take longer than an operator waits."""
-    monkeypatch.setattr(polling, "_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(reports_module, "_TIMEOUT_S", 60.0)
 
 
 @pytest.fixture
@@ -373,7 +374,7 @@ async def test_too_much_is_a_failure(handler: Handler) -> None:
 
 
 async def test_an_endless_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polling, "_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(reports_module, "_TIMEOUT_S", 0.3)
     # Else it would be read to its end, after 100 s.
     assert isinstance((await asked(in_parts(*[b" "] * 1000, pause_s=0.1)))[0], TimeoutError)
 
@@ -430,7 +431,7 @@ def pods_of(namespace: str, job: str, count: int) -> list[Pod]:
     [RecursionError(), UnicodeError("x"), MemoryError(), KeyError("x"), AssertionError(), asyncio.CancelledError()],
 )
 async def test_whatever_one_question_raises_is_that_pods_failure(error: BaseException) -> None:
-    bad, good = pods_of("bad", "j", polling._IN_FLIGHT), pods_of("good", "j", 1)
+    bad, good = pods_of("bad", "j", reports_module._IN_FLIGHT), pods_of("good", "j", 1)
     questions: list[str] = []
 
     async def ask(of: Pod) -> bytes:
@@ -493,11 +494,11 @@ async def test_many_pods_of_one_namespace_make_no_other_namespace_wait() -> None
     reports = Reports(cast("Any", None), lambda key: tuple(found[key]), lambda _: None, lambda: settings)
     for key, pods in found.items():
         reports.pods_changed(key)
-        assert reports._interval_s(key, polling._Source(pods[0])) == (100.0 if key[0] == "evil" else 5.0)
-    assert reports._interval_s(("evil", "j"), polling._Source(many[0])) == pytest.approx(5000 / (50 - 20 / 5))
+        assert reports._interval_s(key, reports_module._Source(pods[0])) == (100.0 if key[0] == "evil" else 5.0)
+    assert reports._interval_s(("evil", "j"), reports_module._Source(many[0])) == pytest.approx(5000 / (50 - 20 / 5))
     found["evil", "j"] = many[:100]
     reports.pods_changed(("evil", "j"))
-    assert reports._interval_s(("evil", "j"), polling._Source(many[0])) == 5.0
+    assert reports._interval_s(("evil", "j"), reports_module._Source(many[0])) == 5.0
 
 
 @pytest.mark.parametrize(
@@ -511,7 +512,7 @@ def test_who_wants_less_leaves_the_rest_to_the_others(wanted: tuple[float, ...],
 async def test_pods_that_never_answered_are_asked_ever_less_often() -> None:
     reports = Reports(cast("Any", None), lambda _: (), lambda _: None, StatusPolling)
     (found,) = pods_of("ns", "j", 1)
-    source = polling._Source(found)
+    source = reports_module._Source(found)
     source.failures, source.silent = 9, True
     reports._followed.add(("ns", "j"))
     assert reports._interval_s(("ns", "j"), source) == 10.0
@@ -580,7 +581,7 @@ async def test_no_asker_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is cancelled by something it waits for ends the run, which begins anew with all of them."""
     monkeypatch.setattr(supervise, "_BACKOFF_S", 0.01)
     questions: list[str] = []
-    ends = 2 * polling._IN_FLIGHT
+    ends = 2 * reports_module._IN_FLIGHT
 
     async def ask(of: Pod) -> bytes:
         questions.append(of.name)

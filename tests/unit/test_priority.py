@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.controller.schedule.snapshot import assemble
+from elastic_tfjob.controller.planning.round import assemble
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 

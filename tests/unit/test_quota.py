@@ -6,11 +6,11 @@ from typing import Any, cast
 import pytest
 
 from elastic_tfjob.controller.job.decision import Create, Decision, TryPods
-from elastic_tfjob.controller.kube.caches import Caches
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import Invalid
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.executor import Executor
+from elastic_tfjob.controller.kube.informer import Caches
 from elastic_tfjob.controller.objects.quota import excess
 from unit.build import UID, job
 

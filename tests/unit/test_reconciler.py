@@ -10,8 +10,8 @@ import pytest
 from elastic_tfjob.controller.job.decision import Create, Decision, DeletePod, Observed, Settings
 from elastic_tfjob.controller.job.pods import replica_labels
 from elastic_tfjob.controller.kube import reconciler as module
-from elastic_tfjob.controller.kube.caches import Caches, jobs_path
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, NotFound, Unavailable
+from elastic_tfjob.controller.kube.informer import Caches, jobs_path
 from elastic_tfjob.controller.kube.queue import KeyQueue
 from elastic_tfjob.controller.kube.reconciler import Reconciler
 from elastic_tfjob.controller.objects.job import Job

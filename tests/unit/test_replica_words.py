@@ -2,8 +2,8 @@
 
 import pytest
 
-from elastic_tfjob.api.replica_words import count_in_words, counts_in_words
-from elastic_tfjob.controller.objects.size import words
+from elastic_tfjob.api.words import count_in_words, counts_in_words
+from elastic_tfjob.controller.objects.target import words
 from elastic_tfjob.scheduling.reasons import Reason
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.schedule.request import terms
+from elastic_tfjob.controller.planning.request import terms
 
 from .pretended_job import PAUSE_S, PREPARES_S, Clock, Pretended, Said, Seen
 

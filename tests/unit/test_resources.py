@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
 
-from elastic_tfjob.api.limits import MAX_BYTES, MAX_MILLICORES, MAX_POD_BYTES
+from elastic_tfjob.api.reading import MAX_BYTES, MAX_MILLICORES, MAX_POD_BYTES
 from elastic_tfjob.api.tfjob import QUANTITY_PATTERN
-from elastic_tfjob.controller.job.gang import render_pod_group
 from elastic_tfjob.controller.job.inject import inject, requests_with, resources_of
+from elastic_tfjob.controller.job.owned import render_pod_group
 from elastic_tfjob.controller.objects.quantities import (
     allocatable,
     amounts,
@@ -25,7 +25,7 @@ from elastic_tfjob.controller.objects.quantities import (
     requests_of,
     whole,
 )
-from elastic_tfjob.controller.schedule.request import terms
+from elastic_tfjob.controller.planning.request import terms
 from elastic_tfjob.scheduling.resources import Resources
 
 from .build import decide, job

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import Invalid
-from elastic_tfjob.controller.kube.rivals import find_rivals
+from elastic_tfjob.controller.kube.startup import find_rivals
 
 
 class Api:

@@ -15,20 +15,19 @@ from elastic_tfjob.controller.kube import supervise
 from elastic_tfjob.controller.kube.errors import Invalid, Unavailable
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.job import Job, Key
 from elastic_tfjob.controller.objects.outcomes import EXPECTS_ANNOTATION
-from elastic_tfjob.controller.objects.parsing import Key
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.schedule import annotation_writer, left_out, live_profile, loop, plan_search, targets
-from elastic_tfjob.controller.schedule import round as round_
-from elastic_tfjob.controller.schedule.annotation_writer import AnnotationWriter
-from elastic_tfjob.controller.schedule.isolate import Budget, Isolated, without_offenders
+from elastic_tfjob.controller.planning import quarantine, targets
+from elastic_tfjob.controller.planning import round as round_
+from elastic_tfjob.controller.planning.job_view import ScheduledJob
+from elastic_tfjob.controller.planning.quarantine import Budget, Isolated, without_offenders
+from elastic_tfjob.controller.planning.round import describe_all
+from elastic_tfjob.controller.schedule import loop, writers
 from elastic_tfjob.controller.schedule.loop import Scheduler
-from elastic_tfjob.controller.schedule.round import describe_all
-from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
-from elastic_tfjob.controller.schedule.target_writer import TargetWriter
+from elastic_tfjob.controller.schedule.writers import AnnotationWriter, TargetWriter
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import build
 from elastic_tfjob.scheduling.round import Round
@@ -294,7 +293,7 @@ async def test_a_watch_of_the_cluster_that_ends_is_begun_anew(monkeypatch: pytes
 
 async def test_a_write_that_is_cancelled_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """By something that it waited for; the job is left out for a while, as with any error."""
-    monkeypatch.setattr(left_out, "_ASIDE_S", 0.5)
+    monkeypatch.setattr(quarantine, "_ASIDE_S", 0.5)
     world = World([tfjob("bad")])
     patch, asked = world.server.patch, []
 
@@ -326,7 +325,7 @@ async def test_what_was_left_out_comes_back_when_it_is_mended(monkeypatch: pytes
 
 
 async def test_what_was_left_out_is_tried_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(left_out, "_ASIDE_S", 1.0)
+    monkeypatch.setattr(quarantine, "_ASIDE_S", 1.0)
     break_for_bad(monkeypatch, *STAGES["core"])
     world = World(crowd())
     async with world.running():
@@ -363,7 +362,7 @@ async def test_a_target_that_is_refused_for_good_keeps_no_room(monkeypatch: pyte
 
 async def test_a_namespace_that_writes_slowly_holds_up_no_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """A webhook that does not answer: jobs that come later get their targets."""
-    monkeypatch.setattr(annotation_writer, "_WRITE_S", 0.2)
+    monkeypatch.setattr(writers, "_WRITE_S", 0.2)
     world = World([tfjob("bad")])
     patch, asked = world.server.patch, asyncio.Event()
 
@@ -566,7 +565,7 @@ async def test_a_job_whose_time_aside_ends_within_a_round_is_not_one_that_the_la
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After the round has looked whose time is over: by then it is tried with the others."""
-    search = plan_search.plan_with_search
+    search = loop.plan_with_search
     tries: list[bool] = []
     break_for_bad(monkeypatch, *STAGES["core"])
     world = World(crowd())
@@ -586,7 +585,7 @@ async def test_a_job_whose_time_aside_ends_within_a_round_is_not_one_that_the_la
     async with world.running():
         await world.until(lambda: bool(world.left_out))
         monkeypatch.setattr(world.scheduler, "_describe", describe_for_long)
-        monkeypatch.setattr(left_out.LeftOut, "due", property(lambda _: set()))
+        monkeypatch.setattr(quarantine.LeftOut, "due", property(lambda _: set()))
         world.scheduler.touched(("ns", "good-0"))
         await world.until(lambda: bool(tries))
     assert tries[0]
@@ -603,7 +602,7 @@ async def test_a_round_that_one_job_keeps_from_ending_is_given_up(monkeypatch: p
         profile = build(*args)
         return replace(profile, steps=(never_ends, *profile.steps))
 
-    monkeypatch.setattr(live_profile, "build", built)
+    monkeypatch.setattr(loop, "build", built)
     world = World(crowd())
     async with world.running():
         await world.until(lambda: set(world.server.targets) >= GOOD and bool(world.left_out))
@@ -614,7 +613,7 @@ async def test_a_round_that_one_job_keeps_from_ending_is_given_up(monkeypatch: p
 
 async def test_jobs_that_there_was_no_time_to_try_come_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """And are not left out as the bad ones are."""
-    monkeypatch.setattr(plan_search, "_SEARCH", Budget(tries=24, seconds=60.0))
+    monkeypatch.setattr(loop, "_SEARCH", Budget(tries=24, seconds=60.0))
     break_for_bad(monkeypatch, round_, "schedule", lambda snapshot, _: any("/bad-" in key for key in snapshot.jobs))
     jobs = [tfjob(f"{'bad' if k % 4 == 0 else 'good'}-{k}") for k in range(16)]
     world = World(jobs)

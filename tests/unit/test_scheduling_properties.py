@@ -13,10 +13,10 @@ from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import CpuUse, Report
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.objects.unfit import active, judge
-from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job
-from elastic_tfjob.controller.schedule.snapshot import assemble
-from elastic_tfjob.controller.schedule.targets import decide, decide_fixed, released, suspended
+from elastic_tfjob.controller.planning.core_job import active, judge
+from elastic_tfjob.controller.planning.job_view import ScheduledJob, scheduled_job
+from elastic_tfjob.controller.planning.round import assemble
+from elastic_tfjob.controller.planning.targets import decide, decide_fixed, released, suspended
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import NOTHING, Resources

@@ -13,16 +13,15 @@ from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.quantities import CpuAsked, cpu_of
 from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.schedule.core_job import cpu_shared
+from elastic_tfjob.controller.planning.core_job import cpu_shared
 from elastic_tfjob.scheduling.forecasts import expected_rate
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.shared_cpu import usable_cpu, usable_types, use_in_turn
 from elastic_tfjob.scheduling.snapshot import CHIEF, EVALUATOR, PS, WORKER, Job, JobSpec, ReplicaGroup
-from elastic_tfjob.scheduling.toolkit.busy import BusyJobs
-from elastic_tfjob.simulation.costs import Costs
-from elastic_tfjob.simulation.present import present
-from elastic_tfjob.simulation.speed_models.cpu import CpuBound, usable_cores
-from elastic_tfjob.simulation.speed_models.ps_cpu import PsCpuSpeedModel
+from elastic_tfjob.scheduling.steps.cpu_in_place import BusyJobs
+from elastic_tfjob.simulation.foresee import present
+from elastic_tfjob.simulation.live_job import Costs
+from elastic_tfjob.simulation.speed_models.cpu import CpuBound, PsCpuSpeedModel, usable_cores
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.optimus import believe
 

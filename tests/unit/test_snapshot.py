@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES
-from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION
+from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
+from elastic_tfjob.controller.objects.annotations import INDEXES_ANNOTATION, UID_ANNOTATION
 from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
-from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.quantities import CpuAsked
@@ -19,16 +18,15 @@ from elastic_tfjob.controller.objects.reports import CpuUse, Report
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.objects.unfit import Unfit, active, judge, verdict_due_s
-from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob, scheduled_job
-from elastic_tfjob.controller.schedule.snapshot import assemble
-from elastic_tfjob.controller.schedule.targets import decide, decide_fixed, released, suspended
+from elastic_tfjob.controller.planning.core_job import Unfit, active, judge, verdict_due_s
+from elastic_tfjob.controller.planning.job_view import ScheduledJob, scheduled_job
+from elastic_tfjob.controller.planning.round import assemble
+from elastic_tfjob.controller.planning.targets import decide, decide_fixed, released, suspended
 from elastic_tfjob.scheduling import plan as core
-from elastic_tfjob.scheduling.constraints import Taint
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.reasons import Reason, as_reason
-from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.resources import Resources, Taint
 from elastic_tfjob.scheduling.snapshot import Job as CoreJob
 from elastic_tfjob.speed.growth import Growth
 

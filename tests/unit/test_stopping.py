@@ -9,7 +9,7 @@ import pytest
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import Count, Settings, Timeouts
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
+from elastic_tfjob.controller.objects.outcomes import CAUSES_ANNOTATION
 from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.stop import Stop
 from elastic_tfjob.controller.objects.target import Target

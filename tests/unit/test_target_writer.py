@@ -10,7 +10,7 @@ import pytest
 from elastic_tfjob.controller.objects.state import Refused
 from elastic_tfjob.controller.objects.status import parse_time
 from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.schedule.target_writer import TargetWriter
+from elastic_tfjob.controller.schedule.writers import TargetWriter
 
 KEY = ("ns", "j")
 AT = "2026-01-02T03:04:05Z"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from elastic_tfjob.api.limits import (
+from elastic_tfjob.api.reading import (
     MAX_AFFINITY_VALUES,
     MAX_ALL_TEMPLATES_VALUES,
     MAX_DEPTH,
@@ -16,12 +16,11 @@ from elastic_tfjob.api.limits import (
     MAX_RESOURCE_NAMES,
     MAX_TEMPLATE_VALUES,
 )
-from elastic_tfjob.api.template_size import oversized
-from elastic_tfjob.api.tfjob import InvalidTFJob, TFJobSpec
+from elastic_tfjob.api.tfjob import InvalidTFJob, TFJobSpec, oversized
 from elastic_tfjob.controller.objects import job as job_module
-from elastic_tfjob.controller.schedule.request import terms
-from elastic_tfjob.controller.schedule.round import Seen, describe_all
-from elastic_tfjob.controller.schedule.scheduled_job import scheduled_job
+from elastic_tfjob.controller.planning.job_view import scheduled_job
+from elastic_tfjob.controller.planning.request import terms
+from elastic_tfjob.controller.planning.round import ObservedJob, describe_all
 
 from .build import NOW, decide, job, pod, replicas, services
 
@@ -207,9 +206,9 @@ def test_the_room_of_a_refused_job_is_not_given_away() -> None:
     held = pod("Worker", 0, spec=asks)
     with pytest.raises(InvalidTFJob):
         scheduled_job(refused, (held,), nodes={}, now=NOW, all_jobs=True)
-    described = describe_all({refused.key: Seen(refused, (held,), {}, None, {})}, {}, NOW, True, {}, cordoned=())[
-        refused.key
-    ]
+    described = describe_all(
+        {refused.key: ObservedJob(refused, (held,), {}, None, {})}, {}, NOW, True, {}, cordoned=()
+    )[refused.key]
     assert isinstance(described.error, InvalidTFJob)
     assert (described.found.job, described.found.others["n"].cpu) == (None, 2000)
 

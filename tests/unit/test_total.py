@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.api.limits import MAX_REPLICAS
+from elastic_tfjob.api.reading import MAX_REPLICAS
 from elastic_tfjob.controller.job.decision import CHANGES, Create, Observed, Settings
 from elastic_tfjob.controller.job.reconcile import reconcile
+from elastic_tfjob.controller.objects.annotations import INDEXES_ANNOTATION
 from elastic_tfjob.controller.objects.command import STOP_COMMAND
-from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.quantities import CpuAsked

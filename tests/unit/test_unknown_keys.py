@@ -11,16 +11,17 @@ import orjson
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION, read_causes
+from elastic_tfjob.controller.objects.annotations import INDEXES_ANNOTATION, parse
+from elastic_tfjob.controller.objects.cluster import LOAN_ANNOTATION, NodeLoan
 from elastic_tfjob.controller.objects.command import STOP_COMMAND
 from elastic_tfjob.controller.objects.command import Command as Sent
-from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION, parse
 from elastic_tfjob.controller.objects.lessons import read_history
-from elastic_tfjob.controller.objects.loan import LOAN_ANNOTATION, NodeLoan
 from elastic_tfjob.controller.objects.outcomes import (
+    CAUSES_ANNOTATION,
     EXPECTS_ANNOTATION,
     OUTCOMES_ANNOTATION,
     expects_json,
+    read_causes,
     read_expects,
     read_outcomes,
 )
@@ -28,9 +29,14 @@ from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record
 from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.stop import Stop
 from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.objects.told import TOLD_ANNOTATION, told, told_json
-from elastic_tfjob.controller.objects.verdict import DEADLINE_ANNOTATION, DeadlineStatus
-from elastic_tfjob.runtime.command import Command
+from elastic_tfjob.controller.objects.verdict import (
+    DEADLINE_ANNOTATION,
+    TOLD_ANNOTATION,
+    DeadlineStatus,
+    told,
+    told_json,
+)
+from elastic_tfjob.runtime.protocol import Command
 from elastic_tfjob.speed.growth import Growth
 
 from .reference import KEPT

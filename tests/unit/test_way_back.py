@@ -9,10 +9,10 @@ import pytest
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import DeletePod, TryPods
 from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.failure import last_end
+from elastic_tfjob.controller.objects.pod import last_end
 from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.schedule.request import refused_target
+from elastic_tfjob.controller.planning.request import refused_target
 from unit.pretend import ELASTIC, Cluster, started
 
 QUOTA = 'pods "j-worker-2" is forbidden: exceeded quota: team, requested: pods=1, used: pods=4, limited: pods=4'

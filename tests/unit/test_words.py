@@ -14,8 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import ANNOTATIONS, PREFIX, Elasticity
-from elastic_tfjob.api.fields import cut, describe, moment
-from elastic_tfjob.api.limits import (
+from elastic_tfjob.api.reading import (
     EARLIEST,
     LATEST,
     MAX_GENERATION,
@@ -26,14 +25,16 @@ from elastic_tfjob.api.limits import (
     MAX_STEPS,
     MAX_TEXT,
     after,
+    cut,
+    describe,
+    moment,
 )
 from elastic_tfjob.api.tfjob import InvalidTFJob, TFJobSpec
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.settings import parse_configuration
-from elastic_tfjob.controller.objects.size import Mode
 from elastic_tfjob.controller.objects.state import Next, Phase, Refused, Rescaled, State
 from elastic_tfjob.controller.objects.status import JobStatus, parse_time
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.objects.target import Mode, Target
 
 from .build import job
 

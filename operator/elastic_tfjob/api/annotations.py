@@ -2,7 +2,7 @@
 
 Unknown spec fields are pruned by the CRD, so all that upstream's API does not know is said here. A wrong value never
 stops a job: it is reported with what is allowed, and the job runs as if the annotation were not there. So is one that
-is beyond its limit (api/limits.py).
+is beyond its limit (api/reading.py).
 """
 
 import re
@@ -11,10 +11,20 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from elastic_tfjob.api.fields import cut, describe, few, moment
-from elastic_tfjob.api.limits import MAX_DURATION_S, MAX_LOAN_GRACE_S, MAX_REPLICAS, MAX_STEPS, MAX_VALUE, MAX_WORD
-from elastic_tfjob.api.suggest import did_you_mean
+from elastic_tfjob.api.reading import (
+    MAX_DURATION_S,
+    MAX_LOAN_GRACE_S,
+    MAX_REPLICAS,
+    MAX_STEPS,
+    MAX_VALUE,
+    MAX_WORD,
+    cut,
+    describe,
+    few,
+    moment,
+)
 from elastic_tfjob.api.tfjob import MAX_NAME, TFJobSpec, nameable
+from elastic_tfjob.api.words import did_you_mean
 
 __all__ = ["ANNOTATIONS", "OPERATOR_ANNOTATIONS", "PREFIX", "Elasticity", "duration"]
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from elastic_tfjob.api.limits import MAX_REPLICA_TYPES
+from elastic_tfjob.api.reading import MAX_REPLICA_TYPES
 from elastic_tfjob.api.tfjob import (
     CONTAINER,
     GROUP,

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from elastic_tfjob.api.fields import cut, describe
+from elastic_tfjob.api.reading import cut, describe
 
 __all__ = ["Manifest", "as_text", "manifests"]
 

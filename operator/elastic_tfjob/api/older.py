@@ -9,7 +9,7 @@ import copy
 import re
 from typing import Any, Final
 
-from elastic_tfjob.api.fields import describe, few
+from elastic_tfjob.api.reading import describe, few
 from elastic_tfjob.api.strict import Misfit, Strict
 from elastic_tfjob.api.tfjob import CONTAINER, GROUP, KIND, PORT, PORT_NAME, REPLICA_TYPES, VERSION, RunPolicy
 

@@ -6,9 +6,8 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from elastic_tfjob.api.fields import describe, few
-from elastic_tfjob.api.limits import MAX_MILLICORES, MAX_POD_BYTES, MAX_REPLICAS, MAX_WORD
-from elastic_tfjob.api.suggest import did_you_mean
+from elastic_tfjob.api.reading import MAX_MILLICORES, MAX_POD_BYTES, MAX_REPLICAS, MAX_WORD, describe, few
+from elastic_tfjob.api.words import did_you_mean
 
 MAX_NODES: Final = 100_000
 """Nodes of a simulated pool: twenty times what Kubernetes is tested with."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from elastic_tfjob.api.fields import cut, describe
+from elastic_tfjob.api.reading import cut, describe
 
 __all__ = ["Misfit", "Strict", "without_nulls"]
 

@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.api.replica_words import count_in_words
+from elastic_tfjob.api.words import count_in_words
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_NOT_IN_TIME, Cluster, Failed, run
-from elastic_tfjob.controller.query.rows.job import JobRow, Seen, job_row, see
+from elastic_tfjob.controller.query.rows.jobs import JobRow, ReadJob, job_row, see
 
 __all__ = ["auto", "resume", "scale", "suspend"]
 
@@ -63,7 +63,7 @@ def resume(*, job: str, **cluster: Any) -> None:
     run(lambda at: _set_suspended(at, job, False), **cluster)
 
 
-def refuse(seen: Seen, asked: dict[str, int]) -> None:
+def refuse(seen: ReadJob, asked: dict[str, int]) -> None:
     """Raises Failed where the job cannot have this size, with what it can have."""
     request, name = seen.request, seen.job.name
     if request is None:

@@ -17,12 +17,12 @@ from elastic_tfjob.commands.manifest import read_jobs
 from elastic_tfjob.controller import LEASE_NAME
 from elastic_tfjob.controller.job.inject import inject, injected, resources_of
 from elastic_tfjob.controller.job.pods import render_pod, render_service, sized
-from elastic_tfjob.controller.kube.caches import jobs_path
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound, Unavailable
+from elastic_tfjob.controller.kube.informer import jobs_path
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.status import moment_of
-from elastic_tfjob.controller.query.rows.job import job_row, see
-from elastic_tfjob.controller.schedule.request import JobRequest, terms
+from elastic_tfjob.controller.planning.request import JobRequest, terms
+from elastic_tfjob.controller.query.rows.jobs import job_row, see
 
 __all__ = ["about_job", "check"]
 

@@ -16,9 +16,9 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from elastic_tfjob.commands.show import plain
-from elastic_tfjob.controller.kube.caches import jobs_path
 from elastic_tfjob.controller.kube.client import ApiClient, in_cluster
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, NotFound, Unavailable
+from elastic_tfjob.controller.kube.informer import jobs_path
 from elastic_tfjob.controller.objects.job import Job
 
 __all__ = [

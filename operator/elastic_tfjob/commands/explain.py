@@ -6,15 +6,15 @@ from typing import Any, Final
 
 import click
 
-from elastic_tfjob.api.replica_words import counts_in_words
+from elastic_tfjob.api.words import counts_in_words
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, path_of, run
 from elastic_tfjob.controller.kube.errors import ApiError
 from elastic_tfjob.controller.objects.status import moment_of
-from elastic_tfjob.controller.query.rows.forecast import ForecastRow, forecast_row
-from elastic_tfjob.controller.query.rows.job import JobRow, Seen, job_row, see
+from elastic_tfjob.controller.planning.request import decided
+from elastic_tfjob.controller.query.rows.jobs import JobRow, ReadJob, job_row, see
 from elastic_tfjob.controller.query.rows.timeline import Happening, sizes, timeline
-from elastic_tfjob.controller.schedule.request import decided
+from elastic_tfjob.controller.query.rows.what_if import ForecastRow, forecast_row
 
 __all__ = ["explain", "hints", "told"]
 
@@ -44,7 +44,7 @@ def explain(*, job: str, output: str | None, **cluster: Any) -> None:
     run(do, **cluster)
 
 
-async def _events(at: Cluster, seen: Seen) -> tuple[list[Happening], str]:
+async def _events(at: Cluster, seen: ReadJob) -> tuple[list[Happening], str]:
     """The job's events, and why there are none where they cannot be read."""
     about = f"involvedObject.uid={seen.job.uid}"
     try:
@@ -59,7 +59,7 @@ async def _events(at: Cluster, seen: Seen) -> tuple[list[Happening], str]:
     return found, ""
 
 
-def told(seen: Seen, row: JobRow, forecast: ForecastRow, events: Sequence[Happening]) -> Iterator[str]:
+def told(seen: ReadJob, row: JobRow, forecast: ForecastRow, events: Sequence[Happening]) -> Iterator[str]:
     """The explanation, line by line."""
     now = datetime.now(UTC)
     yield f"{row.namespace}/{row.name}: {row.state}"
@@ -93,7 +93,7 @@ def told(seen: Seen, row: JobRow, forecast: ForecastRow, events: Sequence[Happen
         yield from (f"  - {show.plain(each)}" for each in found)
 
 
-def _pending_edit(seen: Seen) -> str:
+def _pending_edit(seen: ReadJob) -> str:
     """What an edit of the spec asks for that the job does not have yet; empty: nothing."""
     if seen.request is None:
         return ""
@@ -116,7 +116,7 @@ def refusals(row: JobRow, events: Sequence[Happening]) -> list[str]:
     return [f"a {kind} is refused: {each.text.removeprefix('Error creating: ')}" for kind, each in found]
 
 
-def hints(seen: Seen, row: JobRow) -> Iterator[str]:
+def hints(seen: ReadJob, row: JobRow) -> Iterator[str]:
     """What a user can do about a job that is not as they may want it."""
     request, name = seen.request, row.name
     if row.state in ("Succeeded", "Failed", "Terminating"):

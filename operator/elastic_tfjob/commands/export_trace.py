@@ -10,11 +10,11 @@ import click
 
 from elastic_tfjob.commands.cluster import Cluster, Failed, path_of, read_all, run
 from elastic_tfjob.commands.show import plain
-from elastic_tfjob.controller.kube.caches import jobs_path
 from elastic_tfjob.controller.kube.errors import ApiError
+from elastic_tfjob.controller.kube.informer import jobs_path
 from elastic_tfjob.controller.objects.cluster import Node
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.query.rows.job import see
+from elastic_tfjob.controller.query.rows.jobs import see
 from elastic_tfjob.controller.query.rows.trace import COLUMNS, TraceRow, trace_rows
 from elastic_tfjob.simulation.formats import GIB
 

@@ -12,16 +12,16 @@ from typing import Any, Final, Literal
 from elastic_tfjob.api.annotations import ANNOTATIONS, PREFIX, Elasticity
 from elastic_tfjob.api.crd import job_schema
 from elastic_tfjob.api.strict import Strict, without_nulls
-from elastic_tfjob.api.suggest import nearest
 from elastic_tfjob.api.tfjob import CONTAINER, MAX_NAME, PORT, PORT_NAME, REPLICA_TYPES, InvalidTFJob, TFJobSpec
+from elastic_tfjob.api.words import nearest
 from elastic_tfjob.controller.job.checkpoint_place import clean, mount_of
 from elastic_tfjob.controller.job.inject import trainer_of, without_command
 from elastic_tfjob.controller.job.pods import general_name, render_service
-from elastic_tfjob.controller.job.rescale_input import chief_of
+from elastic_tfjob.controller.job.reconcile_pass import chief_of
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.quantities import quantity
 from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.controller.schedule.request import JobRequest, terms
+from elastic_tfjob.controller.planning.request import JobRequest, terms
 
 __all__ = ["Finding", "about_job", "claim_of_checkpoints", "job_as_created", "schema_of_v1"]
 

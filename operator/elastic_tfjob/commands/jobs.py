@@ -9,10 +9,10 @@ import click
 
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, read_all, run
-from elastic_tfjob.controller.kube.caches import jobs_path
 from elastic_tfjob.controller.kube.errors import Expired, Unavailable
+from elastic_tfjob.controller.kube.informer import jobs_path
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.query.rows.job import JobRow, job_row
+from elastic_tfjob.controller.query.rows.jobs import JobRow, job_row
 from elastic_tfjob.controller.query.rows.listing import Listing, page
 
 __all__ = ["jobs"]

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from elastic_tfjob.api.fields import cut, describe
 from elastic_tfjob.api.manifests import Manifest, manifests
+from elastic_tfjob.api.reading import cut, describe
 from elastic_tfjob.api.tfjob import GROUP, KIND, VERSION
 from elastic_tfjob.commands.cluster import Failed
 from elastic_tfjob.commands.show import plain

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from elastic_tfjob.simulation.options import OneOf
+from elastic_tfjob.simulation.command import OneOf
 
 __all__ = ["job_argument", "output", "where"]
 
@@ -69,7 +69,7 @@ def _by_client(given: Mapping[str, str | None]) -> list[str]:
     import asyncio
 
     from elastic_tfjob.commands.cluster import connected
-    from elastic_tfjob.controller.kube.caches import jobs_path
+    from elastic_tfjob.controller.kube.informer import jobs_path
 
     async def names() -> list[str]:
         async with (

@@ -18,9 +18,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from elastic_tfjob.controller.objects.size import words
 from elastic_tfjob.controller.objects.status import moment_of
-from elastic_tfjob.controller.query.rows.job import JobRow
+from elastic_tfjob.controller.objects.target import words
+from elastic_tfjob.controller.query.rows.jobs import JobRow
 
 __all__ = [
     "ago",

@@ -9,13 +9,12 @@ import click
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, path_of, read_all, run
-from elastic_tfjob.controller.kube.caches import jobs_path
+from elastic_tfjob.controller.kube.informer import jobs_path
 from elastic_tfjob.controller.objects.cluster import ACTIVE_AND_BOUND, ForeignPod, Node
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.job import Job, Key
 from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.query.rows.job import see
-from elastic_tfjob.controller.query.rows.node import NodeRow, node_rows
+from elastic_tfjob.controller.query.rows.jobs import see
+from elastic_tfjob.controller.query.rows.listing import NodeRow, node_rows
 
 __all__ = ["top"]
 

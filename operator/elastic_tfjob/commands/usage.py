@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from elastic_tfjob.api.limits import MAX_REPLICAS
-from elastic_tfjob.api.states import JOB_SORTS, JOB_STATES, MAX_ADDED_NODES
+from elastic_tfjob.api.reading import MAX_REPLICAS
+from elastic_tfjob.api.words import JOB_SORTS, JOB_STATES, MAX_ADDED_NODES
 from elastic_tfjob.commands.options import job_argument, output, where
-from elastic_tfjob.simulation.options import OneOf, OutputFile
+from elastic_tfjob.simulation.command import OneOf, OutputFile
 
 __all__ = [
     "auto",

@@ -16,9 +16,8 @@ from elastic_tfjob.commands.manifest import read_job
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound, Unavailable
 from elastic_tfjob.controller.objects.status import moment_of
-from elastic_tfjob.controller.query.gate import is_loopback
-from elastic_tfjob.controller.query.openapi import WHAT_IF
-from elastic_tfjob.controller.query.reviews import TOKEN_HEADER
+from elastic_tfjob.controller.query.gate import TOKEN_HEADER, is_loopback
+from elastic_tfjob.controller.query.rows.openapi import WHAT_IF
 
 __all__ = ["told", "what_if"]
 

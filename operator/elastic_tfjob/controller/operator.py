@@ -18,31 +18,26 @@ import aiohttp
 import structlog
 
 from elastic_tfjob.controller.job.decision import Observed, Settings, Timeouts
-from elastic_tfjob.controller.job.figures import NUMBERS_S
-from elastic_tfjob.controller.jobset.follow import JobSets
-from elastic_tfjob.controller.kube.caches import Caches
+from elastic_tfjob.controller.job.progress import NUMBERS_S
+from elastic_tfjob.controller.jobset import JobSets
 from elastic_tfjob.controller.kube.client import ApiClient, in_cluster, load_configuration
-from elastic_tfjob.controller.kube.configuration import LiveConfiguration
+from elastic_tfjob.controller.kube.configuration import LiveConfiguration, Memory
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.executor import Executor
-from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.kube.informer import Caches, Informer
 from elastic_tfjob.controller.kube.leader import LeaderElection
-from elastic_tfjob.controller.kube.memory import Memory
-from elastic_tfjob.controller.kube.polling import Reports, ask_directly, ask_through_proxy, open_session
-from elastic_tfjob.controller.kube.probes import serve_probes
 from elastic_tfjob.controller.kube.queue import KeyQueue
 from elastic_tfjob.controller.kube.reconciler import Reconciler
-from elastic_tfjob.controller.kube.rivals import find_rivals
-from elastic_tfjob.controller.kube.supervise import Supervisor, collect_less, watch_loop
-from elastic_tfjob.controller.kube.surroundings import PriorityClasses, own_image, own_namespace, own_object
+from elastic_tfjob.controller.kube.reports import Reports, ask_directly, ask_through_proxy, open_session
+from elastic_tfjob.controller.kube.startup import PriorityClasses, find_rivals, own_image, own_namespace, own_object
+from elastic_tfjob.controller.kube.supervise import Supervisor, collect_less, serve_probes, watch_loop
 from elastic_tfjob.controller.objects.cluster import ConfigMap, ForeignPod, Node
 from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.job import Job, Key
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.settings import FIXED, Configuration
 from elastic_tfjob.controller.options import Options
-from elastic_tfjob.controller.query.reviews import gate_of
+from elastic_tfjob.controller.query.gate import gate_of
 from elastic_tfjob.controller.query.server import QueryServer, Source
 from elastic_tfjob.controller.schedule.loop import Scheduler
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from elastic_tfjob.controller import LEASE_NAME
-from elastic_tfjob.controller.query.reviews import Auth
+from elastic_tfjob.controller.query.gate import Auth
 
 __all__ = ["Options"]
 

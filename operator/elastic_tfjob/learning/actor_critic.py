@@ -8,18 +8,245 @@ weighed by how likely they are by now, which the paper leaves out.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_tfjob.learning.explorer import Decision, Seen, Slot, explore
-from elastic_tfjob.learning.gradients import Moments, adam, backward, chances, forward
-from elastic_tfjob.learning.method import Draw, Memory, Stepped
+from elastic_tfjob.learning.episodes import Draw, Episode, Memory, Stepped, mean_jct_s, of_profile
+from elastic_tfjob.scheduling.profiles.dl2 import NEVER, LearnedSizes, Scored, minima
+from elastic_tfjob.scheduling.profiles.dl2.features import job_features
 from elastic_tfjob.scheduling.profiles.dl2.network import ACTIONS, Floats, Network, flat, greedy, of_flat
+from elastic_tfjob.scheduling.reasons import Reason
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.steps.open_jobs import OpenJobs, usable_total
+from elastic_tfjob.scheduling.steps.sizes import apply_rows, candidates
 
-__all__ = ["ActorCritic", "Batch", "gradients"]
+__all__ = [
+    "ActorCritic",
+    "Batch",
+    "Decision",
+    "Explorer",
+    "Moments",
+    "Seen",
+    "Slot",
+    "adam",
+    "backward",
+    "chances",
+    "explore",
+    "forward",
+    "gradients",
+]
+
+
+# -- What learning by gradients shares: the network forward and backward, and Adam -------------------------------------
+
+DECAY = (0.9, 0.999)
+"""Of Adam (Kingma and Ba, arXiv 1412.6980)."""
+
+
+def forward(network: Network, sizes: Floats, jobs: Floats) -> tuple[Floats, Floats]:
+    """The scores (n x actions) of n sizes of jobs, and the values of the hidden units (n x units)."""
+    inner = np.tanh(sizes @ network.hidden + network.hidden_bias)
+    scores = inner @ network.output + network.output_bias + sizes @ network.size_skip + jobs @ network.job_skip
+    return scores, inner
+
+
+def chances(scores: Floats, may: NDArray[np.bool_]) -> Floats:
+    """How likely each of these actions is (n x actions), of which some `may` be taken, and, in a last column, stopping,
+    which has the score 0."""
+    scores = np.column_stack([np.where(may, scores, -np.inf), np.zeros(len(scores))])
+    odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+    found: Floats = odds / odds.sum(axis=1, keepdims=True)
+    return found
+
+
+def backward(network: Network, sizes: Floats, jobs: Floats, inner: Floats, slope: Floats) -> Floats:
+    """How a loss changes with each weight (as `flat`), where it changes by `slope` (n x actions) with the scores."""
+    back = (slope @ network.output.T) * (1.0 - inner**2)
+    parts = sizes.T @ back, back.sum(axis=0), inner.T @ slope, slope.sum(axis=0), sizes.T @ slope, jobs.T @ slope
+    return np.concatenate([part.ravel() for part in parts])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moments:
+    """Adam's memory after `steps` steps."""
+
+    first: Floats
+    second: Floats
+    steps: int = 0
+
+
+def adam(weights: Floats, slope: Floats, moments: Moments, rate: float) -> tuple[Floats, Moments]:
+    """The weights after one step down this slope."""
+    first = DECAY[0] * moments.first + (1 - DECAY[0]) * slope
+    second = DECAY[1] * moments.second + (1 - DECAY[1]) * slope**2
+    steps = moments.steps + 1
+    rate *= (1 - DECAY[1] ** steps) ** 0.5 / (1 - DECAY[0] ** steps)
+    return weights - rate * first / (second**0.5 + 1e-8), Moments(first, second, steps)
+
+
+# -- A run of a policy that draws its actions by their chance, and what came of them -----------------------------------
+# The actor-critic learns from it.
+
+POOR_RATIO: Final = 10
+"""A job with so many times more of one replica type than of the other is in a poor state (DL2, section 4.3)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """A state: of n jobs the features of the size that each has so far in this slot, and of the job."""
+
+    sizes: Floats
+    jobs: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """In this state, which actions (n x 3) were possible, which was taken (job by job; 3 n: stop), and its chance."""
+
+    seen: Seen
+    may: NDArray[np.bool_]
+    taken: int
+    chance: float
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """The decisions of one round, the state that it began with, and the `reward`: the sum over jobs of the part of
+    their steps that was done until the next round (DL2, equation 1)."""
+
+    opening: Seen
+    decisions: list[Decision]
+    reward: float = 0.0
+
+
+@dataclass(slots=True)
+class Explorer:
+    """A profile's step. In a poor state the scarce replica is added with the chance `explore`, whatever the policy
+    says (DL2's job-aware exploration)."""
+
+    network: Network
+    rng: np.random.Generator
+    explore: float
+    slots: list[Slot] = field(default_factory=list)
+    _policy: LearnedSizes = field(init=False)
+    _done: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._policy = LearnedSizes(self.network)
+
+    def __call__(self, round_: Round) -> None:
+        jobs, free = candidates(round_, OpenJobs[Scored], self._policy.sizes_of, self._policy)
+        now = round_.now
+        self.reward(
+            {
+                key: min(job.steps_at(now) / job.spec.total_steps, 1.0) if job.spec.total_steps else 0.0
+                for key, job in round_.snapshot.jobs.items()
+            }
+        )
+        features = job_features(jobs.jobs, [job.known for job in jobs.known], usable_total(round_), now)
+        apply_rows(round_, jobs, self._give(jobs.known, features, free), Reason("learned"))
+
+    def reward(self, done: dict[str, float]) -> None:
+        """Which part of each job is done by now; a job that is not there any more is done."""
+        if self.slots:
+            self.slots[-1].reward = sum(done.get(key, 1.0) - before for key, before in self._done.items())
+        self._done = done
+
+    def _give(self, jobs: Sequence[Scored], features: Floats, free: Resources) -> list[int]:
+        """As `allocate.give`, but by chance."""
+        rows, left = minima(jobs, free)
+        open_ = [k for k, job in enumerate(jobs) if rows[k] and job.scores is not None]
+        choices = Choices(self.network, [jobs[k] for k in open_], features[open_], left)
+        slot = Slot(choices.seen(), [])
+        while (may := choices.may()).any():
+            chances = choices.chances(may)
+            taken = int(self.rng.choice(len(chances), p=chances))
+            chance = float(chances[taken])
+            if (scarce := choices.scarce(may)) is not None:
+                taken = scarce if self.rng.random() < self.explore else taken
+                chance = (1 - self.explore) * float(chances[taken]) + self.explore * (taken == scarce)
+            slot.decisions.append(Decision(choices.seen(), may, taken, chance))
+            if taken == may.size:
+                break
+            choices.take(*divmod(taken, len(ACTIONS)))
+        self.slots.append(slot)
+        for k, job, at in zip(open_, choices.jobs, choices.at, strict=True):
+            rows[k] = job.known.for_it[at] + 1
+        return rows
+
+
+class Choices:
+    """What can be done next, as actions are taken. `at`: the size of each job that its actions led to."""
+
+    def __init__(self, network: Network, jobs: Sequence[Scored], features: Floats, left: Resources) -> None:
+        self.jobs, self.at = jobs, [0] * len(jobs)
+        self._features, self._moment = features, network.of_jobs(features)
+        self._left = np.array(left, dtype=np.float64)
+        n = len(jobs)
+        self._sizes = np.zeros((n, network.hidden.shape[0]))
+        self._scores = np.full((n, len(ACTIONS)), NEVER)
+        self._more = np.zeros((n, len(ACTIONS), len(self._left)))
+        for k in range(n):
+            self._look(k)
+
+    def _look(self, k: int) -> None:
+        """At what this job may do from where it is."""
+        known, at = self.jobs[k].known, self.at[k]
+        scores = self.jobs[k].scores
+        assert known.features is not None
+        assert scores is not None
+        self._sizes[k] = known.features[at]
+        self._scores[k] = np.array(scores[at]) + self._moment[k]
+        had = np.array(known.grid.demand[known.for_it[at]], dtype=np.float64)
+        for action in range(len(ACTIONS)):
+            if self._scores[k, action] > NEVER:
+                then = known.for_it[self._then(k, action)]
+                self._more[k, action] = np.array(known.grid.demand[then], dtype=np.float64) - had
+
+    def _then(self, k: int, action: int) -> int:
+        wide = len(self.jobs[k].known.grid.workers)
+        return self.at[k] + (1, wide, wide + 1)[action]
+
+    def seen(self) -> Seen:
+        return Seen(self._sizes.astype(np.float32), self._features.astype(np.float32))
+
+    def may(self) -> NDArray[np.bool_]:
+        """Which actions (n x 3) are allowed and fit."""
+        fits = np.asarray(np.all(self._more <= self._left, axis=2), dtype=np.bool_)
+        return fits & (self._scores > NEVER)
+
+    def chances(self, may: NDArray[np.bool_]) -> Floats:
+        """Of each action, job by job, and of stopping, which has the score 0."""
+        (found,) = chances(self._scores.reshape(1, -1), may.reshape(1, -1))
+        return np.asarray(found)
+
+    def scarce(self, may: NDArray[np.bool_]) -> int | None:
+        """The action that adds what a job in a poor state lacks; None where none is, or it cannot be done."""
+        for k, (job, at) in enumerate(zip(self.jobs, self.at, strict=True)):
+            p, w = divmod(at, len(job.known.grid.workers))
+            ps, workers = job.known.grid.ps[p], job.known.grid.workers[w]
+            action = 1 if workers > POOR_RATIO * ps else 0 if ps > POOR_RATIO * workers else None
+            if action is not None and may[k, action]:
+                return k * len(ACTIONS) + action
+        return None
+
+    def take(self, k: int, action: int) -> None:
+        self._left = self._left - self._more[k, action]
+        self.at[k] = self._then(k, action)
+        self._look(k)
+
+
+def explore(network: Network, episode: Episode, rng: np.random.Generator, chance: float) -> tuple[list[Slot], float]:
+    """The slots of one run, and the mean completion time in seconds."""
+    explorer = Explorer(network, rng, chance)
+    mean_s = mean_jct_s(replace(of_profile("dl2", episode), steps=(explorer,)), episode)
+    explorer.reward({})  # all jobs are done
+    return explorer.slots, mean_s
+
 
 SPREAD: Final = 0.3
 CRITIC_RATE: Final = 10
@@ -52,8 +279,8 @@ class ActorCritic:
         moments = dict.fromkeys(("first", "second", "critic_first", "critic_second"), np.zeros_like(weights))
         return {"critic": critic, **moments, "steps": np.zeros(1), "past": np.zeros((0, len(weights)))}
 
-    def learner(self, seed: int, done: int, memory: Memory, units: int, draw: Draw) -> "Learner":
-        return Learner(self, seed, units, draw).after(done, memory["past"])
+    def learner(self, seed: int, done: int, memory: Memory, units: int, draw: Draw) -> "ActorCriticLearner":
+        return ActorCriticLearner(self, seed, units, draw).after(done, memory["past"])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +307,7 @@ Replayed = tuple[Decision, float, Seen | None]
 """A decision, its slot's reward, and the state at the beginning of the next slot (None: all jobs were done)."""
 
 
-class Learner:
+class ActorCriticLearner:
     """One training. Of one that goes on, decisions of the iterations before are made anew by the weights that made
     them."""
 
@@ -88,7 +315,7 @@ class Learner:
         self._how, self._seed, self._units, self._draw = how, seed, units, draw
         self._kept: deque[list[Replayed]] = deque(maxlen=how.replay)
 
-    def after(self, done: int, past: Floats) -> "Learner":
+    def after(self, done: int, past: Floats) -> "ActorCriticLearner":
         """With the decisions that these weights made in the last of the `done` iterations."""
         for k, weights in enumerate(past, start=done - len(past)):
             self._kept.append(self._gather(k, weights)[0])

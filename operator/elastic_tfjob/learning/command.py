@@ -12,18 +12,25 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from elastic_tfjob.learning.curve import draw_curve
-from elastic_tfjob.learning.episodes import TEACHERS, draw
-from elastic_tfjob.learning.evolution import SCALES, Evolution
-from elastic_tfjob.learning.follow import Course
-from elastic_tfjob.learning.follow import follow as follow_experience
-from elastic_tfjob.learning.method import Method
-from elastic_tfjob.learning.recorded import LEAST_JOBS
-from elastic_tfjob.learning.training import METHODS, Plan, State, begin, compare, load, save, train
-from elastic_tfjob.scheduling.profiles.dl2.network import JOB_FEATURES, SIZE_FEATURES
-from elastic_tfjob.scheduling.profiles.dl2.weights import as_bytes
+from elastic_tfjob.learning.episodes import TEACHERS, Method, draw
+from elastic_tfjob.learning.recorded import LEAST_JOBS, Course
+from elastic_tfjob.learning.recorded import follow as follow_experience
+from elastic_tfjob.learning.training import (
+    METHODS,
+    SCALES,
+    Evolution,
+    State,
+    TrainingPlan,
+    begin,
+    compare,
+    draw_curve,
+    load,
+    save,
+    train,
+)
+from elastic_tfjob.scheduling.profiles.dl2.network import JOB_FEATURES, SIZE_FEATURES, as_bytes
+from elastic_tfjob.simulation.command import Amount, OneOf, OutputFile
 from elastic_tfjob.simulation.interrupts import Stop, stopping
-from elastic_tfjob.simulation.options import Amount, OneOf, OutputFile
 from elastic_tfjob.simulation.speed_models.ps import MODELS
 
 MAX_SEEDS = 100_000
@@ -156,7 +163,7 @@ def train_policy(
     chosen = method_of(method, {name: value for name, value in settings.items() if value is not None})
     names = listed(models, MODELS, "--models", "model")
     hidden = listed(without, (*SIZE_FEATURES, *JOB_FEATURES), "--without", "feature")
-    plan = Plan(
+    plan = TrainingPlan(
         seed=seed,
         iterations=iterations,
         teacher="" if teacher == "none" else teacher,
@@ -233,7 +240,7 @@ def _follow(course: Course, updates: int) -> None:
             raise SystemExit(stop.exit_status) from None
 
 
-def resumed(path: Path, plan: Plan) -> State:
+def resumed(path: Path, plan: TrainingPlan) -> State:
     """The state in this file, to go on by this plan. Raises ValueError where the plan is another in more than how long
     it is."""
     if not path.exists():

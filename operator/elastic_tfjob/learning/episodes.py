@@ -5,28 +5,42 @@ anew for each, with short jobs only among them, and both kinds of speeds that a 
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import numpy as np
 
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import Profile, Step
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.scheduling.profiles.dl2.allocate import LearnedSizes
-from elastic_tfjob.scheduling.profiles.dl2.network import Network
+from elastic_tfjob.scheduling.profiles.dl2 import LearnedSizes
+from elastic_tfjob.scheduling.profiles.dl2.network import Floats, Network
 from elastic_tfjob.scheduling.snapshot import Node
-from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.formats import DL2_SLOT_S, parse_csv
+from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
-from elastic_tfjob.simulation.speed_models.ps import MODELS, PsSpeedModel
-from elastic_tfjob.simulation.speed_models.ps_measured import PsMeasuredSpeedModel
+from elastic_tfjob.simulation.speed_models.ps import MODELS, PsMeasuredSpeedModel, PsSpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
 
-__all__ = ["TEACHERS", "Episode", "Split", "draw", "mean_jct_s", "of_network", "of_profile"]
+__all__ = [
+    "TEACHERS",
+    "Draw",
+    "Episode",
+    "Learner",
+    "Memory",
+    "Method",
+    "Split",
+    "Stepped",
+    "draw",
+    "mean_jct_s",
+    "of_network",
+    "of_profile",
+]
 
 Split = Literal["train", "select", "judge", "test"]
 """Which seeds: those that weights follow, those that choose among weights, those by which a live cluster accepts what
@@ -120,3 +134,38 @@ def mean_jct_s(profile: Profile, episode: Episode, *more: Step) -> float:
     if len(times) < len(episode.jobs):
         raise ValueError(f"{len(episode.jobs) - len(times)} jobs never finish under {profile.name}")
     return sum(times) / len(times)
+
+
+# -- What training asks of a method of reinforcement -------------------------------------------------------------------
+
+Memory = Mapping[str, Floats]
+"""What a method keeps from one iteration to the next, beside the weights."""
+Draw = Callable[[np.random.Generator, int], Sequence[Episode]]
+"""So many workloads to learn on, by chance."""
+
+
+class Stepped(NamedTuple):
+    """After one iteration; `tried`: the mean cost of what was tried in it."""
+
+    weights: Floats
+    memory: Memory
+    tried: float
+
+
+class Learner(Protocol):
+    """One training; `step` number k is a function of k, the weights and the memory after step k - 1."""
+
+    def step(self, k: int, weights: Floats, memory: Memory) -> Stepped: ...
+
+
+class Method(Protocol):
+    """A method and its settings."""
+
+    @property
+    def name(self) -> str: ...
+
+    def begin(self, weights: Floats, units: int, seed: int) -> Memory:
+        """The memory before the first iteration."""
+
+    def learner(self, seed: int, done: int, memory: Memory, units: int, draw: Draw) -> Learner:
+        """One that goes on after `done` iterations, which ended with this memory."""

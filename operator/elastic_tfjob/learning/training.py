@@ -7,18 +7,29 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from elastic_tfjob.learning.actor_critic import ActorCritic
-from elastic_tfjob.learning.episodes import Episode, draw, mean_jct_s, of_network, of_profile
-from elastic_tfjob.learning.evolution import Evolution, cost
-from elastic_tfjob.learning.method import Memory, Method
-from elastic_tfjob.learning.supervision import examples_of, fit
+from elastic_tfjob.learning.actor_critic import ActorCritic, Moments, adam, backward, chances, forward
+from elastic_tfjob.learning.episodes import (
+    Draw,
+    Episode,
+    Memory,
+    Method,
+    Stepped,
+    draw,
+    mean_jct_s,
+    of_network,
+    of_profile,
+)
+from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.profiles.dl2.features import Known, job_features, known_of
 from elastic_tfjob.scheduling.profiles.dl2.network import (
     JOB_FEATURES,
     SIZE_FEATURES,
@@ -27,22 +38,236 @@ from elastic_tfjob.scheduling.profiles.dl2.network import (
     flat,
     greedy,
     of_flat,
+    shapes,
 )
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, counts_of
 
 __all__ = [
     "METHODS",
     "RIVALS",
+    "SCALES",
+    "STOP",
     "Drawn",
-    "Plan",
+    "Evolution",
+    "Examples",
+    "Part",
     "State",
+    "TrainingPlan",
     "Workloads",
     "begin",
     "compare",
+    "cost",
+    "draw_curve",
+    "examples_of",
+    "fit",
+    "gradient",
     "load",
     "replace_file",
     "save",
+    "scales",
+    "step",
     "train",
+    "way",
 ]
+
+
+# -- Evolution strategies (Salimans et al., arXiv 1703.03864) ----------------------------------------------------------
+# Weights follow the differences that random changes of them, each tried with both signs on the same workloads, make to
+# the completion times. No gradients, no critic.
+
+Part = Literal["job", "all"]
+SCALES: Final[dict[Part, tuple[float, ...]]] = {
+    "job": (0.0, 0.0, 0.0, 0.2, 0.0, 0.2),
+    "all": (0.1, 0.1, 0.1, 0.1, 0.1, 0.15),
+}
+"""How far a weight of each array is changed at a time: those that most depends on furthest. What is known of a size is
+worth what the network begins with, and chance hides what little is left: so only what is known of the job and the
+moment, and the bias, are learned ("job")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """`pairs` of changes an iteration, on `episodes` workloads each; `rate` and `momentum` of the weights' steps; which
+    `part` of the weights is changed."""
+
+    name: ClassVar[str] = "evolution"
+    pairs: int = 6
+    episodes: int = 4
+    rate: float = 0.5
+    momentum: float = 0.8
+    part: Part = "job"
+
+    def begin(self, weights: Floats, units: int, seed: int) -> Memory:
+        return {"drift": np.zeros_like(weights)}
+
+    def learner(self, seed: int, done: int, memory: Memory, units: int, draw: Draw) -> "EvolutionLearner":
+        return EvolutionLearner(self, seed, units, draw)
+
+
+@dataclass(frozen=True, slots=True)
+class EvolutionLearner:
+    how: Evolution
+    seed: int
+    units: int
+    draw: Draw
+
+    def step(self, k: int, weights: Floats, memory: Memory) -> Stepped:
+        """Iteration number k."""
+        rng = np.random.default_rng([self.seed, k])
+        cost_of = partial(cost, episodes=self.draw(rng, self.how.episodes))
+        weights, drift, tried = step(weights, memory["drift"], self.units, strategy=self.how, rng=rng, cost_of=cost_of)
+        return Stepped(weights, {"drift": drift}, tried)
+
+
+def scales(units: int, part: Part) -> Floats:
+    """How far each weight is changed at a time."""
+    return np.concatenate(
+        [np.full(int(np.prod(shape)), s) for shape, s in zip(shapes(units), SCALES[part], strict=True)]
+    )
+
+
+def cost(network: Network | None, episodes: Sequence[Episode]) -> float:
+    """The mean logarithm of the mean completion times: what training makes small. A job that is twice as long counts
+    no more. None: of the profile `hull`, which decides where no network can be used."""
+
+    def profile(episode: Episode) -> Profile:
+        return of_profile("hull", episode) if network is None else of_network(network, episode)
+
+    return float(np.mean([np.log(mean_jct_s(profile(episode), episode)) for episode in episodes]))
+
+
+def step(
+    weights: Floats,
+    drift: Floats,
+    units: int,
+    *,
+    strategy: Evolution,
+    rng: np.random.Generator,
+    cost_of: Callable[[Network], float],
+) -> tuple[Floats, Floats, float]:
+    """Weights and momentum after one iteration, and the mean cost of what was tried."""
+    scale = scales(units, strategy.part)
+    changes = rng.standard_normal((strategy.pairs, len(weights)))
+    costs = np.array([[cost_of(of_flat(weights + s * scale * change, units)) for s in (1, -1)] for change in changes])
+    worse = costs[:, 0] - costs[:, 1]
+    # Only which way is better, and how clearly beside the other pairs, not in seconds.
+    size = np.sqrt(np.mean(worse**2))
+    slope = (worse / size) @ changes / strategy.pairs if size > 0 else np.zeros_like(weights)
+    drift = strategy.momentum * drift - (1 - strategy.momentum) * slope
+    return weights + strategy.rate * scale * drift, drift, float(costs.mean())
+
+
+# -- What a scheduler decided, as examples -----------------------------------------------------------------------------
+# At each size on the way to a job's size, which action it took, or that it stopped there. The network learns them by
+# cross-entropy (DL2, section 4.2), with stopping as a fourth action of score 0.
+
+STOP: Final = 3
+RATE: Final = 0.01
+BATCH: Final = 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Examples:
+    """n rows each: features of the size, of the job, which actions were allowed, and the one taken."""
+
+    sizes: Floats
+    jobs: Floats
+    may: NDArray[np.bool_]
+    taken: NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Recorder:
+    """A last step of a round, which notes what the steps before it decided."""
+
+    most: int
+    rng: np.random.Generator
+    rows: list[tuple[Floats, Floats, NDArray[np.bool_], int]] = field(default_factory=list)
+    seen: int = 0
+
+    def __call__(self, round_: Round) -> None:
+        total = round_.room.total
+        jobs = list(round_.snapshot.jobs.values())
+        known = [known_of(job, total) for job in jobs]
+        moments = job_features(jobs, known, total, round_.now)
+        for job, each, moment in zip(jobs, known, moments, strict=True):
+            if each.features is None or each.may is None:
+                continue
+            for at, action in way(each, self._size(round_, job)):
+                if each.may[at].any() and (action == STOP or each.may[at, action]):
+                    self._keep((each.features[at], moment, each.may[at], action))
+
+    def _size(self, round_: Round, job: Job) -> Counts:
+        return counts_of(round_.placement(job))
+
+    def _keep(self, row: tuple[Floats, Floats, NDArray[np.bool_], int]) -> None:
+        """Of all rows each is as likely to be kept (reservoir sampling)."""
+        self.seen += 1
+        if len(self.rows) < self.most:
+            self.rows.append(row)
+        elif (k := int(self.rng.integers(self.seen))) < self.most:
+            self.rows[k] = row
+
+
+def way(known: Known, size: Counts) -> list[tuple[int, int]]:
+    """(row, action) from the minimum to this size: both as long as both are lacking. Empty for less than the
+    minimum."""
+    grid = known.grid
+    p, w = (
+        int(np.searchsorted(counts, size.get(type_, 0), side="right")) - 1
+        for counts, type_ in ((grid.ps, PS), (grid.workers, WORKER))
+    )
+    found, at_p, at_w = [], 0, 0
+    if p < 0 or w < 0:
+        return []
+    while (at_p, at_w) != (p, w):
+        action = 2 if at_p < p and at_w < w else int(at_p < p)
+        found.append((at_p * len(grid.workers) + at_w, action))
+        at_p, at_w = at_p + (action != 0), at_w + (action != 1)
+    return [*found, (p * len(grid.workers) + w, STOP)]
+
+
+def examples_of(teacher: str, episodes: Sequence[Episode], each: int, seed: int) -> Examples:
+    """What this profile decides on these episodes, at most `each` rows of one."""
+    rows = []
+    for k, episode in enumerate(episodes):
+        recorder = Recorder(each, np.random.default_rng([seed, k]))
+        mean_jct_s(of_profile(teacher, episode), episode, recorder)
+        rows += recorder.rows
+    if not rows:
+        raise ValueError(f"{teacher} decided nothing on these episodes")
+    sizes, jobs, may, taken = zip(*rows, strict=True)
+    return Examples(np.array(sizes), np.array(jobs), np.array(may), np.array(taken, dtype=np.int64))
+
+
+def gradient(network: Network, given: Examples) -> tuple[float, Floats]:
+    """The mean cross-entropy of these examples, and how it changes with each weight (as `flat`)."""
+    scores, inner = forward(network, given.sizes, given.jobs)
+    chance = chances(scores, given.may)
+    at = np.arange(len(scores)), given.taken
+    loss = -float(np.mean(np.log(np.maximum(chance[at], 1e-12))))
+    chance[at] -= 1.0
+    slope = chance[:, :STOP] / len(scores)
+    return loss, backward(network, given.sizes, given.jobs, inner, slope)
+
+
+def fit(network: Network, given: Examples, passes: int, seed: int) -> tuple[Network, list[float]]:
+    """The network after so many passes over the examples, by Adam, and the mean loss of each pass."""
+    units, weights = len(network.hidden_bias), flat(network)
+    moments = Moments(np.zeros_like(weights), np.zeros_like(weights))
+    rng, losses = np.random.default_rng(seed), []
+    for _ in range(passes):
+        order, sums = rng.permutation(len(given.taken)), 0.0
+        for begin in range(0, len(order), BATCH):
+            rows = order[begin : begin + BATCH]
+            some = Examples(given.sizes[rows], given.jobs[rows], given.may[rows], given.taken[rows])
+            loss, slope = gradient(of_flat(weights, units), some)
+            sums += loss * len(rows)
+            weights, moments = adam(weights, slope, moments, RATE)
+        losses.append(sums / len(order))
+    return of_flat(weights, units), losses
+
 
 UNITS: Final = 16
 SPREAD: Final = 0.3
@@ -53,7 +278,7 @@ METHODS: Final[Mapping[str, type[Evolution] | type[ActorCritic]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     """What is trained, and for how long. `teacher` empty: begin with the greedy network. `train`, `select`: numbers of
     episodes to choose from, and to choose on. `models`: only these in all of them (empty: all). `without`: features
     that the network is not told."""
@@ -79,7 +304,7 @@ class Plan:
 class State:
     """Where a training is. `history` has (iteration, mean cost of what was tried, cost on the select seeds or None)."""
 
-    plan: Plan
+    plan: TrainingPlan
     weights: Floats
     memory: Memory
     best: Floats
@@ -106,7 +331,7 @@ class Workloads(Protocol):
 class Drawn:
     """Those that are drawn by seed."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: TrainingPlan) -> None:
         self._models = plan.models
         self.select = [draw("select", k, plan.models) for k in range(plan.select)]
 
@@ -114,7 +339,7 @@ class Drawn:
         return draw("train", number, self._models)
 
 
-def begin(plan: Plan, network: Network | None = None, workloads: Workloads | None = None) -> State:
+def begin(plan: TrainingPlan, network: Network | None = None, workloads: Workloads | None = None) -> State:
     """With this network; without, with the greedy one, or one that learned from the teacher. Raises ValueError for a
     network of another number of hidden units than are trained here."""
     losses = list[float]()
@@ -133,7 +358,7 @@ def begin(plan: Plan, network: Network | None = None, workloads: Workloads | Non
     return State(plan, weights, memory, weights, found, 0, ((0, found, found),), tuple(losses))
 
 
-def told(plan: Plan) -> Floats:
+def told(plan: TrainingPlan) -> Floats:
     """1 for each weight, and 0 for those of features that the network is not told."""
     ones = of_flat(np.ones_like(flat(greedy(UNITS))), UNITS)
     for name in plan.without:
@@ -214,10 +439,57 @@ def load(path: Path) -> State:
                 name: np.array(file[f"memory_{name}"], dtype=np.float64) for name in method.begin(weights, UNITS, 0)
             }
         names = {name: tuple(said["plan"][name]) for name in ("models", "without")}
-        plan = Plan(**{**said["plan"], **names, "method": method})
+        plan = TrainingPlan(**{**said["plan"], **names, "method": method})
         history = tuple((k, tried, found) for k, tried, found in said["history"])
         for each in (weights, best):
             of_flat(each, UNITS)
         return State(plan, weights, memory, best, said["best_cost"], said["iteration"], history, tuple(said["losses"]))
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is no training of this version: {error}") from error
+
+
+# -- A training as an SVG: the cost of what was tried, and on the select seeds, over iterations ------------------------
+
+WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 560, 300, 70, 30, 20, 45
+COLOURS: Final = {"tried": "#9aa5b1", "select seeds": "#0b6bcb"}
+
+Points = Sequence[tuple[float, float]]
+
+
+def draw_curve(state: State, path: Path) -> None:
+    """Costs are shown as completion times relative to where the training began, in percent."""
+    first_tried = next((tried for k, tried, _ in state.history if k > 0), 0.0)
+    first = state.history[0][2] or 0.0
+    lines: dict[str, Points] = {
+        "tried": [(k, 100 * (tried - first_tried)) for k, tried, _ in state.history if k > 0],
+        "select seeds": [(k, 100 * (found - first)) for k, _, found in state.history if found is not None],
+    }
+    values = [y for line in lines.values() for _, y in line]
+    low, high = min(values, default=0.0) - 0.1, max(values, default=0.0) + 0.1
+    last = max(state.history[-1][0], 1)
+
+    def at(point: tuple[float, float]) -> str:
+        x = LEFT + (WIDTH - LEFT - RIGHT) * point[0] / last
+        y = TOP + (HEIGHT - TOP - BOTTOM) * (high - point[1]) / (high - low)
+        return f"{x:.1f},{y:.1f}"
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
+        'font-size="12"><rect width="100%" height="100%" fill="white"/>'
+    ]
+    for k in range(5):
+        value = low + (high - low) * k / 4
+        x, y = at((0, value)).split(",")
+        parts.append(f'<line x1="{x}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" stroke="#e3e8ee"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{float(y) + 4:.1f}" text-anchor="end">{value:+.1f} %</text>')
+    for (name, line), place in zip(lines.items(), (LEFT, LEFT + 120), strict=True):
+        colour = COLOURS[name]
+        parts.append(
+            f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{" ".join(map(at, line))}"/>'
+            f'<text x="{place}" y="18" fill="{colour}">{name}</text>'
+        )
+    parts.append(
+        f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 10}" text-anchor="middle">'
+        f"iterations (0 to {last}), mean completion time beside the first</text></svg>"
+    )
+    path.write_text("\n".join(parts) + "\n")

@@ -31,8 +31,8 @@ from collections.abc import Sequence
 from typing import Any, Callable, TypeVar
 
 from elastic_tfjob.runtime import durability
-from elastic_tfjob.runtime.errors import brief, some
 from elastic_tfjob.runtime.lease import RENEW_S, InUse, Lease, Owner
+from elastic_tfjob.runtime.protocol import brief, some
 
 _PREFIX = "elastic-"
 _MARKER = re.compile(r"elastic-(\d+)\.complete")

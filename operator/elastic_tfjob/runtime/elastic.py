@@ -14,6 +14,7 @@ saved at intervals and on SIGTERM, resumed from at the next start.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import math
 import os
@@ -24,13 +25,151 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
-from elastic_tfjob.runtime import agreement, coordinator, protocol, sharing, stderr_pipe
+from elastic_tfjob.runtime import preload, protocol, sharing, stderr_pipe
 from elastic_tfjob.runtime.checkpoints import Checkpoints
-from elastic_tfjob.runtime.contact import Contact, imported
-from elastic_tfjob.runtime.errors import brief
 from elastic_tfjob.runtime.fit import callback
-from elastic_tfjob.runtime.progress import Progress
-from elastic_tfjob.runtime.scalars import scalar, whole
+from elastic_tfjob.runtime.progress import Progress, scalar, whole
+from elastic_tfjob.runtime.protocol import brief
+
+# -- A training program's side of the files that it shares with its launcher: see protocol.py --------------------------
+
+
+class Contact:
+    """What one generation's program says and is told. Without a launcher it says nothing, and nothing holds it back.
+
+    `shared`, `generation`: the pod's directory and the program's generation, as in its environment. Raises ValueError
+    for a generation that is no number.
+    """
+
+    def __init__(self, shared: str | None, generation: str | None) -> None:
+        self.folder: Path | None = None
+        if shared and generation:
+            self.folder = protocol.generation_directory(Path(shared), int(generation))
+
+    def hello(self) -> None:
+        """Tell the launcher that this program can be rescaled, and what it set before it imported TensorFlow."""
+        if self.folder is None:
+            return
+        hello = {"pid": os.getpid(), "environment": preload.read_early(os.environ)}
+        preload.tell()
+        with contextlib.suppress(OSError):
+            protocol.write(self.folder.parent / protocol.HELLO, hello)
+            protocol.write(self.folder / protocol.HELLO, hello)
+
+    def is_closed(self) -> bool:
+        """Whether the launcher holds this program back: its generation is prepared beside the one that runs."""
+        return (
+            self.folder is not None and not os.environ.get(protocol.OPEN) and not (self.folder / protocol.GO).exists()
+        )
+
+    def say_ready(self) -> None:
+        """Raises OSError: who cannot say so would wait for ever."""
+        if self.folder is not None:
+            protocol.write(self.folder / protocol.READY, {"pid": os.getpid()})
+
+    def say_begun(self) -> None:
+        """This worker has begun with its chief."""
+        if self.folder is not None:
+            with contextlib.suppress(OSError):
+                protocol.write(self.folder / protocol.BEGUN, {"pid": os.getpid(), "at": time.time()})
+
+    def request(self) -> str | None:
+        """The id of the save that is asked for now, if one is."""
+        if self.folder is None or not (self.folder / protocol.SAVE).exists():
+            return None
+        return (protocol.read(self.folder / protocol.SAVE) or {}).get("id")
+
+    def answer(self, request: str, step: int, *, ok: bool, why: str | None) -> None:
+        """To a request to save."""
+        assert self.folder is not None
+        answer = {"id": request, "ok": ok, "why": why, "step": step, "at": time.time()}
+        try:
+            protocol.write(self.folder / protocol.SAVED, answer)
+        except OSError as error:  # no answer: the launcher will give up after its time-out
+            print(f"cannot answer the launcher: {error}", file=sys.stderr, flush=True)
+
+
+def imported() -> None:
+    """Tell the launcher that this program has the hook, though it may take long until it uses it."""
+    with contextlib.suppress(OSError, ValueError):
+        folder = Contact(os.environ.get(protocol.DIRECTORY), os.environ.get(protocol.GENERATION)).folder
+        if folder is not None:
+            protocol.write(folder / protocol.IMPORTED, {})
+
+
+# -- How the workers of a MultiWorkerMirroredStrategy decide alike: each learns the sum of what all say ----------------
+
+
+class Agreement:
+    """Sums over all workers of a MultiWorkerMirroredStrategy, by which they decide alike. Every worker must call in the
+    same order."""
+
+    def __init__(self, tf: Any, strategy: Any) -> None:
+        self._tf, self._strategy = tf, strategy
+
+        @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
+        def total(values: Any) -> Any:
+            def reduce(values: Any) -> Any:
+                here = tf.identity(values)  # an argument is on no device, and only what is on one can be summed
+                return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, here)
+
+            return strategy.run(reduce, args=(values,))
+
+        self._total = total
+
+    def all(self, here: bool) -> bool:
+        """Whether it is so in every worker. Raises as `sum` does."""
+        return not self.sum(int(not here))[0]
+
+    def sum(self, *values: int) -> list[int]:
+        """The sum of each value. Raises what TensorFlow raises when a worker is gone."""
+        results = self._strategy.experimental_local_results(self._total(self._tf.constant(values, self._tf.int64)))
+        # Every replica of a worker brings the worker's value, so a chief's own value comes back once per replica.
+        return [int(value) // len(results) for value in results[0].numpy()]
+
+
+def needed(tf: Any, strategy: Any) -> bool:
+    """Whether there are other workers to agree with."""
+    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) and strategy.num_replicas_in_sync > len(
+        strategy.extended.worker_devices
+    )
+
+
+# A chief whose training would wait for ever is ended, so that its container is started again and goes on.
+#
+# TensorFlow's ClusterCoordinator has a thread for each worker. Where a parameter server is lost while a worker is away
+# (a node that had both, for instance), that thread fails on a check of its own, "There is no inflight closures to
+# mark_failed", and nobody hears of the lost parameter server: `join()` never returns (seen with TensorFlow 2.21).
+
+THREADS = "WorkerClosureProcessingLoop-"
+"""What TensorFlow calls them."""
+_FAILED = 1
+"""As a program ends that does not catch the error of a lost parameter server."""
+
+
+@functools.cache  # the hook of the first call would be called by the second one's
+def end_with_its_threads() -> None:
+    """From now on this process ends where one of those threads does by an error, which is printed as before. Other
+    threads are none of its business. Once is enough."""
+    before = threading.excepthook
+
+    def hook(arguments: Any) -> None:
+        before(arguments)
+        thread = arguments.thread
+        if thread is None or not thread.name.startswith(THREADS) or arguments.exc_type is SystemExit:
+            return
+        print(
+            "elastic-tfjob: a parameter server was lost while a worker was away, of which TensorFlow's coordinator "
+            "does not tell the program. It ends, to go on from its last checkpoint.",
+            file=sys.stderr,
+        )
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(_FAILED)
+
+    threading.excepthook = hook
+
 
 _POLL_S = 0.005
 _FIRST_S = 5.0
@@ -113,7 +252,7 @@ class ElasticCheckpoint:
             atexit.register(self._checkpoints.lease.release)
         elif self.task.chief:
             _warn_without_directory()
-        self._agreement = agreement.Agreement(tf, strategy) if agreement.needed(tf, strategy) else None
+        self._agreement = Agreement(tf, strategy) if needed(tf, strategy) else None
         self._every_steps, self._every_s = every_steps, every_s
         shared, generation = os.environ.get(protocol.DIRECTORY), os.environ.get(protocol.GENERATION)
         self._contact = Contact(shared, generation)
@@ -128,7 +267,7 @@ class ElasticCheckpoint:
         self._next_step = self._agree_at = 0
         self._due_at = math.inf
         if self.task.chief:
-            coordinator.end_with_its_threads()
+            end_with_its_threads()
         self._contact.hello()
 
     @property

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from elastic_tfjob.runtime.scalars import scalar
+from elastic_tfjob.runtime.progress import scalar
 from elastic_tfjob.runtime.sharing import chief_device
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from elastic_tfjob.runtime import cgroup, preload
-from elastic_tfjob.runtime.fork_names import DESCRIPTOR, IGNORED, VARIABLE
+from elastic_tfjob.runtime.forkserver import DESCRIPTOR, IGNORED, VARIABLE
 
 if TYPE_CHECKING:
     from elastic_tfjob.runtime.stderr_pipe import StderrPipe

@@ -9,18 +9,177 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import resource
 import shutil
 import signal
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from elastic_tfjob.runtime import priority, processes, protocol
+from elastic_tfjob.runtime import processes, protocol
 from elastic_tfjob.runtime.forking import Forks
-from elastic_tfjob.runtime.hook import Hook
 from elastic_tfjob.runtime.stderr_pipe import StderrPipe
+
+# -- CPU priority of a program that is prepared beside one that trains -------------------------------------------------
+# Of two processes that want the same core, the one that trains goes first. Only what can be undone is done: a process
+# that has lowered its priority by `nice` may raise it again only with CAP_SYS_NICE or a high RLIMIT_NICE, which
+# containers seldom have. Any process may take the policy SCHED_BATCH and leave it again: the kernel then does not
+# interrupt others for it when it wakes up. What the difference is: docs/designs/rescale.md.
+
+NICER = 5
+"""How much lower: the program that trains gets three quarters of a core that both want."""
+_CAP_SYS_NICE = 23
+_THREAD_PASSES = 3
+
+
+def lower_priority(pid: int) -> str:
+    """Lower the priority of a process that has been started just now, and has one thread: what it starts is of the
+    same priority. Gives how: `nice`, `batch`, or nothing where neither is allowed."""
+    with contextlib.suppress(OSError):
+        if os.sched_getscheduler(0) != os.SCHED_OTHER:
+            return ""
+        os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        if not _may_raise(own):
+            return "batch"
+        os.setpriority(os.PRIO_PROCESS, pid, min(own + NICER, 19))
+        return "nice"
+    return ""
+
+
+def restore_priority(pid: int, how: str) -> bool:
+    """Undo what `lower` did, which gave `how`, to a process and all that it has started; whether nothing of it is left.
+    A priority that the program has given threads of its own stays."""
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    lowered = min(own + NICER, 19) if how == "nice" else own
+    for _ in range(_THREAD_PASSES):  # a thread that was not seen yet may have begun another one
+        low = [each for each in _threads(pid) if _is_low(each, own, lowered)]
+        if not low:
+            return True
+        for each in low:
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(each, os.SCHED_OTHER, os.sched_param(0))
+            with contextlib.suppress(OSError):
+                if os.getpriority(os.PRIO_PROCESS, each) == lowered != own:
+                    os.setpriority(os.PRIO_PROCESS, each, own)
+    return not any(_is_low(each, own, lowered) for each in _threads(pid))
+
+
+def _is_low(thread: int, own: int, lowered: int) -> bool:
+    try:
+        if os.sched_getscheduler(thread) == os.SCHED_BATCH:
+            return True
+        return os.getpriority(os.PRIO_PROCESS, thread) == lowered != own
+    except OSError:  # it has ended
+        return False
+
+
+def _threads(pid: int) -> list[int]:
+    """Of a process and of its descendants, as far as the kernel says who these are."""
+    found, todo = [], [pid]
+    while todo:
+        folder = f"/proc/{todo.pop()}/task"
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(folder):
+                found.append(int(thread))
+                with contextlib.suppress(OSError):
+                    todo += map(int, Path(f"{folder}/{thread}/children").read_text().split())
+    return found
+
+
+def _may_raise(to: int) -> bool:
+    """Whether this process may raise the priority of one of its own again."""
+    if resource.getrlimit(resource.RLIMIT_NICE)[0] >= 20 - to:
+        return True
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        status = Path("/proc/self/status").read_text()
+        return bool(int(status.partition("CapEff:")[2].split()[0], 16) >> _CAP_SYS_NICE & 1)
+    return False
+
+
+# Whether the program that trains has constructed ElasticCheckpoint, as far as that can be seen from outside it.
+#
+# The program says so itself (hello.json). What it will never do nobody says, so that is concluded: it has used
+# TensorFlow for a while, and worked or waited since, and has not even imported the hook. A conclusion; a late hello
+# ends it.
+#
+# That TensorFlow's library is in its memory says nothing: it is there from the first moments of the import on, which
+# took 70 s and 17 s of CPU on a busy machine. Threads of TensorFlow's there are from its first operation on, but only TensorFlow
+# 2.21 names them (2.15 and 2.20 do not). So the end of the imports that the program's file begins with counts as well:
+# the interpreter that the program leaves behind tells it (forking.py).
+
+PROC = Path("/proc")
+TENSORFLOW_S, TENSORFLOW_CPU_S = 20.0, 2.0
+"""A program that has had TensorFlow for so long, and for so much CPU time, has imported what it imports."""
+ANY_S, ANY_CPU_S = 300.0, 20.0
+"""The same for one that is not seen to use TensorFlow: a shell may install packages before it starts it."""
+IMPORTED_S = 300.0
+"""A program that has imported the hook constructs it when its model is built and its servers have come."""
+IDLE_S, IDLE_CPU_S = 9.0, 0.1
+"""One that uses less than this in such a time does not import anything: it waits."""
+_THREADS = b"tf_"
+"""So the names of TensorFlow's threads begin."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A program at a time: CPU seconds that it has used so far, and whether it is known to have TensorFlow."""
+
+    at: float
+    cpu_s: float
+    tensorflow: bool
+
+
+class Hook:
+    """Looks at one program, whose process group is `pid`, since `began` (a time.monotonic())."""
+
+    def __init__(self, pid: int, began: float) -> None:
+        self.pid, self.began = pid, began
+        self._first: Look | None = None  # with TensorFlow
+        self._looks: deque[Look] = deque(maxlen=8)
+
+    def look(self, now: float, imported: bool) -> None:
+        """To be called every few seconds while it is not known. `imported`: it is known that TensorFlow is."""
+        cpu_s, runs = _group(self.pid)
+        look = Look(now, cpu_s, imported or runs)
+        self._looks.append(look)
+        if look.tensorflow and self._first is None:
+            self._first = look
+
+    def says(self, hello: bool, imported: bool) -> bool | None:
+        """True, false or not known (yet), by what the program said and was seen to do."""
+        if hello or not self._looks:
+            return True if hello else None
+        now = self._looks[-1]
+        if imported:
+            return False if now.at - self.began >= IMPORTED_S else None
+        before = next((look for look in reversed(self._looks) if now.at - look.at >= IDLE_S), None)
+        waits = before is not None and now.cpu_s - before.cpu_s < IDLE_CPU_S
+        first = self._first
+        if first is not None and now.at - first.at >= TENSORFLOW_S:
+            return False if waits or now.cpu_s - first.cpu_s >= TENSORFLOW_CPU_S else None
+        return False if now.at - self.began >= ANY_S and (waits or now.cpu_s >= ANY_CPU_S) else None
+
+
+def _group(pid: int) -> tuple[float, bool]:
+    """CPU seconds of a program's processes and of what they waited for, and whether TensorFlow's threads run in one."""
+    ticks, tensorflow = 0, False
+    found = processes.running()
+    for each in processes.below(found, [each for each in found.values() if pid in (each.pid, each.group)]):
+        folder = PROC / str(each.pid)
+        try:
+            fields = (folder / "stat").read_bytes().rpartition(b") ")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+            tensorflow = tensorflow or any(
+                each.read_bytes().startswith(_THREADS) for each in folder.glob("task/*/comm")
+            )
+        except (OSError, ValueError, IndexError):  # it has ended, or may not be looked at
+            continue
+    return ticks / os.sysconf("SC_CLK_TCK"), tensorflow
+
 
 ARCHIVE = str(Path(__file__).absolute().parents[2])
 """What holds the package `elastic_tfjob`: launcher.pyz, or a directory."""
@@ -153,7 +312,7 @@ class Programs:
             if child.stderr is not None:
                 child.stderr.begin()
         beside = self.running is not None and self.running is not child
-        child.lowered = priority.lower(child.pid) if beside else ""  # a new pod's first program has nobody to yield to
+        child.lowered = lower_priority(child.pid) if beside else ""  # a new pod's first program has nobody to yield to
         child.began = time.monotonic()
         child.hook = Hook(child.pid, child.began)
         way = "was forked and " if child.forked else ""

@@ -126,3 +126,66 @@ class Task:
             return cls(trains, chief, not trains and kind in ("ps", "worker"), port, max(workers, 1))
         except (ValueError, KeyError, TypeError, AttributeError, IndexError):
             return cls()
+
+
+# -- What the operator commands a pod's launcher: a level, not an event; see docs/architecture.md ----------------------
+
+
+@dataclass
+class Command:
+    """What the operator wants, by the annotation that the kubelet shows as a file."""
+
+    action: str
+    generation: int = 0
+    mode: str = "overlap"
+    tf_config: str | None = None
+    timeout_s: float = 120.0
+    request: int = 0  # which stop of the job a `save` is for
+
+    @classmethod
+    def parse(cls, text: str) -> Command:
+        """Raises ValueError."""
+        raw = json.loads(text)
+        if not isinstance(raw, dict) or raw.get("action") not in ("prepare", "switch", "run", "save", "stop"):
+            raise ValueError(f"no such command: {text[:200]}")
+        if raw["action"] == "stop":
+            return cls("stop")
+        tf_config = raw.get("tf_config")
+        if (
+            isinstance(raw.get("generation"), bool)
+            or not isinstance(raw.get("generation"), int)
+            or raw["generation"] < 0
+        ):
+            raise ValueError(f"generation: {raw.get('generation')!r}")
+        if tf_config is not None and not isinstance(tf_config, str):
+            raise ValueError("tf_config is no text")
+        if raw.get("mode", "overlap") not in ("overlap", "spare"):
+            raise ValueError(f"mode: {raw['mode']!r}")
+        return cls(
+            raw["action"],
+            raw["generation"],
+            raw.get("mode", "overlap"),
+            tf_config,
+            float(raw.get("timeout_s") or 120.0),
+            int(raw.get("request") or 0),
+        )
+
+
+# -- TensorFlow's errors, for people -----------------------------------------------------------------------------------
+
+_LISTED = 10
+"""So many names are told of each kind."""
+
+
+def brief(error: Exception) -> str:
+    """What went wrong in one line: without the places in the program that TensorFlow lists before it says that."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    places = ("Graph execution error", "Detected at node", "File ", "[[", "Hint: ")
+    told = " ".join(line for line in lines if line and not line.startswith(places))
+    return f"{type(error).__name__}: {told[:300]}"
+
+
+def some(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")

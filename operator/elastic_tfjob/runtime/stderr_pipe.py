@@ -16,7 +16,7 @@ import time
 from collections import deque
 
 from elastic_tfjob.runtime import protocol
-from elastic_tfjob.runtime.fork_names import OWN_STDERR
+from elastic_tfjob.runtime.forkserver import OWN_STDERR
 
 _LINES, _LINE_BYTES, _TOLD = 200, 2000, 600
 _DRAIN_S = 1.0

@@ -13,10 +13,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from elastic_tfjob.runtime import priority, protocol, spare
+from elastic_tfjob.runtime import programs, protocol, spare
 from elastic_tfjob.runtime.cgroup import cpu_s
-from elastic_tfjob.runtime.command import Command
 from elastic_tfjob.runtime.programs import ARCHIVE, Child, Programs, has_gpu, kept
+from elastic_tfjob.runtime.protocol import Command
 
 HUNG_S = 60.0
 """A forked program has constructed its ElasticCheckpoint, or listens, long before."""
@@ -97,7 +97,7 @@ class Switching(Programs):
 
     def _restore_priority(self, child: Child) -> None:
         """It waits now, so it takes nothing from the one that trains, and nothing is left to do when it takes over."""
-        if child.lowered and not priority.restore(child.pid, child.lowered):
+        if child.lowered and not programs.restore_priority(child.pid, child.lowered):
             self._log(f"generation {child.generation} keeps a low priority")
         child.lowered = ""
 

@@ -1,10 +1,21 @@
 """The decision: a pure function from what is to what shall be."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_ENTRIES
+from elastic_tfjob.scheduling.lend import BorrowOffered, NoLoans, Reclaim
+from elastic_tfjob.scheduling.places import PLACES, PlaceName
 from elastic_tfjob.scheduling.plan import Plan
-from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.profile import Need, Order, Profile, Step
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Snapshot
-from elastic_tfjob.scheduling.toolkit.repair import repair, repair_candidates, repair_late
+from elastic_tfjob.scheduling.steps.repair import repair, repair_candidates, repair_late
+from elastic_tfjob.scheduling.steps.sizes import ChangeCosts
 
 
 def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
@@ -21,3 +32,151 @@ def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
         step(round_)
     repair_late(round_)
     return round_.plan()
+
+
+# -- What the parameters of all profiles have in common, and how they become a profile ---------------------------------
+# A profile is one module (or package) in `profiles/`: a class of parameters whose `stages` composes what decides. It
+# cannot exist without stages, since `stages` is abstract here.
+
+Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S)]
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What a profile composes: `order` of jobs, `steps` of a round, and what these `need` of the world.
+
+    `drifts`: what the steps decide moves with the clock alone, so that a round is due at every interval. `shares_cpu`:
+    the replicas of a job on one node share the CPU that it holds there.
+    """
+
+    order: Order
+    steps: tuple[Step, ...]
+    needs: frozenset[Need]
+    drifts: bool = False
+    shares_cpu: bool = False
+
+
+def needs(*words: Need) -> frozenset[Need]:
+    return frozenset(words)
+
+
+SHARE_CPU: Final = "replicas of a job on one node share the CPU that it holds there: the limit of each is all of it"
+"""What the parameter `share_cpu` is."""
+
+
+class ProfileParameters(BaseModel, ABC):
+    """What every profile has. What a line of YAML, or `--set PROFILE.PARAM=VALUE`, may say."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    place: PlaceName = Field("best-fit", description="which nodes replicas go to; count looks at totals only")
+    interval_s: Seconds = Field(0.0, description="longest time between two rounds; 0: only when something changes")
+    on_change: bool = Field(True, description="false: a change waits for the next multiple of interval_s")
+    oracle: bool = Field(False, description="the policy is told the true duration and speed (simulation only)")
+    lend: Literal["none", "offered"] = Field("none", description="borrow nodes that the inference pool offers")
+    reclaim: Reclaim = Field(
+        "first",
+        description="with lend, which nodes go back: the first; or those without jobs, then those whose jobs can "
+        "shrink, then by least preemption cost, fewest jobs, a search for the fewest stops, or at random",
+    )
+
+    stop_cooldown_s: Seconds = Field(
+        0.0,
+        description="least time from a stop of a job to its resumption, and from that to its next stop; the operator's "
+        "default is 60",
+    )
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files that `stages` reads. Where one changes, the operator makes the profile anew."""
+        return ()
+
+    @abstractmethod
+    def stages(self) -> Stages:
+        """How this profile decides with these parameters."""
+
+    def _needs(self) -> Iterable[Need]:
+        if self.oracle:
+            yield "oracle"
+        if self.lend == "offered":
+            yield from ("loans", "stop")  # a node that goes back takes away what runs there
+        if self.reclaim != "first":
+            yield "loans"
+        if self.place == "count":
+            yield "totals"
+
+    def profile(self, name: str) -> Profile:
+        """The profile with these parameters, under the name that the registry gives it."""
+        stages = self.stages()
+        return Profile(
+            name=name,
+            lend=BorrowOffered(self.reclaim) if self.lend == "offered" else NoLoans(),
+            order=stages.order,
+            steps=stages.steps,
+            place=PLACES[self.place],
+            needs=stages.needs | frozenset(self._needs()),
+            drifts=stages.drifts,
+            shares_cpu=stages.shares_cpu,
+            interval_s=self.interval_s,
+            on_change=self.on_change,
+            oracle=self.oracle,
+            stop_cooldown_s=self.stop_cooldown_s,
+        )
+
+
+class ElasticParameters(ProfileParameters):
+    """What profiles that resize jobs have in common."""
+
+    cooldown_s: Seconds = Field(0.0, description="least time between two rescales of one job")
+    min_gain: float = Field(0.0, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
+    repack: bool = Field(False, description="a resized job is placed anew as a whole")
+    sample_points: int = Field(
+        8, ge=0, le=MAX_ENTRIES, description="sizes measured before a job starts (simulation without oracle)"
+    )
+
+    def _needs(self) -> Iterable[Need]:
+        yield from super()._needs()
+        yield "resize"
+        if self.repack:
+            yield from ("move", "repack")
+        if self.sample_points:
+            yield "samples"
+        if self.min_gain:
+            yield "speed"
+
+    def profile(self, name: str) -> Profile:
+        return replace(
+            super().profile(name),
+            cooldown_s=self.cooldown_s,
+            min_gain=self.min_gain,
+            repack=self.repack,
+            sample_points=self.sample_points,
+            learns=True,
+        )
+
+
+class CostParameters(ElasticParameters):
+    """What profiles that weigh the cost of a rescale have in common."""
+
+    rescale_pause_s: Seconds = Field(1.0, description="what a rescale stops training for")
+    prepare_cpu_s: Seconds = Field(12.0, description="CPU time of starting one process of the new size")
+    prepare_kept_cpu_s: Seconds = Field(
+        12.0, description="the same for a replica that stays and has imported what its next program imports"
+    )
+
+    @property
+    def costs(self) -> ChangeCosts:
+        """What a rescale costs."""
+        return ChangeCosts(self.rescale_pause_s, self.prepare_cpu_s, start_kept_cpu_s=self.prepare_kept_cpu_s)
+
+
+class TryingParameters(ElasticParameters):
+    """What profiles that go by speeds alone have in common."""
+
+    try_sizes: int = Field(
+        5,
+        ge=0,
+        le=MAX_ENTRIES,
+        description="while no job waits, sizes of a running job that are tried until its speed is known at so many; "
+        "needs a cooldown_s of 60 or more",
+    )

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from elastic_tfjob.api.fields import Fields, Lenient
-from elastic_tfjob.api.limits import (
+from elastic_tfjob.api.reading import (
     MAX_BYTES,
     MAX_DURATION_S,
     MAX_ENTRIES,
@@ -22,13 +21,15 @@ from elastic_tfjob.api.limits import (
     MAX_STEPS,
     MAX_TEXT,
     MAX_WORD,
+    Fields,
+    Lenient,
 )
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, ReplicaGroup, counts_of
-from elastic_tfjob.scheduling.toolkit.hull_rule import bounds
+from elastic_tfjob.scheduling.steps.hull import bounds
+from elastic_tfjob.speed.model import known_sizes
 from elastic_tfjob.speed.optimus import OnlineSpeed
-from elastic_tfjob.speed.sizes import known_sizes
 
 __all__ = ["MOST_JOBS", "MOST_LINE_BYTES", "Moment", "Seen", "as_line", "of_line"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
-from elastic_tfjob.scheduling.free_capacity import FreeCapacity, Rank
+from elastic_tfjob.scheduling.room import FreeCapacity, Rank
 from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Placement
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from elastic_tfjob.api.fields import cut
-from elastic_tfjob.api.replica_words import count_in_words, counts_in_words
+from elastic_tfjob.api.reading import cut
+from elastic_tfjob.api.words import count_in_words, counts_in_words
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts
 
 __all__ = ["Code", "Fact", "Reason", "Why", "added", "as_reason", "sized"]

@@ -2,17 +2,13 @@
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from elastic_tfjob.scheduling.action_limit import ActionLimit
-from elastic_tfjob.scheduling.causes import Cause, cause_of
-from elastic_tfjob.scheduling.free_capacity import room_view
-from elastic_tfjob.scheduling.memory import Memory, with_number
-from elastic_tfjob.scheduling.placements import grown, lacking, shrunk
-from elastic_tfjob.scheduling.plan import BEHIND, Loan, Plan, Target
+from elastic_tfjob.scheduling.plan import BEHIND, Cause, Loan, Plan, Target, cause_of
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.queue import Entry, JobQueue, WaitingJobs, cools, entry, queue_view
 from elastic_tfjob.scheduling.reasons import Reason, Why, as_reason, sized
+from elastic_tfjob.scheduling.room import grown, lacking, room_view, shrunk
 from elastic_tfjob.scheduling.snapshot import (
     AS_REQUESTED,
     UNPLACED,
@@ -20,11 +16,60 @@ from elastic_tfjob.scheduling.snapshot import (
     Cpu,
     Job,
     JobSpec,
+    Memory,
     Node,
     Placement,
     Snapshot,
     counts_of,
+    with_number,
 )
+
+# -- A round ends: what it does to jobs is counted, and there is a limit -----------------------------------------------
+# It is no clock: both worlds decide the same.
+
+FEWEST_ACTIONS: Final = 10_000
+ACTIONS_EACH: Final = 100
+"""How often a round may act: so often for each job and for each replica that it may have, and the fewest besides. Of
+10,000 jobs, under any profile, rounds act at most once for every second job or replica."""
+
+
+class EndlessRoundError(RuntimeError):
+    """A round acted so often that it will not end: a bug of the profile, which some job sets off."""
+
+    def __init__(self, profile: str, job: str, limit: int) -> None:
+        super().__init__(f"{profile}: the round did not end after {limit:,} actions")
+        self.profile = profile
+        self.job = job
+        self.add_note(f"the last one was on {job}")  # its name is not for the owners of others, who read the message
+
+
+class ActionLimit:
+    """Of one round of this profile on this Snapshot."""
+
+    def __init__(self, snapshot: Snapshot, profile: str) -> None:
+        self._snapshot = snapshot
+        self._profile = profile
+        self._actions = 0
+        self._most = FEWEST_ACTIONS
+        """Until this many, nobody looks how many jobs and replicas there are."""
+
+    def count(self, job: Job) -> None:
+        """One action on this job. Raises EndlessRoundError beyond the limit."""
+        self._actions += 1
+        if self._actions > self._most:
+            self._most = most_actions(self._snapshot)
+            if self._actions > self._most:
+                raise EndlessRoundError(self._profile, job.key, self._most)
+
+
+def most_actions(snapshot: Snapshot) -> int:
+    """How often a round of this Snapshot may act."""
+    jobs = snapshot.jobs.values()
+    replicas = sum(
+        max(group.maximum, len(job.placement.get(group.type, ()))) for job in jobs for group in job.spec.groups
+    )
+    return FEWEST_ACTIONS + ACTIONS_EACH * (len(jobs) + replicas)
+
 
 T = TypeVar("T")
 

@@ -5,26 +5,77 @@ There is no ticking. What happens to jobs, and their true speeds, is in live_job
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 from elastic_tfjob.scheduling.core import schedule
-from elastic_tfjob.scheduling.placements import nodes_of
-from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.forecasts import forecast
+from elastic_tfjob.scheduling.plan import Loan, Plan, Target
 from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.room import nodes_of
 from elastic_tfjob.scheduling.snapshot import NOTHING_LEARNED, Job, Node, Pool, Snapshot
 from elastic_tfjob.simulation.accounts import Accounts
-from elastic_tfjob.simulation.agenda import ARRIVE, COOLED, DEMAND, FINISH, JUMP, NODES, READY, STRAY, Agenda
-from elastic_tfjob.simulation.costs import Costs, Noise
-from elastic_tfjob.simulation.inference import DAY_S, INFERENCE, Demand, InferencePool
-from elastic_tfjob.simulation.live_job import LiveJob
+from elastic_tfjob.simulation.event_queue import (
+    ARRIVE,
+    COOLED,
+    DEMAND,
+    FINISH,
+    JUMP,
+    NODES,
+    READY,
+    STRAY,
+    Agenda,
+    NodeChange,
+    NodeScript,
+)
+from elastic_tfjob.simulation.live_job import Costs, LiveJob, Noise
 from elastic_tfjob.simulation.live_jobs import LiveJobs
-from elastic_tfjob.simulation.loans import carry_out_loans
-from elastic_tfjob.simulation.node_changes import NodeChange, NodeScript
-from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.outcome import JobRecord, Outcome
+from elastic_tfjob.simulation.scenario import DAY_S, INFERENCE, Demand, InferencePool
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
-from elastic_tfjob.simulation.starts import Starts
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.history import History
+
+# -- Loans of nodes, carried out at once -------------------------------------------------------------------------------
+
+
+def carry_out_loans(
+    loans: Iterable[Loan], nodes: Mapping[str, Node], pools: Mapping[str, Pool]
+) -> tuple[dict[str, Node], dict[str, Pool]]:
+    """The nodes and the demand of pools once these nodes are borrowed or given back."""
+    nodes, pools = dict(nodes), dict(pools)
+    for loan in loans:
+        node = nodes[loan.node]
+        pool = pools[node.pool]
+        if loan.action == "borrow":
+            nodes[loan.node] = replace(node, loan="loaned")
+            pools[node.pool] = replace(pool, spare=pool.spare - 1)
+        elif pool.wanted:
+            nodes[loan.node] = replace(node, loan="busy")
+            pools[node.pool] = replace(pool, wanted=pool.wanted - 1)
+        else:
+            nodes[loan.node] = replace(node, loan="offered")
+            pools[node.pool] = replace(pool, spare=pool.spare + 1)
+    return nodes, pools
+
+
+# -- What is forecast of each job under the plan that starts it first --------------------------------------------------
+
+
+class Starts:
+    """Of one run. They are noted while it lasts and forecast after it, so that its CPU time is without that."""
+
+    def __init__(self) -> None:
+        self._noted: list[tuple[JobRecord, Job, Target, float, History]] = []
+
+    def note(self, record: JobRecord, snapshot: Snapshot, key: str, target: Target) -> None:
+        self._noted.append((record, snapshot.jobs[key], target, snapshot.now, snapshot.history))
+
+    def forecast(self, nodes: Mapping[str, Node]) -> None:
+        for record, job, target, now, history in self._noted:
+            past = history.past(job.spec.scope, job.spec.model)
+            record.forecast = forecast(job, now, placement=target.nodes, cpu=target.cpu, past=past, nodes=nodes)
+
 
 Progress = Callable[[float, int, int], None]
 """Called with the simulated time, jobs done and jobs in all."""

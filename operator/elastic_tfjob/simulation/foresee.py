@@ -3,19 +3,153 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
+from elastic_tfjob.scheduling.forecasts import duration_left, prediction_of, work_left
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S
 from elastic_tfjob.scheduling.profiles import ProfileParameters, build
-from elastic_tfjob.scheduling.snapshot import Job, Node
-from elastic_tfjob.simulation.costs import Costs
+from elastic_tfjob.scheduling.shared_cpu import usable_types
+from elastic_tfjob.scheduling.snapshot import UNPLACED, Counts, Job, Node, Placement, counts_of
 from elastic_tfjob.simulation.engine import Simulation
-from elastic_tfjob.simulation.present import present
-from elastic_tfjob.simulation.speed_models.fixed import FixedSpeedModel
-from elastic_tfjob.speed.history import History
+from elastic_tfjob.simulation.live_job import Costs, LiveJob
+from elastic_tfjob.simulation.outcome import JobRecord
+from elastic_tfjob.simulation.speed_models.base import FixedSpeedModel, TrueSpeed
+from elastic_tfjob.simulation.speed_models.cpu import Boot, Cores, CpuBound, Pace
+from elastic_tfjob.simulation.workload import WorkloadJob
+from elastic_tfjob.speed.history import History, Past
+from elastic_tfjob.speed.optimus import OnlineSpeed
+from elastic_tfjob.speed.prediction import Prediction, Source
 
-__all__ = ["COSTS", "Course", "Fate", "World", "foresee"]
+__all__ = ["COSTS", "Course", "Fate", "World", "foresee", "present"]
+
+
+# -- Jobs of a live Snapshot as the simulator goes on with them --------------------------------------------------------
+# What is predicted of each is taken to come true.
+#
+# It is the prediction by which deadlines are judged and profiles decide (forecasts.py), frozen at the Snapshot's
+# moment, so a simulation from here says what the operator's own knowledge comes to, and no more.
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedSpeed:
+    """The speed at each size as it is predicted. `total_steps` is infinite where nobody knows it."""
+
+    total_steps: float
+    prediction: Prediction
+
+    def rate(self, placement: Placement) -> float:
+        return self.steps_per_s(counts_of(placement))
+
+    def steps_per_s(self, counts: Counts) -> float:
+        found = self.prediction.at(counts)
+        return found.steps_per_s if found is not None else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedCpuSpeed(PredictedSpeed):
+    """The same of a job all of whose replicas request CPU: it follows what they can use, and a step takes as much CPU
+    time of each type as it takes now. `usable`: millicores that a replica can use now, by type."""
+
+    usable: Mapping[str, float]
+
+    def pace(self, cores: Cores) -> Pace:
+        known = self.prediction
+        counts = {type_: len(each) for type_, each in cores.items()}
+        can = {type_: round(1000 * sum(each) / len(each), 6) for type_, each in cores.items() if each}
+        held = {t: known.held[t] * can[t] / self.usable[t] if self.usable.get(t) else can[t] for t in can}
+        found = known.at(counts, held)
+        rate = found.steps_per_s if found is not None else 0.0
+        use = {}
+        if known.steps_per_s > 0:
+            for type_, millicores in can.items():
+                if millicores and (used := known.use.get(type_)) is not None:
+                    step = used * self.usable.get(type_, 0.0) * known.counts.get(type_, 0) / known.steps_per_s
+                    use[type_] = min(1.0, step * rate / (millicores * counts[type_]))
+        return Pace(rate, use)
+
+
+@dataclass(frozen=True, slots=True)
+class SteadySpeed:
+    """Of a job of which only the duration is known, whatever its size; or (0 steps per second) nothing."""
+
+    total_steps: float
+    per_s: float
+
+    def rate(self, placement: Placement) -> float:
+        return self.per_s
+
+    def steps_per_s(self, counts: Mapping[str, int]) -> float:
+        return self.per_s
+
+
+def present(job: Job, now: float, past: Past | None = None) -> tuple[LiveJob, Source | None]:
+    """A job of a Snapshot at `now` to go on with, and what its end is known from. `past`: what jobs like it taught.
+    None: its end is not known, so it holds for ever what a plan leaves it."""
+    spec, steps = job.spec, job.steps_at(now)
+    speed, source = _speed(job, now, steps, past)
+    live = LiveJob(
+        work=WorkloadJob(spec.key, now, spec.groups),
+        spec=spec,
+        true_speed=speed,
+        record=JobRecord(
+            spec.key,
+            spec.arrival_s,
+            spec.deadline_s,
+            start_s=job.since_s if job.placement or job.stops else None,
+            executed_s=job.executed_s,
+            preemptions=job.stops,
+            migrations=job.migrations,
+        ),
+        factor=1.0,
+        speed=job.speed,
+        placement=job.placement,
+        steps=steps,
+        observed_s=max(now, job.observed_s) if job.placement else now,
+        since_s=job.since_s,
+        service=job.service,
+        rescaled_s=job.rescaled_s,
+        stopped_s=job.stopped_s,
+        resumed_s=job.resumed_s,
+        cpu_held=job.cpu,
+        use=job.cpu_use,
+        warm_start=job.warm_start,
+        cpu_limited=job.cpu_limited,
+        cpu_shared=job.cpu_shared,
+        loss=job.loss,
+        memory=job.memory,
+    )
+    if isinstance(job.speed, OnlineSpeed):
+        live.seen, live.seen_cpu = dict(job.speed.measured), dict(job.speed.cpu)
+    if isinstance(speed, CpuBound):
+        live.bound = speed
+        if job.phase == "rescaling" and not job.steps_per_s:  # it starts just now
+            live.boot = Boot(UNPLACED, {}, 0.0, now, now)
+    return live, source
+
+
+def _speed(job: Job, now: float, steps: float, past: Past | None) -> tuple[TrueSpeed, Source | None]:
+    """As forecast() knows it: speed and work, else the duration."""
+    spec, prediction = job.spec, prediction_of(job, past)
+    rate, left = prediction.at(job.counts or spec.declared), work_left(job, now, past)
+    by_cpu = job.cpu_limited and all(group.request.cpu for group in spec.groups)  # a weight tells no speed
+    usable = {type_: all_ / job.counts[type_] for type_, all_ in usable_types(job).items()} or prediction.held
+
+    def predicted(total: float) -> TrueSpeed:
+        return PredictedCpuSpeed(total, prediction, usable) if by_cpu else PredictedSpeed(total, prediction)
+
+    if rate is not None and rate.steps_per_s > 0 and left is not None:
+        return predicted(steps + left[0]), rate.source
+    if (lasts := duration_left(job, now, past)) is not None:
+        if left is not None and lasts[0] > 0:
+            return SteadySpeed(steps + left[0], left[0] / lasts[0]), lasts[2]
+        per_s = job.steps_per_s or 1.0
+        return SteadySpeed(steps + lasts[0] * per_s, per_s), lasts[2]
+    if rate is not None and rate.steps_per_s > 0:
+        return predicted(inf), None
+    return SteadySpeed(inf, 0.0), None
+
 
 COSTS: Final = Costs(rescale_s=1.0, boot_cpu_s=12.0)
 """A program of TensorFlow takes 12 s of CPU to start, and a switch to another size stops training for a second: as in

@@ -7,26 +7,79 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from random import Random
 
-from elastic_tfjob.scheduling.placements import more_replicas
 from elastic_tfjob.scheduling.plan import Target
 from elastic_tfjob.scheduling.profile import Profile
-from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, Node, Placement
-from elastic_tfjob.simulation.accounts import Accounts
-from elastic_tfjob.simulation.agenda import COOLED, FINISH, JUMP, READY, Agenda
-from elastic_tfjob.simulation.arrival import arrive, lognormal
-from elastic_tfjob.simulation.calibration import Stays
-from elastic_tfjob.simulation.costs import Costs, Noise
-from elastic_tfjob.simulation.live_job import LiveJob
-from elastic_tfjob.simulation.node_changes import on_lost_node
-from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.scheduling.room import more_replicas
+from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, JobSpec, Node, Placement
+from elastic_tfjob.simulation.accounts import Accounts, Stays
+from elastic_tfjob.simulation.event_queue import COOLED, FINISH, JUMP, READY, Agenda, on_lost_node
+from elastic_tfjob.simulation.live_job import Costs, LiveJob, Noise
+from elastic_tfjob.simulation.outcome import JobRecord, Outcome
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
-from elastic_tfjob.simulation.speed_models.boot import Boot, Boots
-from elastic_tfjob.simulation.speed_models.cpu import used_of_held
-from elastic_tfjob.simulation.speed_models.on_nodes import NodeSpeeds
+from elastic_tfjob.simulation.speed_models.cpu import Boot, Boots, CpuBound, NodeSpeeds, used_of_held
 from elastic_tfjob.simulation.workload import WorkloadJob
-from elastic_tfjob.speed.history import History
+from elastic_tfjob.speed.history import History, stem
 
 __all__ = ["LiveJobs"]
+
+
+# -- A job comes: what is true of it, and what its policy is told ------------------------------------------------------
+
+
+def arrive(
+    work: WorkloadJob,
+    sequence: int,
+    *,
+    speed_model: SpeedModel,
+    profile: Profile,
+    noise: Noise,
+    random: Random,
+    now: float,
+) -> LiveJob:
+    """The job as it waits from `now` on. With the oracle its policy is told true speeds and durations; without, where
+    it asks for that, what a few brief runs show. One error goes for the steps and the durations that are told: who
+    knows the speeds cannot find it out."""
+    true_speed = speed_model.true_speed(work)
+    total, oracle = true_speed.total_steps, profile.oracle
+    error = lognormal(noise.estimate, random)
+    told = total * error
+    duration = work.estimated_s
+    if oracle:
+        rate = true_speed.steps_per_s({group.type: group.count for group in work.groups})
+        duration = told / rate if rate else None
+    spec = JobSpec(
+        key=work.key,
+        arrival_s=work.submit_s,
+        groups=work.groups,
+        sequence=sequence,
+        priority=work.priority,
+        deadline_s=work.deadline_s,
+        total_steps=told,
+        duration_s=duration,
+        loanable=work.loanable,
+        model=work.model or stem(work.key.rpartition("/")[2]),
+    )
+    live = LiveJob(
+        work=work,
+        spec=spec,
+        true_speed=true_speed,
+        record=JobRecord(work.key, work.submit_s, work.deadline_s),
+        factor=lognormal(noise.speed, random),
+        speed=true_speed if oracle else None,
+        observed_s=now,
+        since_s=now,
+        silent=noise.silent > 0 and random.random() < noise.silent,
+    )
+    if hasattr(true_speed, "pace") and isinstance(true_speed, CpuBound):  # the first is quick to say no
+        live.bound = true_speed
+    if not oracle and profile.sample_points and spec.elastic:
+        live.measure(profile.sample_points, random)
+    return live
+
+
+def lognormal(sigma: float, random: Random) -> float:
+    """A factor whose logarithm has this standard deviation; 1, and nothing drawn, for 0."""
+    return random.lognormvariate(0.0, sigma) if sigma > 0 else 1.0
 
 
 class LiveJobs:

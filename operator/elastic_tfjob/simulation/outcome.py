@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from elastic_tfjob.scheduling.causes import Cause
 from elastic_tfjob.scheduling.forecasts import Forecast
+from elastic_tfjob.scheduling.plan import Cause
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.snapshot import Node
 from elastic_tfjob.speed.prediction import Source

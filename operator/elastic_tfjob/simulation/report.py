@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elastic_tfjob.scheduling.nodes import ANY_NODE
+from elastic_tfjob.scheduling.room import ANY_NODE
 from elastic_tfjob.simulation.outcome import Compared, Outcome, Sample
 from elastic_tfjob.simulation.runner import RunSpec
 from elastic_tfjob.simulation.summary import Summary

@@ -12,12 +12,12 @@ from multiprocessing.context import SpawnProcess
 from elastic_tfjob.scheduling.profiles import ProfileParameters, build
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Node
-from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.engine import Simulation
-from elastic_tfjob.simulation.inference import InferencePool
+from elastic_tfjob.simulation.event_queue import NodeChange
 from elastic_tfjob.simulation.interrupts import SIGNALS, Stop, stopping
-from elastic_tfjob.simulation.node_changes import NodeChange
+from elastic_tfjob.simulation.live_job import Costs, Noise
 from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.scenario import InferencePool
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
 

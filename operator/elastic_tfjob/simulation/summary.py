@@ -1,15 +1,33 @@
 """The numbers of a run."""
 
-from collections.abc import Mapping, Sequence
+import heapq
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from math import inf
-from typing import Any
+from typing import Any, Final, get_args
 
+import click
 import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
-from elastic_tfjob.simulation.calibration import by_cause
+from elastic_tfjob.scheduling.places import PlaceName
+from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import Node
+from elastic_tfjob.simulation.accounts import by_cause
+from elastic_tfjob.simulation.formats import FORMATS
 from elastic_tfjob.simulation.outcome import JobRecord, Outcome
-from elastic_tfjob.speed.finish import FinishTime
+from elastic_tfjob.simulation.speed_models.base import SpeedModel, TrueSpeed
+from elastic_tfjob.simulation.speed_models.catalogue import SPEED_MODELS
+from elastic_tfjob.simulation.workload import WorkloadJob
+from elastic_tfjob.speed.model import FinishTime
+
+__all__ = ["WORLDS", "least_mean_jct_s", "least_total_s", "print_catalogue", "print_runs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,3 +229,203 @@ def job_rows(outcome: Outcome) -> Sequence[tuple[object, ...]]:
         )
         for r in outcome.records
     ]
+
+
+# -- What `elastic-tfjob simulate` prints: what may be set, and the numbers of runs ------------------------------------
+
+PIPE_WIDTH = 120
+"""Characters of a line where there is no terminal."""
+
+
+def print_catalogue() -> None:
+    """Profiles and their parameters, speed models, placements and formats."""
+    common = ProfileParameters.model_fields
+    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    table = Table(title="What --set PROFILE.PARAM=VALUE may say", title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("profile")
+    table.add_column("parameter", no_wrap=True)
+    table.add_column("default")
+    table.add_column("meaning")
+    for parameter, info in common.items():
+        table.add_row("(every one)", parameter, _default(info.default), info.description)
+    for name, model in PROFILES.items():
+        table.add_section()
+        table.add_row(name, "", "", (model.__doc__ or "").strip())
+        for parameter, info in model.model_fields.items():
+            if parameter not in common or info.default != common[parameter].default:
+                table.add_row("", parameter, _default(info.default), info.description)
+    console.print(table)
+    console.print(f"Speed models: {', '.join(SPEED_MODELS)}.  Placements: {', '.join(get_args(PlaceName))}.")
+    for format_ in FORMATS.values():
+        optional = f"; optional {', '.join(format_.optional)}" if format_.optional else ""
+        console.print(f"Format {format_.name}: {', '.join(format_.required)}{optional}", soft_wrap=True)
+
+
+def print_runs(summaries: Sequence[Summary], seeds: bool) -> None:
+    """One row per run, or one column where the terminal is too narrow. Numbers that no run has are left out."""
+    headings = (
+        *("finished", "JCT s", "median s", "p95 s", "p99 s", "queue s", "makespan s", "GPU", "CPU", "CPU used"),
+        *("wasted", "in time", "late s", "losers", "worst", "rescales", "preempted", "migrated", "jobs/CPU-s"),
+    )
+    rows = [(_name(s, seeds), *_numbers(s)) for s in summaries]
+    columns = [column for column in zip(("profile", *headings), *rows, strict=True) if set(column[1:]) - {"-"}]
+    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH, highlight=False)
+    for cells in _fitting(columns, console.width):
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+        for k, heading in enumerate(cells[0]):
+            table.add_column(heading, justify="right" if k else "left", no_wrap=True)
+        for row in cells[1:]:
+            table.add_row(*row)
+        console.print(table)
+    if bounds := {s.seed: s.bound for s in summaries if s.bound is not None}:
+        least = _seconds(sum(bounds.values()) / len(bounds))
+        of = f", mean of {len(bounds)} seeds" if len(bounds) > 1 else ""
+        click.echo(f"bound: no schedule of these jobs has a mean JCT below {least} s{of}")
+    if any(s.oracle for s in summaries):
+        click.echo("* with the oracle: the policy was told true durations and speeds")
+
+
+def _fitting(columns: Sequence[tuple[str, ...]], width: int) -> list[list[tuple[str, ...]]]:
+    """Tables, row by row, that show these columns in so many characters: one with a row per run; or with a column per
+    run, and several of these where there are many runs."""
+    if not columns:
+        return []
+    if _width(columns) <= width:
+        return [list(zip(*columns, strict=True))]
+    names, *runs = zip(*columns, strict=True)
+    parts: list[list[tuple[str, ...]]] = [[names]]
+    for run in runs:
+        if len(parts[-1]) > 1 and _width([*parts[-1], run]) > width:
+            parts.append([names])
+        parts[-1].append(run)
+    return [list(zip(*part, strict=True)) for part in parts]
+
+
+def _width(columns: Sequence[tuple[str, ...]]) -> int:
+    """As rich lays them out: a space on both sides of each value, but for the edges."""
+    return sum(max(map(len, column)) + 3 for column in columns) - 1
+
+
+def _name(s: Summary, seeds: bool) -> str:
+    return (
+        s.profile + (f" #{s.seed}" if seeds else "") + (" *" if s.oracle else "") + (" (partial)" if s.partial else "")
+    )
+
+
+def _numbers(s: Summary) -> tuple[str, ...]:
+    return (
+        f"{s.finished:,}/{s.jobs:,}",
+        *(_seconds(v) for v in (s.avg_jct_s, s.median_jct_s, s.p95_jct_s, s.p99_jct_s)),
+        *(_seconds(v) for v in (s.avg_queue_s, s.makespan_s)),
+        *(_percent(v) for v in (s.gpu_utilisation, s.cpu_utilisation, s.cpu_used, s.wasted_cpu, s.deadline_met)),
+        *(_seconds(s.tardiness_s), "-" if s.losers is None else f"{s.losers:,}", _percent(s.worst_loser)),
+        *(f"{v:,}" for v in (s.rescales, s.preemptions, s.migrations)),
+        f"{s.finished / s.cpu_s:,.0f}" if s.cpu_s else "-",
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _default(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case tuple():
+            return ",".join(f"{v:g}" for v in value)
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)
+
+
+# -- What mean job completion time no schedule is below, whatever it knows in advance ----------------------------------
+# Of each resource a job uses at least its work times the least that any of its sizes holds per step. With the whole
+# cluster as one machine that does one job after the other, the mean over all jobs is smallest where the one with least
+# left goes first (shortest remaining processing time; Schrage, 1968), and no schedule of the cluster is better than
+# that machine. Nor does any job end sooner than alone at its fastest size. Pauses, restarts and placement only add to
+# both.
+
+WORLDS: Final = frozenset({"fixed", "linear", "elasticflow", "ps", "ps-measured"})
+"""Speed models in which a job's speed is a matter of its size alone."""
+# Sizes of a job that are looked at; of one with more no bound is told.
+_MOST_SIZES: Final = 20_000
+
+Areas = tuple[float, float, float]
+"""Of CPU (millicores), memory (bytes), accelerators: what a step takes of each at the least, times its seconds."""
+
+
+def least_mean_jct_s(jobs: Sequence[WorkloadJob], nodes: Iterable[Node], speed_model: SpeedModel) -> float | None:
+    """Seconds; None where speeds are no matter of size alone, there are no jobs, or one has no size at which it runs.
+    `nodes`: all that jobs may ever be given."""
+    if speed_model.name not in WORLDS or not jobs:
+        return None
+    each = [node.capacity for node in nodes]
+    capacity = [float(sum(values)) for values in zip(*((c.cpu, c.memory, c.accelerators) for c in each), strict=True)]
+    found: dict[tuple[object, ...], tuple[float, Areas] | None] = {}
+    alone, areas = 0.0, list[Areas]()
+    for job in jobs:
+        speed = speed_model.true_speed(job)
+        kind = (job.model, job.batch_size, job.groups)
+        if kind not in found:
+            found[kind] = _cheapest(job, speed, capacity)
+        cheapest = found[kind]
+        if cheapest is None:
+            return None
+        rate, per_step = cheapest
+        alone += speed.total_steps / rate
+        areas.append(tuple(speed.total_steps * area for area in per_step))  # type: ignore[arg-type]
+    arrivals = [job.submit_s for job in jobs]
+    least = max(
+        (least_total_s(arrivals, [area[k] / whole for area in areas]) for k, whole in enumerate(capacity) if whole > 0),
+        default=0.0,
+    )
+    return max(least, alone) / len(jobs)
+
+
+def _cheapest(job: WorkloadJob, speed: TrueSpeed, capacity: Sequence[float]) -> tuple[float, Areas] | None:
+    """The fastest rate, and the least that a step takes of each resource, over all sizes that the cluster can hold."""
+    fastest, least = 0.0, [inf, inf, inf]
+    for size, held in _sizes(job):
+        demand = (held.cpu, held.memory, held.accelerators)
+        if any(part > whole for part, whole in zip(demand, capacity, strict=True)):
+            continue
+        if (rate := speed.rate(size)) > 0:
+            fastest = max(fastest, rate)
+            least = [min(before, part / rate) for before, part in zip(least, demand, strict=True)]
+    return (fastest, (least[0], least[1], least[2])) if fastest else None
+
+
+def _sizes(job: WorkloadJob) -> Iterator[tuple[dict[str, tuple[str, ...]], Resources]]:
+    """Each size, as if on one node, and what it holds; none where there are too many."""
+    ranges = [range(group.minimum, group.maximum + 1) for group in job.groups]
+    number = 1
+    for each in ranges:
+        number *= len(each)
+    for counts in product(*ranges) if number <= _MOST_SIZES else ():
+        held = Resources()
+        for group, count in zip(job.groups, counts, strict=True):
+            held = held.plus(group.request.times(count))
+        yield {group.type: ("",) * count for group, count in zip(job.groups, counts, strict=True)}, held
+
+
+def least_total_s(arrivals: Sequence[float], lengths: Sequence[float]) -> float:
+    """The sum of completion times on one machine, the job with least left first: the least that any order has."""
+    total, now = -sum(arrivals), 0.0
+    left: list[float] = []
+    for arrival, length in [*sorted(zip(arrivals, lengths, strict=True)), (inf, 0.0)]:
+        while left and now < arrival:
+            if now + left[0] > arrival:
+                heapq.heapreplace(left, left[0] - (arrival - now))
+                now = arrival
+            else:
+                now += heapq.heappop(left)
+                total += now
+        now = max(now, arrival)
+        heapq.heappush(left, length)
+    return total

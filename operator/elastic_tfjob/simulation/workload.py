@@ -1,8 +1,13 @@
 """Jobs as a workload file or a scenario describes them, before any speed model or policy."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from elastic_tfjob.scheduling.snapshot import ReplicaGroup
+
+__all__ = ["BadValue", "Row", "bounds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +51,82 @@ class Workload:
     name: str
     format: str
     jobs: tuple[WorkloadJob, ...]
+
+
+# -- One row of a workload file, with typed access ---------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+class BadValue(Exception):
+    """A value of a row that cannot be used. `wrong` completes the sentence that begins with the value."""
+
+    def __init__(self, column: str, value: str, wrong: str) -> None:
+        super().__init__(wrong)
+        self.column, self.value, self.wrong = column, value, wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row with typed access; every accessor raises BadValue with the column and the value."""
+
+    values: Mapping[str, str | None]
+    line: int
+    shared: dict[object, tuple[ReplicaGroup, ...]] = field(default_factory=dict)
+    """Equal groups are one object, so that thousands of jobs share them."""
+
+    def has(self, column: str) -> bool:
+        return bool((self.values.get(column) or "").strip())
+
+    def either(self, column: str, other: str) -> str:
+        """The one of two names that the header has."""
+        return column if column in self.values else other
+
+    def text(self, column: str) -> str:
+        value = (self.values.get(column) or "").strip()
+        if not value:
+            raise BadValue(column, value, "is empty")
+        return value
+
+    def number(self, column: str, *, least: float | None = None, above: float | None = None) -> float:
+        text = self.text(column)
+        try:
+            value = float(text)
+        except ValueError:
+            raise BadValue(column, text, "is not a number") from None
+        if not math.isfinite(value):
+            raise BadValue(column, text, "is not a finite number")
+        if least is not None and value < least:
+            raise BadValue(column, text, f"must be at least {least:g}")
+        if above is not None and value <= above:
+            raise BadValue(column, text, f"must be above {above:g}")
+        return value
+
+    def whole(self, column: str, *, least: int = 0) -> int:
+        value = self.number(column, least=least)
+        if value != int(value):
+            raise BadValue(column, self.text(column), "is not a whole number")
+        return int(value)
+
+    def flag(self, column: str) -> bool:
+        text = self.text(column).lower()
+        if text not in ("true", "false", "1", "0"):
+            raise BadValue(column, text, "is neither true nor false")
+        return text in ("true", "1")
+
+    def maybe(self, column: str, get: Callable[[str], T], default: T) -> T:
+        return get(column) if self.has(column) else default
+
+    def groups(self, *groups: ReplicaGroup) -> tuple[ReplicaGroup, ...]:
+        return self.shared.setdefault(groups, groups)
+
+
+def bounds(row: Row, kind: str, count: int) -> tuple[int, int]:
+    """min_KIND and max_KIND, which default to the declared count."""
+    low = row.maybe(f"min_{kind}", lambda c: row.whole(c, least=1), count)
+    high = row.maybe(f"max_{kind}", lambda c: row.whole(c, least=1), count)
+    if low > count:
+        raise BadValue(f"min_{kind}", str(low), f"is above the declared {count}")
+    if high < count:
+        raise BadValue(f"max_{kind}", str(high), f"is below the declared {count}")
+    return low, high

@@ -1,7 +1,18 @@
 """What a policy may ask about speed."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from statistics import median
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastic_tfjob.speed.optimus import OnlineSpeed
+
+__all__ = ["SETTLED_S", "Calibration", "Sizes", "calibration", "counts_between", "known_sizes"]
 
 
 class Speed(Protocol):
@@ -10,3 +21,159 @@ class Speed(Protocol):
     def steps_per_s(self, counts: Mapping[str, int]) -> float | None:
         """Training steps per second with these replicas per type ("PS", "Worker", ...), or None when unknown."""
         ...
+
+
+# -- Measured speeds, as they were measured ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Steps per second by (PSs, workers); a size that was not measured has no speed."""
+
+    rates: Mapping[tuple[int, int], float]
+
+    def steps_per_s(self, counts: Mapping[str, int]) -> float | None:
+        return self.rates.get((counts.get("PS", 0), counts.get("Worker", 0)))
+
+
+# -- How much faster a job gets with more CPU, from how busy its replicas are ------------------------------------------
+# For sizes that were never measured.
+#
+# The law of utilisation: with u_t the part of its CPU that replica type t uses, a type that gets k_t times as much CPU
+# would use u_t / k_t of it at the same speed. What follows depends on whether the types work in turns or at once
+# (Lazowska et al., Quantitative System Performance, 1984, chapters 3 and 5):
+#
+#     sum of u <= 1   in turns, one step is the sum of its parts:   1 / (1 - sum u + sum u_t / k_t)    (Amdahl)
+#     sum of u > 1    at once, the busiest one sets the pace:       max u / max (u_t / k_t)
+
+
+def speedup(use: Mapping[str, float], more: Mapping[str, float]) -> float:
+    """The factor on steps per second when types get `more` times the CPU they have (missing: the same); 1 if unknown.
+
+    `use` has the part of their CPU that the types use now, 0 to 1. A type that would get no CPU has no speed to tell.
+    """
+    if not any(use.values()) or any(more.get(type_, 1.0) <= 0 for type_ in use):
+        return 1.0
+    then = {type_: u / more.get(type_, 1.0) for type_, u in use.items()}
+    together = sum(use.values())
+    if together <= 1:
+        return 1 / (1 - together + sum(then.values()))
+    return max(use.values()) / max(then.values())
+
+
+# -- When a job will finish, and between which times -------------------------------------------------------------------
+
+Z90 = 1.645
+"""Half width, in standard deviations, of a two-sided 90 % interval of a normal distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishTime:
+    """Points on the clock of `now`, in seconds: expected, and the ends of a 90 % interval."""
+
+    expected_s: float
+    earliest_s: float
+    latest_s: float
+
+
+def predict(now: float, steps_left: float, steps_per_s: float, relative_error: float = 0.0) -> FinishTime:
+    """The finish at this speed; `relative_error` is the speed model's (its residual)."""
+    if steps_left <= 0:
+        return FinishTime(now, now, now)
+    if steps_per_s <= 0:
+        return FinishTime(inf, inf, inf)
+    expected = steps_left / steps_per_s
+    spread = Z90 * relative_error
+    latest = now + expected / (1 - spread) if spread < 1 else inf
+    return FinishTime(now + expected, now + expected / (1 + spread), latest)
+
+
+# -- What came of an expected speed: measured over expected, and how far off they are in the median --------------------
+
+SETTLED_S: Final = 60.0
+"""For how long a job has to train after a change before its speed is compared with the one expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """`error` is the median of |measured / expected - 1|, `ratio` that of measured / expected, of `count` changes."""
+
+    error: float
+    ratio: float
+    count: int
+
+
+def calibration(ratios: Sequence[float]) -> Calibration:
+    """Of speeds measured over those expected, at least one."""
+    return Calibration(median(abs(each - 1) for each in ratios), median(ratios), len(ratios))
+
+
+# The sizes of a job among which a policy looks for the fastest, each with the speed that is believed of it.
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+EACH_UP_TO: Final = 24
+"""So many counts from the least are each tried, then ever fewer."""
+STRIDE: Final = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """PSs, workers and steps per second of each size; the speed is above 0."""
+
+    ps: Ints
+    workers: Ints
+    steps_per_s: Floats
+
+
+def counts_between(least: int, most: int) -> list[int]:
+    """The counts of replicas that are tried, both ends among them: of many their number grows with the logarithm."""
+    counts = list(range(least, min(most, least + EACH_UP_TO) + 1))
+    while counts[-1] < most:
+        counts.append(min(most, int(counts[-1] * STRIDE) + 1))
+    return counts
+
+
+@lru_cache(maxsize=256)
+def grid(ps: tuple[int, int], workers: tuple[int, int]) -> tuple[Ints, Ints]:
+    """PSs and workers of every size that is tried; jobs of equal bounds share them."""
+    p, w = (np.array(counts_between(*bounds), dtype=np.int64) for bounds in (ps, workers))
+    found = np.repeat(p, len(w)), np.tile(w, len(p))
+    for axis in found:
+        axis.setflags(write=False)
+    return found
+
+
+def known_sizes(speed: Speed, ps: tuple[int, int], workers: tuple[int, int]) -> Sizes:
+    """The sizes within these bounds (least, most) whose speed is known.
+
+    Where no fit is trusted these are the measured ones: the belief at any other is the speed of the nearest, with which
+    a search among all of them would take the cheapest for as fast as the fastest.
+    """
+    if isinstance(speed, OnlineSpeed) and (speed.fit is None or not speed.fit.confident):
+        return _measured(speed, ps, workers)
+    p, w = grid(ps, workers)
+    if not isinstance(speed, OnlineSpeed) or speed.fit is None:
+        found = [speed.steps_per_s({"PS": a, "Worker": b}) for a, b in zip(p.tolist(), w.tolist(), strict=True)]
+        return _positive(p, w, np.array([rate or 0.0 for rate in found]))
+    rates = speed.fit.predict_all(p, w)
+    for (a, b), rate in speed.measured.items():
+        rates[(p == a) & (w == b)] = rate
+    return _positive(p, w, rates)
+
+
+def _measured(speed: OnlineSpeed, ps: tuple[int, int], workers: tuple[int, int]) -> Sizes:
+    within: Sequence[tuple[int, int, float]] = sorted(
+        (a, b, rate) for (a, b), rate in speed.measured.items() if ps[0] <= a <= ps[1] and workers[0] <= b <= workers[1]
+    )
+    return _positive(
+        np.array([a for a, _, _ in within], dtype=np.int64),
+        np.array([b for _, b, _ in within], dtype=np.int64),
+        np.array([rate for _, _, rate in within], dtype=np.float64),
+    )
+
+
+def _positive(ps: Ints, workers: Ints, rates: Floats) -> Sizes:
+    known = np.isfinite(rates) & (rates > 0)
+    return Sizes(ps[known], workers[known], rates[known])

@@ -27,9 +27,8 @@ from math import log, log2
 from typing import Final, Literal
 
 from elastic_tfjob.speed.history import ALIKE, Past, Size
-from elastic_tfjob.speed.model import Speed
+from elastic_tfjob.speed.model import Speed, speedup
 from elastic_tfjob.speed.optimus import OnlineSpeed
-from elastic_tfjob.speed.utilisation import speedup
 
 __all__ = ["PRIOR_EXPONENT", "Prediction", "Rate", "Source"]
 

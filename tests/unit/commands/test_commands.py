@@ -18,7 +18,7 @@ from elastic_tfjob.cli import LAZY, main
 from elastic_tfjob.commands import cluster, kubectl, show
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Expired, NotFound, Unavailable
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.query.rows.job import job_row
+from elastic_tfjob.controller.query.rows.jobs import job_row
 from unit.query.build import running, tfjob, waiting
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/ns/tfjobs"

@@ -10,10 +10,9 @@ import pytest
 
 from conformance.manifest import replica
 from elastic_tfjob.api.tfjob import TFJobSpec
-from elastic_tfjob.commands.pipeline.outputs import metrics, model_uri, page
-from elastic_tfjob.commands.pipeline.request import RUN_LABEL, Executor, Request
+from elastic_tfjob.commands.pipeline import RUN_LABEL, Executor, Request, metrics, model_uri, page
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.query.rows.job import Seen, see
+from elastic_tfjob.controller.query.rows.jobs import ReadJob, see
 from unit.query.build import running
 
 ROOT = Path(__file__).parents[3]
@@ -72,7 +71,7 @@ def test_an_executor_input_that_is_none_is_refused(text: str) -> None:
         Executor.parse(text)
 
 
-def ended(at: str) -> Seen:
+def ended(at: str) -> ReadJob:
     raw = running(annotations={"max-workers": "4", "checkpoint-dir": "/c", "deadline": "30m"})
     done = {"type": "Succeeded", "status": "True", "reason": "x", "message": "<b>", "lastTransitionTime": at}
     raw["status"] = {**raw["status"], "completionTime": at, "conditions": [done]}

@@ -18,7 +18,7 @@ from elastic_tfjob.commands import cluster
 from elastic_tfjob.commands import what_if as command
 from elastic_tfjob.commands.check import about_job
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound, error_of
-from elastic_tfjob.controller.query.question import Question
+from elastic_tfjob.controller.query.rows.question import Question
 from unit.query.build import running, tfjob
 
 PROXY = "/api/v1/namespaces/kubeflow/services/elastic-tfjob-query:http/proxy/api/v1/what-if"

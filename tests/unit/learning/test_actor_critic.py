@@ -9,16 +9,22 @@ from click.testing import CliRunner
 
 from elastic_tfjob.cli import main
 from elastic_tfjob.learning import training
-from elastic_tfjob.learning.actor_critic import ActorCritic, Batch, as_batch, gradients, value, with_next
+from elastic_tfjob.learning.actor_critic import (
+    ActorCritic,
+    Batch,
+    as_batch,
+    explore,
+    forward,
+    gradients,
+    value,
+    with_next,
+)
 from elastic_tfjob.learning.episodes import Episode, draw
-from elastic_tfjob.learning.evolution import cost
-from elastic_tfjob.learning.explorer import explore
-from elastic_tfjob.learning.gradients import forward
-from elastic_tfjob.learning.training import Plan, State, begin, load, save, train
+from elastic_tfjob.learning.training import State, TrainingPlan, begin, cost, load, save, train
 from elastic_tfjob.scheduling.profiles.dl2.network import Floats, Network, flat, greedy, of_flat
 
 UNITS = 3
-TINY = Plan(seed=3, iterations=3, train=6, select=1, every=1, method=ActorCritic(episodes=1, replay=2))
+TINY = TrainingPlan(seed=3, iterations=3, train=6, select=1, every=1, method=ActorCritic(episodes=1, replay=2))
 
 
 def short(seed: int = 1, jobs: int = 4) -> Episode:
@@ -138,7 +144,7 @@ def test_it_learns_to_add_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     one = short(2, 5)
     monkeypatch.setattr(training, "draw", lambda split, seed, models=(): one)
     method = ActorCritic(episodes=1, rate=0.02)
-    plan = Plan(seed=1, iterations=50, train=1, select=1, every=1, method=method)
+    plan = TrainingPlan(seed=1, iterations=50, train=1, select=1, every=1, method=method)
     idle = flat(replace(greedy(training.UNITS), output_bias=np.full(3, -1.0)))
     first = cost(of_flat(idle, training.UNITS), [one])
     memory = method.begin(idle, training.UNITS, 1)

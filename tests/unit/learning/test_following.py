@@ -15,23 +15,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_tfjob.cli import main
-from elastic_tfjob.learning import follow as following
+from elastic_tfjob.learning import recorded as following
 from elastic_tfjob.learning import training
 from elastic_tfjob.learning.episodes import draw, mean_jct_s, of_network, of_profile
-from elastic_tfjob.learning.evolution import Evolution, cost
-from elastic_tfjob.learning.follow import Course, Update, decides, follow, shipped
-from elastic_tfjob.learning.recorded import LEAST_JOBS, Recorded, read_experience, recorded_of
-from elastic_tfjob.learning.training import Plan
+from elastic_tfjob.learning.recorded import (
+    LEAST_JOBS,
+    Course,
+    Recorded,
+    Update,
+    decides,
+    follow,
+    read_experience,
+    recorded_of,
+    shipped,
+)
+from elastic_tfjob.learning.training import Evolution, TrainingPlan, cost
 from elastic_tfjob.scheduling import experience
 from elastic_tfjob.scheduling.experience import as_line, of_line
 from elastic_tfjob.scheduling.plan import Plan as Decided
-from elastic_tfjob.scheduling.profiles.dl2.network import Network, flat, greedy, of_flat
-from elastic_tfjob.scheduling.profiles.dl2.weights import as_bytes
+from elastic_tfjob.scheduling.profiles.dl2.network import Network, as_bytes, flat, greedy, of_flat
 from elastic_tfjob.simulation.engine import Simulation
 
 from ..scheduling.build import job, node, plan, rates, servers, workers
 
-TINY = Plan(seed=3, iterations=1, train=6, select=1, every=1, method=Evolution(1, 1))
+TINY = TrainingPlan(seed=3, iterations=1, train=6, select=1, every=1, method=Evolution(1, 1))
 UNITS = 16
 
 

@@ -9,19 +9,35 @@ from click.testing import CliRunner
 
 from elastic_tfjob.cli import main
 from elastic_tfjob.learning import training
-from elastic_tfjob.learning.curve import draw_curve
 from elastic_tfjob.learning.episodes import Episode, draw, mean_jct_s, of_network, of_profile
-from elastic_tfjob.learning.evolution import SCALES, Evolution, Part, cost, step
-from elastic_tfjob.learning.supervision import STOP, Examples, examples_of, fit, gradient, way
-from elastic_tfjob.learning.training import Plan, State, begin, compare, load, save, train
+from elastic_tfjob.learning.training import (
+    SCALES,
+    STOP,
+    Evolution,
+    Examples,
+    Part,
+    State,
+    TrainingPlan,
+    begin,
+    compare,
+    cost,
+    draw_curve,
+    examples_of,
+    fit,
+    gradient,
+    load,
+    save,
+    step,
+    train,
+    way,
+)
 from elastic_tfjob.scheduling.profiles.dl2.features import Known, grid_of
-from elastic_tfjob.scheduling.profiles.dl2.network import Network, flat, greedy, of_flat
-from elastic_tfjob.scheduling.profiles.dl2.weights import parse
+from elastic_tfjob.scheduling.profiles.dl2.network import Network, flat, greedy, of_flat, parse
 from elastic_tfjob.scheduling.snapshot import PS, WORKER
 
 from ..scheduling.build import job, servers, workers
 
-TINY = Plan(seed=3, iterations=2, train=6, select=2, every=1, lessons=1, passes=5, method=Evolution(2, 1))
+TINY = TrainingPlan(seed=3, iterations=2, train=6, select=2, every=1, lessons=1, passes=5, method=Evolution(2, 1))
 
 
 def test_a_seed_always_draws_the_same_workload_and_splits_share_none() -> None:
@@ -111,7 +127,7 @@ def test_a_training_improves_its_objective(monkeypatch: pytest.MonkeyPatch) -> N
     one = draw("train", 12)  # four jobs
     monkeypatch.setattr(training, "draw", lambda split, seed, models=(): one)
     how = Evolution(pairs=6, episodes=1, rate=4.0, part="all")
-    plan = Plan(seed=1, iterations=6, train=1, select=1, every=1, method=how)
+    plan = TrainingPlan(seed=1, iterations=6, train=1, select=1, every=1, method=how)
     idle = flat(replace(greedy(training.UNITS), output_bias=np.full(3, 0.6)))
     first = cost(of_flat(idle, training.UNITS), [one])
     *_, last = train(State(plan, idle, {"drift": np.zeros_like(idle)}, idle, first, history=((0, first, first),)))

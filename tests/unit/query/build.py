@@ -8,10 +8,8 @@ from typing import Any, Generic
 from aiohttp.test_utils import TestClient, TestServer
 
 from elastic_tfjob.controller.kube.informer import T
-from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.loan import LOAN_ANNOTATION, POOL_LABEL, NodeLoan
-from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.cluster import LOAN_ANNOTATION, POOL_LABEL, ForeignPod, Node, NodeLoan
+from elastic_tfjob.controller.objects.job import Job, Key
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration

@@ -12,9 +12,7 @@ from aiohttp.test_utils import TestServer
 from yarl import URL
 
 from elastic_tfjob.controller.objects.settings import QueryLimits, parse_configuration
-from elastic_tfjob.controller.query.fair import Room, Turns
-from elastic_tfjob.controller.query.gate import Asker, Refused
-from elastic_tfjob.controller.query.reviews import TokenGate
+from elastic_tfjob.controller.query.gate import Asker, Refused, Room, TokenGate, Turns
 from elastic_tfjob.controller.query.server import QueryServer
 
 from .build import World, running, world
@@ -226,7 +224,7 @@ async def test_junk_tokens_from_two_addresses_starve_no_third_and_no_known_token
 
 
 async def test_more_junk_than_is_remembered_makes_no_known_token_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_tfjob.controller.query.reviews._TOKENS", 10)
+    monkeypatch.setattr("elastic_tfjob.controller.query.gate._TOKENS", 10)
     async with serving(max_reviews_per_s=1000) as asked:
         client = await asked.at()
         assert await status(client, "of-known") == 200
@@ -237,7 +235,7 @@ async def test_more_junk_than_is_remembered_makes_no_known_token_a_stranger(monk
 
 
 async def test_a_user_of_many_tokens_makes_no_other_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_tfjob.controller.query.reviews._TOKENS", 16)
+    monkeypatch.setattr("elastic_tfjob.controller.query.gate._TOKENS", 16)
     async with serving(max_reviews_per_s=1000) as asked:
         client = await asked.at()
         assert await status(client, "of-known") == 200
@@ -377,7 +375,7 @@ async def test_a_turn_that_fails_or_is_cancelled_is_free_again() -> None:
 
 
 def test_whom_an_address_is_counted_for() -> None:
-    from elastic_tfjob.controller.query.reviews import _source  # noqa: PLC0415
+    from elastic_tfjob.controller.query.gate import _source  # noqa: PLC0415
 
     assert _source("10.0.0.7") == _source("::ffff:10.0.0.7") == "10.0.0.7"
     assert _source("fd00:1:2:3::7") == _source("fd00:1:2:3:ffff::1%eth0") == "fd00:1:2:3::"

@@ -9,9 +9,8 @@ from multidict import CIMultiDict
 
 from elastic_tfjob.controller.kube.errors import ApiError
 from elastic_tfjob.controller.objects.settings import QueryLimits
-from elastic_tfjob.controller.query import reviews
-from elastic_tfjob.controller.query.gate import Asker, Refused
-from elastic_tfjob.controller.query.reviews import HeaderGate, Remembered, TokenGate
+from elastic_tfjob.controller.query import gate as gate_module
+from elastic_tfjob.controller.query.gate import Asker, HeaderGate, Refused, Remembered, TokenGate
 
 from .build import running, world
 
@@ -67,7 +66,7 @@ async def test_who_may_see_one_namespace_gets_its_rows_and_the_answers_are_remem
 
 
 async def test_a_token_gets_past_a_proxy_that_keeps_authorization_to_itself() -> None:
-    found, own = gate(Server()), reviews.TOKEN_HEADER
+    found, own = gate(Server()), gate_module.TOKEN_HEADER
     assert (await found.asker({own: "of-ann"}, "peer")).user == "ann"
     assert (await found.asker({own: "of-ann", **bearer("of-bob")}, "peer")).user == "bob"
     for headers in ({own: ""}, {own: "wrong"}, {own: "x" * 9000}, {own: "of-ann", "Authorization": "Basic eA=="}):

@@ -8,15 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
 from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.outcomes import OUTCOMES_ANNOTATION
+from elastic_tfjob.controller.objects.outcomes import CAUSES_ANNOTATION, OUTCOMES_ANNOTATION
 from elastic_tfjob.controller.objects.verdict import SLACK_ANNOTATION, DeadlineStatus, Verdict
-from elastic_tfjob.controller.query.rows.forecast import forecast_row
-from elastic_tfjob.controller.query.rows.job import job_row, see
-from elastic_tfjob.controller.query.rows.listing import MAX_FILTER, BadQuery, Listing, page
-from elastic_tfjob.controller.query.rows.node import node_rows
+from elastic_tfjob.controller.query.rows.jobs import job_row, see
+from elastic_tfjob.controller.query.rows.listing import MAX_FILTER, BadQuery, Listing, node_rows, page
 from elastic_tfjob.controller.query.rows.timeline import sizes, timeline
+from elastic_tfjob.controller.query.rows.what_if import forecast_row
 
 from . import build
 from .build import GROWN, SIZE, job, running, tfjob, waiting

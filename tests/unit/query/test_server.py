@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.controller.objects.loan import NodeLoan
+from elastic_tfjob.controller.objects.cluster import NodeLoan
 from elastic_tfjob.controller.objects.reports import CpuUse, Report
 from elastic_tfjob.controller.objects.settings import parse_configuration
-from elastic_tfjob.controller.query import openapi
 from elastic_tfjob.controller.query.gate import Asker, NoGate, Refused, refuse_open_address
-from elastic_tfjob.controller.query.rows.job import job_row
+from elastic_tfjob.controller.query.rows import openapi
+from elastic_tfjob.controller.query.rows.jobs import job_row
 
 from . import build
 from .build import Held, job, running, waiting, world
@@ -264,7 +264,7 @@ async def test_a_job_that_no_row_can_be_made_of_hides_no_other(monkeypatch: pyte
             raise RuntimeError("bug")
         return job_row(seen)
 
-    monkeypatch.setattr("elastic_tfjob.controller.query.index.job_row", read)
+    monkeypatch.setattr("elastic_tfjob.controller.query.server.job_row", read)
     async with world(running("bad"), running("good")).client() as client:
         for _ in range(2):
             assert [each["name"] for each in (await ask(client, JOBS))["items"]] == ["good"]

@@ -13,8 +13,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from elastic_tfjob.controller.objects.settings import QueryLimits, parse_configuration
-from elastic_tfjob.controller.query import openapi, streams
+from elastic_tfjob.controller.query import streams
 from elastic_tfjob.controller.query.gate import ANYBODY, Asker, NoGate, Refused
+from elastic_tfjob.controller.query.rows import openapi
 from elastic_tfjob.controller.query.streams import Streams, changed
 
 from .build import job, running, waiting, world
@@ -201,8 +202,8 @@ async def test_five_hundred_pages_have_the_streams_that_are_allowed_and_others_c
 
 
 def test_what_has_changed_is_told_by_index_or_as_a_whole() -> None:
-    from elastic_tfjob.controller.query.answers import Jobs  # noqa: PLC0415
-    from elastic_tfjob.controller.query.rows.job import job_row  # noqa: PLC0415
+    from elastic_tfjob.controller.query.rows.jobs import job_row  # noqa: PLC0415
+    from elastic_tfjob.controller.query.rows.openapi import Jobs  # noqa: PLC0415
 
     a, b = job_row(job(running("a"))), job_row(job(waiting("b")))
     before = Jobs(items=(a, b), total=2, offset=0, limit=50)

@@ -12,13 +12,13 @@ import pytest
 
 from elastic_tfjob.controller.objects.cluster import Node
 from elastic_tfjob.controller.objects.settings import parse_configuration
-from elastic_tfjob.controller.query import foreseeing, server
-from elastic_tfjob.controller.query.answers import WhatIf
-from elastic_tfjob.controller.query.foreseeing import MAX_BODY, Foreseeing
+from elastic_tfjob.controller.query import server, what_if
 from elastic_tfjob.controller.query.gate import Asker, NoGate, Refused
-from elastic_tfjob.controller.query.question import Question, tell
 from elastic_tfjob.controller.query.rows.listing import BadQuery
+from elastic_tfjob.controller.query.rows.openapi import WhatIf
+from elastic_tfjob.controller.query.rows.question import Question, tell
 from elastic_tfjob.controller.query.rows.what_if import WhatIfRow
+from elastic_tfjob.controller.query.what_if import MAX_BODY, Foreseeing
 
 from .build import GROWN, Held, World, foreign, node, pod, running, tfjob, waiting, world
 
@@ -186,7 +186,7 @@ class OnlyNs(NoGate):
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time enough for a process on a machine that runs other tests, too."""
     monkeypatch.setattr(server, "_TIMEOUT_S", 600.0)
-    monkeypatch.setattr(foreseeing, "WALL_S", 500.0)
+    monkeypatch.setattr(what_if, "WALL_S", 500.0)
 
 
 @pytest.mark.usefixtures("patient")

@@ -3,14 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
-from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.resources import ANYWHERE, Constraints, Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, Node, ReplicaGroup, Snapshot
-from elastic_tfjob.speed.model import Speed
-from elastic_tfjob.speed.table import Table
+from elastic_tfjob.speed.model import Speed, Table
 
 GIB = 1024**3
 

@@ -5,9 +5,9 @@ differ. The profiles that go by these decide as a plain one does on anything els
 import random
 from typing import Any
 
-from elastic_tfjob.scheduling.profiles.specon.classes import CONVERGED, WATCHED
+from elastic_tfjob.scheduling.orders import FORGIVEN
+from elastic_tfjob.scheduling.profiles.specon import CONVERGED, WATCHED
 from elastic_tfjob.scheduling.snapshot import PS, WORKER
-from elastic_tfjob.scheduling.stages.order.las import FORGIVEN
 
 NOW = 1000.0
 Json = dict[str, Any]

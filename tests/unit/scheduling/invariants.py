@@ -2,10 +2,9 @@
 
 from collections import Counter
 
-from elastic_tfjob.scheduling.causes import STOPS, cause_of
-from elastic_tfjob.scheduling.nodes import ANY_NODE, usable_nodes
-from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.plan import STOPS, Plan, cause_of
 from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.room import ANY_NODE, usable_nodes
 
 
 def violations(plan: Plan) -> list[str]:

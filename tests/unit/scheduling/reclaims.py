@@ -8,8 +8,8 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
+from elastic_tfjob.scheduling.lend import Guest
 from elastic_tfjob.scheduling.snapshot import WORKER
-from elastic_tfjob.scheduling.stages.lend.vacate import Guest
 
 
 class Reclaim(NamedTuple):

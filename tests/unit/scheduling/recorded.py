@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Taint, Toleration
 from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.places import PLACES
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
-from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.resources import ANYWHERE, Constraints, Resources, Taint, Toleration
 from elastic_tfjob.scheduling.snapshot import (
     NOTHING_LEARNED,
     PS,
@@ -28,7 +28,6 @@ from elastic_tfjob.scheduling.snapshot import (
     ReplicaGroup,
     Snapshot,
 )
-from elastic_tfjob.scheduling.stages.place.catalogue import PLACES
 from elastic_tfjob.simulation.speed_models.ps import MODELS, PsTrueSpeed
 from elastic_tfjob.speed.growth import NOT_REPORTED
 from elastic_tfjob.speed.history import Lesson

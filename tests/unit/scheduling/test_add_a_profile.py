@@ -16,7 +16,7 @@ from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.quantities import CpuAsked
 from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.schedule.round import Planned, Seen, describe_all, plan_round
+from elastic_tfjob.controller.planning.round import ObservedJob, Planned, describe_all, plan_round
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.reasons import WORDS
 from elastic_tfjob.scheduling.resources import Resources
@@ -105,7 +105,7 @@ def live_round(*jobs: dict[str, Any], running: Mapping[str, int] | None = None, 
             )
             for index in range((running or {}).get(found.name, 0))
         )
-        seen[found.namespace, found.name] = Seen(found, tuple(pods), {}, None, {})
+        seen[found.namespace, found.name] = ObservedJob(found, tuple(pods), {}, None, {})
     described = describe_all(seen, nodes, NOW, False, {}, cordoned=())
     assert [each.error for each in described.values() if each.error is not None] == []
     return plan_round(

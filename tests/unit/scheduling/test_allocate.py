@@ -7,16 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_tfjob.scheduling.constraints import Taint
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.reasons import Reason
-from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.resources import Resources, Taint
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, Counts, ReplicaGroup
-from elastic_tfjob.scheduling.toolkit.sizes import EACH_OF, Downward, largest
+from elastic_tfjob.scheduling.steps.sizes import EACH_OF, Downward, largest
 from elastic_tfjob.simulation.speed_models.elasticflow import TabledTrueSpeed
+from elastic_tfjob.speed.model import Table
 from elastic_tfjob.speed.optimus import believe
-from elastic_tfjob.speed.table import Table
 
 from .build import GIB, job, node, plan, rates, servers, sizes, snapshot, workers
 

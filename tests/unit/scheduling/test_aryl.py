@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from elastic_tfjob.scheduling import contract, unmet
+from elastic_tfjob.scheduling import contract
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.scheduling.profiles.aryl.knapsack import Item, allot
+from elastic_tfjob.scheduling.profiles.aryl import Item, allot
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, Node, ReplicaGroup, Snapshot
 from elastic_tfjob.simulation.engine import Simulation
-from elastic_tfjob.simulation.inference import InferencePool
-from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
+from elastic_tfjob.simulation.scenario import InferencePool
+from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
 from elastic_tfjob.simulation.summary import Summary, summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
 
@@ -245,9 +245,9 @@ def test_a_world_without_loans_refuses_it_in_words(monkeypatch: pytest.MonkeyPat
     """By what the contract says of loans, and nothing else."""
     for live in ("", "somehow"):
         loans = contract.NEEDS["loans"]._replace(live=live, why="nobody lends")
-        monkeypatch.setattr(unmet, "NEEDS", {**contract.NEEDS, "loans": loans})
-        assert unmet.refusals("aryl", {}) == ([] if live else ["profiles.aryl: nobody lends"])
-        assert unmet.refusals("aryl", {"lend": "none"}) == []
+        monkeypatch.setattr(contract, "NEEDS", {**contract.NEEDS, "loans": loans})
+        assert contract.refusals("aryl", {}) == ([] if live else ["profiles.aryl: nobody lends"])
+        assert contract.refusals("aryl", {"lend": "none"}) == []
 
 
 ORDERS: list[tuple[dict[str, Any], list[str]]] = [

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from elastic_tfjob.scheduling.causes import CAUSES, STOPS, TOLD, cause_of
+from elastic_tfjob.scheduling.plan import CAUSES, STOPS, TOLD, cause_of
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job, Snapshot

@@ -5,10 +5,10 @@ from typing import Any, get_args
 
 import pytest
 
-from elastic_tfjob.scheduling import contract, snapshot, unmet
+from elastic_tfjob.scheduling import contract, snapshot
+from elastic_tfjob.scheduling.contract import passed_over, refusals
 from elastic_tfjob.scheduling.profile import Need
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
-from elastic_tfjob.scheduling.unmet import passed_over, refusals
 
 
 def test_every_field_is_in_the_table() -> None:
@@ -82,7 +82,7 @@ def test_no_default_that_a_live_cluster_lacks_is_passed_over_without_a_word() ->
 def test_two_parameters_that_ask_for_the_same_are_refused_both(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another value of one of them alone would not do."""
     loans = contract.NEEDS["loans"]._replace(live="", why="no node is lent")
-    monkeypatch.setattr(unmet, "NEEDS", {**contract.NEEDS, "loans": loans})
+    monkeypatch.setattr(contract, "NEEDS", {**contract.NEEDS, "loans": loans})
     lend, reclaim = refusals("kips", {"lend": "offered", "reclaim": "cost"})
     assert lend.startswith("profiles.kips.lend: no node")
     assert reclaim.startswith("profiles.kips.reclaim: no node")
@@ -101,12 +101,12 @@ def test_defaults_are_passed_over(name: str) -> None:
 def test_nothing_but_the_table_says_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusals("kips", {"lend": "offered"}) == []
     loans = contract.NEEDS["loans"]._replace(live="", why="no node is lent")
-    monkeypatch.setattr(unmet, "NEEDS", {**contract.NEEDS, "loans": loans})
+    monkeypatch.setattr(contract, "NEEDS", {**contract.NEEDS, "loans": loans})
     assert refusals("kips", {"lend": "offered"}) == ["profiles.kips.lend: no node is lent; allowed is none"]
 
 
 def test_a_profile_that_cannot_do_without_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = contract.NEEDS["stop"]._replace(live="", why="nobody stops a job")
-    monkeypatch.setattr(unmet, "NEEDS", {**contract.NEEDS, "stop": stop})
+    monkeypatch.setattr(contract, "NEEDS", {**contract.NEEDS, "stop": stop})
     assert refusals("las", {}) == ["profiles.las: nobody stops a job"]
     assert refusals("fifo", {}) == []

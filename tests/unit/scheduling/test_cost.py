@@ -6,7 +6,7 @@ import pytest
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, ReplicaGroup
-from elastic_tfjob.scheduling.toolkit.cost import ChangeCosts
+from elastic_tfjob.scheduling.steps.sizes import ChangeCosts
 
 COSTS = ChangeCosts(pause_s=1.0, start_cpu_s=12.0, start_kept_cpu_s=1.0)
 GROUPS = (ReplicaGroup(WORKER, Resources(500), 1, 1, 4),)

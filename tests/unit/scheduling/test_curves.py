@@ -8,8 +8,8 @@ import pytest
 from elastic_tfjob.scheduling.profiles.deadline.curves import Curve, CurveView
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import NOTHING_LEARNED, PS, WORKER, Job, JobSpec, ReplicaGroup
-from elastic_tfjob.scheduling.toolkit.cpu_load import CpuLoad
-from elastic_tfjob.simulation.speed_models.linear import LinearTrueSpeed
+from elastic_tfjob.scheduling.steps.crowding import CpuLoad
+from elastic_tfjob.simulation.speed_models.base import LinearTrueSpeed
 from elastic_tfjob.speed.history import Lesson, Past
 from elastic_tfjob.speed.optimus import believe
 

@@ -6,19 +6,18 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.scheduling.constraints import Taint
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.reasons import Reason
-from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.resources import Resources, Taint
 from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, ReplicaGroup, Snapshot
-from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.formats import parse_csv
+from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel, LinearTrueSpeed
+from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel, LinearTrueSpeed
 from elastic_tfjob.speed.optimus import believe
 
 from .build import node, workers

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.profiles.deadline import DeadlineParameters
 from elastic_tfjob.scheduling.profiles.deadline.outlook import Case, Outlook
-from elastic_tfjob.scheduling.profiles.deadline.rest import Rest
+from elastic_tfjob.scheduling.profiles.deadline.spare_capacity import Rest
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Snapshot
 from elastic_tfjob.simulation.speed_models.ps import MODELS, PsTrueSpeed

@@ -15,14 +15,23 @@ from hypothesis import strategies as st
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.scheduling.profiles.dl2.allocate import LearnedSizes, give
+from elastic_tfjob.scheduling.profiles.dl2 import LearnedSizes, give
 from elastic_tfjob.scheduling.profiles.dl2.features import best_gains, known_of
-from elastic_tfjob.scheduling.profiles.dl2.network import Network, flat, greedy, of_flat
-from elastic_tfjob.scheduling.profiles.dl2.weights import NAMES, WeightsError, as_bytes, parse, read
+from elastic_tfjob.scheduling.profiles.dl2.network import (
+    NAMES,
+    Network,
+    WeightsError,
+    as_bytes,
+    flat,
+    greedy,
+    of_flat,
+    parse,
+    read,
+)
 from elastic_tfjob.scheduling.reasons import as_reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, Node
-from elastic_tfjob.speed.table import Table
+from elastic_tfjob.speed.model import Table
 
 from .build import job, node, plan, rates, servers, sizes, snapshot, workers
 

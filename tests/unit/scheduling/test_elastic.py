@@ -8,8 +8,8 @@ import pytest
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.scheduling.profiles.elastic.planned import planned
-from elastic_tfjob.scheduling.profiles.kips.back import UNTIL
+from elastic_tfjob.scheduling.profiles.elastic import planned
+from elastic_tfjob.scheduling.profiles.kips import UNTIL
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, Node, Pool, ReplicaGroup, Snapshot, counts_of
 from elastic_tfjob.speed.optimus import believe

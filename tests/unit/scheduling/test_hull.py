@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER
-from elastic_tfjob.scheduling.toolkit.hull_rule import HullRule, corners
-from elastic_tfjob.speed.model import Speed
+from elastic_tfjob.scheduling.steps.hull import HullRule, corners
+from elastic_tfjob.speed.model import Speed, Table, counts_between, known_sizes
 from elastic_tfjob.speed.optimus import Mode, OptimusFit, believe
-from elastic_tfjob.speed.sizes import counts_between, known_sizes
-from elastic_tfjob.speed.table import Table
 
 from .build import job, node, plan, rates, servers, sizes, workers
 

@@ -9,7 +9,7 @@ import pytest
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.scheduling.profiles.kips.back import LONGEST_WAIT_S, UNTIL, WAIT
+from elastic_tfjob.scheduling.profiles.kips import LONGEST_WAIT_S, UNTIL, WAIT
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, Snapshot
 from elastic_tfjob.speed.optimus import believe
 

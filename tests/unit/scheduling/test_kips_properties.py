@@ -12,7 +12,7 @@ from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, Job, JobSpec, ReplicaGroup, Snapshot
-from elastic_tfjob.scheduling.toolkit.taking import Taking
+from elastic_tfjob.scheduling.steps.donors import Taking
 from elastic_tfjob.speed.optimus import believe
 
 from .build import node

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_tfjob.api.limits import MAX_MEMORY_NAME, MAX_MEMORY_NUMBERS
-from elastic_tfjob.scheduling.memory import readable, with_number
+from elastic_tfjob.api.reading import MAX_MEMORY_NAME, MAX_MEMORY_NUMBERS
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Snapshot
+from elastic_tfjob.scheduling.snapshot import Snapshot, readable, with_number
 
 from .build import job, node
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, ReplicaGroup
-from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
+from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 PAUSE_S = 1.0

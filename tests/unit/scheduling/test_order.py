@@ -2,8 +2,8 @@
 
 import pytest
 
+from elastic_tfjob.scheduling.orders import FORGIVEN, LeastAttainedService
 from elastic_tfjob.scheduling.reasons import Reason
-from elastic_tfjob.scheduling.stages.order.las import FORGIVEN, LeastAttainedService
 
 from .build import job, node, plan, sizes, workers
 

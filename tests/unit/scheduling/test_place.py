@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_tfjob.scheduling.constraints import Constraints, Requirement, Taint, Toleration
-from elastic_tfjob.scheduling.free_capacity import FreeCapacity
-from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.resources import Constraints, Requirement, Resources, Taint, Toleration
+from elastic_tfjob.scheduling.room import FreeCapacity
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, Node, fixed_group
 
 from .build import job, node, plan, servers, workers

@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import pytest
 
-from elastic_tfjob.scheduling.parameters import ProfileParameters
+from elastic_tfjob.scheduling.core import ProfileParameters
 from elastic_tfjob.scheduling.profile import Need
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 

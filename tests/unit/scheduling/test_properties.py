@@ -8,17 +8,17 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints, Taint, Toleration
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.forecasts import prediction_of
+from elastic_tfjob.scheduling.orders import FORGIVEN
+from elastic_tfjob.scheduling.places import PLACES
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
+from elastic_tfjob.scheduling.resources import ANYWHERE, Constraints, Taint, Toleration
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, Node, Snapshot
-from elastic_tfjob.scheduling.stages.order.las import FORGIVEN
-from elastic_tfjob.scheduling.stages.place.catalogue import PLACES
-from elastic_tfjob.simulation.loans import carry_out_loans
+from elastic_tfjob.simulation.engine import carry_out_loans
 from elastic_tfjob.simulation.speed_models.ps import MODELS, PsTrueSpeed
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
 

@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.scheduling.action_limit import EndlessRoundError
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Loan, Plan
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.reasons import Reason, as_reason
-from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.round import EndlessRoundError, Round
 from elastic_tfjob.scheduling.snapshot import Job, Node, Pool, Snapshot
-from elastic_tfjob.scheduling.toolkit.apply_sizes import apply_sizes
-from elastic_tfjob.scheduling.toolkit.declared_size import FixedSize
+from elastic_tfjob.scheduling.steps.declared_size import FixedSize
+from elastic_tfjob.scheduling.steps.sizes import apply_sizes
 
 from .build import job, node, plan, servers, snapshot, workers
 from .invariants import violations

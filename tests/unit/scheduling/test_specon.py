@@ -12,10 +12,10 @@ from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, ReplicaGroup, Snapshot
-from elastic_tfjob.simulation.costs import Costs
 from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.cpu_share import CpuShareSpeedModel
+from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel
 from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
 from elastic_tfjob.speed.growth import Growth
 

@@ -12,7 +12,7 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, Node, Snapshot, fixed_group
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.outcome import Outcome
-from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
+from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 ONE = Resources(1000, 0, 1, pods=1)

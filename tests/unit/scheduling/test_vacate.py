@@ -9,10 +9,10 @@ from operator import or_
 import pytest
 
 from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.lend import RULES, Guest, Rule, vacate
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.snapshot import WORKER, Job, Node, Pool, Snapshot
-from elastic_tfjob.scheduling.stages.lend.vacate import RULES, Guest, Rule, vacate
 
 from .build import job, node, workers
 from .invariants import violations

@@ -7,16 +7,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic_tfjob.scheduling.constraints import ANYWHERE, Constraints
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.scheduling.profiles.aryl.tails import Tails
-from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.profiles.aryl import Tails
+from elastic_tfjob.scheduling.resources import ANYWHERE, Constraints, Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, JobSpec, Snapshot
-from elastic_tfjob.scheduling.toolkit.apply_sizes import candidates
-from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, Terms, open_jobs, unsized
-from elastic_tfjob.scheduling.toolkit.reachable import Claims, claims_of
+from elastic_tfjob.scheduling.steps.open_jobs import Claims, OpenJobs, Terms, claims_of, open_jobs, unsized
+from elastic_tfjob.scheduling.steps.sizes import candidates
 from elastic_tfjob.simulation.speed_models.ps import MODELS, PsTrueSpeed
 
 from .build import node, servers, workers

@@ -9,8 +9,7 @@ from elastic_tfjob.scheduling.snapshot import WORKER, ReplicaGroup
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.base import SpeedModel
-from elastic_tfjob.simulation.speed_models.fixed import FixedSpeedModel
+from elastic_tfjob.simulation.speed_models.base import FixedSpeedModel, SpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 

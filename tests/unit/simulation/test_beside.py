@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from elastic_tfjob.cli import main
-from elastic_tfjob.simulation.beside import POOLS, Beside, read_pool
 from elastic_tfjob.simulation.formats import WorkloadError
+from elastic_tfjob.simulation.scenario import POOLS, Beside, read_pool
 
 from .build import work
 

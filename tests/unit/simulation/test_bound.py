@@ -8,12 +8,12 @@ import pytest
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
-from elastic_tfjob.simulation.bound import least_mean_jct_s, least_total_s
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
 from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
 from elastic_tfjob.simulation.speed_models.ps import MODELS
+from elastic_tfjob.simulation.summary import least_mean_jct_s, least_total_s
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 GPU = Resources(1000, 1 << 30, 1)

@@ -4,10 +4,10 @@ from dataclasses import astuple
 
 import pytest
 
-from elastic_tfjob.simulation.calibration import by_cause
+from elastic_tfjob.simulation.accounts import by_cause
 from elastic_tfjob.simulation.outcome import Compared, Outcome
 from elastic_tfjob.simulation.report import errors_cdf
-from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
+from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
 from elastic_tfjob.simulation.summary import summarise
 
 from .build import simulate, work

@@ -5,12 +5,10 @@ from math import inf
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, JobSpec, fixed_group
-from elastic_tfjob.simulation.costs import Costs
-from elastic_tfjob.simulation.live_job import LiveJob
+from elastic_tfjob.simulation.live_job import Costs, LiveJob
 from elastic_tfjob.simulation.outcome import JobRecord
-from elastic_tfjob.simulation.speed_models.cpu_share import CpuShareSpeedModel
-from elastic_tfjob.simulation.speed_models.fixed import FixedTrueSpeed
-from elastic_tfjob.simulation.speed_models.on_nodes import shared_out
+from elastic_tfjob.simulation.speed_models.base import FixedTrueSpeed
+from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel, shared_out
 
 from .build import finishes, simulate, work
 

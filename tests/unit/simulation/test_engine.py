@@ -8,14 +8,12 @@ import pytest
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.simulation.arrival import arrive
-from elastic_tfjob.simulation.costs import Costs, Noise
-from elastic_tfjob.simulation.inference import HOUR_S, InferencePool
+from elastic_tfjob.simulation.live_job import Costs, Noise
+from elastic_tfjob.simulation.live_jobs import arrive
 from elastic_tfjob.simulation.outcome import Outcome
-from elastic_tfjob.simulation.speed_models.base import SpeedModel
-from elastic_tfjob.simulation.speed_models.cpu_share import CpuShareSpeedModel
-from elastic_tfjob.simulation.speed_models.fixed import FixedSpeedModel
-from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
+from elastic_tfjob.simulation.scenario import HOUR_S, InferencePool
+from elastic_tfjob.simulation.speed_models.base import FixedSpeedModel, LinearSpeedModel, SpeedModel
+from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel
 from elastic_tfjob.simulation.summary import summarise
 
 from ..scheduling.invariants import violations

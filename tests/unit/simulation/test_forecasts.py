@@ -17,13 +17,13 @@ from elastic_tfjob.scheduling.forecasts import prediction_of
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
-from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.live_job import Costs, Noise
 from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
+from elastic_tfjob.simulation.speed_models.cpu import PsCpuSpeedModel
 from elastic_tfjob.simulation.speed_models.ps import MODELS, PsSpeedModel
-from elastic_tfjob.simulation.speed_models.ps_cpu import PsCpuSpeedModel
 from elastic_tfjob.simulation.summary import summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
 

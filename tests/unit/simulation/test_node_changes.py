@@ -9,13 +9,12 @@ from elastic_tfjob.api.scenario import parse_scenario
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Node, ReplicaGroup
-from elastic_tfjob.simulation.costs import Costs
-from elastic_tfjob.simulation.node_changes import NodeChange
+from elastic_tfjob.simulation.event_queue import NodeChange
+from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.scenario import node_changes
-from elastic_tfjob.simulation.speed_models.cpu_share import CpuShareSpeedModel
-from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
-from elastic_tfjob.simulation.speed_models.ps_cpu import PsCpuSpeedModel
+from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
+from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel, PsCpuSpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 from ..scheduling.invariants import violations

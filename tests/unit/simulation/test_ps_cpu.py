@@ -9,14 +9,13 @@ import pytest
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, JobSpec, ReplicaGroup
-from elastic_tfjob.simulation.costs import Costs, Noise
 from elastic_tfjob.simulation.engine import Simulation
-from elastic_tfjob.simulation.live_job import LiveJob
+from elastic_tfjob.simulation.live_job import Costs, LiveJob, Noise
 from elastic_tfjob.simulation.live_jobs import LiveJobs
 from elastic_tfjob.simulation.outcome import JobRecord
 from elastic_tfjob.simulation.runner import uniform_cluster
+from elastic_tfjob.simulation.speed_models.cpu import PsCpuSpeedModel, PsCpuTrueSpeed
 from elastic_tfjob.simulation.speed_models.ps import MODELS
-from elastic_tfjob.simulation.speed_models.ps_cpu import PsCpuSpeedModel, PsCpuTrueSpeed
 from elastic_tfjob.simulation.summary import summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.optimus import OnlineSpeed

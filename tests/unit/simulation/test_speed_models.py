@@ -10,11 +10,10 @@ import pytest
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, fixed_group
-from elastic_tfjob.simulation.arrival import arrive
-from elastic_tfjob.simulation.costs import Noise
+from elastic_tfjob.simulation.live_job import Noise
+from elastic_tfjob.simulation.live_jobs import arrive
+from elastic_tfjob.simulation.speed_models.base import FixedSpeedModel, LinearSpeedModel
 from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel, tables
-from elastic_tfjob.simulation.speed_models.fixed import FixedSpeedModel
-from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
 from elastic_tfjob.simulation.speed_models.pollux import (
     Application,
     PolluxSpeedModel,
@@ -22,8 +21,7 @@ from elastic_tfjob.simulation.speed_models.pollux import (
     application,
     between,
 )
-from elastic_tfjob.simulation.speed_models.ps import MODELS, PsSpeedModel
-from elastic_tfjob.simulation.speed_models.ps_measured import PsMeasuredSpeedModel, samples_per_s
+from elastic_tfjob.simulation.speed_models.ps import MODELS, PsMeasuredSpeedModel, PsSpeedModel, samples_per_s
 from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
 
 from .build import work

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from elastic_tfjob.cli import main
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse_profile
-from elastic_tfjob.simulation import tune_run
+from elastic_tfjob.simulation import tuning
 from elastic_tfjob.simulation.tuning import LEFT, differences, halves, tunable, tune, variants
 from elastic_tfjob.simulation.workload import WorkloadJob
 
@@ -124,7 +124,7 @@ def test_deadlines_that_nobody_has_and_too_few_jobs_are_told(tmp_path: Path) -> 
 
 
 def test_an_interrupted_tuning_tells_the_best_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, runs = tune_run._outcomes, []
+    real, runs = tuning._outcomes, []
 
     def later(*arguments: object) -> object:
         runs.append(arguments)
@@ -132,7 +132,7 @@ def test_an_interrupted_tuning_tells_the_best_so_far(tmp_path: Path, monkeypatch
             raise KeyboardInterrupt
         return real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tune_run, "_outcomes", later)
+    monkeypatch.setattr(tuning, "_outcomes", later)
     result = simulate(trace(tmp_path / "t.csv"), "--nodes", 2, "--gpus-per-node", 1, "--profile", "las", "--tune")
     assert result.exit_code == 130
     assert "las as it is" in result.output or "Chosen: --set las." in result.output

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_tfjob.speed.history import Lesson, Past
+from elastic_tfjob.speed.model import Table
 from elastic_tfjob.speed.optimus import believe
 from elastic_tfjob.speed.prediction import PRIOR_ERROR, UTILISATION_ERROR, Prediction
-from elastic_tfjob.speed.table import Table
 
 ONE, TWO, FOUR = ({"PS": 1, "Worker": n} for n in (1, 2, 4))
 FITTED = {(p, w): 1 / (0.4 / w + 0.02 + 0.01 * w / p) for p, w in ((1, 1), (1, 2), (2, 2), (1, 3), (2, 4), (3, 3))}

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls as reference_nnls
 
-from elastic_tfjob.speed.finish import predict
+from elastic_tfjob.speed.model import Table, predict
 from elastic_tfjob.speed.optimus import Observation, believe, fit, learn, nnls
-from elastic_tfjob.speed.table import Table
 
 SYNC = (0.4, 0.02, 0.01, 0.003, 0.002)
 ASYNC = (0.3, 0.05, 0.02, 0.01)

@@ -9,10 +9,10 @@ from typing import Final, Literal
 import orjson
 
 from elastic_tfjob.controller.job.pods import Role, TFConfigs
-from elastic_tfjob.controller.job.rescale_input import RescaleInput, roles_of
+from elastic_tfjob.controller.job.reconcile_pass import RescaleInput, roles_of
 from elastic_tfjob.controller.objects.command import Command, abridged
-from elastic_tfjob.controller.objects.size import Mode
 from elastic_tfjob.controller.objects.state import Next
+from elastic_tfjob.controller.objects.target import Mode
 
 Action = Literal["prepare", "switch", "run", "save"]
 # Commands of one pass: each names all replicas, so those of a large job are not held in memory together.

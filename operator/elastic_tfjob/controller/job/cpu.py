@@ -2,15 +2,14 @@
 
 from dataclasses import replace
 
-from elastic_tfjob.api.limits import MAX_MILLICORES, MAX_REPLICAS
+from elastic_tfjob.api.reading import MAX_MILLICORES, MAX_REPLICAS
 from elastic_tfjob.controller.job.decision import Change, ResizePod
 from elastic_tfjob.controller.job.reconcile_pass import Pass
-from elastic_tfjob.controller.objects.indexes import position
+from elastic_tfjob.controller.objects.annotations import position
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.quantities import NO_CPU, CpuAsked, cpu_of, has_pod_level_resources
-from elastic_tfjob.controller.objects.size import Cpu
 from elastic_tfjob.controller.objects.state import Next, State
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.objects.target import Cpu, Target
 from elastic_tfjob.scheduling.shared_cpu import held_by_node, takes_turns
 
 

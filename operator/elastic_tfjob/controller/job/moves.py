@@ -5,22 +5,20 @@ beside the running generation as an added replica is; the pod that it had goes a
 away does. So a move pauses the job for as long as a rescale does, and loses no step.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as numbers
 from typing import Final
 
-from elastic_tfjob.api.limits import MAX_REPLICAS
+from elastic_tfjob.api.reading import MAX_REPLICAS
 from elastic_tfjob.api.tfjob import nameable
 from elastic_tfjob.controller.job.pods import Role
-from elastic_tfjob.controller.objects.indexes import simplest, spans
+from elastic_tfjob.controller.objects.annotations import simplest, spans
 from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.size import Counts
 from elastic_tfjob.controller.objects.state import Next, State
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.objects.target import Counts, Cpu, Target, words
 
 __all__ = ["Move", "coming_indexes", "described", "moves", "replicas_moved", "switched_with_moves"]
-
 
 _NAMED: Final = 5
 
@@ -103,3 +101,47 @@ def described(moving: Collection[Move]) -> str:
     told = [f"{each.name.lower()}-{each.index} from {each.before} to {each.after}" for each in moving][:_NAMED]
     more = f" and {len(moving) - _NAMED} more" if len(moving) > _NAMED else ""
     return ", ".join(told) + more
+
+
+# -- A rescale in words, for events and conditions ---------------------------------------------------------------------
+
+# Characters of a program's last words in an event, which has room for 1,024.
+_LAST_WORDS: Final = 700
+
+
+def describe_change(before: Counts, after: Counts, moving: Sequence[Move] = ()) -> str:
+    """A change of size or nodes, in words."""
+    if before == after:
+        return f"Moves {described(moving)}" if moving else "Moved to other nodes"
+    also = f", and moves {described(moving)}" if moving else ""
+    return f"From {words(before)} to {words(after)}{also}"
+
+
+def describe_stay(before: Counts, wanted: Counts, why: str) -> str:
+    """That a job keeps its size, which other one (or which other nodes) it does not get, and why."""
+    instead = words(wanted) if wanted != before else "other nodes"
+    return f"Stays at {words(before)} instead of {instead}: {why}"
+
+
+def describe_role(role: Role) -> str:
+    """`worker-0`."""
+    return f"{role[0].lower()}-{role[1]}"
+
+
+def on_one_line(text: str) -> str:
+    """Somebody's words on one line. Where they are long, their end: what a program says last is what it ended with."""
+    line = " | ".join(filter(None, (" ".join(each.split()) for each in text.splitlines())))
+    line = "".join(char if char.isprintable() else "?" for char in line)
+    return line if len(line) <= _LAST_WORDS else f"... {line[-_LAST_WORDS:]}"
+
+
+def describe_cpu(cpu: Cpu) -> str:
+    """`Worker 300m + 500m, PS 100m`."""
+
+    def values(millicores: tuple[int, ...]) -> Iterator[str]:
+        if len(set(millicores)) == 1:
+            yield f"{millicores[0]}m"
+        else:
+            yield from (f"{each}m" for each in millicores)
+
+    return ", ".join(f"{name} {' + '.join(values(found))}" for name, found in cpu.items() if found)

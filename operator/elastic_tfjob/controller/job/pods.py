@@ -27,7 +27,7 @@ from elastic_tfjob.api.tfjob import (
     ReplicaSpec,
     TFJobSpec,
 )
-from elastic_tfjob.controller.objects.indexes import Indexes
+from elastic_tfjob.controller.objects.annotations import Indexes
 from elastic_tfjob.controller.objects.job import Job
 
 __all__ = [

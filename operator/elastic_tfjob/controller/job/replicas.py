@@ -12,18 +12,17 @@ from elastic_tfjob.api.tfjob import (
     REPLICATED_JOB_LABEL,
     trains_in,
 )
-from elastic_tfjob.controller.job import gang, inject
+from elastic_tfjob.controller.job import inject, owned
 from elastic_tfjob.controller.job.cpu import cpu_of_replica
 from elastic_tfjob.controller.job.decision import AdoptService, Count, Create, DeleteService, Trial
 from elastic_tfjob.controller.job.pods import general_name, render_pod, render_service
 from elastic_tfjob.controller.job.reconcile_pass import Pass
 from elastic_tfjob.controller.objects.affinity import template_pin
+from elastic_tfjob.controller.objects.annotations import position
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, Command
 from elastic_tfjob.controller.objects.dependents import Service
-from elastic_tfjob.controller.objects.failure import retried
-from elastic_tfjob.controller.objects.indexes import position
 from elastic_tfjob.controller.objects.injection import Injection
-from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.pod import Pod, retried
 from elastic_tfjob.controller.objects.state import Next, State
 from elastic_tfjob.controller.objects.status import ReplicaCounts, moment_of
 
@@ -139,7 +138,7 @@ def _create_pod(p: Pass, name: str, index: int) -> None:
             "SetPodTemplateRestartPolicy",
             "Restart policy in pod template will be overwritten by restart policy in replica spec",
         )
-    if (scheduler := p.settings.gang_scheduler) and gang.has_other_scheduler(p.spec, scheduler):
+    if (scheduler := p.settings.gang_scheduler) and owned.has_other_scheduler(p.spec, scheduler):
         p.event(
             "Warning",
             "SetPodTemplateSchedulerName",
@@ -162,7 +161,7 @@ def creation(p: Pass, name: str, index: int) -> Create:
 def _render(p: Pass, name: str, index: int, injection: Injection | None) -> dict[str, Any]:
     pod = _render_pod(p, name, index, injection)
     if scheduler := p.settings.gang_scheduler:
-        gang.decorate(pod, p.job.name, name, scheduler)
+        owned.decorate(pod, p.job.name, name, scheduler)
     _as_trainjob_has_it(pod, index)
     return pod
 

@@ -16,7 +16,7 @@ from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.status import format_time, moment_of
 from elastic_tfjob.controller.objects.stop import Stop
-from elastic_tfjob.scheduling.causes import Cause
+from elastic_tfjob.scheduling.plan import Cause
 
 __all__ = ["Saving", "asked", "judge", "resumed", "stopped"]
 

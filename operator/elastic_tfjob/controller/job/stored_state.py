@@ -3,24 +3,22 @@
 from dataclasses import replace
 from typing import Final
 
-from elastic_tfjob.api.limits import MAX_ANNOTATION_BYTES
+from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.job.decision import SaveState
-from elastic_tfjob.controller.job.eta import NOT_KNOWN
-from elastic_tfjob.controller.job.figures import with_end, with_speed
 from elastic_tfjob.controller.job.injection import injection_when_started
 from elastic_tfjob.controller.job.moves import switched_with_moves
+from elastic_tfjob.controller.job.progress import NOT_KNOWN, with_end, with_speed
 from elastic_tfjob.controller.job.reconcile_pass import Pass
 from elastic_tfjob.controller.objects.annotations import (
     ETA_ANNOTATION,
+    INDEXES_ANNOTATION,
     STATE_ANNOTATION,
     STEP_ANNOTATION,
     UID_ANNOTATION,
     bytes_of,
     claim,
 )
-from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION
-from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION
-from elastic_tfjob.controller.objects.outcomes import OUTCOMES_ANNOTATION
+from elastic_tfjob.controller.objects.outcomes import CAUSES_ANNOTATION, OUTCOMES_ANNOTATION
 from elastic_tfjob.controller.objects.quantities import requests_of
 from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record, continued
 from elastic_tfjob.controller.objects.state import Phase, State

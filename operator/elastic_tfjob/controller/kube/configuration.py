@@ -1,5 +1,6 @@
 """The configuration that holds now: read from a ConfigMap, followed without a restart, never left for a wrong one."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -7,20 +8,22 @@ from typing import Any, Final
 
 import structlog
 
-from elastic_tfjob.api.fields import few
+from elastic_tfjob.api.reading import few
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.errors import ApiError, NotFound
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.supervise import excerpt
-from elastic_tfjob.controller.objects.cluster import ConfigMap, OwnObject
-from elastic_tfjob.controller.objects.loan import parse_wants
-from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.cluster import ConfigMap, OwnObject, parse_wants
+from elastic_tfjob.controller.objects.job import Key
+from elastic_tfjob.controller.objects.lessons import read_history, write_history
 from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
 from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.scheduling.unmet import passed_over, refusals
+from elastic_tfjob.scheduling.contract import passed_over, refusals
+from elastic_tfjob.speed.history import History, Lesson
 
-__all__ = ["LiveConfiguration"]
+__all__ = ["HISTORY_NAME", "LiveConfiguration", "Memory"]
 
 log = structlog.get_logger(__name__)
 
@@ -190,3 +193,72 @@ def _must_be_met(configuration: Configuration) -> None:
     problems = [problem for name, settings in said.items() for problem in refusals(name, settings)]
     if problems:
         raise ValueError("; ".join(problems))
+
+
+# -- What finished jobs taught, kept beyond their deletion -------------------------------------------------------------
+# In memory, and in a ConfigMap of the operator's own namespace.
+#
+# The ConfigMap is a convenience: without it, or where it cannot be read, the operator knows what the TFJobs that are
+# still there teach.
+
+HISTORY_NAME: Final = "elastic-tfjob-history"
+"""The ConfigMap's name."""
+_KEY: Final = "history.json"
+# A job's lesson is written so long after it ended, with those of others that ended meanwhile.
+_WRITE_S: Final = 60.0
+
+
+class Memory:
+    """`history` is what is known now. `keep` follows it with the ConfigMap, while this replica leads."""
+
+    def __init__(self, api: ApiClient | None = None, namespace: str = "") -> None:
+        self.history = History()
+        self._api = api
+        self._path = f"/api/v1/namespaces/{namespace}/configmaps/{HISTORY_NAME}"
+        self._written = self.history
+
+    def learn(self, scope: str, name: str, lesson: Lesson) -> None:
+        """Take in what a finished job teaches."""
+        self.history = self.history.learned(scope, name, lesson)
+
+    async def keep(self) -> None:
+        """Read what was kept, and write what is new, for ever."""
+        if self._api is None:
+            await asyncio.Event().wait()
+            return
+        while not await self._read(self._api):
+            await asyncio.sleep(_WRITE_S)
+        while True:
+            await asyncio.sleep(_WRITE_S)
+            await self._write(self._api)
+
+    async def _read(self, api: ApiClient) -> bool:
+        """Whether it is known what was kept."""
+        try:
+            found = await api.get(self._path)
+        except NotFound:
+            log.info("no ConfigMap keeps what finished jobs taught", config_map=HISTORY_NAME)
+            return True
+        except ApiError as error:
+            log.warning("history not read", config_map=HISTORY_NAME, error=excerpt(error))
+            return False
+        kept = read_history(str((found.get("data") or {}).get(_KEY, "{}")))
+        learned, self._written = self.history, kept
+        for scope, name, past in learned.items():
+            for lesson in past.lessons:
+                kept = kept.learned(scope, name, lesson)
+        self.history = kept
+        return True
+
+    async def _write(self, api: ApiClient) -> None:
+        history = self.history
+        if history == self._written:
+            return
+        try:
+            await api.patch(self._path, {"data": {_KEY: await asyncio.to_thread(write_history, history)}})
+        except NotFound:
+            self._written = history  # nobody wants it kept
+        except ApiError as error:
+            log.warning("history not written", config_map=HISTORY_NAME, error=excerpt(error))
+        else:
+            self._written = history

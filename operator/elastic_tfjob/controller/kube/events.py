@@ -22,7 +22,7 @@ from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound
-from elastic_tfjob.controller.kube.fair import FairQueue, Shares
+from elastic_tfjob.controller.kube.queue import FairQueue, Shares
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, unending
 from elastic_tfjob.controller.objects.cluster import ConfigMap, Node, OwnObject, PendingPod
 from elastic_tfjob.controller.objects.job import Job

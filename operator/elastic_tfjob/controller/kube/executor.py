@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import structlog
 
-from elastic_tfjob.api.limits import after
+from elastic_tfjob.api.reading import after
 from elastic_tfjob.api.tfjob import (
     CONTROLLER_NAME,
     GROUP,
@@ -34,32 +34,91 @@ from elastic_tfjob.controller.job.decision import (
     DeletePodGroup,
     DeleteService,
     Event,
+    RefusedPod,
     ResizePod,
     SaveState,
     SendCommand,
     TryPods,
     UpdatePodGroup,
 )
-from elastic_tfjob.controller.job.disruptions import BUDGET
-from elastic_tfjob.controller.job.gang import group_version
+from elastic_tfjob.controller.job.owned import BUDGET, group_version
 from elastic_tfjob.controller.job.pods import owner_reference
 from elastic_tfjob.controller.kube import metrics
-from elastic_tfjob.controller.kube.caches import Caches, jobs_path
 from elastic_tfjob.controller.kube.client import STRATEGIC_MERGE_PATCH, ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, NotFound, Unavailable
 from elastic_tfjob.controller.kube.events import Recorder
-from elastic_tfjob.controller.kube.informer import Informer
-from elastic_tfjob.controller.kube.refused_pods import RefusedPods
+from elastic_tfjob.controller.kube.informer import Caches, Informer, jobs_path
 from elastic_tfjob.controller.kube.trials import Trials
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND
 from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.parsing import controller_uid
+from elastic_tfjob.controller.objects.job import Job, controller_uid
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.quota import excess
 from elastic_tfjob.controller.objects.status import format_time
 
-__all__ = ["Executor", "Refusals"]
+__all__ = ["Executor", "Refusals", "RefusedPods"]
+
+
+# -- Jobs of which the API server refuses pods for good: a quota, a policy, a name that another pod has ----------------
+
+# A pod is tried again at least each minute: of one that was not for longer nobody knows.
+_KNOWN_S: Final = 300.0
+
+
+class _Refusal(NamedTuple):
+    """The API server's words, and when the pod was refused first and last."""
+
+    why: str
+    first: float
+    last: float
+
+
+class RefusedPods:
+    """What was refused, by the uid of a job and the name of its pod."""
+
+    def __init__(self, now: Callable[[], float] = lambda: time.monotonic()) -> None:  # noqa: PLW0108 tests replace it
+        self._now = now
+        self._at: dict[str, dict[str, _Refusal]] = {}
+        self._forgot_at = now()
+
+    def refused(self, uid: str, pod: str, why: str) -> None:
+        """It was refused."""
+        if self._now() - self._forgot_at >= _KNOWN_S:  # under a profile that decides nothing nobody asks for `jobs`
+            self._forget()
+        pods, now = self._at.setdefault(uid, {}), self._now()
+        known = pods.get(pod)
+        first = known.first if known is not None and now - known.last < _KNOWN_S else now
+        pods[pod] = _Refusal(why, first, now)
+
+    def made(self, uid: str, pod: str) -> None:
+        """It is there after all."""
+        if (known := self._at.get(uid)) is not None:
+            known.pop(pod, None)
+
+    def of_job(self, uid: str) -> Mapping[str, RefusedPod]:
+        """The pods of a job that are refused now, by name."""
+        now = self._now()
+        return {
+            name: RefusedPod(each.why, now - each.first)
+            for name, each in self._at.get(uid, {}).items()
+            if now - each.last < _KNOWN_S
+        }
+
+    @property
+    def jobs(self) -> frozenset[str]:
+        """The uids of jobs that have such pods now."""
+        self._forget()
+        return frozenset(self._at)
+
+    def _forget(self) -> None:
+        self._forgot_at = self._now()
+        oldest = self._forgot_at - _KNOWN_S
+        self._at = {
+            uid: left
+            for uid, pods in self._at.items()
+            if (left := {name: each for name, each in pods.items() if each.last > oldest})
+        }
+
 
 log = structlog.get_logger(__name__)
 

@@ -9,17 +9,16 @@ import structlog
 from elastic_tfjob.controller.job.decision import Decision, Event, Observed, Settings
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.kube import metrics
-from elastic_tfjob.controller.kube.caches import Caches, jobs_path
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Fenced, NotFound, Unavailable
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.executor import Executor
-from elastic_tfjob.controller.kube.polling import Reports
+from elastic_tfjob.controller.kube.informer import Caches, jobs_path
 from elastic_tfjob.controller.kube.queue import NOT_SURE_S, KeyQueue
+from elastic_tfjob.controller.kube.reports import Reports
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, trace
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, mine
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.job import Job, Key
 from elastic_tfjob.controller.objects.state import State
 
 __all__ = ["Reconciler"]

@@ -5,17 +5,36 @@ An error that ended one task used to end the operator, and so one tenant's odd o
 
 import asyncio
 import gc
+import json
 import random
 import time
 import traceback
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final
 
 import structlog
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.metrics import name_failed_pods
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.pod import Pod
 
-__all__ = ["Supervisor", "cancels", "collect_less", "excerpt", "trace", "unending", "watch_loop"]
+__all__ = [
+    "Supervisor",
+    "cancels",
+    "collect_less",
+    "excerpt",
+    "listening",
+    "serve_probes",
+    "trace",
+    "unending",
+    "watch_loop",
+]
 
 log = structlog.get_logger(__name__)
 
@@ -152,3 +171,163 @@ def collect_less() -> None:
     is in them): with 10,000 jobs a look at everything holds the loop for a second."""
     gc.collect()
     gc.freeze()
+
+
+# -- A server of HTTP whose connections are bounded --------------------------------------------------------------------
+# In number, and each in the time that it may do nothing.
+#
+# Whoever reaches a port can open connections and say nothing, begin a request and not end it, or not read the answer.
+# Each of those takes a file descriptor and memory of the process that also talks to the API server.
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_MOST: Final = 256
+"""Connections that do nothing, and requests at once, of one server."""
+_IDLE_S: Final = 75.0
+"""Longer than proxies and Prometheus keep a connection between two questions."""
+_SHUTDOWN_S: Final = 3.0
+"""How long answers under way are waited for at the end: one that nobody reads must not keep the process."""
+
+
+class _Connections:
+    """The connections of a server: those that do nothing, from when on each, and those with a request."""
+
+    def __init__(self, most: int, idle_s: float) -> None:
+        self._most = most
+        self._idle_s = idle_s
+        self._idle: OrderedDict[web.RequestHandler, float] = OrderedDict()
+        self._busy = 0
+
+    def admit(self, connection: web.RequestHandler) -> None:
+        """A new one, or one whose request has been handled; its answer may not be read yet. Where there are too many,
+        the one that has done nothing for longest goes: whoever asks at once is answered, however many others do not."""
+        self._idle[connection] = asyncio.get_running_loop().time()
+        while len(self._idle) > self._most:
+            self._drop(next(iter(self._idle)))
+
+    @web.middleware
+    async def handled(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Whoever has a request in work is not idle."""
+        connection = request.protocol
+        if self._busy >= self._most:
+            return web.Response(status=503, text="too many requests at once", headers={"Retry-After": "1"})
+        self._idle.pop(connection, None)
+        self._busy += 1
+        try:
+            return await handler(request)
+        finally:
+            self._busy -= 1
+            if connection.transport is not None:
+                self.admit(connection)
+
+    async def sweep(self) -> None:
+        """Drop those that have done nothing for too long, for ever."""
+        while True:
+            await asyncio.sleep(self._idle_s / 10)
+            since = asyncio.get_running_loop().time() - self._idle_s
+            for connection, at in list(self._idle.items()):
+                if at > since:
+                    break  # they are in order of time
+                self._drop(connection)
+
+    def _drop(self, connection: web.RequestHandler) -> None:
+        del self._idle[connection]
+        if isinstance(connection.transport, asyncio.Transport):  # else the other end has gone
+            connection.transport.abort()
+
+
+@asynccontextmanager
+async def listening(
+    address: str, app: web.Application, *, most: int = _MOST, idle_s: float = _IDLE_S, **options: Any
+) -> AsyncIterator[None]:
+    """Serve an application at an address of Options while the context is open, with at most `most` connections that do
+    nothing, each for `idle_s` at most, and as many requests at once; `options` are those of AppRunner. Raises OSError
+    where the address is taken."""
+    host, _, port = address.rpartition(":")
+    if not int(port):
+        yield
+        return
+    connections = _Connections(most, idle_s)
+    app.middlewares.insert(0, connections.handled)
+    runner = web.AppRunner(app, access_log=None, **{"shutdown_timeout": _SHUTDOWN_S, **options})
+    await runner.setup()
+    server = runner.server
+    assert server is not None
+
+    def accepted() -> asyncio.Protocol:
+        connection = server()
+        connections.admit(connection)
+        return connection
+
+    sweeping = asyncio.create_task(connections.sweep(), name="idle-connections")
+    try:
+        # Without a host asyncio listens on all addresses of both families, or of the one that there is.
+        sockets = await asyncio.get_running_loop().create_server(
+            accepted, host.strip("[]") or None, int(port), backlog=most
+        )
+        try:
+            yield
+        finally:
+            sockets.close()
+    finally:
+        sweeping.cancel()
+        await runner.cleanup()
+
+
+# What the operator reports to Prometheus (`/metrics`), the kubelet (`/healthz`, `/readyz`) and people (`/status`).
+
+
+@asynccontextmanager
+async def serve_probes(
+    metrics_address: str,
+    health_address: str,
+    *,
+    alive: Callable[[], str],
+    ready: Callable[[], str],
+    failed: Callable[[], Sequence[tuple[Job, Pod]]],
+    status: Callable[[], dict[str, Any]],
+) -> AsyncIterator[None]:
+    """Serve while the context is open. Addresses are those of Options. `alive` and `ready` say what is wrong, or
+    nothing: the answer is then 503 with these words. `failed` gives the failed pods, of which some are named at
+    `/metrics`; it is called in a thread. `status` is what `/status`
+    answers, beside the probes. Raises OSError where an address is taken."""
+
+    one = asyncio.Lock()
+
+    async def show_metrics(_: web.Request) -> web.Response:
+        # In a thread: with many namespaces it takes longer than others should wait for. One at a time: the scheduling
+        # loop computes in threads of the same pool.
+        async with one:
+            text = await asyncio.to_thread(_metrics, failed)
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def show_alive(_: web.Request) -> web.Response:
+        return _answer(alive())
+
+    async def show_ready(_: web.Request) -> web.Response:
+        return _answer(ready())
+
+    async def show_status(_: web.Request) -> web.Response:
+        return web.json_response(status(), dumps=partial(json.dumps, indent=2))
+
+    probes = _routes(web.get("/healthz", show_alive), web.get("/readyz", show_ready), web.get("/status", show_status))
+    async with (
+        listening(metrics_address, _routes(web.get("/metrics", show_metrics))),
+        listening(health_address, probes),
+    ):
+        yield
+
+
+def _metrics(failed: Callable[[], Sequence[tuple[Job, Pod]]]) -> bytes:
+    name_failed_pods(failed())
+    return generate_latest()
+
+
+def _answer(problem: str) -> web.Response:
+    return web.Response(status=503, text=problem) if problem else web.Response(text="ok")
+
+
+def _routes(*routes: web.RouteDef) -> web.Application:
+    app = web.Application()
+    app.add_routes(routes)
+    return app

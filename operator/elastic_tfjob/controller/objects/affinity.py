@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from typing import Final
 
-from elastic_tfjob.api.fields import cut
-from elastic_tfjob.api.limits import MAX_NODE_NAME
-from elastic_tfjob.controller.objects.parsing import Raw
-from elastic_tfjob.scheduling.constraints import Constraints, Requirement, Toleration
+from elastic_tfjob.api.reading import MAX_NODE_NAME, cut
+from elastic_tfjob.controller.objects.job import Raw
+from elastic_tfjob.scheduling.resources import Constraints, Requirement, Toleration
 
 # The one field that required node affinity may name beside labels; given to the core as one more label.
 NAME_FIELD: Final = "metadata.name"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL
-from elastic_tfjob.controller.objects.parsing import (
+from elastic_tfjob.controller.objects.job import (
     Key,
     Raw,
     controller_uid,
@@ -79,7 +79,7 @@ class PodGroup:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A PodDisruptionBudget of some TFJob (job/disruptions.py)."""
+    """A PodDisruptionBudget of some TFJob (job/owned.py)."""
 
     namespace: str
     name: str

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from elastic_tfjob.api.fields import Fields, cut
-from elastic_tfjob.api.limits import MAX_TEXT, MAX_WORD
+from elastic_tfjob.api.reading import MAX_TEXT, MAX_WORD, Fields, cut
 from elastic_tfjob.controller.objects.quantities import is_quantity, quantity
 
 __all__ = ["DEFAULT_RESOURCES", "RESOURCES", "UNCOUNTED", "ContainerResources", "Injection", "read_injection"]

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from elastic_tfjob.api.fields import Fields
-from elastic_tfjob.api.limits import MAX_DURATION_S, MAX_MILLICORES, MAX_RATE, MAX_REPLICAS, MAX_STEPS, MAX_UID
+from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_MILLICORES, MAX_RATE, MAX_REPLICAS, MAX_STEPS, MAX_UID, Fields
 from elastic_tfjob.speed.history import LESSONS, NAMES, SCOPES_NAMES, SIZES, History, Lesson, Size
 
 __all__ = ["MAX_HISTORY_BYTES", "read_history", "write_history"]

@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, Final, NamedTuple, TypeVar
 
-from elastic_tfjob.api.limits import MAX_BYTES, MAX_MILLICORES, MAX_NODE_NAME, MAX_POD_BYTES, MAX_WORD
+from elastic_tfjob.api.reading import MAX_BYTES, MAX_MILLICORES, MAX_NODE_NAME, MAX_POD_BYTES, MAX_WORD
 from elastic_tfjob.api.tfjob import CONTAINER
 from elastic_tfjob.scheduling.resources import Resources
 

@@ -1,7 +1,7 @@
 """What a pod says of itself: the exporter's `/status`, as a Report. Pure.
 
 A pod is the user's ground, so what comes from there is never trusted to be well-formed: an answer that is not what the
-pod contract says, or is larger than api/limits.py allows, is no report.
+pod contract says, or is larger than api/reading.py allows, is no report.
 """
 
 import json
@@ -9,8 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
 
-from elastic_tfjob.api.fields import Fields, cut
-from elastic_tfjob.api.limits import (
+from elastic_tfjob.api.reading import (
     LATEST,
     MAX_BYTES,
     MAX_DURATION_S,
@@ -22,6 +21,8 @@ from elastic_tfjob.api.limits import (
     MAX_STEPS,
     MAX_VALUE,
     MAX_WORD,
+    Fields,
+    cut,
 )
 from elastic_tfjob.speed.growth import Growth, LossState
 

@@ -12,18 +12,19 @@ from typing import Final, cast, get_args
 
 import orjson
 
-from elastic_tfjob.api.fields import Fields, Lenient
-from elastic_tfjob.api.limits import (
+from elastic_tfjob.api.reading import (
     LATEST,
     MAX_ANNOTATION_BYTES,
     MAX_DURATION_S,
     MAX_GENERATION,
     MAX_REPLICAS,
     MAX_STEPS,
+    Fields,
+    Lenient,
 )
 from elastic_tfjob.controller.objects.annotations import mine
-from elastic_tfjob.controller.objects.size import Counts
 from elastic_tfjob.controller.objects.status import format_time, moment_of
+from elastic_tfjob.controller.objects.target import Counts
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth, LossState
 
 __all__ = ["RECORD_ANNOTATION", "Record", "continued"]

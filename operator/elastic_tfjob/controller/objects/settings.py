@@ -16,16 +16,22 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from elastic_tfjob.api.fields import cut, describe
-from elastic_tfjob.api.limits import MAX_CONFIGURATION_BYTES, MAX_DURATION_S, MAX_PROBLEM_LENGTH, MAX_PROBLEMS
+from elastic_tfjob.api.reading import (
+    MAX_CONFIGURATION_BYTES,
+    MAX_DURATION_S,
+    MAX_PROBLEM_LENGTH,
+    MAX_PROBLEMS,
+    cut,
+    describe,
+    document,
+)
 from elastic_tfjob.api.scenario import wrong_places
-from elastic_tfjob.api.suggest import did_you_mean
-from elastic_tfjob.api.yaml import document
+from elastic_tfjob.api.words import did_you_mean
+from elastic_tfjob.controller.objects.cluster import POOL_LABEL, POOL_NAME
 from elastic_tfjob.controller.objects.injection import DEFAULT_RESOURCES, RESOURCES, ContainerResources
-from elastic_tfjob.controller.objects.loan import POOL_LABEL, POOL_NAME
 from elastic_tfjob.controller.objects.quantities import is_quantity, quantity
+from elastic_tfjob.scheduling.lend import NoLoans
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, build, parse_profile
-from elastic_tfjob.scheduling.stages.lend.none import NoLoans
 
 __all__ = [
     "FIXED",

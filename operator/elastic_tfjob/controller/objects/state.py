@@ -9,8 +9,7 @@ from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 import orjson
 
-from elastic_tfjob.api.fields import Fields, Lenient, UnknownWord, cut, describe, few
-from elastic_tfjob.api.limits import (
+from elastic_tfjob.api.reading import (
     MAX_DURATION_S,
     MAX_ENTRIES,
     MAX_GENERATION,
@@ -20,13 +19,38 @@ from elastic_tfjob.api.limits import (
     MAX_STARTS,
     MAX_STEPS,
     MAX_WORD,
+    Fields,
+    Lenient,
+    UnknownWord,
+    cut,
+    describe,
+    few,
 )
-from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, mine, read_annotation, shorten_reason
-from elastic_tfjob.controller.objects.causes import CAUSES_ANNOTATION, Causes, causes_json, read_causes
-from elastic_tfjob.controller.objects.indexes import INDEXES_ANNOTATION, Indexes, as_text, numbered, parse, spans
+from elastic_tfjob.controller.objects.annotations import (
+    INDEXES_ANNOTATION,
+    STATE_ANNOTATION,
+    Indexes,
+    as_text,
+    mine,
+    numbered,
+    parse,
+    read_annotation,
+    shorten_reason,
+    spans,
+)
 from elastic_tfjob.controller.objects.injection import Injection, read_injection
-from elastic_tfjob.controller.objects.outcomes import OUTCOMES_ANNOTATION, Outcomes, outcomes_json, read_outcomes
-from elastic_tfjob.controller.objects.size import (
+from elastic_tfjob.controller.objects.outcomes import (
+    CAUSES_ANNOTATION,
+    OUTCOMES_ANNOTATION,
+    Causes,
+    Outcomes,
+    causes_json,
+    outcomes_json,
+    read_causes,
+    read_outcomes,
+)
+from elastic_tfjob.controller.objects.stop import Stop, read_stop
+from elastic_tfjob.controller.objects.target import (
     Counts,
     Cpu,
     Mode,
@@ -38,8 +62,7 @@ from elastic_tfjob.controller.objects.size import (
     read_nodes,
     read_slot,
 )
-from elastic_tfjob.controller.objects.stop import Stop, read_stop
-from elastic_tfjob.scheduling.causes import Cause, cause_of
+from elastic_tfjob.scheduling.plan import Cause, cause_of
 
 Phase = Literal["Waiting", "Stable", "Preparing", "Checkpointing", "Switching", "RollingBack", "Recreating"]
 T = TypeVar("T")
@@ -170,9 +193,9 @@ class State:
     then in the mean, where that is not what it requests; `numbers_at` is when the figures were refreshed. `eta` is the
     expected end, `eta_earliest` and `eta_latest` its 90 % interval, by a speed known from `eta_source`. `starts`: how
     the chief's next program will be started, and why so (Report.starts). `indexes` are those of the pods
-    (objects/indexes.py); they are in an annotation of their own, `indexes_json`.
+    (objects/annotations.py); they are in an annotation of their own, `indexes_json`.
     `stop` is the stop that a plan asked for, until the job makes steps again. `causes` are those that targets gave for
-    sizes of the history and the one to come (objects/causes.py), in an annotation of their own, too, `causes_json`.
+    sizes of the history and the one to come (objects/outcomes.py), in an annotation of their own, too, `causes_json`.
     `trained` is the newest generation that has made a step, `forgiven` are restarts of containers that `backoffLimit`
     does not count, as a change of size caused them, and `deaths` are those of programs that were prepared.
     `outcomes` are the speeds that sizes were expected to have and had (objects/outcomes.py), in `outcomes_json`.

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
-from elastic_tfjob.api.fields import moment
-from elastic_tfjob.api.limits import MAX_REPLICA_TYPES
+from elastic_tfjob.api.reading import MAX_REPLICA_TYPES, moment
 
 __all__ = ["Condition", "JobStatus", "ReplicaCounts", "format_time", "moment_of", "parse_time", "shortened"]
 

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Final, cast
 
-from elastic_tfjob.api.fields import Fields, Lenient, cut
-from elastic_tfjob.api.limits import MAX_GENERATION, MAX_STEPS, MAX_TEXT, MAX_WORD
-from elastic_tfjob.scheduling.causes import STOPS, Cause
+from elastic_tfjob.api.reading import MAX_GENERATION, MAX_STEPS, MAX_TEXT, MAX_WORD, Fields, Lenient, cut
+from elastic_tfjob.scheduling.plan import STOPS, Cause
 
 __all__ = ["PREEMPT", "Stop", "read_stop"]
 

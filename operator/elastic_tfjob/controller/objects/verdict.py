@@ -5,7 +5,7 @@ which cannot look into JSON. Their prefix is not that of the user's annotations:
 unknown ones of the user's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from math import isnan
 from typing import Final, Literal, cast, get_args
@@ -13,8 +13,7 @@ from typing import Final, Literal, cast, get_args
 import orjson
 
 from elastic_tfjob.api.annotations import ANNOTATIONS, PREFIX, Elasticity
-from elastic_tfjob.api.fields import Fields
-from elastic_tfjob.api.limits import MAX_DURATION_S, MAX_TEXT, MAX_UID, MAX_VALUE, MAX_WORD
+from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_TEXT, MAX_UID, MAX_VALUE, MAX_WORD, Fields
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.status import moment_of
 
@@ -22,13 +21,17 @@ __all__ = [
     "DEADLINE_ANNOTATION",
     "MOST_SLACK_S",
     "SLACK_ANNOTATION",
+    "TOLD_ANNOTATION",
     "VERDICTS",
     "VERDICT_ANNOTATION",
     "DeadlineStatus",
     "Note",
+    "Topic",
     "Verdict",
     "deadline_of",
     "span",
+    "told",
+    "told_json",
 ]
 
 DEADLINE_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/deadline"
@@ -137,3 +140,44 @@ def span(seconds: float) -> str:
     else:
         text = f"{minutes}m{left:02}s" if minutes else f"{left}s"
     return f"-{text}" if seconds < 0 and whole else text
+
+
+# -- What a job has been told once and for all, in an annotation -------------------------------------------------------
+# So that another operator does not tell it again.
+#
+# The scheduling loop alone writes it. Deadlines keep what they have told in their own (verdict.py).
+
+TOLD_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/told"
+
+Topic = Literal[
+    "loss-absent",
+    "loss-nan",
+    "loss-inf",
+    "loss-never-fell",
+    "loss-rises",
+    "work-unknown",
+    "cpu-kept",
+    "all-kept",
+]
+"""The profile goes by the training loss, and the job has none, one that is no number, one that has only risen so far,
+or one that fell and rises now. Or it goes by what is left to do, and nothing tells how much that is, or the job keeps
+the CPU that it requests, or its nodes too."""
+_TOPICS: Final[tuple[Topic, ...]] = get_args(Topic)
+
+
+def told(annotations: Mapping[str, str], uid: str) -> frozenset[Topic]:
+    """What the job with this uid has been told; nothing where that is not known, or is nonsense, or another job's."""
+    text = annotations.get(TOLD_ANNOTATION)
+    if text is None or len(text) > MAX_VALUE:
+        return frozenset()
+    try:
+        raw = Fields(orjson.loads(text))
+        found = raw.items("told", MAX_WORD) if raw.text("uid", MAX_UID) == uid else []
+    except ValueError:
+        return frozenset()
+    return frozenset(topic for topic in _TOPICS if topic in found)
+
+
+def told_json(topics: Collection[Topic], uid: str) -> str:
+    """The annotation's text."""
+    return orjson.dumps({"uid": uid, "told": [topic for topic in _TOPICS if topic in topics]}).decode()

@@ -4,41 +4,210 @@ import asyncio
 import gc
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from hashlib import blake2b
+from importlib.resources import files
+from typing import Any, Final, Protocol, TypeVar
 
 import orjson
 import structlog
 from aiohttp import web
 
-from elastic_tfjob.api.fields import cut
-from elastic_tfjob.controller.kube.listening import listening
-from elastic_tfjob.controller.kube.supervise import excerpt, trace
+from elastic_tfjob.api.reading import cut
+from elastic_tfjob.controller.kube.supervise import excerpt, listening, trace
 from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.job import Job, Key
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.settings import Configuration
-from elastic_tfjob.controller.query import answers, assets, openapi
-from elastic_tfjob.controller.query.fair import Room
-from elastic_tfjob.controller.query.foreseeing import MAX_BODY, Foreseeing
-from elastic_tfjob.controller.query.gate import ANYBODY, Asker, Gate, Refused
-from elastic_tfjob.controller.query.index import Cache, Index
-from elastic_tfjob.controller.query.question import Question, Taken
-from elastic_tfjob.controller.query.rows.forecast import forecast_row
-from elastic_tfjob.controller.query.rows.job import JobRow, job_row, see
-from elastic_tfjob.controller.query.rows.listing import BadQuery, Listing, Page, dns_name, page
-from elastic_tfjob.controller.query.rows.live import live_row
-from elastic_tfjob.controller.query.rows.node import NodeRow, node_rows
+from elastic_tfjob.controller.planning.request import JobRequest
+from elastic_tfjob.controller.query.gate import ANYBODY, Asker, Gate, Refused, Room
+from elastic_tfjob.controller.query.rows import openapi
+from elastic_tfjob.controller.query.rows.jobs import (
+    JobRow,
+    QueueRow,
+    job_row,
+    live_row,
+    place_in_order,
+    queue_rows,
+    see,
+)
+from elastic_tfjob.controller.query.rows.listing import BadQuery, Listing, NodeRow, Page, dns_name, node_rows, page
+from elastic_tfjob.controller.query.rows.question import Question, Taken
 from elastic_tfjob.controller.query.rows.timeline import sizes, timeline
+from elastic_tfjob.controller.query.rows.what_if import forecast_row
 from elastic_tfjob.controller.query.streams import Streams
+from elastic_tfjob.controller.query.what_if import MAX_BODY, Foreseeing
+from elastic_tfjob.scheduling.profile import Order
+from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.queue import Entry
 from elastic_tfjob.speed.history import History
 
-__all__ = ["QueryServer", "Source"]
+__all__ = ["Cache", "Index", "QueryServer", "Source", "add"]
+
+
+# -- The live page: its files, from the package ------------------------------------------------------------------------
+# They are the same for everybody and tell nothing; what they ask does.
+
+_KINDS: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_ASSET_HEADERS: Final = {
+    # Scripts and styles from here only, none in the page itself: words of tenants cannot become programs.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+_FOLDERS: Final = ("", "vendor/")
+
+
+def add(router: web.UrlDispatcher) -> None:
+    """Serve the page at `/`. Its own links are relative, so it works below any path."""
+    page = files("elastic_tfjob.controller.query").joinpath("page")
+    for folder in _FOLDERS:
+        for file in page.joinpath(folder).iterdir():
+            kind = _KINDS.get("." + file.name.rpartition(".")[2])
+            if file.is_file() and kind is not None:
+                answer = _file(file.read_bytes(), kind)
+                router.add_get(f"/{folder}{file.name}", answer, allow_head=False)
+                if f"{folder}{file.name}" == "index.html":
+                    router.add_get("/", answer, allow_head=False)
+
+
+def _file(body: bytes, kind: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    tag = f'"{blake2b(body, digest_size=12).hexdigest()}"'
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        headers = {**_ASSET_HEADERS, "ETag": tag}
+        if request.headers.get("If-None-Match") == tag:
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
+
+    return answer
+
+
+# -- The rows of all jobs, kept from one question to the next ----------------------------------------------------------
+# Only jobs that have changed are read again.
+
+T_co = TypeVar("T_co", covariant=True)
+
+# For so long rows are made before others have a turn at the event loop.
+_SLICE_S: Final = 0.005
+
+
+class Cache(Protocol[T_co]):
+    """What is asked of an informer."""
+
+    def __iter__(self) -> Iterator[T_co]: ...
+    def __len__(self) -> int: ...
+    def of_job(self, key: Key) -> tuple[T_co, ...]: ...
+    def one(self, key: Key) -> T_co | None: ...
+    @property
+    def changes(self) -> int:
+        """Another number after each change."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A job's row. `request`: what its spec asks for, which takes most of the time to read; `place`: where it waits."""
+
+    version: int
+    row: JobRow
+    request: JobRequest | None
+    place: Entry | None
+
+
+class Index:
+    """Rows of the jobs in a cache. `order` says how the profile of a configuration sorts."""
+
+    def __init__(
+        self,
+        jobs: Cache[Job],
+        configuration: Callable[[], Configuration],
+        priorities: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._jobs = jobs
+        self._configuration = configuration
+        self._priorities = priorities
+        self._known: dict[str, _Known] = {}
+        self._by_key: dict[Key, str] = {}
+        self._changes: int | None = None
+        self._one = asyncio.Lock()
+        self._since: tuple[Configuration, Mapping[str, int]] | None = None
+        self._order: Order | None = None
+        self._now = datetime.now(UTC)
+
+    async def rows(self) -> list[JobRow]:
+        """The rows of all jobs, in no order. The first time takes long: half a millisecond of CPU for each job."""
+        async with self._one:
+            await self._refresh()
+            return [known.row for known in self._known.values()]
+
+    async def queue(self) -> list[QueueRow]:
+        """The jobs that wait, in the profile's order."""
+        async with self._one:
+            await self._refresh()
+            found = [(known.place, known.row) for known in self._known.values() if known.place is not None]
+        return await asyncio.to_thread(queue_rows, found)
+
+    def requested(self, key: Key, replica_type: str) -> int | None:
+        """Millicores that the templates of a job request for a replica, as of the last refresh."""
+        known = self._known.get(self._by_key.get(key, ""))
+        requests = known.request.requests if known is not None and known.request is not None else {}
+        return next((amount.cpu for name, amount in requests.items() if name.lower() == replica_type), None)
+
+    async def _refresh(self) -> None:
+        self._follow_order()
+        if (changes := self._jobs.changes) == self._changes:
+            return
+        begun = time.monotonic()
+        jobs = list(self._jobs)
+        for job in jobs:
+            known = self._known.get(job.uid)
+            if known is None or known.version != job.version:
+                try:
+                    self._known[job.uid] = self._read(job, known.request if known is not None else None)
+                    self._by_key[job.key] = job.uid
+                except Exception as error:  # all others are answered for
+                    self._known.pop(job.uid, None)
+                    log.error("bug: job not shown", job=job.key, error=excerpt(error), trace=trace(error))
+            if time.monotonic() - begun >= _SLICE_S:
+                await asyncio.sleep(0)
+                begun = time.monotonic()
+        if len(self._known) != len(jobs):
+            self._drop_all_but(jobs)
+        self._changes = changes
+
+    def _drop_all_but(self, jobs: Iterable[Job]) -> None:
+        there = {job.uid: job.key for job in jobs}
+        self._known = {uid: known for uid, known in self._known.items() if uid in there}
+        self._by_key = {key: uid for uid, key in there.items()}
+
+    def _follow_order(self) -> None:
+        """Sort anew where the profile or a priority is another one: places of different orders do not compare."""
+        since = self._configuration(), dict(self._priorities())
+        if self._since is not None and self._since[0] is since[0] and self._since[1] == since[1]:
+            return
+        self._since, self._now, self._changes = since, datetime.now(UTC), None
+        self._order = build(since[0].profile, since[0].parameters).order
+        self._known = {uid: known for uid, known in self._known.items() if known.row.state != "Waiting"}
+
+    def _read(self, job: Job, before: JobRequest | None) -> _Known:
+        seen = see(job, before)
+        row, place = job_row(seen), None
+        if row.state == "Waiting" and self._order is not None and self._since is not None:
+            scope_all = self._since[0].scope == "all"
+            try:
+                place = place_in_order(job, self._order, self._since[1], self._now, all_jobs=scope_all)
+            except Exception:  # whatever a user wrote there: the row tells of it
+                place = None
+        return _Known(job.version, row, seen.request, place)
+
 
 log = structlog.get_logger(__name__)
 
@@ -153,7 +322,7 @@ class QueryServer:
             app.router.add_get(openapi.PREFIX + route.path, self._once(route, ask), allow_head=False)
             app.router.add_get(openapi.STREAM + route.path, self._stream(route, ask), allow_head=False)
         app.router.add_post(openapi.WHAT_IF, self._what_if)
-        assets.add(app.router)
+        add(app.router)
         app.on_shutdown.append(self._streams.close)
         app.router.add_get(f"{openapi.PREFIX}/openapi.json", self._show_document, allow_head=False)
         return app
@@ -214,11 +383,11 @@ class QueryServer:
         Listing.parse(request.query.items(), ())
         return _json(self._document)
 
-    async def _list_jobs(self, asked: _Question) -> answers.Jobs:
+    async def _list_jobs(self, asked: _Question) -> openapi.Jobs:
         found, listing = await self._page(asked), asked.listing
-        return answers.Jobs(items=tuple(found.items), total=found.total, offset=listing.offset, limit=listing.limit)
+        return openapi.Jobs(items=tuple(found.items), total=found.total, offset=listing.offset, limit=listing.limit)
 
-    async def _list_forecasts(self, asked: _Question) -> answers.Forecasts:
+    async def _list_forecasts(self, asked: _Question) -> openapi.Forecasts:
         found, listing = await self._page(asked), asked.listing
         items = []
         async with asked.turn:
@@ -227,7 +396,7 @@ class QueryServer:
                     seen = see(job)
                     items.append(forecast_row(seen, job_row(seen)))
                 await asyncio.sleep(0)
-        return answers.Forecasts(items=tuple(items), total=found.total, offset=listing.offset, limit=listing.limit)
+        return openapi.Forecasts(items=tuple(items), total=found.total, offset=listing.offset, limit=listing.limit)
 
     async def _page(self, asked: _Question) -> Page[JobRow]:
         listing = asked.listing
@@ -247,7 +416,7 @@ class QueryServer:
             self._pages.popitem(last=False)
         return known[1]
 
-    async def _get_job(self, asked: _Question) -> answers.JobDetail:
+    async def _get_job(self, asked: _Question) -> openapi.JobDetail:
         key = asked.key
         allowed = await self._gate.namespaces(asked.asker, [key[0]])
         if allowed is not None and key[0] not in allowed:
@@ -261,7 +430,7 @@ class QueryServer:
             queue = await self._index.queue() if row.state == "Waiting" else []
             reports = self._source.reports()
             position = next((each.position for each in queue if (each.namespace, each.name) == key), None)
-            return answers.JobDetail(
+            return openapi.JobDetail(
                 job=row,
                 position=position,
                 forecast=forecast_row(seen, row),
@@ -270,13 +439,13 @@ class QueryServer:
                 sizes=sizes(seen),
             )
 
-    async def _list_queue(self, asked: _Question) -> answers.Queue:
+    async def _list_queue(self, asked: _Question) -> openapi.Queue:
         listing = asked.listing
         async with asked.turn:
             queue = await self._index.queue()
         _, found = await self._visible(asked.asker, queue, listing.namespace)
         found = [row for row in found if not listing.namespace or row.namespace == listing.namespace]
-        return answers.Queue(
+        return openapi.Queue(
             items=tuple(found[listing.offset : listing.offset + listing.limit]),
             total=len(found),
             offset=listing.offset,
@@ -284,7 +453,7 @@ class QueryServer:
             profile=self._source.configuration().profile,
         )
 
-    async def _list_nodes(self, asked: _Question) -> answers.Nodes:
+    async def _list_nodes(self, asked: _Question) -> openapi.Nodes:
         listing = asked.listing
         await self._gate.nodes(asked.asker)
         async with asked.turn, self._counting:
@@ -295,7 +464,7 @@ class QueryServer:
                 parts = list(source.nodes), list(source.pods), list(source.foreign)
                 found = await asyncio.to_thread(node_rows, *parts, self._index.requested, source.reports())
                 self._nodes = time.monotonic(), found
-        return answers.Nodes(
+        return openapi.Nodes(
             items=tuple(found[listing.offset : listing.offset + listing.limit]),
             total=len(found),
             offset=listing.offset,
@@ -372,8 +541,8 @@ def _json(body: bytes, status: int = 200, headers: Mapping[str, str] | None = No
 
 
 def _problem(refused: Refused) -> bytes:
-    problem = answers.Problem(message=refused.message, where=refused.where, allowed=refused.allowed)
-    return orjson.dumps(answers.Error(error=problem))
+    problem = openapi.Problem(message=refused.message, where=refused.where, allowed=refused.allowed)
+    return orjson.dumps(openapi.Error(error=problem))
 
 
 def _refusal(refused: Refused) -> web.Response:

@@ -13,8 +13,8 @@ from typing import Final
 import structlog
 
 from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.startup import on_volume
 from elastic_tfjob.controller.kube.supervise import excerpt
-from elastic_tfjob.controller.kube.volumes import on_volume
 from elastic_tfjob.scheduling.experience import as_line
 from elastic_tfjob.scheduling.plan import Plan
 

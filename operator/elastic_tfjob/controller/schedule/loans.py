@@ -24,13 +24,21 @@ from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, No
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, unending
-from elastic_tfjob.controller.objects.cluster import PENDING, ForeignPod, Node, PendingPod
-from elastic_tfjob.controller.objects.loan import LOAN_ANNOTATION, LOANED_TAINT, NodeLoan
-from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.cluster import (
+    LOAN_ANNOTATION,
+    LOANED_TAINT,
+    PENDING,
+    ForeignPod,
+    Node,
+    NodeLoan,
+    PendingPod,
+)
+from elastic_tfjob.controller.objects.job import Key
 from elastic_tfjob.controller.objects.pod import GRACE_S, Pod
 from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.controller.schedule.lending import (
+from elastic_tfjob.controller.planning.job_view import ScheduledJob
+from elastic_tfjob.controller.planning.lending import (
     NOTHING_LENT,
     Cluster,
     Lending,
@@ -40,8 +48,7 @@ from elastic_tfjob.controller.schedule.lending import (
     lending,
     stage_of,
 )
-from elastic_tfjob.controller.schedule.request import refused_target
-from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
+from elastic_tfjob.controller.planning.request import refused_target
 from elastic_tfjob.scheduling.plan import Loan
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 

@@ -5,47 +5,230 @@ where the core itself fails, plan_search.py finds those that make it fail. What 
 """
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import structlog
 
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.client import ApiClient
+from elastic_tfjob.controller.kube.configuration import Memory
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.informer import Informer
-from elastic_tfjob.controller.kube.memory import Memory
-from elastic_tfjob.controller.kube.polling import Reports
+from elastic_tfjob.controller.kube.reports import Reports
+from elastic_tfjob.controller.kube.startup import on_volume
 from elastic_tfjob.controller.kube.supervise import excerpt, unending
 from elastic_tfjob.controller.objects.cluster import ACTIVE_AND_BOUND, ForeignPod, Node
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.parsing import Key
+from elastic_tfjob.controller.objects.job import Job, Key
 from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.settings import FIXED, Configuration
 from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.objects.unfit import Pair, Unfit
+from elastic_tfjob.controller.planning.core_job import Pair, Unfit
+from elastic_tfjob.controller.planning.job_view import ScheduledJob, set_aside
+from elastic_tfjob.controller.planning.quarantine import Budget, LeftOut, without_offenders
+from elastic_tfjob.controller.planning.round import (
+    Described,
+    FailedPromises,
+    ObservedJob,
+    Planned,
+    describe_all,
+    plan_round,
+)
+from elastic_tfjob.controller.planning.targets import decide_fixed, released, suspended
 from elastic_tfjob.controller.schedule.experience_log import ExperienceLog
-from elastic_tfjob.controller.schedule.left_out import LeftOut
-from elastic_tfjob.controller.schedule.live_profile import LiveProfile
 from elastic_tfjob.controller.schedule.loans import Loans
 from elastic_tfjob.controller.schedule.notices import Notices
-from elastic_tfjob.controller.schedule.patience import FailedPromises
-from elastic_tfjob.controller.schedule.pause import pause
-from elastic_tfjob.controller.schedule.plan_search import plan_with_search
-from elastic_tfjob.controller.schedule.round import Described, Planned, Seen, describe_all, plan_round
-from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
-from elastic_tfjob.controller.schedule.target_writer import TargetWriter
-from elastic_tfjob.controller.schedule.targets import decide_fixed, released, suspended
+from elastic_tfjob.controller.schedule.writers import TargetWriter
 from elastic_tfjob.scheduling.plan import Plan
-from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S
+from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S, Profile, Reads
+from elastic_tfjob.scheduling.profiles import build
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Snapshot
 
-__all__ = ["Scheduler"]
+__all__ = ["Jobs", "LiveProfile", "Scheduler", "Searched", "pause", "plan_with_search"]
+
+
+# -- When the next scheduling round begins -----------------------------------------------------------------------------
+
+
+async def pause(wake: asyncio.Event, begun: float, interval_s: float, spacing_s: float, *, on_change: bool) -> None:
+    """Until something changes, at least `spacing_s` and at most an interval after the last round began (monotonic
+    seconds)."""
+    interval_s = max(interval_s, spacing_s)
+    if on_change:
+        # Not wait_for, which in Python 3.11 swallows a cancellation that comes together with what it waits for.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(interval_s):
+                await wake.wait()
+        await asyncio.sleep(max(0.0, begun + spacing_s - time.monotonic()))
+    else:
+        await asyncio.sleep(interval_s - time.time() % interval_s)
+    wake.clear()
+
+
+# -- The profile that decides now --------------------------------------------------------------------------------------
+# That of the configuration, whose steps read a file anew where it has changed.
+
+LOOK_S: Final = 5.0
+"""Files are looked at so often."""
+WAIT_S: Final = 1.0
+"""So long a round waits for them, when they are looked at for the first time."""
+
+Stamps = tuple[tuple[int, int, int] | None, ...]
+
+
+class LiveProfile:
+    """`follow` before a round, then `of` in it."""
+
+    def __init__(self) -> None:
+        self._made: tuple[Configuration, Profile] | None = None
+        self._stamps: Stamps | None = None
+        self._looking: tuple[Profile, asyncio.Future[Stamps]] | None = None
+        self._looked_at = float("-inf")
+
+    def of(self, configuration: Configuration) -> Profile:
+        """The profile of this configuration. It reads no file: what is in them it has from `follow`."""
+        if self._made is None or self._made[0] is not configuration:
+            self._made, self._stamps = (configuration, _made(configuration)), None
+            for step in self._made[1].steps:
+                if isinstance(step, Reads):
+                    step.later()
+        return self._made[1]
+
+    async def follow(self, configuration: Configuration) -> bool:
+        """Look at the files that the profile reads; whether one of them is another than before, so that what was kept
+        of earlier rounds is of no use. A volume that hangs holds up nothing: what was read last holds."""
+        files = configuration.parameters.files
+        if not files:
+            return False
+        profile, before = self.of(configuration), self._stamps
+        if self._looking is None:
+            if before is not None and time.monotonic() - self._looked_at < LOOK_S:
+                return False
+            self._looked_at = time.monotonic()
+            self._looking = profile, on_volume(partial(_read, profile, files, before))
+            await asyncio.wait([self._looking[1]], timeout=WAIT_S)
+        read, future = self._looking
+        if not future.done():
+            return False
+        self._looking = None
+        if (error := future.exception()) is not None:
+            log.warning("files of the profile not read", files=files, error=excerpt(error))
+            return False
+        if read is not profile or future.result() == before:
+            return False
+        self._stamps = future.result()
+        log.info("read the files of the profile", profile=configuration.profile, files=files)
+        return before is not None
+
+
+def _made(configuration: Configuration) -> Profile:
+    # A move is a rescale, and one of the chief makes all pods anew: a change of size is not to cost that.
+    return replace(build(configuration.profile, configuration.parameters), repack=False)
+
+
+def _read(profile: Profile, files: tuple[str, ...], before: Stamps | None) -> Stamps:
+    """Have the steps read what is another than before; what tells it from others."""
+    stamps = tuple(map(_stamp, files))
+    if stamps != before:
+        for step in profile.steps:
+            if isinstance(step, Reads):
+                step.read()
+    return stamps
+
+
+def _stamp(file: str) -> tuple[int, int, int] | None:
+    """What tells a file's content from another; None for one that is not there."""
+    try:
+        stat = Path(file).stat()
+    except (OSError, ValueError):
+        return None
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+
+# One plan for all jobs; where the core fails, for all but the jobs that make it fail, which are searched for.
+
+Jobs = Mapping[str, tuple[Key, ScheduledJob]]
+"""All jobs by their names in the core."""
+
+# What a search for the jobs that make the core fail may take. Most of its attempts are rounds of few jobs.
+_SEARCH: Final = Budget(tries=2000, seconds=6.0)
+
+
+class Searched(NamedTuple):
+    """A plan, with the error of each job that it leaves out, and those that there was no time to try."""
+
+    planned: Planned
+    failed: dict[Key, Exception]
+    untried: set[Key]
+
+
+async def plan_with_search(
+    plan: Callable[[Mapping[str, ScheduledJob], Snapshot | None], Planned],
+    jobs: Jobs,
+    tried: Collection[Key],
+    *,
+    changed: Collection[Key],
+    doubtful: Collection[Key],
+    first: Container[Key],
+    previous: Snapshot | None,
+) -> Searched:
+    """What `plan` makes of the jobs that are `tried`, from the `previous` round's Snapshot; the others only hold what
+    they have. Where it fails, the search looks last at those that it bore in the last round, which have not `changed`.
+    Jobs in doubt are not even asked for with the others before they are tried by themselves. Of the jobs of one
+    namespace those in `first` come first. Computes in a thread."""
+    aside: dict[str, ScheduledJob] = {}
+
+    def of(chosen: set[Key], evolved: Snapshot | None) -> Planned:
+        considered: dict[str, ScheduledJob] = {}
+        for name, (key, found) in jobs.items():
+            if key not in chosen and name not in aside:
+                aside[name] = set_aside(found)
+            considered[name] = found if key in chosen else aside[name]
+        return plan(considered, evolved)
+
+    async def attempt(keys: Collection[Key]) -> Planned:
+        """From the last round where most jobs are asked for. Where that fails, the next is from scratch."""
+        nonlocal previous
+        if 2 * len(keys) <= len(tried):
+            return await asyncio.to_thread(of, set(keys), None)
+        evolved, previous = previous, None
+        planned = await asyncio.to_thread(of, set(keys), evolved)
+        previous = planned.snapshot
+        return planned
+
+    if not doubtful:
+        try:
+            return Searched(await attempt(tried), {}, set())
+        except Exception:
+            log.exception("bug: the core failed")
+            metrics.SCHEDULING_FAILURES.inc()
+    known = [key for key in tried if key not in changed and key not in doubtful]
+    new = [key for key in tried if key in changed and key not in doubtful]
+    groups = [_by_namespace(keys, first=first) for keys in (known, new, doubtful)]
+    isolated = await without_offenders(groups, attempt, _SEARCH)
+    if isolated.offenders or isolated.untried:
+        log.warning("jobs make the core fail", offenders=len(isolated.offenders), untried=len(isolated.untried))
+        if doubtful:  # else it is counted already
+            metrics.SCHEDULING_FAILURES.inc()
+    return Searched(isolated.result, dict(isolated.offenders), set(isolated.untried))
+
+
+def _by_namespace(keys: Iterable[Key], *, first: Container[Key]) -> dict[str, list[Key]]:
+    """The same order each time, with these first."""
+    found: dict[str, list[Key]] = {}
+    for key in sorted(keys, key=lambda key: (key not in first, key)):
+        found.setdefault(key[0], []).append(key)
+    return found
+
 
 log = structlog.get_logger(__name__)
 
@@ -267,7 +450,7 @@ class Scheduler:
     async def _describe(self, keys: set[Key], configuration: Configuration) -> None:
         """Bring the candidates of these jobs up to date."""
         nodes = {node.name: node for node in self._loans.usable()}
-        seen: dict[Key, Seen] = {}
+        seen: dict[Key, ObservedJob] = {}
         for key in keys:
             job = self._jobs.one(key)
             pods = self._pods.of_job(key)
@@ -282,7 +465,7 @@ class Scheduler:
                 self._left_out.forget(key)
                 continue
             before, unfit = self._candidates.get(key), self._unfit.get(key, {})
-            seen[key] = Seen(job, pods, self._reports.of_job(key), before, unfit)
+            seen[key] = ObservedJob(job, pods, self._reports.of_job(key), before, unfit)
         epoch, now = self._epoch, datetime.now(UTC)
         described = await asyncio.to_thread(
             describe_all,

@@ -6,27 +6,369 @@ None of it decides anything, and nothing that fails here holds up a target.
 
 import asyncio
 import time
-from collections.abc import Mapping, Set
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from statistics import median
 from typing import Final
 
 import structlog
 
+from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.job.decision import Event
+from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.events import Recorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.supervise import excerpt, trace
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.parsing import Key
-from elastic_tfjob.controller.schedule.losses import Losses
-from elastic_tfjob.controller.schedule.request import JobRequest
-from elastic_tfjob.controller.schedule.scheduled_job import ScheduledJob
-from elastic_tfjob.controller.schedule.verdicts import Verdicts
+from elastic_tfjob.controller.objects import job as objects
+from elastic_tfjob.controller.objects.annotations import bytes_of
+from elastic_tfjob.controller.objects.job import Job, Key
+from elastic_tfjob.controller.objects.verdict import (
+    DEADLINE_ANNOTATION,
+    TOLD_ANNOTATION,
+    VERDICTS,
+    DeadlineStatus,
+    Topic,
+    Verdict,
+    deadline_of,
+    told,
+    told_json,
+)
+from elastic_tfjob.controller.planning.deadlines import Doubt, Judged, judge_all
+from elastic_tfjob.controller.planning.job_view import ScheduledJob
+from elastic_tfjob.controller.planning.request import JobRequest
+from elastic_tfjob.controller.schedule.writers import AnnotationWriter, Failure, Write, in_turn
 from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.reasons import Code, Reason
+from elastic_tfjob.scheduling.snapshot import Job as CoreJob
+from elastic_tfjob.speed.growth import RECENT, LossState
 
-__all__ = ["Notices"]
+__all__ = ["Losses", "Notices", "Verdicts", "unadjusted", "unusable"]
+
+
+# What a job is told where the profile goes by its training loss (it has none, it is no number, or it rises), or by what
+# it has left (nobody knows how much that is, or what it holds cannot be changed).
+#
+# Each thing is told once, when it is stored that it was: so another operator does not tell it again.
+
+PATIENCE_S: Final = 60.0
+"""A job that has trained for so long, and has said how far it is, has had the time to report its loss."""
+# Writes that are under way at once, of all namespaces and of one: a profile that goes by the loss may come to thousands
+# of jobs that report none, and the webhook of one tenant may be slow.
+_AT_ONCE: Final = 100
+_OF_ONE: Final = 20
+# The annotation takes so much at most.
+_BYTES: Final = 256
+
+_NUMBERS: Final[Mapping[LossState, Topic]] = {"nan": "loss-nan", "inf": "loss-inf"}
+_FALLS: Final = "the job counts as one whose loss falls fast: it is not moved to make room"
+_SAYS: Final[Mapping[Topic, str]] = {
+    "loss-absent": f"the job trains and has not reported one. Until it does, {_FALLS}",
+    "loss-nan": f"the job's is NaN. Until it is a number again, {_FALLS}",
+    "loss-inf": f"the job's is infinite. Until it is a number again, {_FALLS}",
+    "loss-never-fell": f"the job's has only risen since it is read. Until it falls, {_FALLS}",
+    "loss-rises": f"the job's fell and has risen in the last {RECENT} readings. Until it falls again, the job counts "
+    "as one that has converged: it may be moved to make room for others",
+}
+
+_WORK: Final[Mapping[Topic, str]] = {
+    "work-unknown": "nothing tells how many steps this job takes: it counts as one that will run as long again as it "
+    "has run. Give it the annotation total-steps",
+    "cpu-kept": "this job keeps the CPU that it requests: its bounds (min-workers, max-workers) leave no room, or "
+    "Kueue has admitted it with what it requests",
+}
+_ALL_KEPT: Final = (
+    "This job keeps the CPU that it requests and the nodes that it has: it has no checkpoint-dir, rescale is never, or "
+    "enableDynamicWorker is set"
+)
+
+
+def unadjusted(job: CoreJob, now_s: float) -> Iterator[Topic]:
+    """What keeps a profile that goes by what is left from doing more for a job that runs; nothing that cannot be told
+    yet."""
+    if not job.placement or job.phase != "running":
+        return
+    if not job.spec.movable:
+        yield "all-kept"
+        return  # so it does not matter what it has left
+    if not job.spec.resizable or job.spec.fixed_cpu:
+        yield "cpu-kept"
+    if job.spec.total_steps is None and job.steps > 0 and now_s - job.since_s >= PATIENCE_S:
+        yield "work-unknown"
+
+
+def unusable(job: CoreJob, now_s: float) -> Topic | None:
+    """What is wrong with the loss of a job that trains, `loss-absent` where it has never reported one; None: nothing,
+    or it cannot be told yet."""
+    loss = job.loss
+    if not job.placement or job.phase != "running":
+        return None
+    if loss.state == "finite":
+        if not loss.rises:
+            return None
+        return "loss-rises" if loss.peak > 0 else "loss-never-fell"
+    if loss.state != "absent":
+        return _NUMBERS[loss.state]
+    silent = not loss.recent and not loss.readings
+    return "loss-absent" if silent and job.steps > 0 and now_s - job.since_s >= PATIENCE_S else None
+
+
+class Losses:
+    """`look` is given each job that is new or has changed, and `tell` called in each round."""
+
+    def __init__(self, api: ApiClient, jobs: Informer[objects.Job], recorder: Recorder) -> None:
+        self._jobs = jobs
+        self._recorder = recorder
+        self._writer = AnnotationWriter(api, jobs.seen, "loss")
+        self._due: dict[Key, Topic] = {}
+        # By namespace the last turn that it had.
+        self._served: dict[str, int] = {}
+        self._turns = 0
+
+    def look(self, key: Key, found: ScheduledJob, now_s: float, *, by_loss: bool = True) -> None:
+        """See whether there is something to tell a job that it has not been told, where the profile goes by the loss or
+        else by what is left."""
+        job, source = found.job, found.source
+        topics = [*_topics(job, now_s, by_loss=by_loss)] if job is not None else []
+        known = told(source.annotations, source.uid) if source is not None and topics else frozenset()
+        topic = next((topic for topic in topics if topic not in known), None)
+        if topic is None or source is None:
+            self._due.pop(key, None)
+        else:
+            self._due[key] = topic
+
+    def forget(self, key: Key) -> None:
+        """The job is gone."""
+        self._due.pop(key, None)
+
+    def tell(self, group: asyncio.TaskGroup) -> None:
+        """Tell what there is to tell, beside later rounds: one job of each namespace after the other."""
+        under_way = Counter(namespace for namespace, _ in self._writer)
+        free = _AT_ONCE - len(self._writer)
+        if free <= 0 or not self._due:
+            return
+        present = {namespace for namespace, _ in self._due}
+        self._served = {name: turn for name, turn in self._served.items() if name in present}
+        self._turns += 1
+        for key in in_turn((key for key in self._due if key not in self._writer), self._served):
+            namespace = key[0]
+            if not free:
+                return
+            if under_way[namespace] >= _OF_ONE:
+                continue
+            self._served[namespace] = self._turns
+            topic = self._due.pop(key)
+            # The job as it is now: it may have been told since the round read it.
+            job = self._jobs.one(key)
+            known = told(job.annotations, job.uid) if job is not None else frozenset()
+            if job is None or topic in known or _full(job):
+                continue
+            # Without its version: nobody else writes this annotation.
+            write = Write(job, {TOLD_ANNOTATION: told_json({*known, topic}, job.uid)}, versioned=False)
+            self._writer.begin(write, partial(self._written, job, topic), group)
+            under_way[namespace] += 1
+            free -= 1
+
+    def _written(self, job: objects.Job, topic: Topic, failure: Failure | None) -> None:
+        if failure is None:
+            self._recorder.record(job, _event(topic))
+        elif failure.kind not in ("conflict", "gone"):  # which mean another job of its name at most
+            bug = "bug: " if failure.kind == "bug" else ""
+            log.warning(f"{bug}not written what a job is told", job=job.key, error=excerpt(failure.error))
+            if failure.kind == "failed":
+                self._due.setdefault(job.key, topic)
+
+
+def _topics(job: CoreJob, now_s: float, *, by_loss: bool) -> Iterator[Topic]:
+    """What there is to tell, the first one first. A profile that goes by the loss moves jobs, too."""
+    if not by_loss:
+        yield from unadjusted(job, now_s)
+        return
+    if (topic := unusable(job, now_s)) is not None:
+        yield topic
+    yield from (kept for kept in unadjusted(job, now_s) if kept == "all-kept")
+
+
+def _event(topic: Topic) -> Event:
+    if topic == "all-kept":
+        return Event("Normal", "NotAdjusted", _ALL_KEPT)
+    if topic in _WORK:
+        return Event("Normal", "NotAdjusted", f"The profile gives CPU by what is left to do, and {_WORK[topic]}")
+    says = f"The profile goes by the training loss, and {_SAYS[topic]}"
+    rises = topic in ("loss-never-fell", "loss-rises")
+    return Event("Warning", "LossRises", says) if rises else Event("Warning", "LossUnusable", says)
+
+
+def _full(job: objects.Job) -> bool:
+    """Whether the operator's state needs the room that is left in the job's annotations."""
+    return bytes_of(job.annotations, but=(TOLD_ANNOTATION,)) + _BYTES > MAX_ANNOTATION_BYTES
+
+
+# -- Keeps what people see of deadlines up to date ---------------------------------------------------------------------
+# Annotations, events and metrics, beside the rounds of scheduling.
+#
+# A verdict is told once it is stored, so that no operator tells it a second time; one that is killed between the two
+# leaves the event out, and the annotation has the words.
+
+_LOOK_S: Final = 10.0
+# So long a look takes at most: a job takes 0.3 ms, one that is late 2 ms. Those that it does not come to are next.
+_MOST_S: Final = 0.2
+# Jobs that one look is about, namespace after namespace in turn; and what it writes at most.
+_VERDICTS_AT_ONCE: Final = 1000
+_WRITES: Final = 100
+# What may change back and forth is told of a job no more often than this; its annotation has the newest words.
+_AGAIN_S: Final = 600.0
+_WAVERS: Final = ("DeadlineAtRisk", "DeadlineUnattainable")
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A job with a deadline (Unix time). `deadline_s` None: its user has taken the deadline away, and what was written
+    about it is to go."""
+
+    job: Job
+    deadline_s: float | None
+    doubt: Doubt | None = None
+    verdict: Verdict | None = None
+    slack_s: float | None = None
+    told_s: dict[str, float] = field(default_factory=dict)
+    """When events of these reasons were told last (monotonic seconds)."""
+
+    def may_tell(self, reason: str) -> bool:
+        """Whether an event of this reason is due, which it then counts as."""
+        now = time.monotonic()
+        if reason in _WAVERS and now < self.told_s.get(reason, -inf) + _AGAIN_S:
+            return False
+        self.told_s[reason] = now
+        return True
+
+
+class Verdicts:
+    """`follow` is told of each job that is new or has changed, `look` called in each round with its plan."""
+
+    def __init__(self, api: ApiClient, jobs: Informer[Job], recorder: Recorder) -> None:
+        self._jobs = jobs
+        self._writer = AnnotationWriter(api, jobs.seen, "deadline")
+        self._recorder = recorder
+        self._followed: dict[Key, _Followed] = {}
+        self._next_s = 0.0
+        # By namespace the last look that had a turn for it.
+        self._served: dict[str, int] = {}
+        self._looks = 0
+
+    def follow(self, key: Key, job: Job | None) -> None:
+        """The job as it is now; None: it is gone."""
+        deadline_s = deadline_of(job) if job is not None and not job.deleting else None
+        if job is None or job.deleting or (deadline_s is None and DEADLINE_ANNOTATION not in job.annotations):
+            self._followed.pop(key, None)
+            return
+        known = self._followed.get(key)
+        if known is not None and known.job.uid == job.uid:
+            known.job = job
+            if known.deadline_s != deadline_s:
+                known.deadline_s, known.doubt = deadline_s, None
+        elif deadline_s is None or not _closed(job):
+            self._followed[key] = _Followed(job, deadline_s)
+
+    async def look(self, plan: Plan | None, group: asyncio.TaskGroup) -> None:
+        """Judge the jobs whose turn it is, by the plan of this round (None: there is none), and write what is new in
+        `group`, beside later rounds."""
+        now = time.monotonic()
+        if not self._followed or now < self._next_s:
+            return
+        present = {namespace for namespace, _ in self._followed}
+        self._served = {name: look for name, look in self._served.items() if name in present}
+        self._looks += 1
+        chosen = in_turn((key for key in self._followed if key not in self._writer), self._served)[:_VERDICTS_AT_ONCE]
+        turn = {key: self._followed[key] for key in chosen}
+        for key, each in turn.items():
+            # A round may have read the job before the last write of its verdict, which it would tell once more.
+            each.job = next((job for job in self._jobs.of_job(key) if job.uid == each.job.uid), each.job)
+        asked = {f"{key[0]}/{key[1]}": (key, each) for key, each in turn.items() if each.deadline_s is not None}
+        jobs = {name: (each.job, each.deadline_s or 0.0, each.doubt) for name, (_, each) in asked.items()}
+        failed: dict[str, Exception] = {}
+        enough = now + _MOST_S
+        found = await asyncio.to_thread(
+            judge_all, jobs, plan, time.time(), failed.__setitem__, lambda: time.monotonic() > enough
+        )
+        self._next_s = time.monotonic() + _LOOK_S
+        for name, error in failed.items():
+            log.warning("deadline not judged", job=name, error=excerpt(error))
+        due = {asked[name][0]: judged for name, judged in found.items()}
+        for key, each in turn.items():
+            if each.deadline_s is None:
+                nothing: dict[str, str | None] = dict.fromkeys(DeadlineStatus.names(each.job.annotations))
+                due[key] = Judged(annotations=nothing, final=True)
+        begun, postponed = self._take_in(turn, due, group)
+        # They come last the next time, and of them first those for which there was no write left.
+        looked_at = [*(asked[name][0] for name in failed), *due]
+        for key in dict.fromkeys((*postponed, *looked_at)):
+            if self._followed.get(key) is turn[key]:
+                self._followed[key] = self._followed.pop(key)
+        # A namespace that needed writes and had none comes first again.
+        missed = {namespace for namespace, _ in postponed} - {namespace for namespace, _ in begun}
+        self._served |= {namespace: self._looks for namespace, _ in looked_at if namespace not in missed}
+        self._measure()
+
+    def _take_in(
+        self, turn: Mapping[Key, _Followed], due: Mapping[Key, Judged], group: asyncio.TaskGroup
+    ) -> tuple[list[Key], list[Key]]:
+        """Keep what was found, and write what is new: one job of each namespace after the other, and of each first what
+        is reached or is to go. Gives the jobs that are written, and those for which there was no write left."""
+        there = [key for key in due if self._followed.get(key) is turn[key]]  # others went meanwhile
+        writes = [key for key in there if due[key].annotations or turn[key].deadline_s is None]
+        writes.sort(key=lambda key: not (due[key].reached or turn[key].deadline_s is None))
+        writes = in_turn(writes, self._served)
+        begun, postponed = writes[:_WRITES], writes[_WRITES:]
+        unwritten = frozenset(postponed)
+        for key in there:
+            each, judged = turn[key], due[key]
+            if key in unwritten or each.deadline_s is None:
+                continue
+            each.doubt, each.verdict, each.slack_s = judged.doubt, judged.verdict, judged.slack_s
+            if judged.final and not judged.annotations:
+                del self._followed[key]
+        for key in begun:
+            self._begin_write(key, turn[key], due[key], group)
+        return begun, postponed
+
+    def _begin_write(self, key: Key, each: _Followed, judged: Judged, group: asyncio.TaskGroup) -> None:
+        # Without its version: nobody else writes these annotations.
+        write = Write(each.job, judged.annotations, versioned=False)
+        self._writer.begin(write, partial(self._written, key, each, judged), group)
+
+    def _written(self, key: Key, each: _Followed, judged: Judged, failure: Failure | None) -> None:
+        if failure is not None:
+            if failure.kind not in ("conflict", "gone"):  # which mean another job of its name at most
+                bug = "bug: " if failure.kind == "bug" else ""
+                log.warning(f"{bug}deadline not written", job=key, error=excerpt(failure.error))
+            return
+        for event in judged.events:
+            if each.may_tell(event.reason):
+                self._recorder.record(each.job, event)
+        if judged.reached in ("met", "missed"):
+            metrics.DEADLINES.labels(judged.reached).inc()
+        if judged.final and self._followed.get(key) is each:
+            del self._followed[key]
+
+    def _measure(self) -> None:
+        verdicts = Counter(each.verdict for each in self._followed.values())
+        for verdict in VERDICTS:
+            metrics.DEADLINE_JOBS.labels(verdict).set(verdicts[verdict])
+        slacks = [each.slack_s for each in self._followed.values() if each.slack_s is not None]
+        for name, value in (("least", min(slacks, default=0.0)), ("median", median(slacks) if slacks else 0.0)):
+            metrics.DEADLINE_SLACK.labels(name).set(value)
+
+
+def _closed(job: Job) -> bool:
+    """Whether all has been said of a job that has ended."""
+    known = DeadlineStatus.of(job.annotations, job.uid)
+    return known is not None and known.verdict in ("met", "missed") and job.status().finished
+
 
 log = structlog.get_logger(__name__)
 

@@ -6,25 +6,29 @@ from typing import Any
 from pydantic import ValidationError
 
 from elastic_tfjob.api.scenario import wrong_places
-from elastic_tfjob.api.suggest import did_you_mean
-from elastic_tfjob.scheduling.parameters import ProfileParameters
+from elastic_tfjob.api.words import did_you_mean
+from elastic_tfjob.scheduling.core import ProfileParameters
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles.aryl import ArylParameters
+from elastic_tfjob.scheduling.profiles.baselines import (
+    DrfParameters,
+    EdfParameters,
+    FifoBackfillParameters,
+    FifoParameters,
+    FixedParameters,
+    HullParameters,
+    LasParameters,
+    OptimusParameters,
+    RebalanceParameters,
+    SjfBackfillParameters,
+    SjfParameters,
+    SrtfParameters,
+)
 from elastic_tfjob.scheduling.profiles.deadline import DeadlineParameters
 from elastic_tfjob.scheduling.profiles.dl2 import Dl2Parameters
-from elastic_tfjob.scheduling.profiles.drf import DrfParameters
-from elastic_tfjob.scheduling.profiles.edf import EdfParameters
 from elastic_tfjob.scheduling.profiles.elastic import ElasticProfileParameters
-from elastic_tfjob.scheduling.profiles.fifo import FifoBackfillParameters, FifoParameters
-from elastic_tfjob.scheduling.profiles.fixed import FixedParameters
-from elastic_tfjob.scheduling.profiles.hull import HullParameters
 from elastic_tfjob.scheduling.profiles.kips import KipsParameters
-from elastic_tfjob.scheduling.profiles.las import LasParameters
-from elastic_tfjob.scheduling.profiles.optimus import OptimusParameters
-from elastic_tfjob.scheduling.profiles.rebalance import RebalanceParameters
-from elastic_tfjob.scheduling.profiles.sjf import SjfBackfillParameters, SjfParameters
 from elastic_tfjob.scheduling.profiles.specon import SpeconParameters
-from elastic_tfjob.scheduling.profiles.srtf import SrtfParameters
 from elastic_tfjob.scheduling.profiles.tetris import TetrisParameters
 
 __all__ = ["PROFILES", "ProfileParameters", "build", "parse_profile"]

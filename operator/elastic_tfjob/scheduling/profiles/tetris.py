@@ -6,7 +6,8 @@ from functools import lru_cache
 
 from pydantic import Field
 
-from elastic_tfjob.scheduling.parameters import ElasticParameters, Stages, needs
+from elastic_tfjob.scheduling.core import ElasticParameters, Stages, needs
+from elastic_tfjob.scheduling.orders import ShortestRemainingTimeFirst
 from elastic_tfjob.scheduling.plan import BEHIND
 from elastic_tfjob.scheduling.profile import Order
 from elastic_tfjob.scheduling.queue import Entry, JobQueue
@@ -14,10 +15,9 @@ from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, ReplicaGroup, Shape
-from elastic_tfjob.scheduling.stages.order.srtf import ShortestRemainingTimeFirst
-from elastic_tfjob.scheduling.toolkit.open_jobs import OpenJobs, Terms, open_jobs, unsized
-from elastic_tfjob.scheduling.toolkit.refusal import lacks
-from elastic_tfjob.scheduling.toolkit.sizes import bundle_more, movable
+from elastic_tfjob.scheduling.steps.declared_size import lacks
+from elastic_tfjob.scheduling.steps.open_jobs import OpenJobs, Terms, open_jobs, unsized
+from elastic_tfjob.scheduling.steps.sizes import bundle_more, movable
 
 
 @dataclass(frozen=True, slots=True)

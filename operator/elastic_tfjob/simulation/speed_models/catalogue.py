@@ -1,14 +1,10 @@
 """Speed models by name."""
 
-from elastic_tfjob.simulation.speed_models.base import SpeedModel
-from elastic_tfjob.simulation.speed_models.cpu_share import CpuShareSpeedModel
+from elastic_tfjob.simulation.speed_models.base import FixedSpeedModel, LinearSpeedModel, SpeedModel
+from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel, PsCpuSpeedModel
 from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
-from elastic_tfjob.simulation.speed_models.fixed import FixedSpeedModel
-from elastic_tfjob.simulation.speed_models.linear import LinearSpeedModel
 from elastic_tfjob.simulation.speed_models.pollux import PolluxSpeedModel
-from elastic_tfjob.simulation.speed_models.ps import PsSpeedModel
-from elastic_tfjob.simulation.speed_models.ps_cpu import PsCpuSpeedModel
-from elastic_tfjob.simulation.speed_models.ps_measured import PsMeasuredSpeedModel
+from elastic_tfjob.simulation.speed_models.ps import PsMeasuredSpeedModel, PsSpeedModel
 
 SPEED_MODELS: dict[str, SpeedModel] = {
     "fixed": FixedSpeedModel(),

@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
-from elastic_tfjob.api.fields import cut
-from elastic_tfjob.controller.objects.size import words
+from elastic_tfjob.api.reading import cut
 from elastic_tfjob.controller.objects.status import moment_of
-from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.query.rows.job import Seen, counts
-from elastic_tfjob.scheduling.causes import Cause, cause_of
+from elastic_tfjob.controller.objects.target import Target, words
+from elastic_tfjob.controller.query.rows.jobs import ReadJob, counts
+from elastic_tfjob.scheduling.plan import Cause, cause_of
 
 __all__ = ["Happening", "Size", "sizes", "timeline"]
 
@@ -45,13 +44,13 @@ class Size:
     replicas: Annotated[Mapping[str, int], "replicas, by type"]
 
 
-def timeline(seen: Seen) -> tuple[Happening, ...]:
+def timeline(seen: ReadJob) -> tuple[Happening, ...]:
     """All that the job's objects remember: its conditions, its last ten rescales, its last stop, what is under way."""
     found = [each for each in _happenings(seen) if each.at is None or moment_of(each.at) is not None]
     return tuple(sorted(found, key=_when))
 
 
-def sizes(seen: Seen) -> tuple[Size, ...]:
+def sizes(seen: ReadJob) -> tuple[Size, ...]:
     """The sizes as far back as the state remembers, for a step chart; the last one holds until now."""
     state, status = seen.state, seen.status
     if state is None:
@@ -75,7 +74,7 @@ def _when(each: Happening) -> tuple[bool, float]:
     return (at is None, at.timestamp() if at is not None else 0.0)
 
 
-def _happenings(seen: Seen) -> Iterator[Happening]:
+def _happenings(seen: ReadJob) -> Iterator[Happening]:
     job, state, target, record = seen.job, seen.state, seen.target, seen.record
     if moment_of(job.created) is not None:
         yield Happening(at=job.created, kind="created", text="The job was created")
@@ -130,7 +129,7 @@ def _happenings(seen: Seen) -> Iterator[Happening]:
         yield Happening(at=record.resumed, kind="resumed", text="It holds nodes again after a stop")
 
 
-def _stops(seen: Seen) -> Iterator[Happening]:
+def _stops(seen: ReadJob) -> Iterator[Happening]:
     stop = seen.state.stop if seen.state is not None else None
     if stop is None:
         if seen.record.stopped:
@@ -146,7 +145,7 @@ def _stops(seen: Seen) -> Iterator[Happening]:
         )
 
 
-def _decided(seen: Seen, target: Target, at: str | None = None) -> Happening:
+def _decided(seen: ReadJob, target: Target, at: str | None = None) -> Happening:
     has = seen.state.replicas if seen.state is not None else {}
     shall = any(target.replicas.values())
     told: Cause | None = target.cause or None

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
-from elastic_tfjob.api.fields import cut
+from elastic_tfjob.api.reading import cut
 from elastic_tfjob.controller.objects.status import moment_of
 from elastic_tfjob.controller.objects.verdict import deadline_of
-from elastic_tfjob.controller.query.rows.job import Seen, total_steps
-from elastic_tfjob.controller.schedule.request import JobRequest
+from elastic_tfjob.controller.planning.request import JobRequest
+from elastic_tfjob.controller.query.rows.jobs import ReadJob, total_steps
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER
 from elastic_tfjob.simulation.formats import GIB
@@ -52,7 +52,7 @@ class TraceRow:
 COLUMNS: Final = tuple(each.name for each in fields(TraceRow))
 
 
-def trace_rows(jobs: Iterable[Seen]) -> tuple[list[TraceRow], dict[str, str]]:
+def trace_rows(jobs: Iterable[ReadJob]) -> tuple[list[TraceRow], dict[str, str]]:
     """The rows, the first job first; and of each job that is left out why, by its name."""
     rows: list[TraceRow] = []
     left_out: dict[str, str] = {}
@@ -67,7 +67,7 @@ def trace_rows(jobs: Iterable[Seen]) -> tuple[list[TraceRow], dict[str, str]]:
     return [_after(begin, row) for row in rows], left_out
 
 
-def _row(seen: Seen) -> TraceRow | str:
+def _row(seen: ReadJob) -> TraceRow | str:
     """The row with absolute times, or why there is none."""
     created, request = moment_of(seen.job.created), seen.request
     if created is None:
@@ -115,7 +115,7 @@ def _row(seen: Seen) -> TraceRow | str:
     return row
 
 
-def _duration(seen: Seen, request: JobRequest) -> float | str:
+def _duration(seen: ReadJob, request: JobRequest) -> float | str:
     """Seconds that the job takes at its declared size; why nobody knows where nobody does."""
     state, status, declared = seen.state, seen.status, request.declared
     said, steps = request.elasticity, total_steps(seen)

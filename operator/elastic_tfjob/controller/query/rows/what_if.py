@@ -5,12 +5,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
-from elastic_tfjob.api.limits import after
-from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.scheduling.snapshot import Job
+from elastic_tfjob.api.reading import after
+from elastic_tfjob.controller.objects.status import format_time, moment_of
+from elastic_tfjob.controller.query.rows.jobs import JobRow, ReadJob
+from elastic_tfjob.scheduling.snapshot import Job as CoreJob
 from elastic_tfjob.simulation.foresee import Course, Fate
 
-__all__ = ["ROWS", "WhatIfOthers", "WhatIfRow", "at_time", "notes", "others_in_sum", "sorted_rows", "what_if_row"]
+__all__ = [
+    "ROWS",
+    "ForecastRow",
+    "WhatIfOthers",
+    "WhatIfRow",
+    "at_time",
+    "forecast_row",
+    "notes",
+    "others_in_sum",
+    "sorted_rows",
+    "what_if_row",
+]
 
 ROWS: Final = 200
 """Rows of an answer: those that change most come first."""
@@ -48,7 +60,7 @@ class WhatIfOthers:
     later_s: Annotated[float, "seconds by which all of them together end later; below 0: earlier"]
 
 
-def what_if_row(job: Job, now: Course, then: Course) -> WhatIfRow:
+def what_if_row(job: CoreJob, now: Course, then: Course) -> WhatIfRow:
     """The row of a job, which is new where it is in `then` alone."""
     namespace, _, name = job.key.partition("/")
     before, with_it = now.fates.get(job.key), then.fates[job.key]
@@ -67,8 +79,8 @@ def what_if_row(job: Job, now: Course, then: Course) -> WhatIfRow:
         ends_then=at_time(ends[1]),
         later_s=later_s,
         deadline=at_time(due_s),
-        meets_now=_meets(before, due_s, now.until_s) if before is not None else None,
-        meets_then=_meets(with_it, due_s, then.until_s),
+        meets_now=_meets_deadline(before, due_s, now.until_s) if before is not None else None,
+        meets_then=_meets_deadline(with_it, due_s, then.until_s),
         source=with_it.source,
         note=_note(job, with_it, then.until_s),
     )
@@ -107,7 +119,7 @@ def notes(unforeseen: int, unmanaged: int, profiles: Sequence[str]) -> list[str]
     return found
 
 
-def _meets(fate: Fate, due_s: float | None, until_s: float | None) -> bool | None:
+def _meets_deadline(fate: Fate, due_s: float | None, until_s: float | None) -> bool | None:
     if due_s is None or fate.source is None:
         return None
     if fate.finish_s is not None:
@@ -115,7 +127,7 @@ def _meets(fate: Fate, due_s: float | None, until_s: float | None) -> bool | Non
     return False if until_s is None or until_s > due_s else None
 
 
-def _note(job: Job, fate: Fate, until_s: float | None) -> str:
+def _note(job: CoreJob, fate: Fate, until_s: float | None) -> str:
     if fate.finish_s is not None:
         return ""
     if fate.source is None:
@@ -132,3 +144,52 @@ def _note(job: Job, fate: Fate, until_s: float | None) -> str:
 def at_time(at_s: float | None) -> str | None:
     """Unix seconds as people read them."""
     return None if at_s is None else format_time(after(_EPOCH, at_s))
+
+
+# -- When a job is expected to finish, and whether that is by its deadline ---------------------------------------------
+# Nothing is computed here: the expected end is what the operator stored (controller/job/progress.py), slack and verdict
+# are what it judged, so that columns of kubectl, this API and any replica that answers say the same.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastRow:
+    """What was expected of a job when that was stored last. The interval holds nine of ten finishes."""
+
+    namespace: Annotated[str, "namespace of the TFJob"]
+    name: Annotated[str, "name of the TFJob"]
+    state: Annotated[str, "what it does, in one word"]
+    expected: Annotated[str | None, "expected end; null: not known, or it does not run"]
+    earliest: Annotated[str | None, "begin of the interval"]
+    latest: Annotated[str | None, "end of the interval; null: there is none"]
+    deadline: Annotated[str | None, "when it shall have ended"]
+    slack_s: Annotated[float | None, "seconds from the expected end to the deadline, as judged last; below 0: too late"]
+    meets: Annotated[bool | None, "whether it is expected to end by the deadline"]
+    at_risk: Annotated[bool, "whether it is, and the end of the interval is not"]
+    source: Annotated[str | None, "what the speed is known from"]
+
+
+def forecast_row(seen: ReadJob, row: JobRow) -> ForecastRow:
+    """The forecast, as it was stored last."""
+    state = seen.state if row.state in ("Running", "Rescaling") and row.eta is not None else None
+    meets = _meets(row) if state is not None else None
+    latest, due = moment_of(state.eta_latest) if state is not None else None, moment_of(row.deadline)
+    return ForecastRow(
+        namespace=row.namespace,
+        name=row.name,
+        state=row.state,
+        expected=row.eta if state is not None else None,
+        earliest=state.eta_earliest if state is not None else None,
+        latest=state.eta_latest if state is not None else None,
+        deadline=row.deadline,
+        slack_s=row.slack_s if state is not None else None,
+        meets=meets,
+        at_risk=bool(meets) and latest is not None and due is not None and latest > due,
+        source=state.eta_source if state is not None else None,
+    )
+
+
+def _meets(row: JobRow) -> bool | None:
+    """As the verdict says; before there is one, as the slack does."""
+    if row.verdict is not None and row.verdict != "unknown":
+        return row.verdict in ("on-time", "met")
+    return None if row.slack_s is None else row.slack_s >= 0

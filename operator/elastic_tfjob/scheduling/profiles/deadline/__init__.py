@@ -8,18 +8,16 @@ ASPLOS'23) and the exchange of Moore (1968). See docs/designs/deadline.md.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from elastic_tfjob.scheduling.parameters import Stages, needs
-from elastic_tfjob.scheduling.placements import lacking
+from elastic_tfjob.scheduling.core import Stages, needs
+from elastic_tfjob.scheduling.orders import EarliestDeadlineFirst
 from elastic_tfjob.scheduling.profile import OrderKey, Profile, Step
-from elastic_tfjob.scheduling.profiles.deadline.admit import guarantee, probe
-from elastic_tfjob.scheduling.profiles.deadline.carry_out import carry_out
-from elastic_tfjob.scheduling.profiles.deadline.outlook import Outlook
-from elastic_tfjob.scheduling.profiles.deadline.raise_late import Raises, raise_late
-from elastic_tfjob.scheduling.profiles.deadline.settings import Settings
+from elastic_tfjob.scheduling.profiles.deadline.outlook import Outlook, Settings
+from elastic_tfjob.scheduling.profiles.deadline.plan import carry_out, guarantee_deadlines, probe
+from elastic_tfjob.scheduling.profiles.deadline.spare_capacity import Raises, raise_late
+from elastic_tfjob.scheduling.room import lacking
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job
-from elastic_tfjob.scheduling.stages.order.edf import EarliestDeadlineFirst
-from elastic_tfjob.scheduling.toolkit.cpu_in_place import (
+from elastic_tfjob.scheduling.steps.cpu_in_place import (
     CpuInPlace,
     CpuRule,
     boot,
@@ -30,7 +28,7 @@ from elastic_tfjob.scheduling.toolkit.cpu_in_place import (
     keep_for_leaving,
     raise_busy,
 )
-from elastic_tfjob.scheduling.toolkit.shared import sharing
+from elastic_tfjob.scheduling.steps.repair import sharing
 
 __all__ = ["DeadlineParameters"]
 
@@ -76,7 +74,7 @@ class DeadlineParameters(Settings):
         outlook = Outlook(round_, self)
         raises = Raises(round_.shared(CPU, lambda: _in_place(round_)), outlook) if self.lend_cpu else None
         probe(outlook)
-        guarantee(outlook, raises)
+        guarantee_deadlines(outlook, raises)
         promised = [(case, case.wanted or {}) for case in outlook.cases if case.booking is not None or case.probe]
         mark, before, refusals = round_.room.mark(), dict(round_.changes), dict(round_.refusals)
         carry_out(outlook)
@@ -89,7 +87,7 @@ class DeadlineParameters(Settings):
         raises.withdraw_all()
         outlook = Outlook(round_, self)
         probe(outlook)
-        guarantee(outlook)
+        guarantee_deadlines(outlook)
         carry_out(outlook)
 
     def profile(self, name: str) -> Profile:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from elastic_tfjob.scheduling.profiles.dl2.network import ACTIONS, JOB_FEATURES, Floats
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, ReplicaGroup
-from elastic_tfjob.scheduling.toolkit.hull_rule import NOTICEABLE, bounds, relative_to
-from elastic_tfjob.speed.sizes import counts_between, known_sizes
+from elastic_tfjob.scheduling.steps.hull import NOTICEABLE, bounds, relative_to
+from elastic_tfjob.speed.model import counts_between, known_sizes
 
 __all__ = ["Grid", "Known", "grid_of", "job_features", "known_of"]
 

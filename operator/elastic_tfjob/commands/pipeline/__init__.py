@@ -1,1 +1,0 @@
-"""The steps of Kubeflow Pipelines: `elastic-tfjob pipeline run` and `pipeline cleanup`."""

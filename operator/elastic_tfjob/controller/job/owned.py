@@ -1,0 +1,226 @@
+"""PodGroups for gang schedulers: Volcano, and scheduler-plugins (coscheduling). Pure.
+
+Source: tfjob v1, section "gang scheduling" (common/job.go, podgroup_control.go of the training-operator).
+"""
+
+from collections.abc import Mapping
+from decimal import Decimal
+from functools import partial
+from typing import Any, Final
+
+from elastic_tfjob.api.reading import MAX_REPLICAS
+from elastic_tfjob.api.tfjob import CONTROLLER_NAME, JOB_NAME_LABEL, OPERATOR_NAME_LABEL, SchedulingPolicy, TFJobSpec
+from elastic_tfjob.controller.job.decision import Create, DeleteBudget, DeletePodGroup, Event, UpdatePodGroup
+from elastic_tfjob.controller.job.pods import owner_reference
+from elastic_tfjob.controller.job.reconcile_pass import Pass
+from elastic_tfjob.controller.objects.dependents import PodGroup
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.quantities import quantity
+
+__all__ = [
+    "BUDGET",
+    "VOLCANO",
+    "budget_name",
+    "decorate",
+    "delete_pod_group",
+    "gang_may_start",
+    "group_version",
+    "has_other_scheduler",
+    "keep_budget",
+    "must_wait",
+    "render_budget",
+    "render_pod_group",
+    "shrunk",
+]
+
+VOLCANO: Final = "volcano"
+_VOLCANO_VERSION: Final = "scheduling.volcano.sh/v1beta1"
+_PLUGINS_VERSION: Final = "scheduling.x-k8s.io/v1alpha1"
+
+
+def is_volcano(scheduler: str) -> bool:
+    """Any other name is a scheduler built with scheduler-plugins."""
+    return scheduler.lower() == VOLCANO
+
+
+def group_version(scheduler: str) -> str:
+    """API group and version of the PodGroup that this gang scheduler reads."""
+    return _VOLCANO_VERSION if is_volcano(scheduler) else _PLUGINS_VERSION
+
+
+def must_wait(scheduler: str, group: PodGroup | None) -> bool:
+    """Volcano admits a gang before its pods exist; scheduler-plugins gathers pods that do."""
+    return is_volcano(scheduler) and (group is None or group.phase in ("", "Pending"))
+
+
+def decorate(pod: dict[str, Any], job: str, replica_type: str, scheduler: str) -> None:
+    """Mark a rendered pod as a member of its gang. A scheduler that the user named stays."""
+    pod["spec"].setdefault("schedulerName", VOLCANO if is_volcano(scheduler) else scheduler)
+    if is_volcano(scheduler):
+        annotations = pod["metadata"].setdefault("annotations", {})
+        annotations["scheduling.k8s.io/group-name"] = job
+        annotations["volcano.sh/task-spec"] = replica_type.lower()
+    else:
+        pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] = job
+
+
+def has_other_scheduler(spec: TFJobSpec, scheduler: str) -> bool:
+    """True when a template names a scheduler that is not the gang's."""
+    own = VOLCANO if is_volcano(scheduler) else scheduler
+    named = ((replica.template.get("spec") or {}).get("schedulerName") for replica in spec.tf_replica_specs.values())
+    return any(name and name != own for name in named)
+
+
+def render_pod_group(
+    job: Job, spec: TFJobSpec, scheduler: str, priorities: Mapping[str, int], existing: PodGroup | None
+) -> dict[str, Any]:
+    """The PodGroup that the job should have. `priorities` are the values of PriorityClasses by name."""
+    policy = spec.run_policy.scheduling_policy or SchedulingPolicy.model_validate({})
+    members = policy.min_available if policy.min_available is not None else spec.total_replicas
+    resources = policy.min_resources
+    if resources is None:
+        resources = _min_resources(spec, members, priorities)
+    wanted: dict[str, Any] = {"minMember": members, "minResources": resources}
+    if is_volcano(scheduler):
+        # A queue that someone moved the group to wins over the job's.
+        wanted["queue"] = (existing.spec().get("queue") if existing else None) or policy.queue or "default"
+        if policy.priority_class:
+            wanted["priorityClassName"] = policy.priority_class
+    elif policy.schedule_timeout_seconds is not None:
+        wanted["scheduleTimeoutSeconds"] = policy.schedule_timeout_seconds
+    return {
+        "apiVersion": group_version(scheduler),
+        "kind": "PodGroup",
+        "metadata": {
+            "name": job.name,
+            "namespace": job.namespace,
+            "annotations": job.annotations,
+            "ownerReferences": [owner_reference(job)],
+        },
+        "spec": wanted,
+    }
+
+
+def shrunk(spec: TFJobSpec) -> TFJobSpec:
+    """The spec of a job that runs with another size than its declared one, whose gang is then no larger than that."""
+    policy = spec.run_policy.scheduling_policy
+    if policy is None or policy.min_available is None or policy.min_available <= spec.total_replicas:
+        return spec
+    policy = policy.model_copy(update={"min_available": spec.total_replicas})
+    return spec.model_copy(update={"run_policy": spec.run_policy.model_copy(update={"scheduling_policy": policy})})
+
+
+def _min_resources(spec: TFJobSpec, members: int, priorities: Mapping[str, int]) -> dict[str, int | str]:
+    """Requests (limits where a container has no requests) of the first `members` pods, highest priority first."""
+
+    def priority(name: str) -> int:
+        pod = spec.tf_replica_specs[name].template.get("spec") or {}
+        return priorities.get(pod.get("priorityClassName", ""), 0)
+
+    total: dict[str, Decimal] = {}
+    for name in sorted(spec.tf_replica_specs, key=lambda name: (-priority(name), name)):
+        replica = spec.tf_replica_specs[name]
+        count = min(replica.count, members)
+        members -= count
+        for container in replica.containers():
+            resources = container.get("resources") or {}
+            wanted = resources.get("requests") or resources.get("limits") or {}
+            for resource, written in wanted.items():
+                total[resource] = total.get(resource, Decimal(0)) + count * quantity(written)
+    return {resource: _format(amount) for resource, amount in sorted(total.items()) if amount}
+
+
+def _format(amount: Decimal) -> str:
+    whole = amount == amount.to_integral_value()
+    return f"{amount:f}".split(".")[0] if whole else f"{(amount * 1000).to_integral_value()}m"
+
+
+def gang_may_start(p: Pass) -> bool:
+    """Keep the job's PodGroup, if a gang scheduler is used; whether the job's pods may be created."""
+    scheduler = p.settings.gang_scheduler
+    if not scheduler:
+        return True
+    spec = p.spec
+    if p.state is not None:
+        if p.state.phase == "Waiting":
+            _delete(p)  # that of a job which was stopped: Volcano would keep room for it
+            return True  # it has no gang
+        spec = shrunk(p.sizes.spec(p.state.replicas))
+    wanted = render_pod_group(p.job, spec, scheduler, p.priorities, p.pod_group)
+    if p.pod_group is None:
+        p.actions.append(Create("PodGroup", p.job.name, lambda: wanted))
+    elif p.pod_group.owner == p.job.uid and not _within(wanted["spec"], p.pod_group.spec()):
+        p.actions.append(UpdatePodGroup(p.pod_group.name, wanted["spec"]))
+    # A job whose pods are made anew loses them while Volcano says Pending, and makes none before they are gone: if it
+    # waited, Volcano might wait for their room.
+    recreating = p.state is not None and p.state.phase == "Recreating"
+    if must_wait(scheduler, p.pod_group) and not recreating:
+        p.status.last_reconcile_time = p.status.last_reconcile_time or p.now
+        return False
+    return True
+
+
+def delete_pod_group(p: Pass) -> None:
+    """Of a job that ended or is suspended."""
+    if p.settings.gang_scheduler and _delete(p):
+        p.events.append(Event("Normal", "JobTerminated", "Job has been terminated. Deleting PodGroup"))
+
+
+def _delete(p: Pass) -> bool:
+    """Delete the job's PodGroup; False where it has none of its own."""
+    group = p.pod_group
+    if group is None or group.owner != p.job.uid:
+        return False
+    p.actions.append(DeletePodGroup(group.name, group.uid))
+    return True
+
+
+def _within(wanted: Mapping[str, Any], existing: Mapping[str, Any]) -> bool:
+    """True when all that is wanted is there; the gang scheduler may have added defaults."""
+    return all(existing.get(name) == value for name, value in wanted.items())
+
+
+# -- The PodDisruptionBudget of a job that can be moved: a drain waits until its pods have left the node ---------------
+# `kubectl drain` cordons a node and then evicts its pods. The plan moves the replicas of a movable job away from a
+# cordoned node; until that is done, an eviction would end a pod that trains. The budget admits none, of pods that are
+# ready. It has a number and no percentage: for that Kubernetes would ask the TFJob for a scale, which it has not.
+
+BUDGET: Final = "PodDisruptionBudget"
+
+
+def budget_name(job: str) -> str:
+    """The name of a job's budget."""
+    return f"{job}-moves"
+
+
+def render_budget(job: Job) -> dict[str, Any]:
+    """A budget that more pods would have to keep than a job can have; a pod that is not ready may be evicted."""
+    labels = {OPERATOR_NAME_LABEL: CONTROLLER_NAME, JOB_NAME_LABEL: job.name}
+    return {
+        "apiVersion": "policy/v1",
+        "kind": BUDGET,
+        "metadata": {
+            "name": budget_name(job.name),
+            "namespace": job.namespace,
+            "labels": labels,
+            "ownerReferences": [owner_reference(job)],
+        },
+        "spec": {
+            "minAvailable": 2 * MAX_REPLICAS,
+            "selector": {"matchLabels": labels},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
+
+
+def keep_budget(p: Pass) -> None:
+    """A PodDisruptionBudget for a job that runs, and that the profile moves away from a node that is drained."""
+    if not p.budget_known:
+        return
+    runs = not (p.status.finished or p.spec.run_policy.suspend)
+    runs = runs and p.state is not None and bool(p.state.replicas)
+    if runs and p.waits_for_target and p.stoppable:
+        if p.budget is None:
+            p.actions.append(Create(BUDGET, budget_name(p.job.name), partial(render_budget, p.job)))
+    elif p.budget is not None and p.budget.owner == p.job.uid:
+        p.actions.append(DeleteBudget(p.budget.name, p.budget.uid))

@@ -1,0 +1,319 @@
+"""What the core knows of one job: its spec, progress and speed, from what the user says and its pods report. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+from elastic_tfjob.api.annotations import Elasticity
+from elastic_tfjob.api.reading import MAX_STEPS
+from elastic_tfjob.controller.objects.affinity import NAME_FIELD
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.service import Record
+from elastic_tfjob.controller.objects.state import State
+from elastic_tfjob.controller.objects.status import moment_of, parse_time
+from elastic_tfjob.controller.planning.request import JobRequest
+from elastic_tfjob.scheduling import snapshot as core
+from elastic_tfjob.scheduling.resources import ANYWHERE, Constraints, Requirement, Resources
+from elastic_tfjob.scheduling.shared_cpu import takes_turns
+from elastic_tfjob.speed.history import Lesson, stem
+from elastic_tfjob.speed.optimus import OnlineSpeed, believe
+
+__all__ = [
+    "PATIENCE_S",
+    "Pair",
+    "Role",
+    "Unfit",
+    "active",
+    "by_task",
+    "cpu_shared",
+    "cpu_use",
+    "job_spec",
+    "judge",
+    "last_rescale",
+    "lesson",
+    "model_of",
+    "progress",
+    "seconds",
+    "speed",
+    "step_cpu_s",
+    "verdict_due_s",
+]
+
+
+# -- Nodes that kube-scheduler refuses to a job's pods, for reasons that the core knows nothing of ---------------------
+# A pod is pinned to the node that the core chose. What the core does not model (zones of volumes, host ports, topology
+# spread, a pod of others that was faster) it learns from kube-scheduler: a pinned pod that stays unschedulable means
+# that its replica type cannot have that node. The pair is left alone for a while, longer each time it proves wrong
+# again.
+
+Pair = tuple[str, str]
+"""Replica type, in lower case as in the pods' labels, and node."""
+
+PATIENCE_S: Final = 10.0
+"""What leaves a node may take a moment to be gone: a verdict counts when it has stood for so long."""
+_FIRST_S: Final = 60.0
+_LONGEST_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Until when (Unix time) a replica type is kept from a node, for how long in all, and kube-scheduler's words."""
+
+    until_s: float
+    delay_s: float
+    why: str
+
+
+def judge(known: Mapping[Pair, Unfit], pods: Iterable[Pod], now_s: float) -> dict[Pair, Unfit]:
+    """What is known of a job's nodes, after a look at its pods. A pod that got a node proves that it is fit."""
+    found = {pair: unfit for pair, unfit in known.items() if now_s < unfit.until_s + unfit.delay_s}
+    refused: dict[Pair, str] = {}
+    for pod in pods:
+        if pod.node:
+            found.pop((pod.replica_type, pod.node), None)
+        elif _waited_s(pod, now_s) >= PATIENCE_S:
+            refused.setdefault((pod.replica_type, pod.pinned), pod.unschedulable)
+    for pair, why in refused.items():
+        before = found.get(pair)
+        if before is not None and now_s < before.until_s:
+            continue
+        delay_s = _FIRST_S if before is None else min(2 * before.delay_s, _LONGEST_S)
+        found[pair] = Unfit(now_s + delay_s, delay_s, why)
+    return found
+
+
+def active(known: Mapping[Pair, Unfit], now_s: float) -> dict[Pair, str]:
+    """The pairs that must not be tried now, with kube-scheduler's words."""
+    return {pair: unfit.why for pair, unfit in known.items() if now_s < unfit.until_s}
+
+
+def verdict_due_s(pods: Iterable[Pod], now_s: float) -> float | None:
+    """Seconds until the next verdict counts; None if there is none to wait for."""
+    waited = [_waited_s(pod, now_s) for pod in pods if not pod.node]
+    return min((PATIENCE_S - each for each in waited if 0 <= each < PATIENCE_S), default=None)
+
+
+def _waited_s(pod: Pod, now_s: float) -> float:
+    """For how long a pinned pod has been refused its node; -1 for one that is not."""
+    if not pod.pinned or not pod.unschedulable_at or pod.phase != "Pending" or pod.terminating:
+        return -1.0
+    at = moment_of(pod.unschedulable_at)
+    return -1.0 if at is None else max(0.0, now_s - at.timestamp())
+
+
+Role = tuple[str, int]
+"""Replica type, in the spec's spelling, and task: which pod it has says the state."""
+
+# No PriorityClass is lower.
+_LEAST: Final = -(2**31)
+# Replicas that use more than so many times the CPU they request are busy, however many times it is.
+_MOST_USE: Final = 100.0
+# A step that takes more takes for ever.
+_MOST_STEP_CPU_S: Final = 1e9
+# Steps per second between which a measurement can be believed.
+_SLOWEST, _FASTEST = 1e-9, 1e9
+
+
+def by_task(pods: Mapping[Role, Pod], state: State | None) -> dict[Role, Pod]:
+    """The pods, given by type and index, by their tasks. A task that moves has its new pod once that is there."""
+    if state is None or not (state.indexes or (state.next is not None and state.next.indexes)):
+        return dict(pods)
+    found: dict[Role, Pod] = {}
+    for each in (state, state.next):
+        if each is None:
+            continue
+        for name in each.replicas:
+            for task, index in enumerate(each.pods(name)):
+                if (pod := pods.get((name, index))) is not None:
+                    found[name, task] = pod
+    return found
+
+
+def job_spec(
+    job: Job,
+    request: JobRequest,
+    *,
+    asked: Mapping[str, int],
+    why: str,
+    report: Report | None,
+    state: State | None,
+    priorities: Mapping[str, int],
+    unfit: Mapping[Pair, str],
+    last: bool = False,
+) -> core.JobSpec:
+    """`last`: it comes after all others, whatever its priority."""
+    elasticity, created = request.elasticity, seconds(job.created) or 0.0
+    groups = []
+    for name, replica in request.spec.tf_replica_specs.items():
+        least, most = request.bounds(name)
+        if name in asked:
+            least = most = asked[name]
+        count = min(max(replica.count, least), most)
+        groups.append(core.ReplicaGroup(name, request.requests[name], count, least, most))
+    where = tuple((name, _elsewhere(name, constraints, unfit)) for name, constraints in request.constraints)
+    distinct = {constraints for _, constraints in where}
+    steps = (
+        elasticity.total_steps
+        or (report.total_steps if report is not None else None)
+        or (state.total_steps if state is not None else None)
+    )
+    expected = elasticity.estimated_duration
+    return core.JobSpec(
+        key=f"{job.namespace}/{job.name}",
+        arrival_s=created,
+        groups=tuple(groups),
+        priority=_LEAST if last else request.priority(priorities),
+        deadline_s=elasticity.deadline_s(created),
+        total_steps=None if steps is None else float(min(steps, MAX_STEPS)),
+        duration_s=expected.total_seconds() if expected is not None else None,
+        loanable=elasticity.loanable and request.stoppable,
+        resizable=request.elastic or bool(asked),
+        stoppable=request.stoppable,
+        movable=request.stoppable,
+        reports=elasticity.reports(request.spec),
+        fixed_cpu=bool(request.queue) or request.pod_level or not request.elastic,
+        constraints=next(iter(distinct)) if len(distinct) == 1 else ANYWHERE,
+        constraints_by_type=where if len(distinct) > 1 else (),
+        asked=why,
+        model=model_of(job, elasticity),
+    )
+
+
+def model_of(job: Job, elasticity: Elasticity) -> str:
+    """What the job has in common with those that teach it: the annotation `model`, else the stem of its name."""
+    return elasticity.model or stem(job.name)
+
+
+def _elsewhere(name: str, constraints: Constraints, unfit: Mapping[Pair, str]) -> Constraints:
+    """The constraints of a type, less the nodes that it cannot have."""
+    nodes = tuple(sorted(node for type_, node in unfit if type_ == name.lower()))
+    if not nodes:
+        return constraints
+    not_there = Requirement(NAME_FIELD, "NotIn", nodes)
+    # A term without requirements matches nothing, and stays such a one.
+    terms_ = tuple((*term, not_there) if term else term for term in constraints.affinity) or ((not_there,),)
+    return replace(constraints, affinity=terms_)
+
+
+def progress(state: State | None, report: Report | None, since_s: float) -> tuple[float, float, float]:
+    """Steps done, when that was known (Unix seconds), and steps a second: the newest of what the program reports and
+    what the state remembers; else none since the start. A program's first seconds tell no speed: what is taken from a
+    job that seems to have long to go would be taken from one that is nearly done."""
+    if report is not None and report.step is not None:
+        return float(report.step), report.received_at, report.speed_of(report.generation) or 0.0
+    if state is not None and state.step is not None:
+        return float(state.step), seconds(state.numbers_at) or since_s, state.steps_per_s or 0.0
+    return 0.0, since_s, 0.0
+
+
+def measured(request: JobRequest, state: State) -> dict[tuple[int, int], tuple[float, int]]:
+    """The steps per second that the state remembers by (PSs, workers), each with the millicores of a worker's pod."""
+    if core.WORKER not in request.requests:
+        return {}
+    requested = request.requests[core.WORKER].cpu
+    return {
+        size: (rate, requested if lent is None else request.pod_cpu(core.WORKER, lent))
+        for size, (rate, lent) in state.measured.items()
+    }
+
+
+def speed(
+    request: JobRequest,
+    state: State | None,
+    report: Report | None,
+    size: Mapping[str, int],
+    cpu: Mapping[str, tuple[int, ...]],
+) -> OnlineSpeed | None:
+    if state is None or core.WORKER not in request.requests:
+        return None
+    requested = request.requests[core.WORKER].cpu
+    seen = measured(request, state)
+    now = report.speed_of(state.generation) if state.phase == "Stable" and report is not None else None
+    if now and _SLOWEST < now < _FASTEST:
+        held = cpu.get(core.WORKER) or (requested,)
+        seen[size.get(core.PS, 0), size.get(core.WORKER, 0)] = now, sum(held) // len(held)
+    # Two digits of a speed are what can be measured; so most rounds need no new fit.
+    told = tuple((each, float(f"{rate:.2g}"), held) for each, (rate, held) in sorted(seen.items()))
+    return _believe(told) if told else None
+
+
+@lru_cache(maxsize=8192)
+def _believe(seen: tuple[tuple[tuple[int, int], float, int], ...]) -> OnlineSpeed:
+    return believe({size: rate for size, rate, _ in seen}, cpu={size: float(cpu) for size, _, cpu in seen})
+
+
+def lesson(job: Job, request: JobRequest, state: State | None, record: Record) -> tuple[str, Lesson] | None:
+    """What a job that has succeeded teaches, and about which name; None before its record is closed, and of one that
+    the operator kept no state of."""
+    if state is None or record.placed or not job.status().is_true("Succeeded"):
+        return None
+    seen = measured(request, state)
+    steps = state.total_steps if state.total_steps is not None else state.step
+    taught = Lesson(
+        job.uid,
+        None if steps is None else float(steps),
+        record.executed_s or None,
+        {size: rate for size, (rate, _) in seen.items()},
+        {size: float(cpu) for size, (_, cpu) in seen.items()},
+    )
+    return model_of(job, request.elasticity), taught.bounded()
+
+
+def cpu_use(
+    pods: Mapping[Role, Pod], reports: Mapping[str, Report], promised: core.Cpu, requests: Mapping[str, Resources]
+) -> dict[str, float]:
+    """Per type, CPU used over CPU held, of the containers that train and have said. One with a limit may use what its
+    pod has by now. Without a limit a request is a weight: what is used says nothing of it, so it is over what is
+    promised, and both together are what was measured, also while the pod does not have its new weight yet."""
+    sums: dict[str, list[float]] = {}
+    for (name, index), pod in pods.items():
+        report = reports.get(pod.name)
+        weights = promised.get(name, ())
+        weight = weights[index] if index < len(weights) else requests[name].cpu
+        asked = pod.cpu
+        held = (asked.request or asked.limit) if asked.limit else (weight if asked.request else 0)
+        if report is not None and report.cpu.use_cores is not None and held:
+            total = sums.setdefault(name, [0.0, 0.0])
+            total[0] += report.cpu.use_cores
+            total[1] += held / 1000
+    return {name: min(max(used / held, 0.0), _MOST_USE) for name, (used, held) in sums.items()}
+
+
+def cpu_shared(pods: Mapping[Role, Pod]) -> bool:
+    """Whether each container that trains may use all that those of its job hold on its node, and that is more than it
+    holds itself. Evaluators take no turns with others, so they do not count."""
+    there: dict[str, int] = {}
+    trainers = [pod for (name, _), pod in pods.items() if takes_turns(name)]
+    for pod in trainers:
+        there[pod.node] = there.get(pod.node, 0) + pod.cpu.request
+    beyond = any(pod.cpu.limit > pod.cpu.request for pod in trainers)
+    return beyond and all(pod.cpu.limit >= there[pod.node] for pod in trainers)
+
+
+def step_cpu_s(pods: Mapping[Role, Pod], reports: Mapping[str, Report], chief: Report | None) -> float:
+    """CPU seconds of a step, over the last minutes; 0 while a replica has not said what it uses, or the chief no speed
+    in that time, and of a program's first steps."""
+    rate, used = chief.mean_steps_per_s if chief is not None and chief.steady else None, 0.0
+    for pod in pods.values():
+        report = reports.get(pod.name)
+        if report is None or report.mean_cores is None:
+            return 0.0
+        used += max(0.0, report.mean_cores)
+    return min(used / rate, _MOST_STEP_CPU_S) if rate else 0.0
+
+
+def last_rescale(state: State | None) -> float:
+    """When the size last changed, or was last tried to be."""
+    if state is None:
+        return float("-inf")
+    times = [state.history[-1].at] if state.history else []
+    if state.refused is not None:
+        times.append(state.refused.at)
+    return max((seconds(time) or 0.0 for time in times), default=float("-inf"))
+
+
+def seconds(time: str | None) -> float | None:
+    return parse_time(time).timestamp() if time else None

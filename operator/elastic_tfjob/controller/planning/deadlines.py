@@ -1,0 +1,337 @@
+"""From a plan's forecasts to what people are told of a job's deadline. Pure.
+
+The forecasts are the plan's, whatever profile made it; without a plan (profile `fixed`, a job that is suspended) only
+what the clock says is told. A verdict that could change back is believed when it has held for HOLDS_S: forecasts of a
+job that has just started or changed its size are uncertain.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from math import inf
+from typing import Final
+
+from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES, MAX_DURATION_S, after
+from elastic_tfjob.controller.job.decision import Event
+from elastic_tfjob.controller.objects.annotations import bytes_of
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.status import format_time, moment_of
+from elastic_tfjob.controller.objects.target import words
+from elastic_tfjob.controller.objects.verdict import (
+    DEADLINE_ANNOTATION,
+    MOST_SLACK_S,
+    SLACK_ANNOTATION,
+    VERDICT_ANNOTATION,
+    DeadlineStatus,
+    Note,
+    Verdict,
+    span,
+)
+from elastic_tfjob.scheduling import snapshot as core
+from elastic_tfjob.scheduling.forecasts import Attainable, Forecast, attainable, work_left
+from elastic_tfjob.scheduling.plan import Plan
+
+__all__ = ["HOLDS_S", "Doubt", "Judged", "judge", "judge_all"]
+
+HOLDS_S: Final = 10.0
+REFRESH_S: Final = 60.0
+"""What is only another slack is written no more often than this."""
+NOTES_S: Final = 60.0
+"""So long a job has to say how far it is and how far it goes, before it is told that nobody knows."""
+_TOLERANCE: Final = 0.02
+"""Part of the time left by which a job may be late before that is told: no forecast is surer."""
+_LEAST_TOLERANCE_S: Final = 2.0
+_LAST_S: Final = 60.0
+"""So shortly before the deadline only that part counts, and what a step takes, since nobody knows how far into one the
+job is: else a job that is to miss its deadline by a second is never told."""
+_BYTES: Final = 2048
+"""What the annotations take at most."""
+_OWN: Final = (DEADLINE_ANNOTATION, VERDICT_ANNOTATION, SLACK_ANNOTATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A verdict that is not believed yet, and since when (Unix time) forecasts say so."""
+
+    verdict: Verdict
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What is known of a job's deadline now. `annotations`: what to write; nothing where that is empty. `events`: what
+    to tell once it is written. `reached`: the verdict that is new by that. `doubt`: what to pass to the next call.
+    `final`: there is nothing more to come."""
+
+    verdict: Verdict | None = None
+    slack_s: float | None = None
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
+    reached: Verdict | None = None
+    doubt: Doubt | None = None
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Assessment:
+    """A verdict, its reason in words, and what is expected."""
+
+    verdict: Verdict
+    why: str = ""
+    eta_s: float | None = None
+    slack_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one look at a job goes by: what was written and doubted before."""
+
+    job: Job
+    deadline: str
+    now_s: float
+    before: DeadlineStatus | None
+    doubt: Doubt | None
+
+
+def judge_all(
+    jobs: Mapping[str, tuple[Job, float, Doubt | None]],
+    plan: Plan | None,
+    now_s: float,
+    failed: Callable[[str, Exception], None],
+    enough: Callable[[], bool] = lambda: False,
+) -> dict[str, Judged]:
+    """Of these jobs, each with its deadline (Unix time), by their keys in the Snapshot, until it is `enough`. `failed`
+    is told of a job for which that fails."""
+    judged: dict[str, Judged] = {}
+    for key, (job, deadline_s, doubt) in jobs.items():
+        if enough():
+            break
+        try:
+            judged[key] = judge(job, deadline_s, plan, now_s, key=key, doubt=doubt)
+        except Exception as error:
+            failed(key, error)
+    return judged
+
+
+def judge(
+    job: Job, deadline_s: float, plan: Plan | None, now_s: float, *, key: str = "", doubt: Doubt | None = None
+) -> Judged:
+    """What is known of one job's deadline, and what of that is to be written and told. `key`: the job's in the plan's
+    Snapshot."""
+    before = DeadlineStatus.of(job.annotations, job.uid)
+    deadline = _time(deadline_s)
+    if before is not None and before.deadline != deadline:
+        before = None  # another deadline is another promise
+    if before is None and not job.spec().managed_here():
+        return Judged(final=True)
+    status = job.status()
+    if before is not None and before.verdict in ("met", "missed") and status.finished:
+        return Judged(before.verdict, final=True)
+    known = plan.snapshot.jobs.get(key) if plan is not None else None
+    created = moment_of(job.created)
+    ended = moment_of(status.completion_time) if status.finished else None
+    if status.finished:
+        succeeded = status.is_true("Succeeded")
+        in_time = succeeded and (ended is None or ended.timestamp() <= deadline_s)
+        assessment = _Assessment("met") if in_time else _Assessment("missed", _ended_late(succeeded, ended, deadline_s))
+    elif now_s > deadline_s:
+        past = created is not None and created.timestamp() >= deadline_s
+        assessment = _missed(known, deadline, now_s, past=past)
+        if known is not None and plan is not None:
+            expected = _expected(known, deadline_s, plan, told=False)
+            assessment = replace(assessment, eta_s=expected.eta_s, slack_s=expected.slack_s)
+    elif known is None or plan is None:
+        return Judged(before.verdict if before is not None else None, doubt=doubt)
+    else:
+        assessment = _expected(known, deadline_s, plan)
+    look = _Look(job, deadline, now_s, before, doubt)
+    return _written(look, assessment, _hints(known, plan, before, now_s), final=status.finished)
+
+
+def _written(
+    look: _Look, assessment: _Assessment, hints: tuple[tuple[Note, ...], tuple[Event, ...]], *, final: bool
+) -> Judged:
+    job, before, now_s = look.job, look.before, look.now_s
+    verdict: Verdict | None = before.verdict if before is not None else None
+    new, doubt = _believed(assessment, verdict, look)
+    now = _time(now_s)
+    notes, events = hints
+    if new:
+        events = (*_events(assessment), *events)
+    elif verdict is None and not notes:
+        return Judged(None, assessment.slack_s, doubt=doubt)
+    kept: Verdict = assessment.verdict if new else verdict or "unknown"
+    status = DeadlineStatus(
+        uid=job.uid,
+        deadline=look.deadline,
+        verdict=kept,
+        since=now if new or before is None else before.since,
+        at=now,
+        eta=None if assessment.eta_s is None else _time(assessment.eta_s),
+        slack_s=None
+        if assessment.slack_s is None
+        else round(max(-MOST_SLACK_S, min(assessment.slack_s, MOST_SLACK_S)), 1),
+        why=assessment.why if new else (before.why if before is not None else ""),
+        told=tuple(dict.fromkeys((*(before.told if before is not None else ()), *notes))),
+    )
+    judged = Judged(kept, assessment.slack_s, doubt=doubt, final=final)
+    if not (new or notes or _moved(status, before, now_s)):
+        return judged
+    annotations = status.to_annotations()
+    if bytes_of(job.annotations, but=_OWN) + _BYTES > MAX_ANNOTATION_BYTES:
+        return judged  # the operator's state needs what is left
+    return replace(judged, annotations=annotations, events=events, reached=kept if new else None)
+
+
+def _believed(assessment: _Assessment, verdict: Verdict | None, look: _Look) -> tuple[bool, Doubt | None]:
+    """Whether a verdict is new and believed, and what is to be watched further."""
+    if verdict in (assessment.verdict, "missed"):
+        return False, None
+    if assessment.verdict in ("met", "missed"):
+        return True, None
+    doubt, now_s = look.doubt, look.now_s
+    if doubt is None or doubt.verdict != assessment.verdict:
+        doubt = Doubt(assessment.verdict, now_s)
+    moment = moment_of(look.deadline)
+    near = moment is not None and moment.timestamp() - now_s < 2 * HOLDS_S
+    if now_s - doubt.since_s >= HOLDS_S or near:
+        return True, None
+    return False, doubt
+
+
+def _moved(status: DeadlineStatus, before: DeadlineStatus | None, now_s: float) -> bool:
+    """Whether the slack is so much another one that people should see it."""
+    if before is None:
+        return True
+    at, deadline = moment_of(before.at), moment_of(status.deadline)
+    if at is not None and now_s - at.timestamp() < REFRESH_S:
+        return False
+    if status.slack_s is None or before.slack_s is None:
+        return status.slack_s is not before.slack_s
+    left = abs(deadline.timestamp() - now_s) if deadline is not None else 0.0
+    return abs(status.slack_s - before.slack_s) > max(5.0, 0.05 * max(left, abs(before.slack_s)))
+
+
+def _expected(known: core.Job, deadline_s: float, plan: Plan, *, told: bool = True) -> _Assessment:
+    """Of a job that goes on, by the plan's forecast. Not `told`: without the words, and the search for a size."""
+    forecast, now_s = plan.forecasts[known.key], plan.snapshot.now
+    finish = forecast.finish
+    if finish is None or not finish.expected_s < inf:
+        can = attainable(known, deadline_s, plan.snapshot) if told else None
+        if can is not None and can.least is None:
+            return _Assessment("unattainable", _out_of_reach(known, can, deadline_s))
+        return _Assessment("unknown", "nothing tells when it ends")
+    slack = deadline_s - finish.expected_s
+    eta = min(finish.expected_s, now_s + MAX_DURATION_S)
+    left_s = deadline_s - now_s
+    step_s = 1 / known.steps_per_s if known.steps_per_s > 0 else 0.0
+    least_s = _LEAST_TOLERANCE_S if left_s > _LAST_S else min(step_s, _LEAST_TOLERANCE_S)
+    tolerance = max(least_s, _TOLERANCE * left_s)
+    if slack >= -tolerance or not told:
+        return _Assessment("on-time", "", eta, slack)
+    late = f"Expected to end {span(-slack)} after its deadline {_time(deadline_s)}{_as_planned(known, forecast, plan)}"
+    can = attainable(known, deadline_s, plan.snapshot)
+    if can is None or can.least is not None:
+        would = f"; from now on {words(can.least)} would do" if can is not None and can.least is not None else ""
+        return _Assessment("at-risk", late + would, eta, slack)
+    return _Assessment("unattainable", _out_of_reach(known, can, deadline_s), eta, slack)
+
+
+def _as_planned(known: core.Job, forecast: Forecast, plan: Plan) -> str:
+    change = plan.changes.get(known.key)
+    counts = change.replicas if change is not None else known.counts
+    source = f" (speed: {forecast.source})" if forecast.source is not None else ""
+    if any(counts.values()):
+        return f" with {words(counts)}{source}"
+    begins = f", from {_time(forecast.start_s)} on" if forecast.start_s is not None else ""
+    return f": it waits{begins}{source}"
+
+
+def _out_of_reach(known: core.Job, can: Attainable, deadline_s: float) -> str:
+    spec, deadline = known.spec, _time(deadline_s)
+    if can.fastest is None:
+        begin = f"No size that the job may have fits the cluster, so it does not meet its deadline {deadline}"
+    else:
+        begin = (
+            f"Even with {words(can.fastest)}, the fastest of its sizes, it ends {span(can.late_s)} after its deadline "
+            f"{deadline}"
+        )
+    if can.would_do is None:
+        would = "no larger size is known that would do"
+    else:
+        allowed = all(can.would_do.get(group.type, 0) <= group.maximum for group in spec.groups)
+        reason = "which the cluster does not have room for" if allowed else "more than its bounds allow"
+        source = f"; speed: {can.source}" if can.source is not None else ""
+        would = f"{words(can.would_do)} would do ({reason}{source})"
+    return f"{begin}; {would}. It is trained all the same"
+
+
+def _missed(known: core.Job | None, deadline: str, now_s: float, *, past: bool) -> _Assessment:
+    if past:
+        return _Assessment(
+            "missed",
+            f"The deadline {deadline} was over when the job was created, so no size can meet it. The job is trained "
+            "all the same",
+        )
+    left = ""
+    if known is not None and (work := work_left(known, now_s)) is not None:
+        rate = known.steps_per_s if known.placement else 0.0
+        lasts = f", {span(work[0] / rate)} at the present speed" if rate > 0 and work[0] / rate < MAX_DURATION_S else ""
+        left = f" with {work[0]:.0f} steps left{lasts}"
+    return _Assessment("missed", f"The deadline {deadline} has passed{left}. The job is trained on")
+
+
+def _ended_late(succeeded: bool, ended: datetime | None, deadline_s: float) -> str:
+    deadline = _time(deadline_s)
+    if not succeeded:
+        return f"The job failed, so it does not meet its deadline {deadline}"
+    late = f"{span(ended.timestamp() - deadline_s)} " if ended is not None else ""
+    return f"The job ended {late}after its deadline {deadline}"
+
+
+def _events(assessment: _Assessment) -> tuple[Event, ...]:
+    """What to tell when this verdict is reached."""
+    match assessment.verdict:
+        case "at-risk":
+            return (Event("Warning", "DeadlineAtRisk", assessment.why),)
+        case "unattainable":
+            return (Event("Warning", "DeadlineUnattainable", assessment.why),)
+        case "missed":
+            return (Event("Warning", "DeadlineMissed", assessment.why),)
+        case _:
+            return ()
+
+
+def _hints(
+    known: core.Job | None, plan: Plan | None, before: DeadlineStatus | None, now_s: float
+) -> tuple[tuple[Note, ...], tuple[Event, ...]]:
+    """What the job does not say and should, for its deadline's sake; each told once."""
+    if known is None or plan is None:
+        return (), ()
+    spec, told = known.spec, before.told if before is not None else ()
+    past = plan.snapshot.past(spec)
+    hints: dict[Note, str] = {}
+    if not spec.stoppable:
+        hints["size"] = (
+            "Nobody may stop or resize the job, so it has its declared size, whatever its deadline asks for: give it a "
+            "checkpoint-dir, and rescale other than never"
+        )
+    # A program says how many steps it takes when it has begun.
+    begun_s = known.since_s if known.placement else spec.arrival_s
+    if now_s - begun_s >= NOTES_S:
+        if spec.total_steps is None and spec.duration_s is None and work_left(known, now_s, past) is None:
+            hints["work"] = (
+                "Nothing tells how many steps the job takes, so nothing is done for its deadline: give it the "
+                "annotation total-steps or estimated-duration"
+            )
+        if known.placement and known.phase == "running" and not spec.reports:
+            hints["speed"] = (
+                "The job does not report its steps, so its end is guessed, if at all: give it a checkpoint-dir, or "
+                "inject=sidecar, and have the program report"
+            )
+    new = {note: text for note, text in hints.items() if note not in told}
+    return tuple(new), tuple(Event("Warning", "DeadlineLimited", text) for text in new.values())
+
+
+def _time(at_s: float) -> str:
+    return format_time(after(datetime.fromtimestamp(0, UTC), max(0.0, at_s)))

@@ -1,0 +1,438 @@
+"""What nodes of other pools are to the core in a round, and what their loans need whatever the plan says. Pure.
+
+Level-based: all that is known of a loan is on its node. Somebody else may have changed label, taint or annotation,
+cordoned the node or deleted it: so what is found is taken as it is, and what makes no sense ends as a recall, which
+gives the node back once the jobs are gone.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from elastic_tfjob.controller.objects.affinity import NAME_FIELD
+from elastic_tfjob.controller.objects.cluster import ForeignPod, Node, PendingPod, Stage, without_loaned
+from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.objects.settings import PoolSettings
+from elastic_tfjob.scheduling.plan import Loan
+from elastic_tfjob.scheduling.profile import Lend
+from elastic_tfjob.scheduling.reasons import Reason
+from elastic_tfjob.scheduling.resources import NOTHING, Constraints, Resources, Taint
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import LoanState, Pool
+
+__all__ = [
+    "MAX_PODS",
+    "MAX_SHAPES",
+    "MAX_TERMS",
+    "NOTHING_LENT",
+    "Bin",
+    "Cluster",
+    "Lending",
+    "Needed",
+    "Standing",
+    "Write",
+    "asked_by_plan",
+    "concerned",
+    "lending",
+    "needed",
+    "stage_of",
+]
+
+
+# -- How many lent nodes the pods that wait in a pool need back --------------------------------------------------------
+# First fit, the largest pods first. kube-scheduler decides where they really go; this only has to know whether a node
+# that comes back would help them. A pod that fits beside others on nodes that the pool has, or on one that is on its
+# way back, recalls nothing more; nor does one that fits on no node of the pool.
+
+MAX_PODS: Final = 2_000
+"""Pending pods of one pool that are looked at."""
+MAX_SHAPES: Final = 64
+"""Different requests and constraints of pending pods of one pool that are looked at: each is held against each node."""
+MAX_TERMS: Final = 64
+"""Labels, values and tolerations that a pod may go by; one that goes by more is not looked at."""
+
+
+@dataclass(slots=True)
+class Bin:
+    """A node and its free room, as the pool's own pods would find it."""
+
+    name: str
+    labels: dict[str, str]
+    taints: tuple[Taint, ...]
+    free: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """`kept`: nodes of the pool where pending pods have room; `recalled`: lent nodes that they need, of which `named`
+    ones cannot be exchanged for others. How many pods are in `room`, are a `recall`, and fit `nowhere`; which did not
+    fit is in `left`."""
+
+    kept: frozenset[str]
+    recalled: tuple[str, ...]
+    named: frozenset[str]
+    room: int
+    recall: int
+    nowhere: int
+    left: tuple[PendingPod, ...]
+
+
+def needed(pods: Iterable[PendingPod], open_: Sequence[Bin], lent: Sequence[Bin]) -> Needed:
+    """Put `pods` on the nodes `open_` that the pool has or gets back, then on nodes `lent`, in this order. Takes from
+    the bins' room."""
+    shapes: dict[tuple[Resources, Constraints], list[PendingPod]] = {}
+    looked_at, beyond = 0, 0
+    for pod in pods:
+        shape = pod.requests, pod.constraints
+        if (
+            looked_at >= MAX_PODS
+            or _terms(pod.constraints) > MAX_TERMS
+            or (shape not in shapes and len(shapes) >= MAX_SHAPES)
+        ):
+            beyond += 1
+            continue
+        looked_at += 1
+        shapes.setdefault(shape, []).append(pod)
+    kept: set[str] = set()
+    recalled: dict[str, None] = {}
+    named: set[str] = set()
+    left: list[PendingPod] = []
+    count = Counter[str]()
+    for (request, constraints), wanting in sorted(shapes.items(), key=lambda item: _size(item[0][0]), reverse=True):
+        n = len(wanting)
+        for bin_ in open_:
+            if n and (took := _fill(bin_, request, constraints, n)):
+                kept.add(bin_.name)
+                count["room"] += took
+                n -= took
+        fits = [bin_ for bin_ in lent if n and _holds(bin_, request, constraints)]
+        # Nodes that are recalled anyway first.
+        for bin_ in sorted(fits, key=lambda each: each.name not in recalled):
+            if n and (took := _fill(bin_, request, constraints, n)):
+                recalled.setdefault(bin_.name)
+                if len(fits) < len(lent):
+                    named.add(bin_.name)
+                count["recall"] += took
+                n -= took
+        left += wanting[len(wanting) - n :]
+    return Needed(
+        frozenset(kept),
+        tuple(recalled),
+        frozenset(named),
+        count["room"],
+        count["recall"],
+        len(left) + beyond,
+        tuple(left),
+    )
+
+
+def _terms(found: Constraints) -> int:
+    affinity = sum(1 + len(requirement.values) for term in found.affinity for requirement in term)
+    return len(found.selector) + affinity + len(found.tolerations)
+
+
+def _size(request: Resources) -> tuple[int, int, int]:
+    return request.accelerators, request.cpu, request.memory
+
+
+def _holds(bin_: Bin, request: Resources, constraints: Constraints) -> bool:
+    return request.within(bin_.free) and constraints.admit(bin_.labels, bin_.taints)
+
+
+def _fill(bin_: Bin, request: Resources, constraints: Constraints, most: int) -> int:
+    """How many of these go there; takes their room."""
+    if not _holds(bin_, request, constraints):
+        return 0
+    fits = min((have // each for have, each in zip(bin_.free, request, strict=True) if each > 0), default=most)
+    took = min(most, fits)
+    bin_.free = bin_.free.minus(request.times(took))
+    return took
+
+
+_NO_SETTINGS: Final = PoolSettings(namespaces=("default",))
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What a round knows. `nodes` are those that may have to do with loans (`concerned`). `trained`: what pods of
+    TFJobs hold, by node. `guests`: those pods that the operator has put there, by node, and `staying` nodes with such a
+    pod that no plan can stop, as its job is not loanable any more; both are empty where nothing plans. `promised`:
+    nodes that loanable jobs of the profile hold, or shall. `wants`: the least number of nodes that a pool shall have.
+    `refused`: nodes that could not be written a short while ago. Without `may_lend` nothing more is offered. `hard_s`:
+    after grace, until pods that are still there are not waited for."""
+
+    nodes: Mapping[str, Node]
+    pools: Mapping[str, PoolSettings]
+    foreign: tuple[ForeignPod, ...] = ()
+    pending: tuple[PendingPod, ...] = ()
+    trained: Mapping[str, Resources] = field(default_factory=dict)
+    guests: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
+    staying: frozenset[str] = frozenset()
+    promised: frozenset[str] = frozenset()
+    wants: Mapping[str, int] = field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
+    may_lend: bool = True
+    hard_s: float = 180.0
+
+    def holds_jobs(self, name: str) -> bool:
+        """Whether anything of a TFJob is on a node, or shall be."""
+        return name in self.trained or name in self.promised
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A node's `pool`, what its loan is to the core, and how fast its accelerators are."""
+
+    pool: str
+    loan: LoanState
+    accelerator_speed: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A change of a loan: its new stage and whether the node shall have the taint. `seen` is the node that this was
+    decided for. `late`: it is given back though pods of jobs are still there. `renews`: the stage begins now."""
+
+    seen: Node
+    stage: Stage
+    tainted: bool
+    pool: str
+    why: str
+    late: bool = False
+
+    @property
+    def renews(self) -> bool:
+        """Whether the stage begins with this write."""
+        return self.seen.loan is None or self.seen.loan.stage != self.stage
+
+
+@dataclass(frozen=True, slots=True)
+class Lending:
+    """`nodes` and `pools` are for the Snapshot. From `overdue` nodes jobs are stopped. `evicted`: pods that are to go
+    although no stop of their job ends them. `counts` by pool and state, `pending` by pool and fit, are for the metrics.
+    `unplaced`: pods of pools for which no recall would help."""
+
+    nodes: Mapping[str, Standing] = field(default_factory=dict)
+    pools: Mapping[str, Pool] = field(default_factory=dict)
+    overdue: frozenset[str] = frozenset()
+    writes: tuple[Write, ...] = ()
+    evicted: tuple[Pod, ...] = ()
+    counts: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    pending: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    unplaced: tuple[PendingPod, ...] = ()
+
+
+NOTHING_LENT: Final = Lending()
+
+
+def concerned(node: Node, pools: Collection[str]) -> bool:
+    """Whether a node has to do with loans: it is of a pool that lends, or its pool has not got it back."""
+    return node.pool in pools or (node.loan is not None and (node.tainted or node.loan.stage != "returned"))
+
+
+def lending(cluster: Cluster, now_s: float) -> Lending:
+    """What each node is, what each pool wants, and what is to be written. See docs/loans.md for the rules."""
+    writes: dict[str, Write] = {}
+    overdue: set[str] = set()
+    evicted: list[Pod] = []
+    for node in cluster.nodes.values():
+        if (write := _mended(node, cluster, now_s)) is not None:
+            writes[node.name] = write
+        if stage_of(node) == "recalled" and _age_s(node, now_s) >= _settings(node, cluster).grace_s:
+            overdue.add(node.name)
+        if _is_late(node, cluster, now_s):
+            evicted += (pod for pod in cluster.guests.get(node.name, ()) if not pod.terminating)
+    nodes: dict[str, Standing] = {}
+    pools: dict[str, Pool] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    pending: dict[tuple[str, str], int] = {}
+    theirs = {name for settings in cluster.pools.values() for name in settings.namespaces}
+    waiting = tuple(pod for pod in cluster.pending if pod.namespace in theirs)
+    for pool in sorted(cluster.pools):
+        mine, wants, found = _pool(pool, cluster, waiting, writes, now_s)
+        waiting = (*found.left, *(pod for pod in waiting if pod.namespace not in cluster.pools[pool].namespaces))
+        nodes |= mine
+        pools[pool] = wants
+        pending |= {(pool, "room"): found.room, (pool, "recall"): found.recall, (pool, "nowhere"): found.nowhere}
+    for node in cluster.nodes.values():
+        stage, pool = stage_of(node), node.loan.pool if node.loan is not None else node.pool
+        if node.name not in nodes and stage != "recalled" and (stage == "loaned" or node.pool in cluster.pools):
+            nodes[node.name] = Standing(pool, "busy", _settings(node, cluster).accelerator_speed)
+        if stage in ("recalled", "loaned"):
+            counts[pool, stage] += 1
+        elif node.name in nodes:
+            counts[pool, "offered" if nodes[node.name].loan == "offered" else "own"] += 1
+    for pool in cluster.pools:
+        for state in ("own", "offered", "loaned", "recalled"):
+            counts.setdefault((pool, state), 0)
+    return Lending(
+        nodes, pools, frozenset(overdue), tuple(writes.values()), tuple(evicted), dict(counts), pending, waiting
+    )
+
+
+def asked_by_plan(loans: Iterable[Loan], found: Lending, cluster: Cluster) -> tuple[Write, ...]:
+    """What to write for the loans of a plan. A node on which no job is goes back at once."""
+    mended = {write.seen.name for write in found.writes}
+    writes = []
+    for loan in loans:
+        node, standing = cluster.nodes.get(loan.node), found.nodes.get(loan.node)
+        if node is None or standing is None or loan.node in mended:
+            continue
+        why = str(loan.reason)
+        if loan.action == "borrow":
+            writes.append(Write(node, "loaned", True, standing.pool, why))
+        elif cluster.holds_jobs(loan.node):
+            writes.append(Write(node, "recalled", True, standing.pool, why))
+        else:
+            writes.append(Write(node, "returned", False, standing.pool, why))
+    return tuple(writes)
+
+
+def stage_of(node: Node) -> Stage | None:
+    """The stage of a loan, as the node's annotation has it."""
+    return node.loan.stage if node.loan is not None else None
+
+
+def _stuck(node: Node, cluster: Cluster, now_s: float) -> bool:
+    """Whether jobs are still on a node that its pool has back: they did not go in time, and may never."""
+    return not node.tainted and cluster.holds_jobs(node.name) and _is_late(node, cluster, now_s)
+
+
+def _is_late(node: Node, cluster: Cluster, now_s: float) -> bool:
+    """Whether jobs had all the time that they have to leave a node."""
+    return stage_of(node) == "recalled" and _age_s(node, now_s) >= _settings(node, cluster).grace_s + cluster.hard_s
+
+
+def _age_s(node: Node, now_s: float) -> float:
+    return node.loan.age_s(now_s) if node.loan is not None else 0.0
+
+
+def _settings(node: Node, cluster: Cluster) -> PoolSettings:
+    return cluster.pools.get(node.loan.pool if node.loan is not None else node.pool, _NO_SETTINGS)
+
+
+def _mended(node: Node, cluster: Cluster, now_s: float) -> Write | None:
+    """What a node needs whatever the plan says: a recall that nobody else asks for, or the end of one."""
+    stage = stage_of(node)
+    pool = node.loan.pool if node.loan is not None else node.pool
+    if stage == "recalled":
+        assert node.loan is not None
+        if not cluster.holds_jobs(node.name):
+            return Write(node, "returned", False, pool, node.loan.why)
+        if node.tainted and _is_late(node, cluster, now_s):
+            return Write(node, "recalled", False, pool, node.loan.why, late=True)
+        return None
+    why = _trouble(node, stage, cluster)
+    return Write(node, "recalled", node.tainted, pool, why) if why else None
+
+
+def _trouble(node: Node, stage: Stage | None, cluster: Cluster) -> str:
+    """Why a node must be given back, or be cleared of jobs, that nobody has recalled; empty where all is well."""
+    if stage == "loaned":
+        assert node.loan is not None
+        if not node.tainted:
+            return "somebody has removed the taint"
+        if node.pool != node.loan.pool:
+            return f"its label says {node.pool or 'nothing'} by now" if len(node.pool) < 64 else "its label is another"
+        if node.loan.pool not in cluster.pools:
+            return f"pool {node.loan.pool} lends no more"
+        if node.name in cluster.staying:
+            return "a job on it is not loanable any more"
+        return "it is cordoned" if node.cordoned else ""
+    if node.tainted:
+        return "it has the taint of a loan, and was not lent"
+    if stage in (None, "returned") and node.pool in cluster.pools and node.name in cluster.promised:
+        # Also a node that was deleted while it was lent, and has come again under its name.
+        return "a job is on its way to it, and it is not lent"
+    return ""
+
+
+def _pool(
+    pool: str, cluster: Cluster, waiting: Iterable[PendingPod], writes: Mapping[str, Write], now_s: float
+) -> tuple[dict[str, Standing], Pool, Needed]:
+    """One pool's nodes, its demand, and where its pending pods fit."""
+    settings = cluster.pools[pool]
+    served: dict[str, list[int]] = {}
+    occupied: set[str] = set()
+    serving: set[str] = set()
+    for pod in cluster.foreign:
+        if pod.node in cluster.nodes:
+            sums = served.setdefault(pod.node, [0] * len(NOTHING))
+            for i, part in enumerate(pod.requests):
+                sums[i] += part
+            if not pod.stays:
+                occupied.add(pod.node)
+                if pod.namespace in settings.namespaces:
+                    serving.add(pod.node)
+    own: list[Node] = []
+    coming: list[Node] = []
+    late: list[Node] = []
+    lent: list[Node] = []
+    for node in cluster.nodes.values():
+        if node.pool != pool or not node.usable:
+            continue
+        if stage_of(node) == "recalled" or node.name in writes:
+            (late if _stuck(node, cluster, now_s) else coming).append(node)
+        elif stage_of(node) == "loaned":
+            lent.append(node)
+        else:
+            own.append(node)
+    lent.sort(key=lambda node: (cluster.holds_jobs(node.name), node.name))
+
+    def bin_of(node: Node, taken: Resources = NOTHING) -> Bin:
+        room = node.allocatable.minus(Resources(*served.get(node.name, NOTHING))).minus(taken).positive()
+        return Bin(node.name, {**node.labels, NAME_FIELD: node.name}, tuple(without_loaned(node.taints)), room)
+
+    found = needed(
+        (pod for pod in waiting if pod.waits and pod.namespace in settings.namespaces),
+        [
+            *(bin_of(node, cluster.trained.get(node.name, NOTHING)) for node in (*own, *late)),
+            *(bin_of(node) for node in coming),
+        ],
+        [bin_of(node) for node in lent],
+    )
+    idle = [
+        node for node in own if not (node.name in occupied or node.name in found.kept or cluster.holds_jobs(node.name))
+    ]
+    idle_soon = len(idle) + sum(node.name not in found.kept and node.name not in occupied for node in coming)
+    asked = {*found.recalled, *(node.name for node in lent if node.name in serving)}
+    soon = len(own) + len(coming) + len(asked)
+    short = max(0, settings.headroom - idle_soon, cluster.wants.get(pool, 0) - soon)
+    wanted = min(len(lent), len(asked) + short)
+    offered = [
+        node
+        for node in idle
+        if node.name not in cluster.refused and (node.loan is None or _age_s(node, now_s) >= settings.hold_s)
+    ]
+    spare = min(len(offered), idle_soon - settings.headroom, len(own) + len(coming) - cluster.wants.get(pool, 0))
+    spare = max(0, spare) if cluster.may_lend and not wanted else 0
+    named, speed = found.named | (serving & asked), settings.accelerator_speed
+    ready = {node.name for node in offered} if spare else set[str]()
+    standing: dict[str, Standing] = {
+        node.name: Standing(pool, "offered" if node.name in ready else "busy", speed) for node in own
+    }
+    standing |= {node.name: Standing(pool, "reclaiming" if node.name in named else "loaned", speed) for node in lent}
+    return standing, Pool(wanted, spare), found
+
+
+# -- Stop the jobs that are still on a recalled node when its grace is over, whatever the profile ----------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StopOverdue:
+    """The profile's own Lend, and after it the stops. A stop asks for a checkpoint first, and has a deadline of its own
+    (rescale.stop_timeout_s), after which the job's pods are deleted without one. `leaving`: keys of jobs with pods on
+    these nodes, also of those that are to go on elsewhere and only prepare to."""
+
+    lend_as: Lend
+    nodes: frozenset[str]
+    leaving: frozenset[str] = frozenset()
+
+    def lend(self, round_: Round) -> None:
+        self.lend_as.lend(round_)
+        for job in (*round_.running_in_order(), *round_.rescaling()):
+            held = round_.placement(job)
+            leaves = bool(held) and job.phase == "rescaling" and job.key in self.leaving
+            if leaves or any(not self.nodes.isdisjoint(names) for names in held.values()):
+                round_.stop(job, Reason("node-returns"), "reclaim")

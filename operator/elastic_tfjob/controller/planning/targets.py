@@ -1,0 +1,349 @@
+"""From a Plan to the targets of jobs. Pure.
+
+Only what fits beside what stands on the nodes at this moment becomes a target. A job that shall have the room of
+another one waits until that one has given it up: the plan is made anew by then, from a Snapshot that knows what was
+promised.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final, cast
+
+from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
+from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, bytes_of
+from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.planning.core_job import Role
+from elastic_tfjob.controller.planning.job_view import ScheduledJob
+from elastic_tfjob.controller.planning.request import asked_for, decided, promised, refused_target
+from elastic_tfjob.controller.planning.reservations import REFUSED
+from elastic_tfjob.scheduling import plan as core
+from elastic_tfjob.scheduling.plan import TOLD, Plan
+from elastic_tfjob.scheduling.reasons import Reason, Why, added, as_reason
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.scheduling.room import ANY_NODE
+from elastic_tfjob.scheduling.snapshot import NO_MEMORY, Memory
+from elastic_tfjob.speed.prediction import Rate
+
+__all__ = ["decide", "decide_fixed", "released", "suspended"]
+
+# The annotation's name, and that of the job's uid with it.
+_BESIDE_BYTES: Final = 256
+
+
+def _raise(_: str, error: Exception) -> None:
+    raise error
+
+
+def decide(
+    plan: Plan, candidates: Mapping[str, ScheduledJob], left_out: Callable[[str, Exception], None] = _raise
+) -> dict[str, Target]:
+    """The targets to write, by the jobs' keys in the Snapshot: what changed and can be had now, why the others wait,
+    and the sizes of jobs that run without a target (they began under another profile). `left_out` is told of a job
+    for which that fails."""
+    # A node that this plan borrows is not lent yet: nothing is promised there before it is.
+    free = {name: node.free for name, node in plan.snapshot.nodes.items() if node.loan in ("own", "loaned")}
+    for scheduled in candidates.values():
+        if scheduled.job is not None:
+            for name, taken in scheduled.held.items():
+                if name in free:
+                    free[name] = free[name].minus(taken)
+    targets: dict[str, Target | None] = {}
+    later: dict[str, Reason] = {}
+    for key, change in plan.changes.items():
+        scheduled = candidates[key]
+        try:
+            if not change.nodes:
+                if _stoppable(scheduled):
+                    targets[key] = replace(_waits(scheduled, change.reason), cause=change.cause or "")
+                continue
+            needed = _needed(scheduled, change)
+            short = next((name for name, more in needed.items() if not more.within(free.get(name, NOTHING))), None)
+            if short is not None:
+                later[key] = Reason("room-to-come", {"node": short})
+                continue
+            targets[key] = _holds(scheduled, change, plan.expected_rate(key))
+        except Exception as error:
+            targets[key] = None
+            left_out(key, error)
+            continue
+        for name, more in needed.items():
+            free[name] = free[name].minus(more.positive())
+    not_now = plan.changes.keys() - targets.keys()
+    waiting = {**plan.waiting, **later}
+    for key, scheduled in candidates.items():
+        if key in targets or scheduled.job is None:
+            continue
+        try:
+            if scheduled.job.phase == "waiting" and not scheduled.refused and key in waiting:
+                targets[key] = _waits(scheduled, waiting[key])
+            elif scheduled.job.placement:
+                kept = _kept(scheduled)
+                targets[key] = scheduled.target if kept is None and key in plan.memory else kept
+        except Exception as error:
+            left_out(key, error)
+    remembering = {
+        key: _remembering(target, candidates[key], None if key in not_now else plan.memory.get(key))
+        for key, target in targets.items()
+        if target is not None
+    }
+    fitting = {key: _fitting(target, candidates[key]) for key, target in remembering.items()}
+    return {key: target for key, target in fitting.items() if _differs(target, candidates[key].target)}
+
+
+def _remembering(target: Target, scheduled: ScheduledJob, memory: Memory | None) -> Target:
+    """The target with what is to be remembered of the job; None: what was."""
+    if memory is None:
+        memory = scheduled.target.memory if scheduled.target is not None else NO_MEMORY
+    return target if target.memory == memory else replace(target, memory=memory)
+
+
+def _stoppable(scheduled: ScheduledJob) -> bool:
+    """Whether the job can go on later from where it was."""
+    return scheduled.terms is not None and scheduled.terms.stoppable
+
+
+def decide_fixed(scheduled: ScheduledJob) -> Target | None:
+    """What profile `fixed` writes for a job: nothing, but where a person asks for another size of a job that has one
+    from us, or it still waits for a start that another profile owes it."""
+    terms, target, state = scheduled.terms, scheduled.target, scheduled.state
+    if terms is None or terms.spec.run_policy.suspend:
+        return None
+    if (start := _started(scheduled, "fixed")) is not None:
+        return start
+    if target is None and state is None:
+        return None
+    if terms.elasticity.placement == "none":
+        return _edited(scheduled, "fixed")
+    size, _ = promised(terms, target, state, started=True)
+    asked, why = asked_for(terms, target, state, size)
+    wanted = {**size, **asked}
+    declared = _declared(scheduled, wanted)
+    if not size or (wanted == dict(size) and (target is None or target.declared == declared or not asked)):
+        return None
+    cpu = target.cpu if target else {}
+    new = Target(_generation(scheduled, wanted), wanted, cpu=cpu, reason=why, declared=declared, cause="asked")
+    return _remembering(new, scheduled, None)
+
+
+def released(scheduled: ScheduledJob, profile: str) -> Target | None:
+    """The declared size, for a job that no profile decides for (any more), where it waits, or has another size and its
+    spec was edited since; None for others."""
+    if scheduled.terms is None or scheduled.terms.spec.run_policy.suspend:
+        return None
+    return _started(scheduled, profile) or _edited(scheduled, profile)
+
+
+def _started(scheduled: ScheduledJob, profile: str) -> Target | None:
+    """The declared size, where the job waits."""
+    target, state = scheduled.target, scheduled.state
+    waits = not target.replicas if target is not None else state is not None and state.phase == "Waiting"
+    return _as_declared(scheduled, profile) if waits else None
+
+
+def _edited(scheduled: ScheduledJob, profile: str) -> Target | None:
+    """The declared size, where the replicas of the spec are others than those that the job has its size from."""
+    assert scheduled.terms is not None
+    seen = decided(scheduled.target, scheduled.state)
+    if not seen or dict(seen) == dict(scheduled.terms.declared):
+        return None
+    made = _as_declared(scheduled, profile)
+    return made if _differs(made, scheduled.target) else None
+
+
+def _as_declared(scheduled: ScheduledJob, profile: str) -> Target:
+    assert scheduled.terms is not None
+    declared, target = scheduled.terms.declared, scheduled.target
+    cpu = target.cpu if target is not None and target.replicas else {}
+    reason = str(Reason("released", {"profile": profile}))
+    seen = declared if _has(scheduled, declared) else decided(target, scheduled.state) or declared
+    new = Target(_generation(scheduled, declared), declared, cpu=cpu, reason=reason, declared=seen)
+    return _remembering(new, scheduled, None)
+
+
+def suspended(scheduled: ScheduledJob) -> Target | None:
+    """Nothing, for a job that the profile decides for and that a person has suspended; None for others."""
+    terms, target = scheduled.terms, scheduled.target
+    if scheduled.job is not None or terms is None or not scheduled.followed or not terms.spec.run_policy.suspend:
+        return None
+    if target is None or not target.replicas:
+        return None
+    return _remembering(_waits(scheduled, Reason("suspended")), scheduled, None)
+
+
+def _needed(scheduled: ScheduledJob, change: core.Target) -> dict[str, Resources]:
+    """What a change takes by node beyond what the job holds; what it gives up itself is deducted."""
+    assert scheduled.job is not None
+    spec, needed = scheduled.job.spec, dict[str, Resources]()
+
+    def shift(node: str, amount: Resources) -> None:
+        needed[node] = needed.get(node, NOTHING).plus(amount)
+
+    wanted = dict(_roles(change.nodes))
+    for (name, index), node in wanted.items():
+        group = spec.group(name)
+        if node == ANY_NODE or group is None:
+            continue
+        values = _millicores(change, name)
+        cpu = values[index] if index < len(values) else group.request.cpu
+        if scheduled.bound.get((name, index)) == node:
+            # Also less: replicas give CPU back before those that are added start, which else could never be.
+            shift(scheduled.bound[name, index], Resources(cpu=cpu - scheduled.cpu[name, index]))
+        elif not (scheduled.awaited.get((name, index)) == node or _promised_there(scheduled, name, index, node)):
+            shift(node, group.request._replace(cpu=cpu))
+    for role, node in {**scheduled.awaited, **scheduled.bound}.items():
+        if role not in wanted and node in needed:
+            group = spec.group(role[0])
+            assert group is not None
+            shift(node, NOTHING.minus(group.request._replace(cpu=scheduled.cpu.get(role, group.request.cpu))))
+    # Freeing one resource while taking another is fine; what is freed is not given to others before it is free.
+    return {node: amount for node, amount in needed.items() if any(part > 0 for part in amount)}
+
+
+def _promised_there(scheduled: ScheduledJob, name: str, index: int, node: str) -> bool:
+    """Whether a replica of a lost node has room on this one already."""
+    assert scheduled.job is not None
+    names = scheduled.job.placement.get(name, ())
+    return index < len(names) and names[index] == node
+
+
+def _millicores(change: core.Target, name: str) -> tuple[int, ...]:
+    return tuple(cast("Iterable[int]", change.cpu.get(name, ())))
+
+
+def _roles(nodes: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Role, str]]:
+    for name, names in nodes.items():
+        for index, node in enumerate(names):
+            yield (name, index), node
+
+
+def _holds(scheduled: ScheduledJob, change: core.Target, expects: Rate | None = None) -> Target:
+    assert scheduled.job is not None
+    assert scheduled.terms is not None
+    replicas = {group.type: len(change.nodes.get(group.type, ())) for group in scheduled.job.spec.groups}
+    moving = [role for role, node in _roles(change.nodes) if _moves(scheduled, role, node)]
+    anywhere = any(node in (ANY_NODE, "") for _, node in _roles(change.nodes))
+    reason = _with_nodes(as_reason(change.reason), scheduled)
+    if expects is not None:
+        reason = added(reason, expects=expects.steps_per_s, expects_by=expects.source)
+    cpu = {
+        name: tuple(scheduled.terms.container_cpu(name, value) for value in _millicores(change, name))
+        for name in change.cpu
+    }
+    return Target(
+        _generation(scheduled, replicas, moves=bool(moving)),
+        replicas,
+        {}
+        if anywhere
+        else {name: tuple(node.removesuffix(REFUSED) for node in names) for name, names in change.nodes.items()},
+        cpu,
+        str(reason),
+        _declared(scheduled, replicas),
+        change.cause if change.cause is not None and change.cause in TOLD else "",
+        expects=expects.steps_per_s if expects is not None else None,
+    )
+
+
+def _with_nodes(reason: Reason, scheduled: ScheduledJob) -> Reason:
+    """Of lost nodes, which are cordoned and which kube-scheduler refuses: a replica that finds no other node keeps the
+    one it cannot have, which may become free."""
+    gone = reason.facts.get("gone")
+    if reason.code == "lost" and isinstance(gone, tuple):
+        refused = tuple(node.removesuffix(REFUSED) for node in gone if node.endswith(REFUSED))
+        cordoned = tuple(node for node in gone if node in scheduled.cordoned)
+        left = tuple(node for node in gone if not node.endswith(REFUSED) and node not in cordoned)
+        reason = added(reason, gone=left, cordoned=cordoned, refused=refused)
+    return added(reason, kube_scheduler=scheduled.refused) if scheduled.refused else reason
+
+
+def _waits(scheduled: ScheduledJob, why: Why) -> Target:
+    assert scheduled.terms is not None
+    return Target(_generation(scheduled, {}), {}, reason=str(why), declared=scheduled.terms.declared)
+
+
+def _kept(scheduled: ScheduledJob) -> Target | None:
+    """The target of a job that stays as it is: its size if it has none, and what its spec says by now."""
+    assert scheduled.job is not None
+    assert scheduled.terms is not None
+    if scheduled.target is not None:
+        declared = _declared(scheduled, scheduled.target.replicas)
+        return None if declared == scheduled.target.declared else replace(scheduled.target, declared=declared)
+    if scheduled.job.phase == "rescaling" and scheduled.state is not None and scheduled.state.rescaling:
+        return None
+    change = core.Target(scheduled.job.placement, Reason("profile-begins"))
+    return replace(
+        _holds(scheduled, change), generation=scheduled.state.generation if scheduled.state is not None else 0
+    )
+
+
+def _declared(scheduled: ScheduledJob, replicas: Mapping[str, int]) -> Mapping[str, int]:
+    """The spec's replicas, once the job has the size that an edit of them asks for. Until then those before the edit:
+    a size that cannot be had yet is asked for again."""
+    assert scheduled.terms is not None
+    asked, _ = asked_for(scheduled.terms, scheduled.target, scheduled.state, replicas)
+    followed = all(replicas.get(name, 0) == count for name, count in asked.items()) and _has(scheduled, asked)
+    return scheduled.terms.declared if followed else decided(scheduled.target, scheduled.state)
+
+
+def _has(scheduled: ScheduledJob, size: Mapping[str, int]) -> bool:
+    """Whether a job runs with so many replicas, and is on its way to no other size; one that waits begins with them."""
+    state = scheduled.state
+    if state is None or not state.replicas:
+        return True
+    return state.phase == "Stable" and all(state.replicas.get(name, 0) == count for name, count in size.items())
+
+
+def _moves(scheduled: ScheduledJob, role: Role, node: str) -> bool:
+    """Whether a replica runs on another node, and can go to this one while it does: not from one that is lost."""
+    assert scheduled.job is not None
+    there = scheduled.bound.get(role, node)
+    return there != node and node not in (ANY_NODE, "") and there not in scheduled.lost and scheduled.job.spec.movable
+
+
+def _generation(scheduled: ScheduledJob, replicas: Mapping[str, int], *, moves: bool = False) -> int:
+    """One more where the size changes or replicas that run go to other nodes, and where the job has left its target
+    for the size of its state, which may be newer; the first start is generation 0 however long the job waited for it.
+    """
+    target, state = scheduled.target, scheduled.state
+    known = [target.generation if target is not None else 0]
+    if state is not None:
+        known.append(state.generation)
+        known += [each.generation for each in (state.next, state.refused) if each is not None]
+    last = max(known)
+    has_run = target is not None and (target.generation > 0 or bool(target.replicas))
+    has_run = has_run or (state is not None and bool(state.replicas))
+    left = target is not None and state is not None and refused_target(target, state)
+    size = target.replicas if target is not None else (state.replicas if state is not None else {})
+    return last + 1 if has_run and (left or moves or dict(size) != dict(replicas)) else last
+
+
+def _fitting(target: Target, scheduled: ScheduledJob) -> Target:
+    """The target, without its nodes where the job's other annotations leave no room for them: it would be refused, and
+    the job never start. What has no nodes is no move either."""
+    if not target.nodes or scheduled.source is None:  # most are of jobs that wait: those are not measured
+        return target
+    taken = bytes_of(scheduled.source.annotations, but=(TARGET_ANNOTATION,)) + _BESIDE_BYTES
+    if taken + len(target.to_json().encode()) <= MAX_ANNOTATION_BYTES:
+        return target
+    known = scheduled.target
+    same = known is not None and not known.nodes and dict(known.replicas) == dict(target.replicas)
+    return replace(
+        target,
+        nodes={},
+        generation=known.generation if known is not None and same else target.generation,
+        reason=str(Reason("no-space-for-names", {"reason": target.reason})),
+    )
+
+
+def _differs(wanted: Target, known: Target | None) -> bool:
+    """Whether there is anything new in a target but, for a job that goes on running, other words. What is remembered
+    of the job is new, too, and asks nothing of it."""
+    if known is None:
+        return True
+    same = (wanted.generation, dict(wanted.replicas), dict(wanted.nodes), dict(wanted.cpu), dict(wanted.declared)) == (
+        known.generation,
+        dict(known.replicas),
+        dict(known.nodes),
+        dict(known.cpu),
+        dict(known.declared),
+    )
+    return not same or wanted.memory != known.memory or (not wanted.replicas and wanted.reason != known.reason)

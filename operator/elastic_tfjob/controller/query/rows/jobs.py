@@ -1,0 +1,321 @@
+"""One job as a row of a table. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+from elastic_tfjob.api.reading import MAX_WORD, after, cut
+from elastic_tfjob.api.words import JOB_STATES, JobState
+from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.objects.service import Record
+from elastic_tfjob.controller.objects.state import State
+from elastic_tfjob.controller.objects.status import JobStatus, format_time, moment_of
+from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.objects.verdict import DeadlineStatus, Verdict, deadline_of
+from elastic_tfjob.controller.planning.job_view import scheduled_job
+from elastic_tfjob.controller.planning.request import JobRequest, terms
+from elastic_tfjob.scheduling.profile import Order
+from elastic_tfjob.scheduling.queue import Entry, entry
+
+__all__ = [
+    "JOB_STATES",
+    "JobRow",
+    "JobState",
+    "LiveRow",
+    "QueueRow",
+    "ReadJob",
+    "bounded",
+    "counts",
+    "job_row",
+    "live_row",
+    "place_in_order",
+    "queue_rows",
+    "see",
+    "total_steps",
+]
+
+# Replica types of a job that are told; the API knows five.
+_TYPES: Final = 16
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_PROBLEMS: Final = 3
+_PROBLEM: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    """A TFJob. Times are RFC 3339."""
+
+    namespace: Annotated[str, "namespace of the TFJob"]
+    name: Annotated[str, "name of the TFJob"]
+    uid: Annotated[str, "uid of the TFJob"]
+    created: Annotated[str | None, "when it was created"]
+    state: Annotated[JobState, "what it does, in one word"]
+    phase: Annotated[str, "phase of the rescale that is under way, or Waiting, or Stable; empty: not elastic yet"]
+    reason: Annotated[str, "why it has this size, or waits, or failed"]
+    generation: Annotated[int, "number of its size, which grows with each change"]
+    replicas: Annotated[Mapping[str, int], "replicas that it holds, by type"]
+    wanted: Annotated[Mapping[str, int], "replicas that it shall hold, by type; none: it shall wait"]
+    bounds: Annotated[Mapping[str, tuple[int, int]], "least and most replicas, by type"]
+    elastic: Annotated[bool, "whether its size may change while it trains"]
+    step: Annotated[int | None, "training steps done, when that was stored last"]
+    total_steps: Annotated[int | None, "training steps in all"]
+    steps_per_s: Annotated[float | None, "training steps a second, when that was stored last"]
+    starts: Annotated[
+        str | None, "how its next program will start: fork, of an interpreter that is there, or exec, with the reason"
+    ]
+    figures_at: Annotated[str | None, "when steps and speed were stored"]
+    eta: Annotated[str | None, "expected end of training"]
+    deadline: Annotated[str | None, "when it shall have ended"]
+    verdict: Annotated[Verdict | None, "whether it is expected to meet its deadline; null: not judged yet"]
+    slack_s: Annotated[
+        float | None,
+        "seconds from the expected end to deadline, as judged last, and before that from eta; below 0: too late",
+    ]
+    waits_since: Annotated[str | None, "since when it waits, where it does"]
+    started: Annotated[str | None, "when it started first"]
+    ended: Annotated[str | None, "when it ended"]
+    rescales: Annotated[int, "changes of size so far"]
+    last_downtime_s: Annotated[float | None, "seconds for which training stood still in the last one"]
+    stops: Annotated[int, "how often all was taken from it while it ran"]
+    moves: Annotated[int, "how often replicas of it went to other nodes while it ran"]
+    queue: Annotated[str, "Kueue queue that admits it; empty: Kueue has no say"]
+    problems: Annotated[tuple[str, ...], "what is wrong with its spec or annotations, the first few"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadJob:
+    """What is read of a job: None where it is not there, or is nonsense, which `problems` then tells."""
+
+    job: Job
+    status: JobStatus
+    request: JobRequest | None
+    target: Target | None
+    state: State | None
+    record: Record
+    problems: tuple[str, ...]
+
+
+def see(job: Job, before: JobRequest | None = None) -> ReadJob:
+    """Read all of a job, whatever is in it; `before` is its request as of an earlier look, reused where it is the
+    same."""
+    problems: list[str] = []
+    request, target, state = None, None, None
+    try:
+        request = terms(job, before)
+        problems += [*request.elasticity.problems, *request.problems]
+    except Exception as error:  # the spec is a user's
+        problems.append(str(error) or type(error).__name__)
+    types = request.declared if request is not None else {}
+    try:
+        target = Target.of(job.annotations, job.uid, types) if types else None
+    except ValueError as error:
+        problems.append(str(error))
+    try:
+        state = State.of(job.annotations, job.uid, types) if types else None
+        problems += state.problems if state is not None else ()
+    except ValueError as error:
+        problems.append(str(error))
+    record = Record.of(job.annotations, job.uid)
+    return ReadJob(job, job.status(), request, target, state, record, tuple(_few(problems)))
+
+
+def job_row(job: Job | ReadJob) -> JobRow:
+    """The row. Never raises."""
+    seen = see(job) if isinstance(job, Job) else job
+    job, status, request, state = seen.job, seen.status, seen.request, seen.state
+    shown, reason = _state(seen)
+    eta = moment_of(state.eta) if state is not None else None
+    due_s = deadline_of(job)
+    deadline = format_time(after(_EPOCH, max(0.0, due_s))) if due_s is not None else None
+    judged = DeadlineStatus.of(job.annotations, job.uid) if deadline is not None else None
+    if judged is not None and judged.deadline == deadline:
+        verdict, slack_s = judged.verdict, judged.slack_s
+    else:  # not looked at yet, or that was another deadline
+        verdict, slack_s = None, due_s - eta.timestamp() if due_s is not None and eta is not None else None
+    holds = _holds(seen, shown)
+    wanted = seen.target.replicas if seen.target is not None else holds
+    return JobRow(
+        namespace=job.namespace,
+        name=job.name,
+        uid=job.uid,
+        created=job.created or None,
+        state=shown,
+        phase=state.phase if state is not None else "",
+        reason=cut(reason),
+        generation=state.generation if state is not None else 0,
+        replicas=counts(holds),
+        wanted={} if status.finished else counts(wanted),
+        bounds=bounded(request),
+        elastic=request is not None and request.elastic,
+        step=state.step if state is not None else None,
+        total_steps=total_steps(seen),
+        steps_per_s=state.steps_per_s if state is not None and shown in ("Running", "Rescaling") else None,
+        starts=state.starts if state is not None and shown in ("Running", "Rescaling") else None,
+        figures_at=state.numbers_at if state is not None else None,
+        eta=format_time(eta) if eta is not None else None,
+        deadline=deadline,
+        verdict=verdict,
+        slack_s=slack_s,
+        waits_since=_waits_since(seen) if shown == "Waiting" else None,
+        started=status.start_time,
+        ended=status.completion_time,
+        rescales=state.rescales if state is not None else 0,
+        last_downtime_s=state.last_downtime_s if state is not None else None,
+        stops=seen.record.stops,
+        moves=seen.record.moves,
+        queue=job.queue,
+        problems=seen.problems,
+    )
+
+
+def bounded(request: JobRequest | None) -> dict[str, tuple[int, int]]:
+    """The least and the most replicas, by type."""
+    return {} if request is None else {name: request.bounds(name) for name in sorted(request.declared)[:_TYPES]}
+
+
+def counts(found: Mapping[str, int]) -> dict[str, int]:
+    """Replicas by type, of a few types."""
+    return {cut(name, MAX_WORD): found[name] for name in sorted(found)[:_TYPES] if found[name]}
+
+
+def _state(seen: ReadJob) -> tuple[JobState, str]:
+    """What a job does, and why."""
+    status, state, target = seen.status, seen.state, seen.target
+    last = status.conditions[-1] if status.conditions else None
+    message = last.message or last.reason if last is not None else ""
+    if status.is_true("Failed"):
+        failed = status.get("Failed")
+        return "Failed", failed.message if failed is not None else message
+    if status.is_true("Succeeded"):
+        return "Succeeded", message
+    if seen.job.deleting:
+        return "Terminating", "it is being deleted"
+    if seen.request is None:
+        return "Pending", seen.problems[0] if seen.problems else message
+    if seen.request.spec.run_policy.suspend:
+        by = f": Kueue has not admitted it yet (queue {seen.job.queue})" if seen.job.queue else ""
+        return "Suspended", f"spec.runPolicy.suspend is true{by}"
+    waits = target is not None and not target.replicas
+    if target is not None and waits:
+        holds = state is not None and state.phase != "Waiting" and any(state.replicas.values())
+        return "Stopping" if holds else "Waiting", target.reason
+    if state is not None and state.rescaling:
+        return "Rescaling", state.next.reason if state.next is not None else state.reason
+    if state is not None and state.phase == "Waiting" and target is None:
+        return "Waiting", state.reason
+    why = target.reason if target is not None else state.reason if state is not None else ""
+    if status.is_true("Restarting"):
+        return "Restarting", message
+    if status.is_true("Running"):
+        return "Running", why or message
+    if target is not None or status.is_true("Created"):
+        return "Starting", why or message
+    return "Pending", message
+
+
+def _holds(seen: ReadJob, shown: JobState) -> Mapping[str, int]:
+    """The replicas that a job holds."""
+    if seen.request is None or shown in ("Succeeded", "Failed", "Suspended", "Waiting", "Pending"):
+        return {}
+    state = seen.state
+    if state is not None and state.replicas:
+        return state.replicas if state.phase != "Waiting" else {}
+    return seen.request.declared if shown in ("Running", "Restarting") else {}
+
+
+def total_steps(seen: ReadJob) -> int | None:
+    """The training steps in all: as the user says, else as the program reported."""
+    said = seen.request.elasticity.total_steps if seen.request is not None else None
+    return said if said is not None else seen.state.total_steps if seen.state is not None else None
+
+
+def _waits_since(seen: ReadJob) -> str | None:
+    if seen.state is not None and seen.state.phase == "Waiting" and seen.state.since:
+        return seen.state.since
+    return seen.job.created or None
+
+
+def _few(problems: Iterable[str]) -> list[str]:
+    found = list(problems)
+    kept = [cut(problem, _PROBLEM) for problem in found[:_PROBLEMS]]
+    return kept if len(found) <= _PROBLEMS else [*kept, f"and {len(found) - _PROBLEMS} more"]
+
+
+# -- What a job's pods say of its training now -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRow:
+    """What the pod that made the latest step reported last. Times are by its clock."""
+
+    step: Annotated[int | None, "training steps done"]
+    steps_per_s: Annotated[float | None, "training steps a second, at this size"]
+    loss: Annotated[float | None, "loss; null: not reported, or no number"]
+    loss_problem: Annotated[str, "nan or inf where the loss is no number"]
+    checkpoint_step: Annotated[int | None, "step of the newest complete checkpoint"]
+    checkpoint_at: Annotated[str | None, "when it was complete"]
+
+
+def live_row(reports: Mapping[str, Report]) -> LiveRow | None:
+    """The figures of a job from what its pods said last, by name of the pod; None where none has made a step."""
+    found = [report for report in reports.values() if report.step is not None]
+    if not found:
+        return None
+    last = max(found, key=lambda report: (report.last_step_at or 0.0, report.step or 0))
+    saved = last.checkpoint
+    at = saved.at if saved is not None else None
+    return LiveRow(
+        step=last.step,
+        steps_per_s=last.steps_per_s,
+        loss=last.loss,
+        loss_problem=last.loss_problem,
+        checkpoint_step=saved.step if saved is not None else None,
+        checkpoint_at=format_time(after(_EPOCH, max(0.0, at))) if at is not None else None,
+    )
+
+
+# -- Who waits, in which order, and why --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRow:
+    """A job that waits. `position` counts all jobs that wait, also those that the asker may not see."""
+
+    position: Annotated[int, "place in the profile's order, from 1; one behind may start first where it fits"]
+    namespace: Annotated[str, "namespace of the TFJob"]
+    name: Annotated[str, "name of the TFJob"]
+    waits_since: Annotated[str | None, "since when it waits"]
+    reason: Annotated[str, "why it waits"]
+    priority: Annotated[int, "of its PriorityClass; the lowest there is while it waits behind all others"]
+    deadline: Annotated[str | None, "when it shall have ended"]
+    bounds: Annotated[Mapping[str, tuple[int, int]], "least and most replicas, by type"]
+    stops: Annotated[int, "how often all was taken from it while it ran"]
+
+
+def place_in_order(
+    job: Job, order: Order, priorities: Mapping[str, int], now: datetime, *, all_jobs: bool
+) -> Entry | None:
+    """What a waiting job is sorted by, smallest first; None: the profile does not decide for it. Entries of the same
+    `now` compare. Raises what `scheduled_job` raises."""
+    found = scheduled_job(job, (), nodes={}, now=now, all_jobs=all_jobs, priorities=priorities)
+    return entry(order, found.job, now.timestamp()) if found.job is not None else None
+
+
+def queue_rows(waiting: Iterable[tuple[Entry, JobRow]]) -> list[QueueRow]:
+    """The queue, first to serve first."""
+    return [
+        QueueRow(
+            position=position,
+            namespace=row.namespace,
+            name=row.name,
+            waits_since=row.waits_since,
+            reason=row.reason,
+            priority=int(-place[0]),
+            deadline=row.deadline,
+            bounds=row.bounds,
+            stops=row.stops,
+        )
+        for position, (place, row) in enumerate(sorted(waiting, key=lambda each: each[0]), 1)
+    ]

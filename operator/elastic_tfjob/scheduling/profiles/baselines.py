@@ -1,0 +1,406 @@
+"""First in, first out, with and without backfill."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from elastic_tfjob.api.reading import MAX_ENTRIES
+from elastic_tfjob.scheduling.core import ElasticParameters, ProfileParameters, Seconds, Stages, TryingParameters, needs
+from elastic_tfjob.scheduling.orders import (
+    FORGIVEN,
+    EarliestDeadlineFirst,
+    Fifo,
+    LeastAttainedService,
+    ShortestJobFirst,
+    ShortestRemainingTimeFirst,
+)
+from elastic_tfjob.scheduling.places import PlaceName
+from elastic_tfjob.scheduling.reasons import Reason
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, ReplicaGroup
+from elastic_tfjob.scheduling.steps.crowding import Balance
+from elastic_tfjob.scheduling.steps.declared_size import FixedSize, Preemptive
+from elastic_tfjob.scheduling.steps.hull import HullRule, TrySizes
+from elastic_tfjob.scheduling.steps.open_jobs import OpenJobs
+from elastic_tfjob.scheduling.steps.sizes import (
+    Increments,
+    OnFull,
+    OpenIncrements,
+    apply_rows,
+    bundle_more,
+    candidates,
+    fill,
+)
+
+__all__ = ["RebalanceParameters"]
+
+
+class FifoParameters(ProfileParameters):
+    """First in, first out; the first job that does not fit holds back all behind it."""
+
+    def stages(self) -> Stages:
+        return Stages(Fifo(), (FixedSize(),), needs())
+
+
+class FifoBackfillParameters(ProfileParameters):
+    """First in, first out; what fits starts."""
+
+    def stages(self) -> Stages:
+        return Stages(Fifo(), (FixedSize(backfill=True),), needs())
+
+
+# -- What the Go training-operator does --------------------------------------------------------------------------------
+
+
+class FixedParameters(ProfileParameters):
+    """As upstream does: declared sizes by arrival, what fits starts, pods spread by kube-scheduler."""
+
+    place: PlaceName = Field("spread", description="which nodes replicas go to; count looks at totals only")
+
+    def stages(self) -> Stages:
+        return Stages(Fifo(), (FixedSize(backfill=True),), needs())
+
+
+# -- Shortest job first, with and without backfill ---------------------------------------------------------------------
+
+
+class SjfParameters(ProfileParameters):
+    """Shortest job first, not preemptive; the first that does not fit holds back all behind it."""
+
+    oracle: bool = Field(True, description="the policy is told the true duration and speed (simulation only)")
+
+    def stages(self) -> Stages:
+        return Stages(ShortestJobFirst(), (FixedSize(),), needs("duration", "speed"))
+
+
+class SjfBackfillParameters(SjfParameters):
+    """Shortest job first, not preemptive; what fits starts."""
+
+    def stages(self) -> Stages:
+        return Stages(ShortestJobFirst(), (FixedSize(backfill=True),), needs("duration", "speed"))
+
+
+# -- Shortest remaining time first -------------------------------------------------------------------------------------
+
+
+class SrtfParameters(ProfileParameters):
+    """Shortest remaining time first, preemptive."""
+
+    oracle: bool = Field(True, description="the policy is told the true duration and speed (simulation only)")
+
+    def stages(self) -> Stages:
+        return Stages(ShortestRemainingTimeFirst(), (Preemptive(),), needs("duration", "speed", "stop"))
+
+
+# -- Least attained service --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Forgive:
+    """Remembers of each promoted job that starts what it has had until now: that counts no more."""
+
+    order: LeastAttainedService
+
+    def __call__(self, round_: Round) -> None:
+        if not self.order.promote_knob:
+            return
+        for key, target in round_.changes.items():
+            job = round_.job(key)
+            if target.nodes and self.order.promotes(job, round_.now):
+                round_.remember(job, FORGIVEN, job.service)
+
+
+class LasParameters(ProfileParameters):
+    """Least attained service (Tiresias), preemptive."""
+
+    thresholds: tuple[float, ...] = Field(
+        (3250.0, 7200.0),
+        max_length=MAX_ENTRIES,
+        description="accelerator-seconds at which a job sinks one queue, rising",
+    )
+    within: Literal["arrival", "turn"] = Field(
+        "turn", description="order in a queue: by arrival (Lucid), or running, preempted, entered (Tiresias)"
+    )
+    promote_knob: float = Field(
+        0.0, ge=0, description="back to the first queue after waiting this times its run; 0: off"
+    )
+
+    @field_validator("thresholds", mode="before")
+    @classmethod
+    def commas(cls, value: object) -> object:
+        """`3250,7200` as a command line gives it."""
+        return value.split(",") if isinstance(value, str) else value
+
+    @field_validator("thresholds")
+    @classmethod
+    def rising(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not value or list(value) != sorted(set(value)) or value[0] <= 0:
+            raise ValueError("one or more rising numbers above 0, such as 3250,7200")
+        return value
+
+    def stages(self) -> Stages:
+        order = LeastAttainedService(self.thresholds, self.within, self.promote_knob)
+        return Stages(order, (Preemptive(), Forgive(order)), needs("service", "stop"))
+
+
+# -- Each job in order takes as much as helps it -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """A job's sizes, the largest first, what each asks for, and of each resource the least that any of them does."""
+
+    sizes: Sequence[Counts]
+    wants: Sequence[Resources]
+    least: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyInOrder:
+    """In the profile's order each job gets the largest size that fits the totals; a job with no room for its minimum
+    waits and those behind it go on. With EDF this is the baseline of ElasticFlow (Gu et al., ASPLOS'23): elastic,
+    deadline-ordered, preemptive, without admission control. `size`: `useful` sizes only, each faster than all below
+    it; or the `largest` whose speed is known even if it is slower, as in ElasticFlow's simulator.
+    """
+
+    size: Literal["useful", "largest"] = "useful"
+
+    def __call__(self, round_: Round) -> None:
+        jobs, free = candidates(round_, OpenJobs, self.sizes_of, self)
+        apply_rows(round_, jobs, [*first_that_fit(jobs.known, free)], Reason("earliest-deadline"))
+
+    def sizes_of(self, job: Job, total: Resources) -> Choices:
+        sizes = sizes_of(job, self.size == "useful")
+        wants = [job.spec.demand(counts) for counts in sizes]
+        return Choices(sizes, wants, Resources(*map(min, zip(*wants, strict=True))))
+
+
+def first_that_fit(choices: Iterable[Choices], free: Resources) -> Iterator[int]:
+    """One job after the other, the row of its first choice for which there is room beside the jobs before it; 0 where
+    there is for none."""
+    cpu, memory, accelerators, pods, storage = free
+    for choice in choices:
+        least = choice.least
+        chosen = 0
+        if least[0] <= cpu and least[1] <= memory and least[2] <= accelerators and least[3] <= pods:
+            for k, want in enumerate(choice.wants):
+                if (
+                    want[0] <= cpu
+                    and want[1] <= memory
+                    and want[2] <= accelerators
+                    and want[3] <= pods
+                    and want[4] <= storage
+                ):
+                    cpu, memory, accelerators = cpu - want[0], memory - want[1], accelerators - want[2]
+                    pods, storage = pods - want[3], storage - want[4]
+                    chosen = k + 1
+                    break
+        yield chosen
+
+
+def sizes_of(job: Job, useful: bool) -> list[Counts]:
+    """Sizes a job may run at, the largest first; `useful`: only those that train faster than every smaller one.
+
+    A size whose speed is None (one that a table does not have) is passed over; with no speed known at all, the
+    declared size and the minimum are left.
+    """
+    spec = job.spec
+    group = spec.group(WORKER)
+    if not spec.elastic or group is None or job.speed is None:
+        return [spec.declared] if spec.declared == spec.minimum else [spec.declared, spec.minimum]
+    sizes: list[Counts] = []
+    fastest = 0.0
+    for n in range(group.minimum, group.maximum + 1):
+        counts = {**spec.minimum, WORKER: n}
+        rate = job.speed.steps_per_s(counts)
+        if rate is not None and (rate > fastest or not useful):
+            fastest = rate
+            sizes.append(counts)
+    return sizes[::-1] or [spec.minimum]
+
+
+class EdfParameters(ProfileParameters):
+    """Earliest deadline first; an elastic job takes as many replicas as help it and are free."""
+
+    oracle: bool = Field(True, description="the policy is told the true duration and speed (simulation only)")
+    size: Literal["useful", "largest"] = Field(
+        "useful", description="largest size that is faster than all below it, or largest known (ElasticFlow)"
+    )
+
+    def stages(self) -> Stages:
+        return Stages(
+            EarliestDeadlineFirst(), (GreedyInOrder(self.size),), needs("deadline", "speed", "stop", "resize")
+        )
+
+
+# -- Moves to idle CPU alone: what `specon` does without weights, and without looking at the loss ----------------------
+
+
+class RebalanceParameters(ProfileParameters):
+    """Declared sizes by arrival; replicas move from crowded nodes to idle CPU where that pays."""
+
+    place: PlaceName = Field("spread", description="which nodes replicas go to; count looks at totals only")
+    interval_s: Seconds = Field(10.0, description="longest time between two rounds; 0: only when something changes")
+    moves: int = Field(2, ge=0, le=100, description="most moves of one job")
+    times: float = Field(4.0, ge=0, le=1000, description="a move must save, and leave to do, this times what it costs")
+    move_s: Seconds = Field(15.0, description="what a move is expected to cost a job, in seconds of training")
+    idle: float = Field(0.25, gt=0, le=1, description="least part of a node's CPU that is idle where a replica goes")
+
+    def stages(self) -> Stages:
+        steps = (FixedSize(backfill=True), Balance(self.moves, self.times, self.move_s, self.idle))
+        return Stages(Fifo(), steps, needs("use", "service", "move"), drifts=True)
+
+
+# -- Hull --------------------------------------------------------------------------------------------------------------
+# Replicas go where they add most speed, looking past sizes that help little to larger ones that help much.
+
+
+class HullParameters(TryingParameters):
+    """Hull: replicas go where they add most speed, looking past sizes that help little to larger ones."""
+
+    place: PlaceName = Field("even", description="which nodes replicas go to; count looks at totals only")
+    per_resource: bool = Field(False, description="gain per dominant share instead of per replica")
+    on_full: Literal["next", "stop"] = Field("next", description="when a size does not fit: try other jobs, or stop")
+
+    def stages(self) -> Stages:
+        return Stages(
+            Fifo(), (HullRule(self.per_resource, self.on_full), TrySizes(self.try_sizes)), needs("speed", "stop")
+        )
+
+
+# -- Optimus: marginal gain of one more PS or worker -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MarginalGain:
+    """Optimus' allocation (Peng et al., EuroSys'18, section 4.1). Every job gets its minimum in the profile's order;
+    then the PS or worker goes, one at a time, to the job whose finish it brings nearest: (Q/f(p,w) - Q/f(p',w')) with
+    Q remaining steps and f steps per second, `per_resource` divided by the unit's dominant share. A job stops where
+    its gain is not above 0. Where a table has no speed for one more, the unit is as many as the next size that it has.
+    When a unit does not fit, the job leaves (`next`) or all ends (`stop`, DL2's simulator). A job of unknown speed or
+    work stays at its minimum.
+    """
+
+    per_resource: bool = True
+    on_full: OnFull = "next"
+
+    def __call__(self, round_: Round) -> None:
+        jobs, free = candidates(round_, OpenIncrements, self.sizes_of, self)
+        lengths = jobs.lengths
+        keys = jobs.keys * np.repeat(jobs.steps_left(round_.now), lengths)
+        # Minima are worth the same to all: their keys come first, whatever is left.
+        keys[np.cumsum(lengths) - lengths] = -np.inf
+        apply_rows(round_, jobs, fill(jobs, keys, free, self.on_full), Reason("marginal-gain"))
+
+    def sizes_of(self, job: Job, total: Resources) -> Increments:
+        """Increments of one PS or worker each, or as many as the next known size has more; the key is minus the gain
+        per remaining step, never below the one before: a better one behind a worse one is reached right after it.
+        """
+        spec, size = job.spec, job.spec.minimum
+        sizes, keys, demand = [size], [0.0], [spec.demand(size)]
+        while (unit := self.best_unit(job, size, total)) is not None:
+            gain, size = unit
+            sizes.append(size)
+            keys.append(-gain if len(keys) == 1 else max(-gain, keys[-1]))
+            demand.append(spec.demand(size).minus(spec.demand(sizes[-2])))
+        return Increments(sizes, np.array(keys), np.array(demand, dtype=np.int64))
+
+    def best_unit(self, job: Job, counts: Counts, total: Resources) -> tuple[float, Counts] | None:
+        """(gain per remaining step, size) with the better of one more PS or worker, if above 0."""
+        spec, speed = job.spec, job.speed
+        if speed is None or spec.total_steps is None or not spec.elastic:
+            return None
+        rate = speed.steps_per_s(counts)
+        if not rate:
+            return None
+        best: tuple[float, Counts] | None = None
+        for type_ in (WORKER, PS):
+            group = spec.group(type_)
+            if group is None:
+                continue
+            n = counts.get(type_, 0)
+            for count in range(1, group.maximum - n + 1):
+                size = {**counts, type_: n + count}
+                more = speed.steps_per_s(size)
+                if more is None:
+                    continue
+                gain = (1 / rate - 1 / more) / count if more else 0.0
+                if self.per_resource:
+                    share = group.request.dominant_share(total)
+                    gain = gain / share if share else gain
+                if gain > 0 and (best is None or gain > best[0]):
+                    best = gain, size
+                break
+        return best
+
+
+class OptimusParameters(TryingParameters):
+    """Optimus: one PS or worker at a time to the job whose finish it brings nearest."""
+
+    place: PlaceName = Field("even", description="which nodes replicas go to; count looks at totals only")
+    per_resource: bool = Field(True, description="gain per amount of the unit's dominant resource (the paper)")
+    on_full: Literal["next", "stop"] = Field("next", description="when the best unit does not fit: try others, or stop")
+    repack: bool = Field(True, description="a resized job is placed anew as a whole")
+
+    def stages(self) -> Stages:
+        steps = (MarginalGain(self.per_resource, self.on_full), TrySizes(self.try_sizes))
+        return Stages(Fifo(), steps, needs("speed", "stop"), drifts=True)
+
+
+# -- Dominant resource fairness ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DominantResourceFairness:
+    """Progressive filling (Ghodsi et al., NSDI'11, algorithm 1): the next unit goes to the job with the smallest
+    dominant share, ties in the profile's order. The first unit is the job's minimum, each next one a worker and a PS
+    (of which the job has both and neither is at its maximum). A job leaves at its maximum; when a unit does not fit,
+    the job leaves (`next`) or all filling ends (`stop`, as in DL2's simulator).
+    """
+
+    on_full: OnFull = "next"
+
+    def __call__(self, round_: Round) -> None:
+        jobs, free = candidates(round_, OpenIncrements, shares, self)
+        apply_rows(round_, jobs, fill(jobs, jobs.keys, free, self.on_full), Reason("dominant-share"))
+
+
+def shares(job: Job, total: Resources) -> Increments:
+    """Increments of a bundle each; the key of one is the dominant share held before it."""
+    spec = job.spec
+    if spec.elastic:
+        return _shares(spec.groups, total)
+    return Increments([spec.minimum], np.zeros(1), np.array([spec.demand(spec.minimum)], dtype=np.int64))
+
+
+@lru_cache(maxsize=4096)
+def _shares(groups: tuple[ReplicaGroup, ...], total: Resources) -> Increments:
+    """Jobs of equal groups share theirs."""
+    spec = JobSpec("", 0.0, groups)
+    sizes: list[Counts] = []
+    keys: list[float] = []
+    demand: list[Resources] = []
+    held = Resources()
+    following: Counts | None = spec.minimum
+    while following is not None:
+        now = spec.demand(following)
+        keys.append(held.dominant_share(total) if sizes else 0.0)
+        demand.append(now.minus(held))
+        sizes.append(following)
+        held = now
+        following = bundle_more(spec, following)
+    return Increments(sizes, np.array(keys), np.array(demand, dtype=np.int64))
+
+
+class DrfParameters(ElasticParameters):
+    """Dominant resource fairness by progressive filling."""
+
+    on_full: Literal["next", "stop"] = Field("next", description="when a job's unit does not fit: try others, or stop")
+
+    def stages(self) -> Stages:
+        return Stages(Fifo(), (DominantResourceFairness(self.on_full),), needs("stop"))

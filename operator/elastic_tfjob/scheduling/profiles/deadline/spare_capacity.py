@@ -1,0 +1,401 @@
+"""What deadlines leave over goes where it brings most."""
+
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from math import inf, isfinite
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastic_tfjob.scheduling.forecasts import prediction_of, work_left
+from elastic_tfjob.scheduling.profiles.deadline.curves import (
+    DEMAND,
+    GAIN,
+    HAD,
+    NO_INCREMENTS,
+    ROW,
+    Curve,
+    Floats,
+    Increments,
+    Way,
+)
+from elastic_tfjob.scheduling.profiles.deadline.outlook import Case, Outlook, settled
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import EVALUATOR, Cpu, Job
+from elastic_tfjob.scheduling.steps.cpu_in_place import Claim, CpuInPlace, adjusts, millicores
+from elastic_tfjob.scheduling.steps.sizes import time_left_s
+
+__all__ = ["Raises", "Rest", "raise_late"]
+
+LEAST_S: Final = 1.0
+"""A job that is about to end counts as if it had this left."""
+
+Entry = tuple[float, int, int]
+"""(-gain, case, row): the best larger size of a case when it was looked at."""
+
+
+class Rest:
+    """To the job whose speed, relative to what it has left, gains most for the share of the cluster, size by size.
+
+    So short jobs come before long ones, and a second worker before a tenth. The gain grows with the age of the job
+    over the time that it needs (highest response ratio next, Brinch Hansen, 1971), so that nobody waits for ever.
+
+    While there is room for all that is asked for, who comes next does not depend on it, and all turns are found at
+    once, on arrays; from where something is short on, one after the other.
+    """
+
+    def __init__(self, outlook: Outlook) -> None:
+        self._outlook, self._cases = outlook, outlook.cases
+        self._power = outlook.settings.speed_power
+        self._bonus = 1 + outlook.settings.keep
+        """By this much more what a job has is worth to it than the same to another."""
+        self._kept = -1
+        self._values: Floats = np.zeros(len(self._cases))
+        self._untold: Sequence[int] = range(len(self._cases))
+        """Those whose worth goes by what is usual; at first all."""
+        self._ways = [_way(case, outlook.settings.min_gain) for case in self._cases]
+        self._increments = [NO_INCREMENTS] * len(self._cases)
+
+    def share(self, lowered: Iterable[int] | None = None) -> None:
+        """Share all that is free: the rows of the cases become what each gets beside the row that it has. `lowered`:
+        the places of the cases whose row or `most` is not as it was when it was shared last; None: all."""
+        self._look(lowered)
+        self._one_by_one(*self._while_room(self._free()))
+
+    def _free(self) -> list[float]:
+        return [float(part) for part in self._outlook.room_now()]
+
+    def _look(self, lowered: Iterable[int] | None) -> None:
+        self._value()
+        for k in range(len(self._cases)) if lowered is None else lowered:
+            self._increments[k] = self._increments_of(k)
+
+    def _value(self) -> None:
+        """What a step per second, for the share of the cluster, is worth to each case: as long as no more of them stay
+        as they are."""
+        kept = sum(case.kept for case in self._cases)
+        if kept == self._kept:
+            return
+        self._kept, now = kept, self._outlook.round.now
+        if not self._untold:
+            return
+        usual, settings = _usual_s(self._cases), self._outlook.settings
+        for k in self._untold:
+            case = self._cases[k]
+            left_s = max(LEAST_S, _left_s(case, now, usual))
+            age_s = max(0.0, now - case.job.spec.arrival_s) if settings.ageing else 0.0
+            slow = left_s**settings.left_power * case.curve.plain.rates[1] ** self._power
+            self._values[k] = (1 + age_s / left_s) / slow
+        self._untold = [k for k in self._untold if not _told(self._cases[k])]
+
+    def _increments_of(self, k: int) -> Increments:
+        case, way = self._cases[k], self._ways[k]
+        if case.kept or (case.probe and case.row):
+            return NO_INCREMENTS
+        most = max(1, case.current) if case.probe and case.most is None else case.most
+        if most is not None and most < way.last:
+            way = self._ways[k] = Way(way.current, way.first, most)
+        return case.curve.increments(self._power).of(case.row, way)
+
+    def _while_room(self, free: list[float]) -> tuple[list[Entry], list[float]]:
+        """Take the turns that come before all in which something is short: what is asked for next, and what is free
+        then."""
+        by_case = self._increments
+        lengths = np.array([len(increments) for increments in by_case])
+        asking = np.flatnonzero(lengths)
+        if not len(asking):
+            return [], free
+        increments = np.concatenate(by_case)
+        demand = increments[:, DEMAND]
+        whose, firsts = np.arange(len(by_case)).repeat(lengths), lengths.cumsum() - lengths
+        gains = increments[:, GAIN] * self._values[whose] * np.where(increments[:, HAD], self._bonus, 1.0)
+        keys = -_falling(gains, whose)
+        # Who does not find room for its first increment asks for a smaller one, and is not among those that rise.
+        small = asking[(demand[firsts[asking]] > free).any(axis=1)]
+        heap = [entry for k in small.tolist() if (entry := self._next(k, free)) is not None]
+        rises = np.ones(len(by_case), dtype=np.bool_)
+        rises[small] = False
+        order = np.flatnonzero(rises[whose])
+        order = order[keys[order].argsort(kind="stable")]
+        left = np.array(free) - demand[order].cumsum(axis=0)
+        # What a case asks for next is chosen when it has got the last: it has to fit then, and when its turn comes.
+        then = np.minimum(order + 1, len(whose) - 1)
+        goes_on = (then > order) & (whose[then] == whose[order])
+        short = (left < 0).any(axis=1) | (goes_on & (demand[then] > left).any(axis=1))
+        turns = int(short.argmax()) if short.any() else len(order)
+        if heap:
+            turns = min(turns, int(np.searchsorted(keys[order], min(heap)[0])))
+        got = np.bincount(whose[order[:turns]], minlength=len(by_case))
+        for k in np.flatnonzero(got).tolist():
+            self._cases[k].row = int(increments[firsts[k] + got[k] - 1, ROW])
+        following = np.flatnonzero(rises & (got < lengths))
+        at = (firsts + got)[following]
+        heap += zip(
+            (-gains[at]).tolist(), following.tolist(), increments[at, ROW].astype(np.int64).tolist(), strict=True
+        )
+        return heap, left[turns - 1].tolist() if turns else free
+
+    def _one_by_one(self, heap: list[Entry], free: list[float]) -> None:
+        cases = self._cases
+        heapify(heap)
+        while heap:
+            _, k, row = heappop(heap)
+            case = cases[k]
+            want, has = case.curve.plain.demand[row], case.curve.plain.demand[case.row]
+            left = [
+                free[0] - (want[0] - has[0]),
+                free[1] - (want[1] - has[1]),
+                free[2] - (want[2] - has[2]),
+                free[3] - (want[3] - has[3]),
+                free[4] - (want[4] - has[4]),
+            ]
+            if min(left) >= 0:
+                free = left
+                case.row = row
+            then = self._next(k, free)
+            if then is not None:
+                heappush(heap, then)
+
+    def _next(self, k: int, free: list[float]) -> Entry | None:
+        """The best larger size of a case that fits; None where there is none that pays."""
+        case, way = self._cases[k], self._ways[k]
+        demand, row = case.curve.plain.demand, case.row
+        start, last = way.beyond(row)
+        held = demand[row]
+        cpu, memory, accelerators, pods, storage = free
+        for larger, gain in reversed(case.curve.increments(self._power).better(row, start)):
+            want = demand[larger]
+            if (
+                larger <= last
+                and want[0] - held[0] <= cpu
+                and want[1] - held[1] <= memory
+                and want[2] - held[2] <= accelerators
+                and want[3] - held[3] <= pods
+                and want[4] - held[4] <= storage
+            ):
+                return -gain * float(self._values[k]) * (self._bonus if row < way.current else 1.0), k, larger
+        return None
+
+
+def _way(case: Case, min_gain: float) -> Way:
+    """Where a case may go: beyond what it has only where that pays, and is worth the pause; where a larger size has to
+    start first, only if the job ends so much earlier with that."""
+    curve, need, current = case.curve, case.need, case.current
+    rates = curve.plain.rates
+    last = len(rates) - 1
+    if not current:
+        return Way(0, 0, last)
+    least, now_s = rates[current] * (1 + min_gain), need.lasts_s(curve, current)
+    most_s = now_s / (1 + min_gain) if need.start_s else now_s
+    first = current + 1
+    # Rates rise from row to row.
+    while first <= last and (rates[first] < least or (isfinite(now_s) and need.lasts_s(curve, first) >= most_s)):
+        first += 1
+    return Way(current, first, last)
+
+
+def _falling(gains: Floats, whose: NDArray[np.int64]) -> Floats:
+    """By when each increment has its turn: one that gains more than the one below it comes right after that."""
+    rises = np.flatnonzero((gains[1:] > gains[:-1]) & (whose[1:] == whose[:-1]))
+    if not len(rises):
+        return gains
+    falling = gains.copy()
+    for k in np.unique(whose[rises]).tolist():
+        first, end = np.searchsorted(whose, (k, k + 1)).tolist()
+        falling[first:end] = np.minimum.accumulate(gains[first:end])
+    return falling
+
+
+def _left_s(case: Case, now: float, usual: float) -> float:
+    """Seconds that the job has left at its least size; where nothing tells that, what is usual, but no less than it has
+    run so far."""
+    if _told(case):
+        return case.need.left / case.curve.plain.rates[1]
+    lasts = time_left_s(case.job, now)
+    return lasts if case.job.spec.duration_s is not None and case.job.spec.total_steps is None else max(usual, lasts)
+
+
+def _told(case: Case) -> bool:
+    """Whether it is known how long the job has left."""
+    return case.curve.known and case.need.left < inf
+
+
+def _usual_s(cases: list[Case]) -> float:
+    """What jobs that are known have left, in the mean."""
+    known = [case.need.left / case.curve.plain.rates[1] for case in cases if not case.kept and _told(case)]
+    return sum(known) / len(known) if known else LEAST_S
+
+
+# -- CPU in place for jobs that meet their deadlines with more of it than they request, and not without ----------------
+# It costs no start, so it comes before another size: `Raises`, while sizes are chosen. Jobs whose size is not chosen in
+# this round get it afterwards: `raise_late`.
+
+TIMES: Final = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0)
+"""Of what its busiest replicas request: the least of these that is enough is what those get, and what they hold now
+where none is. The law of utilisation says how fast the job will be then, and is no more precise than these steps."""
+MARGIN: Final = 0.1
+"""Part of the time left that is kept: the law's error."""
+
+
+class Want(NamedTuple):
+    """Millicores by replica that are enough for a deadline, and the steps per second expected with them."""
+
+    cpu: Cpu
+    steps_per_s: float
+
+
+class Raises:
+    """Running jobs that keep their size, with more CPU. Their curves end there, faster and with that CPU. Jobs whose
+    size is not chosen in this round have their turn among the others."""
+
+    def __init__(self, lending: CpuInPlace, outlook: Outlook) -> None:
+        self._lending, self._outlook = lending, outlook
+        chosen = {case.job.key for case in outlook.cases}
+        self._others = _late(lending, chosen)[::-1]
+        self._before: dict[str, Curve] = {}
+
+    def take(self, case: Case) -> bool:
+        """Whether its nodes have the CPU with which it is in time as it is; that is then set aside there."""
+        job, curve, row, outlook = case.job, case.curve, case.current, self._outlook
+        believed = row and settled(job, outlook.round.now, outlook.settings.settle_s)
+        want = _want(self._lending, job, spare=0.0) if believed else None
+        if want is None or not _granted(self._lending, job, want):
+            return False
+        self._before[job.key] = curve
+        case.curve = _ending(curve, row, want.steps_per_s, Resources(job.spec.extra_cpu(want.cpu)), outlook.total)
+        return True
+
+    def withdraw(self, case: Case) -> None:
+        """The job may get another size after all."""
+        curve = self._before.pop(case.job.key, None)
+        if curve is not None:
+            case.curve = curve
+            self._lending.grants.withdraw(case.job)
+
+    def withdraw_all(self) -> None:
+        """As if none had been raised; the curves stay as they are."""
+        for job in [*self._lending.grants.jobs.values()]:
+            self._lending.grants.withdraw(job)
+
+    def came_before(self, case: Case) -> bool:
+        """Whether a job with a later deadline was raised, or any, where it is to show its speed first."""
+        raised = [_deadline(job) for job in self._lending.grants.jobs.values()]
+        return bool(raised) and (case.probe or _deadline(case.job) < max(raised))
+
+    def take_before(self, case: Case) -> None:
+        """Have those with earlier deadlines whose size is not chosen take theirs."""
+        while self._others and self._others[-1][0] < _deadline(case.job):
+            by_s, key, want = self._others.pop()
+            job = self._lending.round.job(key)
+            if _granted(self._lending, job, want):
+                more = Resources(job.spec.extra_cpu(want.cpu))
+                self._outlook.timeline.hold(more, by_s - self._outlook.round.now)
+
+
+def raise_late(lending: CpuInPlace) -> None:
+    """In the order of deadlines, and before CPU is lent to whoever is busy. A job that would be late all the same is
+    left to that, and so is one for which its nodes have too little left."""
+    for _, key, want in _late(lending):
+        _granted(lending, lending.round.job(key), want)
+
+
+def _deadline(job: Job) -> float:
+    return inf if job.spec.deadline_s is None else job.spec.deadline_s
+
+
+def _late(lending: CpuInPlace, without: Set[str] = frozenset()) -> list[tuple[float, str, Want]]:
+    """Deadlines and keys of the jobs that need more than they request, the earliest first, with what is enough."""
+    jobs = {job.key: job for job in lending.lent if job.key not in without}
+    jobs |= {key: lending.round.job(key) for key in lending.busy if key not in without}
+    late = [(_deadline(job), key, want) for key, job in jobs.items() if (want := _want(lending, job))]
+    return sorted(late, key=lambda each: each[:2])
+
+
+def _ending(curve: Curve, row: int, steps_per_s: float, more: Resources, total: Resources) -> Curve:
+    """The curve up to this row, where the job is that fast with this much more."""
+    rates, demand, share = (part[: row + 1].copy() for part in (curve.rates, curve.demand, curve.share))
+    rates[row] = max(steps_per_s, rates[row])
+    demand[row] += more
+    share[row] = max(share[row], Resources(*demand[row].tolist()).dominant_share(total))
+    return replace(curve, sizes=curve.sizes[:row], rates=rates, demand=demand, share=share)
+
+
+def _granted(lending: CpuInPlace, job: Job, want: Want) -> bool:
+    """Whether its nodes have all that: part of it would do nothing for the deadline."""
+    claims = list(_claims(lending, job, want.cpu))
+    lending.grants.water_fill(claims)
+    if any(lending.grants.held(job, claim.type, claim.replica) < claim.want for claim in claims):
+        lending.grants.withdraw(job)
+        return False
+    return True
+
+
+def _want(lending: CpuInPlace, job: Job, spare: float = MARGIN) -> Want | None:
+    """What is enough with a margin; None: what it requests is enough with this part of the time left to spare, or
+    nothing is, or CPU does nothing for it."""
+    round_, spec = lending.round, job.spec
+    measured = job.key in lending.busy and adjusts(lending, job)
+    # What it uses is measured anew after each change: meanwhile it needs what it was given.
+    raised = bool(job.cpu) and not job.cpu_use and job.phase == "running" and round_.placement(job) == job.placement
+    if spec.deadline_s is None or spec.fixed_cpu or not job.cpu_limited or not (measured or raised):
+        return None
+    left_s = spec.deadline_s - round_.now
+    left = work_left(job, round_.now, round_.snapshot.past(spec))
+    if left is None or left_s <= 0:
+        return None
+    in_time, aimed = (left[0] / (left_s * (1 - part)) for part in (spare, MARGIN))
+    return (_still if raised else _least)(lending, job, in_time, aimed)
+
+
+def _still(lending: CpuInPlace, job: Job, in_time: float, aimed: float) -> Want | None:
+    """What it holds, if it may make `aimed` steps per second with that, and surely not `in_time` with what it requests:
+    the speed that it shows may be from before the last change."""
+    requested = job.spec.requested_cpu
+    parts = [min(1.0, requested(type_) / held) for type_, each in job.cpu.items() for held in each if held]
+    least = min(parts, default=1.0)
+    if job.steps_per_s * least >= in_time or aimed > job.steps_per_s / (least or 1.0):
+        return None
+    return Want(job.cpu, max(job.steps_per_s, aimed))
+
+
+def _least(lending: CpuInPlace, job: Job, in_time: float, aimed: float) -> Want | None:
+    """The least with which it makes `aimed` steps per second, where it makes less than `in_time` as requested."""
+    spec, snapshot = job.spec, lending.round.snapshot
+    if not job.cpu and job.steps_per_s >= in_time:
+        return None
+    known = prediction_of(job, snapshot.past(spec), snapshot.nodes)
+    for times in TIMES:
+        each = _balanced(job, times)
+        rate = known.at(job.counts, each)
+        if rate is None:
+            continue
+        if times == 1 and rate.steps_per_s >= in_time:
+            return None
+        if times > 1 and rate.steps_per_s >= aimed:
+            return Want({t: (each[t],) * n for t, n in job.counts.items()}, rate.steps_per_s)
+    return Want(job.cpu, job.steps_per_s) if job.cpu and job.steps_per_s >= aimed else None
+
+
+def _balanced(job: Job, times: float) -> dict[str, int]:
+    """Millicores of a replica by type, where those that set the pace get so many times their request. The others get
+    what the law asks for beside that, no less than they request: in proportion to their work where types work at once,
+    and by its root where they take turns (then a step is shortest for all the CPU together)."""
+    requested = {type_: job.spec.requested_cpu(type_) for type_, n in job.counts.items() if n}
+    use = {type_: u for type_, u in job.cpu_use.items() if type_ in requested and type_ != EVALUATOR}
+    work = {type_: u * job.held_cpu(type_) / job.counts[type_] for type_, u in use.items()}
+    pace = max(use, key=lambda type_: (use[type_], type_), default="")
+    if not work.get(pace):
+        return {type_: millicores(each) for type_, each in requested.items()}
+    power = 1.0 if sum(use.values()) > 1 else 0.5
+    top = times * requested[pace]
+    return {
+        type_: millicores(max(each, top * (work[type_] / work[pace]) ** power if type_ in work else 0.0))
+        for type_, each in requested.items()
+    }
+
+
+def _claims(lending: CpuInPlace, job: Job, wants: Cpu) -> Iterator[Claim]:
+    for type_, names in lending.round.placement(job).items():
+        yield from (Claim(job, type_, k, want) for k, want in enumerate(wants.get(type_, ())[: len(names)]))

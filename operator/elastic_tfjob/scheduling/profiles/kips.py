@@ -1,0 +1,488 @@
+"""Dynamic resource adjustment: what is idle goes to jobs that use all they have, and comes back when others need it.
+
+After Jeong and Yu (KIPS KTCCS 11(7), 2022), whose text is not public, and its nearest relative DRAGON (CLOSER'19).
+"""
+
+from collections.abc import Hashable, Iterable, Mapping
+from heapq import heapify, heappop
+from itertools import takewhile
+from operator import itemgetter
+from typing import Final
+
+from pydantic import Field, model_validator
+
+from elastic_tfjob.api.reading import MAX_ENTRIES
+from elastic_tfjob.scheduling.core import SHARE_CPU, CostParameters, Seconds, Stages, needs
+from elastic_tfjob.scheduling.forecasts import beside_unseen
+from elastic_tfjob.scheduling.orders import Fifo
+from elastic_tfjob.scheduling.places import PlaceName
+from elastic_tfjob.scheduling.plan import BEHIND
+from elastic_tfjob.scheduling.reasons import Fact, Reason
+from elastic_tfjob.scheduling.resources import NOTHING, Resources, total_of
+from elastic_tfjob.scheduling.room import lacking
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.shared_cpu import usable_types
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, Node, Placement, Snapshot, counts_of
+from elastic_tfjob.scheduling.steps.cpu_in_place import (
+    CpuInPlace,
+    CpuRule,
+    boot,
+    count_as_free,
+    give_back_idle,
+    give_back_used,
+    grant,
+    keep_for_leaving,
+    raise_busy,
+)
+from elastic_tfjob.scheduling.steps.declared_size import lacks
+from elastic_tfjob.scheduling.steps.donors import Taking
+from elastic_tfjob.scheduling.steps.repair import repair_reason, sharing
+from elastic_tfjob.scheduling.steps.sizes import Downward, largest, movable
+from elastic_tfjob.speed.history import ALIKE, Size
+from elastic_tfjob.speed.model import speedup
+from elastic_tfjob.speed.optimus import OnlineSpeed
+from elastic_tfjob.speed.prediction import Prediction, size_of
+
+__all__ = ["KipsParameters", "go_back", "rested"]
+
+
+# -- The parameters of kips --------------------------------------------------------------------------------------------
+
+
+class Settings(CostParameters):
+    """What may be set; see KipsParameters."""
+
+    place: PlaceName = Field("pack", description="which nodes replicas go to; count looks at totals only")
+    interval_s: Seconds = Field(15.0, description="longest time between two rounds; 0: only when something changes")
+    cooldown_s: Seconds = Field(30.0, description="least time between two rescales of one job")
+    min_gain: float = Field(0.1, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
+    sample_points: int = Field(
+        0, ge=0, le=MAX_ENTRIES, description="sizes measured before a job starts (simulation without oracle)"
+    )
+    busy: float = Field(0.8, gt=0, le=1, description="CPU used / held from which on replicas lack CPU")
+    idle: float = Field(0.3, ge=0, lt=1, description="CPU used / held below which replicas leave CPU idle")
+    patience_s: Seconds = Field(
+        30.0, description="who waits longer may take all beyond others' minimum, not only beyond their declared size"
+    )
+    cpu_growth: float = Field(4.0, ge=1, description="most that a replica's CPU is raised at once, times what it holds")
+    min_idle: float = Field(0.05, ge=0, le=1, description="idle CPU is lent from this part of a node's CPU on")
+    share_cpu: bool = Field(True, description=SHARE_CPU)
+    min_efficiency: float = Field(
+        0.5, ge=0, le=1, description="least gain of one more replica, relative to a gain in proportion"
+    )
+
+    @property
+    def cpu_rule(self) -> CpuRule:
+        """How idle CPU is lent."""
+        return CpuRule(self.busy, self.idle, self.cpu_growth, self.min_idle)
+
+    @model_validator(mode="after")
+    def apart(self) -> "Settings":
+        if self.idle >= self.busy:
+            raise ValueError(f"idle, {self.idle:g}, must be below busy, {self.busy:g}")
+        return self
+
+
+# -- Whom replicas are taken from --------------------------------------------------------------------------------------
+
+IDLE, SURPLUS, NEEDED = range(3)
+"""Whom replicas are taken from first: who leaves them idle; has more than declared; has more than its minimum."""
+
+
+class IdleFirst:
+    """Who gives: whoever leaves workers idle, then who has more than declared; who needs them only if that must be."""
+
+    def __init__(self, round_: Round, settings: Settings) -> None:
+        self._round = round_
+        self._settings = settings
+        self._costs = settings.costs
+
+    def gives(self, donor: Job, needed: bool) -> bool:
+        held = self._round.placement(donor)
+        if not donor.spec.elastic or not held:
+            return False
+        floor = self.floor(donor, needed)
+        for type_, names in held.items():
+            if len(names) > floor.get(type_, 0):
+                break
+        else:
+            return False
+        if not donor.placement:
+            return True
+        grew = any(len(names) > len(donor.placement.get(t, ())) for t, names in held.items())
+        return not grew and movable(donor, self._round) and self._costs.worth(donor, 0.0, self._round.now)
+
+    def floor(self, donor: Job, needed: bool) -> Counts:
+        return donor.spec.minimum if needed or self._idles(donor) else donor.spec.declared
+
+    def rank(self, donor: Job) -> tuple[float, ...]:
+        """Idle, then beyond declared; whose last worker is far from its PS; who has most."""
+        held = self._round.placement(donor)
+        workers, declared = held.get(WORKER, ()), donor.spec.declared.get(WORKER, 0)
+        kind = IDLE if self._idles(donor) else SURPLUS if len(workers) > declared else NEEDED
+        beside_ps = bool(workers) and workers[-1] in held.get(PS, ())
+        least = max(1, donor.spec.minimum.get(WORKER, 0))
+        return (kind, beside_ps, -len(workers) / least, -donor.spec.arrival_s, -donor.spec.sequence)
+
+    def facts(self, donor: Job) -> Mapping[str, float]:
+        """How little of their CPU its workers use, where that is why it gives first."""
+        return {"idle": donor.cpu_use[WORKER]} if self._idles(donor) else {}
+
+    def _idles(self, job: Job) -> bool:
+        """Whether it leaves its workers' CPU idle as it trains: before the first step they wait for their chief."""
+        return job.steps_per_s > 0 and job.cpu_use.get(WORKER, 1.0) < self._settings.idle
+
+
+# -- What the steps of one round share ---------------------------------------------------------------------------------
+
+
+class Adjustment(CpuInPlace):
+    """`blocked`: the first waiting job that could not start now, but could on an empty cluster."""
+
+    def __init__(self, round_: Round, settings: Settings, donors: IdleFirst | None = None) -> None:
+        super().__init__(round_, settings.cpu_rule)
+        self.settings = settings
+        self.costs = settings.costs
+        self.taking = Taking(round_, donors or IdleFirst(round_, settings))
+        self.blocked = ""
+
+    def worth(self, job: Job, saved: float) -> bool:
+        """Whether a rescale costs less than the part `saved` of the time that the job has left."""
+        return self.costs.worth(job, saved, self.round.now)
+
+
+# -- Room for who must have it, and for who waits ----------------------------------------------------------------------
+
+AS_DECLARED, GIVEN_ROOM, LEAVES_NODE = Reason("as-declared"), Reason("given-room"), Reason("leaves-node")
+
+
+def relieve(adjustment: Adjustment) -> None:
+    """Where nodes hold more than they have (a shrink that another job counted on was refused), shrink there."""
+    round_ = adjustment.round
+    room = round_.room
+    over = {node.name: i for i, node in enumerate(room.nodes) if room.cpu[i] < 0 or room.memory[i] < 0}
+    if not over:
+        return
+    for job in round_.rescaling():  # it may be about to leave
+        for names in job.placement.values():
+            for name in names:
+                over.pop(name, None)
+    # By node the jobs whose last worker is there, with their places in the order.
+    last: dict[str, list[tuple[int, Job]]] = {}
+    for place, job in enumerate(round_.running_in_order()):
+        if (name := _last_node(job, round_)) in over:
+            last.setdefault(name, []).append((place, job))
+    for name, i in over.items():
+        for place, job in sorted(last.get(name, ()), key=itemgetter(0)):
+            while (short := Resources(-room.cpu[i], -room.memory[i]).positive()) != NOTHING:
+                held = round_.placement(job)
+                # With the first one it gives all CPU back that was lent to it: what is short then is less.
+                n = min(_last_there(job, held, name), 1 if round_.cpu(job) else _needed(job, short))
+                if not n or not movable(job, round_):
+                    break
+                fewer = {**counts_of(held), WORKER: len(held[WORKER]) - n}
+                round_.resize(job, fewer, Reason("node-full", {"node": name}))
+            if (then := _last_node(job, round_)) in over and then != name:
+                last.setdefault(then, []).append((place, job))
+
+
+def _last_node(job: Job, round_: Round) -> str:
+    """Where its last worker is; empty where it has none."""
+    return round_.placement(job).get(WORKER, ("",))[-1]
+
+
+def _last_there(job: Job, held: Placement, name: str) -> int:
+    """How many of its last workers are on this node and may be taken from it."""
+    if not job.spec.elastic:
+        return 0
+    flexible = held.get(WORKER, ())[job.spec.minimum.get(WORKER, 0) :]
+    return sum(1 for _ in takewhile(name.__eq__, reversed(flexible)))
+
+
+def _needed(job: Job, short: Resources) -> int:
+    """How many of its workers make up for what is short; 0 where they request nothing of it."""
+    group = job.spec.group(WORKER)
+    parts = zip(short, group.request, strict=True) if group is not None else ()
+    return max((-(-part // each) for part, each in parts if each), default=0)
+
+
+def guarantee(adjustment: Adjustment) -> None:
+    """Make room for sizes that running jobs must have, and that `repair` found no room for."""
+    round_ = adjustment.round
+    for key, counts in round_.unmet.items():
+        job = round_.job(key)
+        why, cause = repair_reason(job, round_.snapshot.nodes)
+        adjustment.taking.take(
+            job,
+            lacking(job.placement, counts) or counts,
+            Reason("makes-room", {"job": job.key, "by": job.spec.asked}),
+            lambda job=job, counts=counts, why=why, cause=cause: round_.repair(  # type: ignore[misc]
+                job, counts, why, cause
+            ),
+            needed=True,
+        )
+
+
+def admit(adjustment: Adjustment) -> None:
+    """Start waiting jobs in order, at their declared size if it fits, else at the largest below; if not even the
+    minimum fits, on room that is taken from others."""
+    round_ = adjustment.round
+    queue = round_.waiting()
+    for entry in queue:
+        job = round_.job(entry[4])
+        if round_.placement(job):
+            continue  # an earlier step of this round has started it
+        if not job.placement and round_.cools(job):  # one that holds something was stopped in this round, and goes on
+            round_.refuse(job, BEHIND)
+            continue
+        if _start(adjustment, job):
+            continue
+        round_.refuse(job, lacks(job, round_))
+        if not adjustment.blocked and ever_fits(round_, job.spec):
+            adjustment.blocked = job.key
+        queue.drop()
+
+
+def _start(adjustment: Adjustment, job: Job) -> bool:
+    round_, taking = adjustment.round, adjustment.taking
+    left = bool(job.placement)  # a node, in this round
+    declared = job.counts if left else job.spec.declared
+
+    def start(counts: Counts) -> bool:
+        why = AS_DECLARED if counts == declared else Reason("less-room", {"declared": declared})
+        return round_.start(job, counts, LEAVES_NODE if left else why)
+
+    if not nowhere(round_, job.spec) and largest(round_, job, Downward(job, declared), start) >= 0:
+        taking.started(job)
+        return True
+    least = job.spec.minimum
+    waited = 0.0 if left else round_.now - max(job.spec.arrival_s, job.since_s)
+    impatient = left or waited >= adjustment.settings.patience_s
+    if taking.in_vain(job.spec, needed=impatient):
+        return False
+    if taking.take(
+        job,
+        least,
+        Reason("makes-room", {"job": job.key, "waits_s": waited}),
+        lambda: round_.start(job, least, LEAVES_NODE if left else GIVEN_ROOM),
+        needed=impatient,
+    ):
+        return True
+    taking.failed(job.spec, needed=impatient)
+    return False
+
+
+def nowhere(round_: Round, spec: JobSpec) -> bool:
+    """Whether surely no node holds one replica of a type that the job must have, whatever its size."""
+    least = spec.minimum
+    return any(least[group.type] and round_.room.none_holds(group.request) for group in spec.groups)
+
+
+def ever_fits(round_: Round, spec: JobSpec) -> bool:
+    """Whether the totals of the nodes where it may run hold the job's minimum."""
+    room = round_.room
+    allowed = room.allowed(spec)
+    total = total_of(room.usable if allowed is None else (room.usable[i] for i in allowed))
+    return spec.demand(spec.minimum).within(total)
+
+
+# -- Back from sizes that turned out slower, and how long a job then waits before it grows again -----------------------
+
+WAIT: Final = "kips.wait_s"
+"""In a job's memory: for how long it did not grow when it went back last."""
+UNTIL: Final = "kips.until_s"
+"""In a job's memory: until when it does not grow."""
+FIRST_WAIT_S: Final = 30.0
+"""Half of the first one, where there is no cooldown."""
+LONGEST_WAIT_S: Final = 3600.0
+FASTER: Final = 0.05
+"""A smaller size was faster by so much at least. Less is noise: speeds are remembered to two digits."""
+
+
+class Slower:
+    """A view of the running jobs that were faster at a smaller size: the speed there, and that size."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self.faster: dict[str, tuple[float, Size]] = {}
+        for job in jobs:
+            self.change(None, job, 0.0)
+
+    def change(self, before: Job | None, after: Job | None, now: float) -> None:
+        if before is not None:
+            self.faster.pop(before.spec.key, None)
+        if after is not None and (found := _faster(after)) is not None:
+            self.faster[after.spec.key] = found
+
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        return True
+
+
+def slower_view(snapshot: Snapshot) -> Slower:
+    return Slower(snapshot.jobs.values())
+
+
+def go_back(adjustment: Adjustment) -> None:
+    """A larger size that turned out slower than a smaller one is left again, if its workers hold the CPU that those
+    had. Each time the job waits twice as long before it grows again: speeds that come and go, as those of CPU that was
+    lent, would have it grow and shrink for ever."""
+    round_ = adjustment.round
+    slower: Slower = round_.snapshot.view("slower", slower_view)
+    for key, (rate, (ps, workers)) in list(slower.faster.items()):
+        job = round_.job(key)
+        # Its speed is one that it has shown: until it has trained at its size, that is only expected.
+        if not movable(job, round_) or round_.placement(job) != job.placement or job.observed_s > round_.now:
+            continue
+        if not adjustment.worth(job, 1 - job.steps_per_s / rate):
+            continue
+        if round_.resize(job, _sized(job, ps, workers), Reason("slower", {"there": rate, "here": job.steps_per_s})):
+            last_s = max(FIRST_WAIT_S, round_.profile.cooldown_s, round_.memory(job).get(WAIT, 0.0))
+            wait_s = min(2 * last_s, LONGEST_WAIT_S)
+            round_.remember(job, WAIT, wait_s)
+            round_.remember(job, UNTIL, round_.now + wait_s)
+
+
+def rested(job: Job, round_: Round) -> bool:
+    """Whether a job that has gone back may grow again. A tenant may have written what is remembered: it has a bound."""
+    return not round_.now < round_.memory(job).get(UNTIL, 0.0) <= round_.now + LONGEST_WAIT_S
+
+
+def _sized(job: Job, ps: int, workers: int) -> Counts:
+    return {t: ps if t == PS else workers if t == WORKER else n for t, n in job.counts.items()}
+
+
+def _faster(job: Job) -> tuple[float, Size] | None:
+    """The fastest of the sizes that are smaller than its own."""
+    if not (job.placement and job.spec.elastic and isinstance(job.speed, OnlineSpeed) and job.steps_per_s > 0):
+        return None
+    size = size_of(job.counts)
+    held, cpu = job.held_cpu(WORKER), job.speed.cpu
+    found = max(
+        (
+            (rate, seen)
+            for seen, rate in job.speed.measured.items()
+            if seen != size
+            and seen[0] <= size[0]
+            and seen[1] <= size[1]
+            and job.spec.within_bounds(counts := _sized(job, *seen)) == counts
+            and cpu.get(seen, 0.0) * seen[1] <= held / ALIKE
+        ),
+        default=None,
+    )
+    return found if found is not None and found[0] >= job.steps_per_s * (1 + FASTER) else None
+
+
+# -- Replicas for jobs that use all they have --------------------------------------------------------------------------
+
+Unit = tuple[float, str, str, Counts, float]
+"""Minus the gain, the job, the type that one more is of, the size that makes, and the speed there."""
+
+
+def grow(adjustment: Adjustment) -> None:
+    """One worker or PS at a time to the job that gains most for what it takes, as long as there is room and no job
+    waits for it."""
+    if adjustment.blocked:
+        return
+    round_ = adjustment.round
+    idle: dict[str, int] = {}
+    units: list[Unit] = []
+    speeds: dict[str, Prediction] = {}
+    for job in adjustment.short:
+        if job.spec.elastic and movable(job, round_) and rested(job, round_):
+            speeds[job.key] = growth(adjustment, job)
+            units += _units(adjustment, job, job.counts, 1.0, speeds[job.key])
+    heapify(units)
+    grown: dict[str, tuple[Counts, float]] = {}
+    full: set[Hashable] = set()
+    while units:
+        _, key, type_, counts, factor = heappop(units)
+        job, speed = round_.job(key), speeds[key]
+        kind = (job.spec.group(type_), job.spec.constraints, job.spec.constraints_by_type)
+        if kind in full:
+            continue
+        if key not in idle:
+            idle[key] = round_.room.free_cpu_for(job.spec)
+        facts: dict[str, Fact] = {"use": _use(job, counts), "idle_millicores": idle[key], "gain": factor - 1}
+        if not round_.resize(job, counts, Reason("busy", facts)):
+            full.add(kind)
+            continue
+        grown[key] = counts, factor
+        units = [unit for unit in units if unit[1] != key]  # its other types start from another size now
+        units += _units(adjustment, job, counts, factor, speed)
+        heapify(units)
+    for key, (_, factor) in grown.items():
+        job = round_.job(key)
+        if factor < 1 + adjustment.settings.min_gain or not adjustment.worth(job, 1 - 1 / factor):
+            round_.assign(job, job.placement, Reason("keeps"))
+
+
+def _units(adjustment: Adjustment, job: Job, held: Counts, factor: float, speed: Prediction) -> list[Unit]:
+    units: list[Unit] = []
+    for type_ in (WORKER, PS):
+        group, n = job.spec.group(type_), held.get(type_, 0)
+        if group is None or not n or n >= group.maximum:
+            continue
+        counts = {**held, type_: n + 1}
+        then = speed.factor(counts)
+        gain = then / factor - 1
+        if gain * n < adjustment.settings.min_efficiency or not adjustment.worth(job, 1.0):
+            continue
+        share = group.request.dominant_share(adjustment.round.room.total)
+        units.append((-gain / share if share else -gain, job.key, type_, counts, then))
+    return units
+
+
+def growth(adjustment: Adjustment, job: Job) -> Prediction:
+    """What is known about the job's speed at other sizes, after the CPU that this round grants it."""
+    grants, more = adjustment.grants, {}
+    granted = {t: tuple(grants.held(job, t, k) for k in range(len(names))) for t, names in job.placement.items()}
+    now, then = usable_types(job), usable_types(job, granted)
+    for type_ in job.placement:
+        before, after = now.get(type_), then.get(type_)
+        if before and after:  # of no CPU nothing can be told: a type that has none is taken to be as busy as it was
+            more[type_] = after / before
+    use = adjustment.busy[job.key]
+    faster = speedup(use, more)
+    use = {type_: min(1.0, u / more.get(type_, 1.0) * faster) for type_, u in use.items()}
+    workers = len(job.placement.get(WORKER, ()))
+    cpu = {WORKER: sum(grants.held(job, WORKER, k) for k in range(workers)) / workers} if workers else {}
+    return Prediction(
+        job.counts,
+        job.steps_per_s * faster,
+        use,
+        cpu,
+        job.speed,
+        min_gain=adjustment.settings.min_gain,
+        unseen=beside_unseen(job, adjustment.round.snapshot.nodes),
+    )
+
+
+def _use(job: Job, counts: Counts) -> dict[str, float]:
+    """How busy the types are that grow."""
+    grows = (type_ for type_ in (WORKER, PS) if counts.get(type_, 0) > len(job.placement.get(type_, ())))
+    return {type_: job.cpu_use[type_] for type_ in grows if type_ in job.cpu_use}
+
+
+STEPS = (
+    count_as_free,
+    relieve,
+    guarantee,
+    go_back,
+    admit,
+    keep_for_leaving,
+    give_back_used,
+    raise_busy,
+    grow,
+    boot,
+    give_back_idle,
+    grant,
+)
+"""In this order, each with what the steps before it left."""
+
+
+class KipsParameters(Settings):
+    """PS/worker affinity and dynamic adjustment (Jeong and Yu, 2022): idle CPU goes to who uses all it has."""
+
+    def stages(self) -> Stages:
+        steps = tuple(sharing(step, ("kips", self), lambda round_: Adjustment(round_, self)) for step in STEPS)
+        told = needs("cpu", "use", "speed", "duration", "service")
+        return Stages(Fifo(), steps, told, drifts=True, shares_cpu=self.share_cpu)

@@ -1,0 +1,350 @@
+"""Who is nearly done goes first on crowded nodes, and moves go to idle CPU; or SpeCon as published.
+
+SpeCon (Mao et al., arXiv 2010.11307) moves jobs whose loss has converged away from those whose loss falls fast. See
+docs/designs/specon.md.
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from math import fsum, inf
+from typing import Final, Literal
+
+from pydantic import Field
+
+from elastic_tfjob.scheduling.core import ProfileParameters, Seconds, Stages, needs
+from elastic_tfjob.scheduling.orders import Fifo
+from elastic_tfjob.scheduling.places import PlaceName
+from elastic_tfjob.scheduling.reasons import Fact, Reason
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import Job
+from elastic_tfjob.scheduling.steps.crowding import Balance, CpuLoad, JobLoad, cpu_load_view
+from elastic_tfjob.scheduling.steps.declared_size import FixedSize
+
+__all__ = ["Class", "Migrate", "Settings", "SpeconParameters", "Weights", "classify", "take_back"]
+
+
+# -- SpeCon's classes of jobs, from the growth of their loss: progressing, watched, converged --------------------------
+
+Class = Literal["progressing", "watched", "converged"]
+
+WATCHED: Final = "watched"
+"""In a job's memory: how many readings there were when it was watched first."""
+CONVERGED: Final = "converged"
+"""In a job's memory, 1: the reading after that was slow, too."""
+
+
+def classify(round_: Round, job: Job, alpha: float) -> Class:
+    """The class of a job, after what its loss says now: a slow reading has a progressing job watched, and the next one
+    in a row has it converged; one that is not slow has it progressing again. Only what changes is remembered. A job
+    whose loss is not known, or is no number now, is progressing.
+    """
+    memory, growth = round_.memory(job), job.loss
+    part = growth.of_peak if growth.state == "finite" else None
+    if part is None or part >= alpha:
+        round_.remember(job, WATCHED, None)
+        round_.remember(job, CONVERGED, None)
+        return "progressing"
+    since = memory.get(WATCHED)
+    if since is None:
+        round_.remember(job, WATCHED, growth.readings)
+        return "watched"
+    if CONVERGED in memory:
+        return "converged"
+    if growth.readings <= since:
+        return "watched"
+    round_.remember(job, CONVERGED, 1)
+    return "converged"
+
+
+# -- SpeCon's speculative migration, as published ----------------------------------------------------------------------
+# Converging jobs make room for those whose loss falls fast.
+
+
+@dataclass(frozen=True, slots=True)
+class Migrate:
+    """Of the node with the most jobs that has both, the slowest of the converged goes to the node with the fewest
+    progressing ones, if that has fewer jobs. One move each `period_s`, and one of each job."""
+
+    alpha: float
+    period_s: float
+
+    def __call__(self, round_: Round) -> None:
+        running = round_.running_in_order()
+        classes = {job.key: classify(round_, job, self.alpha) for job in running}
+        for key, target in round_.changes.items():
+            # Of one that goes on after a stop it is known what its loss said: the next plan would remember it.
+            if target.nodes and key not in classes:
+                classify(round_, round_.job(key), self.alpha)
+        last = max((job.since_s for job in running if job.migrations), default=-inf)
+        if round_.now - last < self.period_s:
+            return
+        there: dict[str, dict[str, Job]] = {name: {} for name in round_.nodes}
+        for job in running:
+            for names in round_.placement(job).values():
+                for name in names:
+                    there.setdefault(name, {})[job.key] = job
+        for source in sorted(there, key=lambda name: (-len(there[name]), name)):
+            if self._leave(round_, source, there, classes):
+                return
+
+    def _leave(self, round_: Round, source: str, there: dict[str, dict[str, Job]], classes: dict[str, Class]) -> bool:
+        jobs = there[source].values()
+        if all(classes[job.key] != "progressing" for job in jobs):
+            return False
+        slow = [job for job in jobs if classes[job.key] == "converged" and not job.migrations and job.spec.movable]
+        for job in sorted(slow, key=lambda job: (job.loss.of_peak or 0.0, job.key)):
+            if job.phase != "running" or round_.placement(job) != job.placement:
+                continue
+            targets = [name for name in round_.nodes if len(there[name]) + 1 < len(there[source])]
+            targets.sort(
+                key=lambda name: (
+                    sum(classes[key] == "progressing" for key in there[name]),
+                    len(there[name]),
+                    name,
+                )
+            )
+            if any(_move(round_, job, source, target) for target in targets):
+                return True
+        return False
+
+
+def _move(round_: Round, job: Job, source: str, target: str) -> bool:
+    """All replicas of the job that are on the node."""
+    reason = Reason("converged", {"source": source, "target": target})
+    there = [(t, k) for t, names in job.placement.items() for k, name in enumerate(names) if name == source]
+    moved = [round_.move(job, role, target, reason) for role in there]
+    return any(moved)
+
+
+# -- The parameters of specon ------------------------------------------------------------------------------------------
+
+
+class Settings(ProfileParameters):
+    """What may be set; see SpeconParameters."""
+
+    place: PlaceName = Field("spread", description="which nodes replicas go to; count looks at totals only")
+    interval_s: Seconds = Field(10.0, description="longest time between two rounds; 0: only when something changes")
+    published: bool = Field(False, description="SpeCon as published: converging jobs move away, and nothing else")
+    alpha: float = Field(
+        0.1, gt=0, lt=1, description="published: a loss that falls slower than this part of its peak is a slow reading"
+    )
+    period_s: Seconds = Field(30.0, description="published: least time between two moves")
+    moves: int = Field(2, ge=0, le=100, description="most moves of one job; published: 1 whatever stands here")
+    times: float = Field(4.0, ge=0, le=1000, description="a move must save, and leave to do, this times what it costs")
+    move_s: Seconds = Field(15.0, description="what a move is expected to cost a job, in seconds of training")
+    idle: float = Field(0.25, gt=0, le=1, description="least part of a node's CPU that is idle where a replica goes")
+    floor: float = Field(
+        0.2, ge=0, le=1, description="part of an equal share of a crowded node's CPU that each job keeps"
+    )
+    ahead: float = Field(
+        0.75, gt=0, lt=1, description="part of the rest that the first job gets; the next gets it of what is left"
+    )
+    critical: float = Field(
+        1.3,
+        ge=0,
+        le=1000,
+        description="a job that alone needs this times what the cluster needs for all goes first; 0: none does",
+    )
+
+
+# -- CPU of crowded nodes by remaining work: requests are weights, and who is to end first holds most ------------------
+
+KEEP = 0.1
+"""One job goes before another that holds more CPU only where it ends earlier by this part of what they need; CPU that
+would change by no more than this part stays. So what is measured anew all the time does not change what pods hold."""
+GUEST = 0.5
+"""Part of an equal share for a job that has only its chief or PS on a node: they use less than a worker does."""
+STEP_M = 10
+"""CPU is given in multiples of this, in millicores."""
+
+
+def take_back(round_: Round) -> None:
+    """CPU beyond requests counts as free: it was only lent."""
+    load: CpuLoad = round_.snapshot.view("cpu load", cpu_load_view)
+    for key in load.lent():
+        job = round_.job(key)
+        if job.phase == "running" and round_.cpu(job):
+            round_.assign(job, round_.placement(job), Reason("cpu-as-requested"))
+
+
+class Weights:
+    """Gives each job on a crowded node a floor, and the rest in order: most to the first, less to the next.
+
+    The order is that of the ends under equal shares: who came first, and has least left. A job that moved here counts
+    from then on, as if the node were as full as nodes are in the mean, so that those that were here lose little. Jobs
+    that need as long alone as the cluster does for all are critical and go before the others. Before all go jobs that
+    have only a chief or PS here: it needs little, and while it waits, the CPU of their workers' nodes is idle.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def __call__(self, round_: Round) -> None:
+        load: CpuLoad = round_.snapshot.view("cpu load", cpu_load_view)
+        crowded = load.crowded()
+        if not crowded:
+            return
+        left = load.left_cpu_s(round_.now)
+        all_s = 1000 * fsum(left.values()) / max(1, load.usable_total_m)
+        most_m = load.can_use_m()
+        critical_s = self.settings.critical * all_s if self.settings.critical else float("inf")
+        alone_s = {key: 1000 * cpu_s * load.jobs[key].largest / most_m for key, cpu_s in left.items()} if most_m else {}
+        critical = {key for key, seconds in alone_s.items() if seconds >= critical_s}
+        mean = len(load.jobs) / max(1, len(round_.nodes))
+        held: dict[str, dict[str, list[int]]] = {}
+        places: dict[str, Reason] = {}
+        for name in crowded:
+            jobs = {key: job for key in load.there[name] if _stays(round_, job := round_.job(key))}
+            own = sum(not job.migrations for job in jobs.values())
+            moved, usable_m = max(own + 1, mean), max(1, load.usable_m(name))
+            needs_s = {
+                key: 1000 * left[key] / usable_m * (moved if job.migrations else own) for key, job in jobs.items()
+            }
+            ends = {key: job.since_s + needs_s[key] for key, job in jobs.items()}
+            lent_m = {key: load.jobs[key].lent.get(name, 0) for key in jobs}
+            guests = {key for key in jobs if _works_elsewhere(load.jobs[key], name)}
+            keys: list[str] = []
+            # What they use is still of other weights, or of one more job: it says nothing of whether these are right.
+            running = [key for key, job in jobs.items() if job.phase == "running"]
+            keeps = all(lent_m[key] for key in running) and not (load.settled(name) and load.known(name))
+            for chosen in (guests, critical - guests, jobs.keys() - critical - guests):
+                keys += _in_order([key for key in jobs if key in chosen], ends, needs_s, lent_m)
+            if keeps:
+                keys.sort(key=lambda key: -lent_m[key])
+            self._share(round_, name, [load.jobs[key] for key in keys], guests, held, keeps=keeps)
+            for rank, key in enumerate(keys, 1):
+                facts: dict[str, Fact] = {"rank": rank, "of": len(keys), "node": name}
+                if key in guests:
+                    facts["elsewhere"] = 1
+                elif key in critical:
+                    facts["critical"] = 1
+                places.setdefault(key, Reason("cpu-rank", facts))
+        for key, types in held.items():
+            job = round_.job(key)
+            cpu = {type_: tuple(each) for type_, each in types.items() if set(each) != {job.spec.requested_cpu(type_)}}
+            if cpu:
+                round_.grant(job, cpu, places[key])
+
+    def _share(
+        self,
+        round_: Round,
+        name: str,
+        loads: list[JobLoad],
+        guests: Set[str],
+        held: dict[str, dict[str, list[int]]],
+        *,
+        keeps: bool,
+    ) -> None:
+        """Share what is free of the node among the jobs there, in order; `guests` among them get GUEST of an equal
+        share. Within a job by what its replicas use, so that what the first gets is not the weight of a chief or
+        PS that has little to do. `keeps`: they keep what they have, if it is still there."""
+        room, settings = round_.room, self.settings
+        i = room.index.get(name)
+        if i is None:
+            return
+        there = [(load, replicas) for load in loads if (replicas := _replicas(load.job, name))]
+        free = room.cpu[i]
+        if len(there) < 2 or free <= 0:
+            return
+        equal = room.usable[i].cpu / len(there)
+        least = settings.floor * equal
+        requests = [sum(request for _, _, request in replicas) for _, replicas in there]
+        floors = [max(0, _rounded(least - request)) for request in requests]
+        rest = free - sum(floors)
+        if rest <= 0:
+            return
+        taken = 0
+        now = [[_holds(load.job, type_, k, own) - own for type_, k, own in replicas] for load, replicas in there]
+        keeps = keeps and sum(map(sum, now)) <= free
+        for (load, replicas), request, floor, before in zip(there, requests, floors, now, strict=True):
+            job = load.job
+            part = rest * settings.ahead
+            if job.spec.key in guests:
+                part = min(part, max(0.0, GUEST * equal - request - floor))
+            more = _split(floor + _rounded(part), [load.replica_m.get(t, 0) for t, _, _ in replicas])
+            near = all(
+                abs(a - b) <= KEEP * (sum(before) + request)
+                for a, b in zip((*more, sum(more)), (*before, sum(before)), strict=True)
+            )
+            if keeps or (near and floor <= sum(before) <= floor + rest):
+                more = before
+            rest -= sum(more) - floor
+            taken += sum(more)
+            types = held.setdefault(job.spec.key, {})
+            for (type_, k, own), lent in zip(replicas, more, strict=True):
+                if type_ not in types:
+                    types[type_] = [own] * len(job.placement[type_])
+                types[type_][k] = own + lent
+        room.take_cpu(i, taken)
+
+
+def _replicas(job: Job, name: str) -> list[tuple[str, int, int]]:
+    """Type, index and requested millicores of a job's replicas on a node that may hold other CPU."""
+    if not job.spec.resizable or job.spec.fixed_cpu or job.phase != "running":
+        return []
+    return [
+        (type_, k, request)
+        for type_, names in job.placement.items()
+        if (request := job.spec.requested_cpu(type_))
+        for k, there in enumerate(names)
+        if there == name
+    ]
+
+
+def _holds(job: Job, type_: str, k: int, request: int) -> int:
+    has = job.cpu.get(type_, ())
+    return has[k] if k < len(has) else request
+
+
+def _split(millicores: int, uses: list[int]) -> list[int]:
+    """Millicores by what replicas use, in multiples of STEP_M; evenly where that is not known, and what is left by
+    rounding to the one that uses most."""
+    total = sum(uses)
+    parts = [_rounded(millicores * use / total if total else millicores / len(uses)) for use in uses]
+    parts[uses.index(max(uses))] += millicores - sum(parts)
+    return parts
+
+
+def _rounded(millicores: float) -> int:
+    return int(millicores) // STEP_M * STEP_M
+
+
+def _in_order(
+    keys: list[str], ends: Mapping[str, float], needs_s: Mapping[str, float], lent_m: Mapping[str, int]
+) -> list[str]:
+    """By the end under equal shares. Two keep the order that they have by the CPU they hold (`lent_m`), unless the
+    other way round is better by a part of what they need."""
+    ordered: list[str] = []
+    for key in sorted(keys, key=lambda key: (-lent_m[key], ends[key], key)):
+        k = len(ordered)
+        while k and ends[key] + _slack_s(key, ordered[k - 1], needs_s, lent_m) < ends[ordered[k - 1]]:
+            k -= 1
+        ordered.insert(k, key)
+    return ordered
+
+
+def _slack_s(key: str, other: str, needs_s: Mapping[str, float], lent_m: Mapping[str, int]) -> float:
+    """Seconds by which a job has to end earlier to go before the other, who holds more."""
+    return KEEP * max(needs_s[key], needs_s[other]) if lent_m[other] > lent_m[key] else 0.0
+
+
+def _works_elsewhere(load: JobLoad, name: str) -> bool:
+    """Whether none of the replicas that use most is on this node."""
+    return bool(load.heaviest) and name not in load.job.placement[load.heaviest]
+
+
+def _stays(round_: Round, job: Job) -> bool:
+    """Whether it is where it was: one that this round moves gets what it requests until it is there."""
+    return round_.placement(job) == job.placement
+
+
+class SpeconParameters(Settings):
+    """CPU of crowded nodes by remaining work, and moves to idle CPU; or SpeCon as published."""
+
+    def stages(self) -> Stages:
+        start = FixedSize(backfill=True)
+        if self.published:
+            return Stages(Fifo(), (start, Migrate(self.alpha, self.period_s)), needs("loss", "move"), drifts=True)
+        balance = Balance(self.moves, self.times, self.move_s, self.idle)
+        steps = (take_back, start, balance, Weights(self))
+        return Stages(Fifo(), steps, needs("cpu", "use", "service", "move"), drifts=True)

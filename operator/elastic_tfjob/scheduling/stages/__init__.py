@@ -1,1 +1,0 @@
-"""Policies, one file each, by the stage they are for."""

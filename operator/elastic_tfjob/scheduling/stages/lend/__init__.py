@@ -1,1 +1,0 @@
-"""Lend: which nodes of the other pool to borrow or give back."""

@@ -1,1 +1,0 @@
-"""Order: which job first."""

@@ -1,1 +1,0 @@
-"""Place: which node each replica runs on."""

@@ -1,0 +1,105 @@
+"""Every job gets its declared size or waits."""
+
+from dataclasses import dataclass
+from math import inf
+
+from elastic_tfjob.scheduling.plan import BEHIND
+from elastic_tfjob.scheduling.queue import Entry
+from elastic_tfjob.scheduling.reasons import Reason
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import Job
+from elastic_tfjob.scheduling.steps.open_jobs import Claims, Terms, claims_of, open_jobs, reachable_total, unsized
+
+# -- Why a job does not fit --------------------------------------------------------------------------------------------
+
+
+def lacks(job: Job, round_: Round) -> Reason:
+    """What is short for the job's declared size: a total, or room on single nodes."""
+    want, free = job.spec.declared_demand, reachable_total(round_)
+    short: dict[str, int] = {}
+    for name, needed, there in zip(Resources._fields, want, free, strict=True):
+        if needed > there:
+            short |= {name: needed, f"{name}_free": there}
+    return Reason("short", short) if short else Reason("no-nodes")
+
+
+END: Entry = (inf, (), inf, 0, "")
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSize:
+    """In order, as long as they fit. Head-of-line: the first that does not fit holds back all behind it;
+    with `backfill` those behind it start if they fit (without reservation: a wide job can starve).
+    """
+
+    backfill: bool = False
+
+    def __call__(self, round_: Round) -> None:
+        queue = round_.waiting()
+        for entry in queue:
+            job = round_.job(entry[4])
+            if round_.start(job, job.spec.declared, Reason("fits")):
+                continue
+            round_.refuse(job, lacks(job, round_))
+            if round_.cools(job):
+                continue
+            if not self.backfill:
+                round_.held_back = Reason("waits-behind", {"job": job.key})
+                return
+            queue.drop()
+
+
+@dataclass(frozen=True, slots=True)
+class Preemptive:
+    """The first jobs in order that fit the totals of the nodes where jobs may run do so; a running job that is not
+    among them is preempted, unless it cannot be stopped (yet): then it is no part of this, nor is a waiting one that
+    may not be resumed yet.
+
+    Jobs that run stay where they are. A job within the totals that finds no nodes waits and keeps its claim, as in
+    Lucid's and Tiresias' simulators.
+    """
+
+    def __call__(self, round_: Round) -> None:
+        if not len(round_.waiting_queue):
+            return
+        jobs = round_.snapshot.jobs
+        terms = Terms(round_.profile.stop_cooldown_s, resizes=False, waiting=False)
+        running = open_jobs(round_, Claims, terms, unsized)
+        # The totals that jobs may share: what is free, and what those hold that may be preempted.
+        claims, total = claims_of(round_, running)
+        cpu, memory, accelerators = reachable_total(round_).plus(total)[:3]
+        preempted: list[Job] = []
+        starting: list[Job] = []
+        queue = round_.waiting()
+        head = queue.peek()
+        for k, entry in enumerate((*running.entries, END)):
+            while head is not None and head < entry:
+                job = jobs[head[4]]
+                demand = job.spec.declared_demand
+                if round_.cools(job):
+                    round_.refuse(job, BEHIND)
+                elif demand[2] <= accelerators and demand[0] <= cpu and demand[1] <= memory:
+                    cpu -= demand[0]
+                    memory -= demand[1]
+                    accelerators -= demand[2]
+                    starting.append(job)
+                else:
+                    round_.refuse(job, Reason("whole-cluster"))
+                    queue.drop()
+                queue.advance()
+                head = queue.peek()
+            if entry is END:
+                break
+            demand = claims[k]
+            if demand[2] <= accelerators and demand[0] <= cpu and demand[1] <= memory:
+                cpu -= demand[0]
+                memory -= demand[1]
+                accelerators -= demand[2]
+            else:
+                preempted.append(running.jobs[k])
+        for job in preempted:
+            round_.stop(job, Reason("others-first"))
+        for job in starting:
+            if not round_.start(job, job.spec.declared, Reason("first")):
+                round_.refuse(job, lacks(job, round_))

@@ -1,0 +1,199 @@
+"""Replicas go where they add most speed, looking past sizes that help little to larger ones that help much."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import sqrt
+from typing import Final
+
+import numpy as np
+
+from elastic_tfjob.scheduling.reasons import Reason
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec
+from elastic_tfjob.scheduling.steps.sizes import (
+    Floats,
+    Increments,
+    Ints,
+    OnFull,
+    OpenIncrements,
+    apply_rows,
+    candidates,
+    fill,
+)
+from elastic_tfjob.speed.model import known_sizes
+from elastic_tfjob.speed.optimus import OnlineSpeed
+from elastic_tfjob.speed.prediction import size_of
+
+__all__ = ["LEAST_COOLDOWN_S", "TrySizes"]
+
+NOTICEABLE = 1e-6
+"""The relative gain in speed from which on a size counts as faster."""
+
+Point = tuple[float, float, Counts]
+"""What a size costs more than the minimum, its speed, and the size."""
+
+
+@dataclass(frozen=True, slots=True)
+class HullRule:
+    """Every job gets its minimum in the profile's order. Then increments go to jobs by the gain in sqrt(speed) per
+    cost, where speed is relative to one PS and one worker, and cost is the number of replicas (`per_resource`: the
+    dominant share). A job's increments lead along the corners of the concave hull of its best speed by cost: between
+    two corners the gain is the same for all, so that a size which is worth it only as a whole is reached through those
+    that are not. Sizes below the best of their cost, and larger ones that are not faster, are never given. How much
+    work remains is not used, nor needed. A job of unknown speed stays at its minimum. `instead_of`: why a learned
+    policy, in whose place this rule stands, cannot be used.
+    """
+
+    per_resource: bool = False
+    on_full: OnFull = "next"
+    instead_of: str = ""
+
+    def __call__(self, round_: Round) -> None:
+        jobs, free = candidates(round_, OpenIncrements, self.sizes_of, self)
+        apply_rows(round_, jobs, fill(jobs, jobs.keys, free, self.on_full), self.why)
+
+    @property
+    def why(self) -> Reason:
+        return Reason("gain-per-replica", {"instead_of": self.instead_of} if self.instead_of else {})
+
+    def sizes_of(self, job: Job, total: Resources) -> Increments:
+        """Increments from size to size of the front; the key of each is minus the gain on its edge of the hull. The
+        minima of all jobs come first."""
+        spec = job.spec
+        points = self.front(job, total)
+        sizes, keys = [spec.minimum], [float("-inf")]
+        if len(points) > 1:
+            one = relative_to(job, points[0][1])
+            edges = corners(points)
+            for a, b in pairwise(edges):
+                (cost, rate, _), (more, faster, _) = points[a], points[b]
+                gain = (sqrt(faster / one) - sqrt(rate / one)) / (more - cost)
+                sizes += [size for _, _, size in points[a + 1 : b + 1]]
+                keys += [max(-gain, keys[-1])] * (b - a)
+        demand = np.array([spec.demand(size) for size in sizes], dtype=np.int64)
+        demand[1:] = np.diff(demand, axis=0)
+        return Increments(sizes, np.array(keys), demand)
+
+    def front(self, job: Job, total: Resources) -> list[Point]:
+        """The minimum, then the best sizes: none of them has one that costs as little or less and is as fast. Only the
+        minimum where its speed is not known."""
+        spec, minimum, speed = job.spec, job.spec.minimum, job.speed
+        start = speed.steps_per_s(minimum) if speed is not None and spec.elastic else None
+        points: list[Point] = [(0.0, start or 0.0, minimum)]
+        if speed is None or not start:
+            return points
+        known = known_sizes(speed, bounds(spec, PS), bounds(spec, WORKER))
+        cost = (known.ps - minimum.get(PS, 0) + known.workers - minimum.get(WORKER, 0)).astype(np.float64)
+        if self.per_resource:
+            cost = shares(spec, known.ps, known.workers, total) - spec.demand(minimum).dominant_share(total)
+        order = np.lexsort((known.workers, -known.steps_per_s, cost))
+        costs, rates = cost[order].tolist(), known.steps_per_s[order].tolist()
+        # Only those that are faster than all that cost less need be looked at.
+        faster = np.flatnonzero(np.diff(np.maximum.accumulate(known.steps_per_s[order]), prepend=0.0) > 0)
+        for k in faster.tolist():
+            if costs[k] > points[-1][0] and rates[k] > points[-1][1] * (1 + NOTICEABLE):
+                size = dict(minimum)
+                for type_, n in ((PS, known.ps[order[k]]), (WORKER, known.workers[order[k]])):
+                    if spec.group(type_) is not None:
+                        size[type_] = int(n)
+                points.append((costs[k], rates[k], size))
+        return points
+
+
+def relative_to(job: Job, otherwise: float) -> float:
+    """Steps per second with one PS and one worker, or what stands for it where that is not known."""
+    assert job.speed is not None
+    one = {**job.spec.minimum, **{type_: 1 for type_ in (PS, WORKER) if job.spec.group(type_) is not None}}
+    return job.speed.steps_per_s(one) or otherwise
+
+
+def bounds(spec: JobSpec, type_: str) -> tuple[int, int]:
+    group = spec.group(type_)
+    return (group.minimum, group.maximum) if group is not None else (0, 0)
+
+
+def shares(spec: JobSpec, ps: Ints, workers: Ints, total: Resources) -> Floats:
+    """The dominant share of each of these sizes."""
+    each = {type_: group.request if (group := spec.group(type_)) else Resources() for type_ in (PS, WORKER)}
+    others = spec.demand({type_: n for type_, n in spec.minimum.items() if type_ not in (PS, WORKER)})
+    held = np.outer(ps, each[PS]) + np.outer(workers, each[WORKER]) + np.array(others)
+    there = np.array(total, dtype=np.float64)
+    share: Floats = np.divide(held, there, out=np.zeros(held.shape), where=there > 0).max(axis=1)
+    return share
+
+
+def corners(points: Sequence[Point]) -> list[int]:
+    """Which of these points, whose cost and speed both rise, are corners of the least concave line above all."""
+    kept: list[int] = []
+    for k, (cost, rate, _) in enumerate(points):
+        while len(kept) > 1:
+            (a_cost, a_rate, _), (b_cost, b_rate, _) = points[kept[-2]], points[kept[-1]]
+            if (rate - b_rate) * (b_cost - a_cost) < (b_rate - a_rate) * (cost - b_cost):
+                break
+            kept.pop()
+        kept.append(k)
+    return kept
+
+
+# Sizes whose speed nobody knows are tried, so that a policy which goes by speed has something to go by.
+
+LEAST_COOLDOWN_S: Final = 60.0
+"""So long a job has to keep a size for its speed to be measured, and for what the start of a replica costs to be of no
+weight; a profile that takes it away sooner tries nothing. With 20 s, twelve jobs of some 120 s took half as long again
+(docs/benchmarks.md)."""
+PAYS: Final = 5.0
+"""A job tries a size if, as fast as it is now, it takes so many cooldowns more: what it finds out has to be of use."""
+AT_ONCE: Final = 8
+"""Sizes that are looked for room for in one round: of many jobs, the others are for the rounds that follow."""
+TRIES: Final = "tries"
+
+
+@dataclass(frozen=True, slots=True)
+class TrySizes:
+    """A last step of a round in which no job waits: a running job whose speed was measured where it is, and at fewer
+    than `sizes` sizes, gets one worker or PS more, to a size that was not measured. The profile's cooldown keeps it
+    there; then the policy decides by what was measured. A job tries at most `sizes` times, whatever comes of it. In a
+    simulation jobs are measured before they start (`sample_points`), or the policy is told, and nothing is tried.
+    """
+
+    sizes: int
+
+    def __call__(self, round_: Round) -> None:
+        if not self.sizes or round_.profile.cooldown_s < LEAST_COOLDOWN_S or next(iter(round_.waiting()), None):
+            return
+        looked = 0
+        for job in round_.running_in_order():
+            size = self._next(job, round_)
+            if size is None or not round_.room.fits_total(job.spec.demand(size).minus(job.spec.demand(job.counts))):
+                continue
+            if round_.resize(job, size, Reason("tries-size")):
+                round_.remember(job, TRIES, job.memory.get(TRIES, 0.0) + 1)
+            looked += 1
+            if looked == AT_ONCE:
+                return
+
+    def _next(self, job: Job, round_: Round) -> Counts | None:
+        """The size that it tries; None where it tries none."""
+        profile, now, speed = round_.profile, round_.now, job.speed
+        if job.spec.key in round_.changes or not job.spec.elastic or not isinstance(speed, OnlineSpeed):
+            return None
+        fitted = speed.fit is not None and speed.fit.confident
+        at = size_of(job.counts)
+        if fitted or at not in speed.measured or len(speed.measured) >= self.sizes:
+            return None
+        left_s = job.remaining_s(now)
+        settled = now - max(job.rescaled_s, job.since_s) >= profile.cooldown_s
+        if not settled or job.memory.get(TRIES, 0.0) >= self.sizes:
+            return None
+        if left_s is None or left_s < PAYS * profile.cooldown_s:
+            return None
+        more = (_one_more(job, type_) for type_ in (WORKER, PS))
+        return next((size for size in more if size is not None and size_of(size) not in speed.measured), None)
+
+
+def _one_more(job: Job, type_: str) -> Counts | None:
+    group, counts = job.spec.group(type_), job.counts
+    held = counts.get(type_, 0)
+    return None if group is None or held >= group.maximum else {**counts, type_: held + 1}

@@ -1,0 +1,131 @@
+"""Running jobs that cannot stay as they are, whatever the profile: asked to another size, or robbed of a node."""
+
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
+from typing import TypeVar
+
+from elastic_tfjob.scheduling.plan import Cause
+from elastic_tfjob.scheduling.profile import Step
+from elastic_tfjob.scheduling.reasons import Reason, added
+from elastic_tfjob.scheduling.room import ANY_NODE
+from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Placement, Snapshot, counts_of
+from elastic_tfjob.scheduling.steps.sizes import Downward, largest
+
+__all__ = ["sharing"]
+
+
+class RepairCandidates:
+    """A view of the jobs that may need it, so that a round does not look at all the others: `keys` of those outside
+    their bounds or robbed of nodes, `lent` of those that hold other CPU than they request."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.nodes = snapshot.nodes
+        self.keys: dict[str, None] = {}
+        self.lent: dict[str, None] = {}
+        for job in snapshot.jobs.values():
+            self.change(None, job, snapshot.now)
+
+    def change(self, before: Job | None, after: Job | None, now: float) -> None:
+        if before is not None:
+            self.keys.pop(before.spec.key, None)
+            self.lent.pop(before.spec.key, None)
+        if after is None or not after.placement:
+            return
+        if outside_bounds(after) is not None or lost_nodes(after.placement, self.nodes):
+            self.keys[after.spec.key] = None
+        if after.cpu:
+            self.lent[after.spec.key] = None
+
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        """Only which nodes there are matters, not what they are like."""
+        same = self.nodes.keys() == nodes.keys()
+        self.nodes = nodes
+        return same
+
+
+def repair_candidates(snapshot: Snapshot) -> RepairCandidates:
+    return RepairCandidates(snapshot)
+
+
+def outside_bounds(job: Job) -> Counts | None:
+    """The size that the bounds ask of a running job that may be rescaled, where it has another one."""
+    if not job.placement or not job.spec.resizable:
+        return None
+    held = {type_: n for type_, n in job.counts.items() if n}
+    nearest = job.spec.within_bounds(held)
+    return None if nearest == held else nearest
+
+
+def lost_nodes(placement: Placement, nodes: Mapping[str, Node]) -> list[str]:
+    """Nodes in it that the cluster does not have any more (or that are not ready, or cordoned)."""
+    return sorted({name for names in placement.values() for name in names if name not in nodes and name != ANY_NODE})
+
+
+def repair(round_: Round, candidates: RepairCandidates) -> None:
+    """Bring each to the nearest size within its bounds, whatever its cooldown, with replicas of lost nodes elsewhere.
+
+    Where a lost replica finds no room, a job that may be rescaled goes on with fewer, down to its minimum. Under a
+    profile that does not adjust CPU, all go back to what they request.
+    """
+    for key in sorted(candidates.keys if round_.profile.adjusts_cpu else {**candidates.keys, **candidates.lent}):
+        job = round_.job(key)
+        if job.phase != "running" or not round_.placement(job):
+            continue
+        bounds = outside_bounds(job)
+        if bounds is None and not lost_nodes(job.placement, round_.snapshot.nodes):
+            if job.cpu and not round_.profile.adjusts_cpu:
+                round_.assign(job, job.placement, Reason("cpu-as-requested"))
+            continue
+        wanted = bounds if bounds is not None else {t: n for t, n in job.counts.items() if n}
+        if not _repair(round_, job, wanted):
+            round_.unmet[key] = wanted
+
+
+def repair_late(round_: Round) -> None:
+    """The same for those that had no room when the round began, at the size that its steps have given them."""
+    for key, wanted in round_.unmet.items():
+        job = round_.job(key)
+        held = round_.placement(job)
+        if held == job.placement:
+            _repair(round_, job, wanted)
+        elif lost_nodes(held, round_.snapshot.nodes):
+            _repair(round_, job, counts_of(held))
+
+
+def _repair(round_: Round, job: Job, wanted: Counts) -> bool:
+    """Whether the job has this size now; where it has lost nodes it may be left with a smaller one."""
+    why, cause = repair_reason(job, round_.snapshot.nodes)
+    if round_.repair(job, wanted, why, cause):
+        return True
+    if job.spec.resizable and lost_nodes(job.placement, round_.snapshot.nodes):
+        fewer = added(why, fewer=True)
+        largest(round_, job, Downward(job, wanted), partial(_repaired, round_, job, fewer, cause))
+    return False
+
+
+def _repaired(round_: Round, job: Job, why: Reason, cause: Cause, counts: Counts) -> bool:
+    return round_.repair(job, counts, why, cause)
+
+
+def repair_reason(job: Job, nodes: Mapping[str, Node]) -> tuple[Reason, Cause]:
+    """Why a running job cannot stay as it is: its bounds, or somebody, ask for another size, or nodes are lost."""
+    lost = lost_nodes(job.placement, nodes)
+    asked = {"by": job.spec.asked} if outside_bounds(job) is not None else {}
+    if lost:
+        return Reason("lost", {"gone": tuple(lost), **asked}), "repair"
+    return Reason("asked" if job.spec.asked else "bounds", asked), "asked"
+
+
+# -- Steps of one profile that share what they know of a round ---------------------------------------------------------
+
+T = TypeVar("T")
+
+
+def sharing(step: Callable[[T], None], key: Hashable, make: Callable[[Round], T]) -> Step:
+    """The step as one of a Round, on what the round's steps of this key share: the first of them has it made."""
+
+    def act(round_: Round) -> None:
+        step(round_.shared(key, lambda: make(round_)))
+
+    return act

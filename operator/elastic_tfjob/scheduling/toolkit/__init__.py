@@ -1,1 +1,0 @@
-"""Steps that several profiles use, and what steps are made of."""
