@@ -83,7 +83,7 @@ MUTANTS: Final = {
         Mutant(
             "lost-node-is-not-told",
             "controller.job.reconcile",
-            "if pod.node and (pod.unreachable or pod.overdue(p.time)):",
+            "if pod.node and (pod.unreachable or pod.overdue(ctx.now)):",
             "if False:",
             "a job that does not train since a node of it is lost is told nothing",
             "simulation",
@@ -235,7 +235,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "others-pods-count",
-            "controller.job.reconcile_pass",
+            "controller.job.context",
             "own = (pod for pod in observed.pods if pod.owner == self.job.uid)",
             "own = (pod for pod in observed.pods)",
             "pods that an earlier job of the same name left count as this job's",
@@ -326,7 +326,7 @@ MUTANTS: Final = {
         Mutant(
             "waits-for-ever",
             "controller.job.rescale",
-            "if missing and s.unheard_s > s.timeouts.prepare_s:",
+            "if missing and ctx.unheard_s > ctx.timeouts.prepare_s:",
             "if False:",
             "a program of the next size that hangs is waited for without end",
             "simulation",
@@ -353,7 +353,7 @@ MUTANTS: Final = {
         Mutant(
             "ended-by-us-unmarked",
             "controller.job.rescale",
-            "if unmarked and s.elapsed_s < s.timeouts.recreate_s:",
+            "if unmarked and ctx.elapsed_s < ctx.timeouts.recreate_s:",
             "if False:",
             "pods that end because the chief was ended first count as failed, and the job fails",
             "simulation",
@@ -617,7 +617,7 @@ MUTANTS: Final = {
         Mutant(
             "no-way-back",
             "controller.job.rescale",
-            "failed = never_begins(s, limit_s)",
+            "failed = never_begins(ctx, limit_s)",
             'failed = ""',
             "a size that makes no first step is never left",
             "simulation",

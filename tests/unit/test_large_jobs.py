@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_tfjob.controller.job import pods as pods_module
-from elastic_tfjob.controller.job.commands import TOLD_AT_ONCE, TOLD_S, Order
+from elastic_tfjob.controller.job.commands import Order
+from elastic_tfjob.controller.job.context import TOLD_AT_ONCE, TOLD_S, ReconcileContext
 from elastic_tfjob.controller.job.decision import Create, Decision, SendCommand, Settings
 from elastic_tfjob.controller.job.pods import TFConfigs, general_name, tf_config
-from elastic_tfjob.controller.job.reconcile_pass import RescaleInput
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND, Command, abridged
 from elastic_tfjob.controller.objects.job import Job
@@ -196,14 +196,14 @@ def test_by_role_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     found.annotations.update({STATE_ANNOTATION: state.to_json(), TARGET_ANNOTATION: coming.to_json()})
     looks = 0
-    plain = RescaleInput.__dict__["by_role"].func
+    plain = ReconcileContext.__dict__["by_role"].func
 
-    def counted(situation: RescaleInput) -> object:
+    def counted(ctx: ReconcileContext) -> object:
         nonlocal looks
         looks += 1
-        return plain(situation)
+        return plain(ctx)
 
-    monkeypatch.setattr(RescaleInput.__dict__["by_role"], "func", counted)
+    monkeypatch.setattr(ReconcileContext.__dict__["by_role"], "func", counted)
     decide(found, pods=pods, services=services(COUNTS), settings=IMAGE)
     assert looks == 1
 

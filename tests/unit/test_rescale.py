@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.job.commands import TOLD_S
+from elastic_tfjob.controller.job.context import TOLD_S
 from elastic_tfjob.controller.job.decision import (
     Change,
     Create,

@@ -16,8 +16,7 @@ from elastic_tfjob.api.tfjob import CONTAINER, MAX_NAME, PORT, PORT_NAME, REPLIC
 from elastic_tfjob.api.words import nearest
 from elastic_tfjob.controller.job.checkpoint_place import clean, mount_of
 from elastic_tfjob.controller.job.inject import trainer_of, without_command
-from elastic_tfjob.controller.job.pods import general_name, render_service
-from elastic_tfjob.controller.job.reconcile_pass import chief_of
+from elastic_tfjob.controller.job.pods import chief_of, general_name, render_service
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.quantities import quantity
 from elastic_tfjob.controller.objects.status import format_time

@@ -11,7 +11,7 @@ import click
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL, trains_in
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_NOT_FOUND, Cluster, Failed, path_of, run
-from elastic_tfjob.controller.job.reconcile_pass import chief_of
+from elastic_tfjob.controller.job.pods import chief_of
 from elastic_tfjob.controller.kube.errors import ApiError, Invalid, NotFound, Unavailable
 from elastic_tfjob.controller.objects.status import moment_of
 from elastic_tfjob.controller.query.rows.jobs import see

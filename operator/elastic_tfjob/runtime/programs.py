@@ -107,8 +107,8 @@ def _may_raise(to: int) -> bool:
 # ends it.
 #
 # That TensorFlow's library is in its memory says nothing: it is there from the first moments of the import on, which
-# took 70 s and 17 s of CPU on a busy machine. Threads of TensorFlow's there are from its first operation on, but only TensorFlow
-# 2.21 names them (2.15 and 2.20 do not). So the end of the imports that the program's file begins with counts as well:
+# took 70 s and 17 s of CPU on a busy machine. TensorFlow's threads are there from its first operation on, but only 2.21
+# names them (2.15 and 2.20 do not). So the end of the imports that the program's file begins with counts as well:
 # the interpreter that the program leaves behind tells it (forking.py).
 
 PROC = Path("/proc")

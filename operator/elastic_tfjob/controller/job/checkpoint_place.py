@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.inject import trainer_of
-from elastic_tfjob.controller.job.reconcile_pass import chief_of
+from elastic_tfjob.controller.job.pods import chief_of
 
 __all__ = ["clean", "mount_of", "place_of"]
 

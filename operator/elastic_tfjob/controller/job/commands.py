@@ -8,30 +8,25 @@ from typing import Final, Literal
 
 import orjson
 
-from elastic_tfjob.controller.job.pods import Role, TFConfigs
-from elastic_tfjob.controller.job.reconcile_pass import RescaleInput, roles_of
+from elastic_tfjob.controller.job.context import TOLD_AT_ONCE, ReconcileContext
+from elastic_tfjob.controller.job.pods import Role, TFConfigs, roles_of
 from elastic_tfjob.controller.objects.command import Command, abridged
 from elastic_tfjob.controller.objects.state import Next
 from elastic_tfjob.controller.objects.target import Mode
 
 Action = Literal["prepare", "switch", "run", "save"]
-# Commands of one pass: each names all replicas, so those of a large job are not held in memory together.
-TOLD_AT_ONCE: Final = 200
-# When it is looked again who has not been told yet: each pod that was brings the job back at once. This is for those
-# that are gone, of which the operator has not heard yet; more questions would change nothing.
-TOLD_S: Final = 1.0
 # A pod that has not heard its command after so long is told again; then after twice as long, and so on.
 _NUDGE_S: Final = 5.0
 
 
-def run_commands(s: RescaleInput) -> dict[Role, str]:
+def run_commands(ctx: ReconcileContext) -> dict[Role, str]:
     """Every pod runs the state's generation. One that was never told anything runs generation 0 by itself."""
-    state, pods = s.state, s.by_role
+    state, pods = ctx.current, ctx.by_role
     roles = [role for role in roles_of(state) if state.generation or (role in pods and pods[role].command)]
-    return send_commands(s, roles, "run", None)
+    return send_commands(ctx, roles, "run", None)
 
 
-def send_commands(s: RescaleInput, roles: Iterable[Role], action: Action, coming: Next | None) -> dict[Role, str]:
+def send_commands(ctx: ReconcileContext, roles: Iterable[Role], action: Action, coming: Next | None) -> dict[Role, str]:
     """The commands that differ from what the pods were told, and those that do not seem to reach their pods; no more
     than TOLD_AT_ONCE.
 
@@ -40,20 +35,20 @@ def send_commands(s: RescaleInput, roles: Iterable[Role], action: Action, coming
     change of the pod makes it look: the text gets a space at its end, which launchers do not mind, or loses it.
     """
     commands: dict[Role, str] = {}
-    if not s.launcher:
+    if not ctx.launcher:
         return commands
-    pods = s.by_role
+    pods = ctx.by_role
     order: Order | None = None
-    space = " " * (int(log2(max(1.0, 2 * s.elapsed_s / _NUDGE_S))) % 2)
+    space = " " * (int(log2(max(1.0, 2 * ctx.elapsed_s / _NUDGE_S))) % 2)
     for role in roles:
         pod = pods.get(role)
         if pod is None or pod.terminating or pod.stopped_by_us:
             continue
-        order = order or Order.of(s, action, coming)
+        order = order or Order.of(ctx, action, coming)
         wanted = order.kept(role)
         if pod.command.rstrip() != wanted:
             commands[role] = order.text(role)
-        elif pod.command != wanted + space and _deaf(s, role, order):
+        elif pod.command != wanted + space and _deaf(ctx, role, order):
             commands[role] = order.text(role) + space
         if len(commands) == TOLD_AT_ONCE:
             break
@@ -76,14 +71,14 @@ class Order:
         self._hashes: dict[str, blake2b] = {}
 
     @classmethod
-    def of(cls, s: RescaleInput, action: Action, coming: Next | None) -> "Order":
+    def of(cls, ctx: ReconcileContext, action: Action, coming: Next | None) -> "Order":
         """The command to run the state's size, or to go to the coming one."""
-        size = coming or s.state
+        size = coming or ctx.current
         mode: Mode = coming.mode if coming else "overlap"
-        request = s.state.stop.request if action == "save" and s.state.stop is not None else None
-        command = Command(size.generation, action, "", mode, s.timeouts.checkpoint_s, request)
-        local = s.sizes.is_local(size.replicas)
-        return cls(command, None if local else s.sizes.tf_configs(size.replicas, size.slot, size.indexes))
+        request = ctx.current.stop.request if action == "save" and ctx.current.stop is not None else None
+        command = Command(size.generation, action, "", mode, ctx.timeouts.checkpoint_s, request)
+        local = ctx.sizes.is_local(size.replicas)
+        return cls(command, None if local else ctx.sizes.tf_configs(size.replicas, size.slot, size.indexes))
 
     def text(self, role: Role) -> str:
         """A pod's command."""
@@ -104,17 +99,17 @@ class Order:
         return self._heads[head], orjson.dumps(tail).decode().removeprefix('"') + self._end
 
 
-def _deaf(s: RescaleInput, role: Role, command: Order) -> bool:
+def _deaf(ctx: ReconcileContext, role: Role, command: Order) -> bool:
     """Whether a replica's exporter tells that its launcher has not heard a command."""
-    report = s.report(role)
+    report = ctx.report(role)
     if report is None or report.generation is None:
         return False
     if command.action == "run":
         return report.generation != command.generation or report.prepared is not None
     if command.action == "save":
-        stop = s.state.stop
+        stop = ctx.current.stop
         return stop is not None and (report.saved is None or report.saved.request != stop.request)
-    if command.action == "switch" and role != s.chief:  # who does not decide does not answer
+    if command.action == "switch" and role != ctx.chief:  # who does not decide does not answer
         return False
     answer = report.prepared if command.action == "prepare" else report.switch
     return command.generation not in (report.generation, answer and answer.generation)

@@ -8,7 +8,7 @@ recreated: a job of which some pods can be told to prepare and others cannot wou
 from dataclasses import replace
 from typing import Final
 
-from elastic_tfjob.controller.job.reconcile_pass import Pass
+from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.objects.injection import Injection
 from elastic_tfjob.controller.objects.state import Next, State
 from elastic_tfjob.controller.objects.status import format_time, moment_of
@@ -21,26 +21,28 @@ _AGAIN_S: Final = 300.0
 _SENTENCE: Final = 500
 
 
-def injection_settled(p: Pass) -> bool:
+def injection_settled(ctx: ReconcileContext) -> bool:
     """Take over what the API server was found to admit; whether that is new, and has to be stored before anything is
     made by it. While a size is prepared or switched to, the job keeps what it has: what is refused then is a reason to
     roll back."""
-    state = p.state
+    state = ctx.state
     if state is None or not _is_settled(state):
         return False
-    found, known = p.found_injection, state.injection
+    found, known = ctx.found_injection, state.injection
     if known is not None and known.refused:
-        p.state = replace(state, injection=None) if _may_try_again(p, known) else _all_without(p, state)
-        return p.state is not state
+        ctx.state = replace(state, injection=None) if _may_try_again(ctx, known) else _all_without(ctx, state)
+        return ctx.state is not state
     if found is None:
         return False
-    p.state = replace(state, injection=replace(found, at=p.now, anew=False))
+    ctx.state = replace(state, injection=replace(found, at=ctx.now_text, anew=False))
     if found.anew and found.resources:
-        p.state = _all_recreated(p, p.state, "its pods fit into the quota of the namespace once they ask for less")
+        ctx.state = _all_recreated(
+            ctx, ctx.state, "its pods fit into the quota of the namespace once they ask for less"
+        )
     if found.resources:
-        p.event("Normal", "InjectionAdapted", f"The namespace admits what is injected with {_words(found)}")
+        ctx.event("Normal", "InjectionAdapted", f"The namespace admits what is injected with {_words(found)}")
     else:
-        p.state = _all_without(p, p.state)
+        ctx.state = _all_without(ctx, ctx.state)
     return True
 
 
@@ -65,23 +67,23 @@ def _is_settled(state: State) -> bool:
     return state.phase == "Stable" or recreated
 
 
-def _may_try_again(p: Pass, injection: Injection) -> bool:
+def _may_try_again(ctx: ReconcileContext, injection: Injection) -> bool:
     since = moment_of(injection.at)
-    if p.pods:
+    if ctx.pods:
         return False
-    left_s = _AGAIN_S - (p.time - since).total_seconds() if since is not None else 0.0
+    left_s = _AGAIN_S - (ctx.now - since).total_seconds() if since is not None else 0.0
     if left_s > 0:
-        p.look_again(left_s)
+        ctx.look_again(left_s)
     return left_s <= 0
 
 
-def _all_without(p: Pass, state: State) -> State:
+def _all_without(ctx: ReconcileContext, state: State) -> State:
     """The state, on its way to pods without what is injected where there are others."""
-    return _all_recreated(p, state, "some of its pods are refused with launcher and exporter: all run without")
+    return _all_recreated(ctx, state, "some of its pods are refused with launcher and exporter: all run without")
 
 
-def _all_recreated(p: Pass, state: State, why: str) -> State:
-    if not any(pod.injected and not pod.ended for pod in p.pods):
+def _all_recreated(ctx: ReconcileContext, state: State, why: str) -> State:
+    if not any(pod.injected and not pod.ended for pod in ctx.pods):
         return state
     same = Next(
         generation=state.generation,
@@ -94,7 +96,7 @@ def _all_recreated(p: Pass, state: State, why: str) -> State:
         reason=why,
         indexes=state.indexes,
     )
-    return replace(state, phase="Recreating", since=format_time(p.time), next=same)
+    return replace(state, phase="Recreating", since=format_time(ctx.now), next=same)
 
 
 def _words(injection: Injection) -> str:

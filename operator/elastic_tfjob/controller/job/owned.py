@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from elastic_tfjob.api.reading import MAX_REPLICAS
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, JOB_NAME_LABEL, OPERATOR_NAME_LABEL, SchedulingPolicy, TFJobSpec
+from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.decision import Create, DeleteBudget, DeletePodGroup, Event, UpdatePodGroup
 from elastic_tfjob.controller.job.pods import owner_reference
-from elastic_tfjob.controller.job.reconcile_pass import Pass
 from elastic_tfjob.controller.objects.dependents import PodGroup
 from elastic_tfjob.controller.objects.job import Job
 from elastic_tfjob.controller.objects.quantities import quantity
@@ -135,43 +135,43 @@ def _format(amount: Decimal) -> str:
     return f"{amount:f}".split(".")[0] if whole else f"{(amount * 1000).to_integral_value()}m"
 
 
-def gang_may_start(p: Pass) -> bool:
+def gang_may_start(ctx: ReconcileContext) -> bool:
     """Keep the job's PodGroup, if a gang scheduler is used; whether the job's pods may be created."""
-    scheduler = p.settings.gang_scheduler
+    scheduler = ctx.settings.gang_scheduler
     if not scheduler:
         return True
-    spec = p.spec
-    if p.state is not None:
-        if p.state.phase == "Waiting":
-            _delete(p)  # that of a job which was stopped: Volcano would keep room for it
+    spec = ctx.spec
+    if ctx.state is not None:
+        if ctx.state.phase == "Waiting":
+            _delete(ctx)  # that of a job which was stopped: Volcano would keep room for it
             return True  # it has no gang
-        spec = shrunk(p.sizes.spec(p.state.replicas))
-    wanted = render_pod_group(p.job, spec, scheduler, p.priorities, p.pod_group)
-    if p.pod_group is None:
-        p.actions.append(Create("PodGroup", p.job.name, lambda: wanted))
-    elif p.pod_group.owner == p.job.uid and not _within(wanted["spec"], p.pod_group.spec()):
-        p.actions.append(UpdatePodGroup(p.pod_group.name, wanted["spec"]))
+        spec = shrunk(ctx.sizes.spec(ctx.state.replicas))
+    wanted = render_pod_group(ctx.job, spec, scheduler, ctx.priorities, ctx.pod_group)
+    if ctx.pod_group is None:
+        ctx.actions.append(Create("PodGroup", ctx.job.name, lambda: wanted))
+    elif ctx.pod_group.owner == ctx.job.uid and not _within(wanted["spec"], ctx.pod_group.spec()):
+        ctx.actions.append(UpdatePodGroup(ctx.pod_group.name, wanted["spec"]))
     # A job whose pods are made anew loses them while Volcano says Pending, and makes none before they are gone: if it
     # waited, Volcano might wait for their room.
-    recreating = p.state is not None and p.state.phase == "Recreating"
-    if must_wait(scheduler, p.pod_group) and not recreating:
-        p.status.last_reconcile_time = p.status.last_reconcile_time or p.now
+    recreating = ctx.state is not None and ctx.state.phase == "Recreating"
+    if must_wait(scheduler, ctx.pod_group) and not recreating:
+        ctx.status.last_reconcile_time = ctx.status.last_reconcile_time or ctx.now_text
         return False
     return True
 
 
-def delete_pod_group(p: Pass) -> None:
+def delete_pod_group(ctx: ReconcileContext) -> None:
     """Of a job that ended or is suspended."""
-    if p.settings.gang_scheduler and _delete(p):
-        p.events.append(Event("Normal", "JobTerminated", "Job has been terminated. Deleting PodGroup"))
+    if ctx.settings.gang_scheduler and _delete(ctx):
+        ctx.events.append(Event("Normal", "JobTerminated", "Job has been terminated. Deleting PodGroup"))
 
 
-def _delete(p: Pass) -> bool:
+def _delete(ctx: ReconcileContext) -> bool:
     """Delete the job's PodGroup; False where it has none of its own."""
-    group = p.pod_group
-    if group is None or group.owner != p.job.uid:
+    group = ctx.pod_group
+    if group is None or group.owner != ctx.job.uid:
         return False
-    p.actions.append(DeletePodGroup(group.name, group.uid))
+    ctx.actions.append(DeletePodGroup(group.name, group.uid))
     return True
 
 
@@ -213,14 +213,14 @@ def render_budget(job: Job) -> dict[str, Any]:
     }
 
 
-def keep_budget(p: Pass) -> None:
+def keep_budget(ctx: ReconcileContext) -> None:
     """A PodDisruptionBudget for a job that runs, and that the profile moves away from a node that is drained."""
-    if not p.budget_known:
+    if not ctx.budget_known:
         return
-    runs = not (p.status.finished or p.spec.run_policy.suspend)
-    runs = runs and p.state is not None and bool(p.state.replicas)
-    if runs and p.waits_for_target and p.stoppable:
-        if p.budget is None:
-            p.actions.append(Create(BUDGET, budget_name(p.job.name), partial(render_budget, p.job)))
-    elif p.budget is not None and p.budget.owner == p.job.uid:
-        p.actions.append(DeleteBudget(p.budget.name, p.budget.uid))
+    runs = not (ctx.status.finished or ctx.spec.run_policy.suspend)
+    runs = runs and ctx.state is not None and bool(ctx.state.replicas)
+    if runs and ctx.waits_for_target and ctx.stoppable:
+        if ctx.budget is None:
+            ctx.actions.append(Create(BUDGET, budget_name(ctx.job.name), partial(render_budget, ctx.job)))
+    elif ctx.budget is not None and ctx.budget.owner == ctx.job.uid:
+        ctx.actions.append(DeleteBudget(ctx.budget.name, ctx.budget.uid))

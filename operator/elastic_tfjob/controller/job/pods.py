@@ -29,20 +29,26 @@ from elastic_tfjob.api.tfjob import (
 )
 from elastic_tfjob.controller.objects.annotations import Indexes
 from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.objects.state import Next, State
 
 __all__ = [
+    "Pods",
     "Role",
     "Sizes",
     "TFConfigs",
+    "chief_of",
     "general_name",
     "has_one_replica",
     "on_host_network",
     "owner_reference",
+    "pods_of",
+    "pods_of_both",
     "port_on_host",
     "program_port",
     "render_pod",
     "render_service",
     "replica_labels",
+    "roles_of",
     "sized",
     "tf_config",
     "trainer_port",
@@ -50,6 +56,8 @@ __all__ = [
 
 Role = tuple[str, int]
 """Replica type and index of the pod."""
+Pods = Mapping[str, Sequence[int]]
+"""The indexes of pods by replica type."""
 
 _AS_COUNTED: Final[Indexes] = {}
 _UNPRIVILEGED: Final = 1024
@@ -330,3 +338,29 @@ def _service_ports(ports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _port(replica: ReplicaSpec) -> int:
     return trainer_port({"ports": _ports(replica)})
+
+
+def chief_of(spec: TFJobSpec) -> Role:
+    """The replica that leads the training: the chief or master, else the first worker."""
+    return next(((name, 0) for name in ("Chief", "Master") if name in spec.tf_replica_specs), ("Worker", 0))
+
+
+def roles_of(size: State | Next) -> list[Role]:
+    """The replicas of a size."""
+    return [(name, index) for name in size.replicas for index in size.pods(name)]
+
+
+def pods_of(size: State | Next) -> Pods:
+    """The indexes of a size's pods."""
+    return {name: size.pods(name) for name in size.replicas}
+
+
+def pods_of_both(a: State, b: Next) -> Pods:
+    """The pods of both sizes."""
+
+    def pods(name: str) -> Sequence[int]:
+        if name in a.indexes or name in b.indexes:
+            return sorted({*a.pods(name), *b.pods(name)})
+        return range(max(a.replicas.get(name, 0), b.replicas.get(name, 0)))
+
+    return {name: pods(name) for name in {**a.replicas, **b.replicas}}

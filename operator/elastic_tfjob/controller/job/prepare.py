@@ -9,10 +9,10 @@ import orjson
 
 from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.api.words import count_in_words
+from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.inject import needs_accelerator
 from elastic_tfjob.controller.job.moves import Move, describe_role
-from elastic_tfjob.controller.job.pods import Role
-from elastic_tfjob.controller.job.reconcile_pass import RescaleInput, roles_of
+from elastic_tfjob.controller.job.pods import Role, roles_of
 from elastic_tfjob.controller.objects.pod import Pod, retried
 from elastic_tfjob.controller.objects.reports import Prepared, Report
 from elastic_tfjob.controller.objects.state import MOST_DEATHS, Deaths
@@ -30,42 +30,44 @@ _HOOK_S: Final = 30.0
 _BESIDE: Final[tuple[Mode, ...]] = ("overlap", "spare")
 
 
-def choose_mode(s: RescaleInput, moving: Sequence[Move] = (), *, numbered: bool = True) -> tuple[Mode | None, str]:
+def choose_mode(
+    ctx: ReconcileContext, moving: Sequence[Move] = (), *, numbered: bool = True
+) -> tuple[Mode | None, str]:
     """The best way of rescaling that is allowed and possible, and why it is no better one where that is no choice of
     the user's; None: not known yet, and what is waited for. `moving` replicas get pods beside theirs if those can be
     `numbered`."""
-    chief, report = s.by_role.get(s.chief), s.report(s.chief)
-    if any(each.role == s.chief for each in moving):
+    chief, report = ctx.by_role.get(ctx.chief), ctx.report(ctx.chief)
+    if any(each.role == ctx.chief for each in moving):
         # It decides the switch, alone: nobody could hand that over to another pod.
-        return "recreate", f"{describe_role(s.chief)} leads the training, and moves"
+        return "recreate", f"{describe_role(ctx.chief)} leads the training, and moves"
     if not numbered:
         return "recreate", "there are no numbers or names left for pods beside those that it has"
-    if s.job.queue and (name := _beyond_admitted(s, moving)):
-        admitted = count_in_words(s.declared[name], name)
-        return "recreate", f"Kueue admitted {admitted} (queue {s.job.queue}), and no others beside them"
-    if s.mode == "recreate" or not s.launcher or chief is None or chief.phase != "Running":
+    if ctx.job.queue and (name := _beyond_admitted(ctx, moving)):
+        admitted = count_in_words(ctx.declared_counts[name], name)
+        return "recreate", f"Kueue admitted {admitted} (queue {ctx.job.queue}), and no others beside them"
+    if ctx.allowed_mode == "recreate" or not ctx.launcher or chief is None or chief.phase != "Running":
         return "recreate", ""
-    if report is None or report.generation != s.state.generation or report.first_step_at is None:
-        if _without_hook(s, chief, report):
+    if report is None or report.generation != ctx.current.generation or report.first_step_at is None:
+        if _without_hook(ctx, chief, report):
             return "recreate", "the program does not use ElasticCheckpoint"
-        heard = report is not None and report.generation == s.state.generation
-        if heard and s.target is not None and s.target.cause == "repair":
+        heard = report is not None and report.generation == ctx.current.generation
+        if heard and ctx.target is not None and ctx.target.cause == "repair":
             # Its nodes are going away, and a recall has a limit: its start is all that there is to lose.
-            return "recreate", f"{describe_role(s.chief)} has made no step yet"
-        limit_s = s.timeouts.hook_s
-        if min(s.unheard_s, _running_s(s, chief)) > limit_s:
-            return "recreate", f"{describe_role(s.chief)} has not reported a step for {limit_s:.0f} s"
-        step = f"waits until {describe_role(s.chief)} reports a step, at most {limit_s:.0f} s"
+            return "recreate", f"{describe_role(ctx.chief)} has made no step yet"
+        limit_s = ctx.timeouts.hook_s
+        if min(ctx.unheard_s, _running_s(ctx, chief)) > limit_s:
+            return "recreate", f"{describe_role(ctx.chief)} has not reported a step for {limit_s:.0f} s"
+        step = f"waits until {describe_role(ctx.chief)} reports a step, at most {limit_s:.0f} s"
         return None, f"{step}; then its pods are recreated"
-    if _needs_room_of_its_own(s, moving):
+    if _needs_room_of_its_own(ctx, moving):
         return "recreate", "there is no room for its new pods before others have left"
     if not report.modes and report.at - report.first_step_at < _MODES_S:
-        return None, f"waits until the launcher of {describe_role(s.chief)} says what it can do"
-    reports = [found for role in roles_of(s.state) if (found := s.report(role)) is not None]
+        return None, f"waits until the launcher of {describe_role(ctx.chief)} says what it can do"
+    reports = [found for role in roles_of(ctx.current) if (found := ctx.report(role)) is not None]
     offered = set.intersection(*(set(each.modes) for each in reports))
-    overlap = s.mode == "overlap" and "overlap" in offered and all(map(_room_for_two, reports))
-    overlap = overlap and not needs_accelerator(s.spec)
-    deaths = known_deaths(s)
+    overlap = ctx.allowed_mode == "overlap" and "overlap" in offered and all(map(_room_for_two, reports))
+    overlap = overlap and not needs_accelerator(ctx.declared)
+    deaths = known_deaths(ctx)
     if deaths is None:
         return "overlap" if overlap else "spare" if "spare" in offered else "recreate", ""
     dies: list[Mode] = [mode for mode in _BESIDE if deaths.too_many(mode)]
@@ -76,10 +78,10 @@ def choose_mode(s: RescaleInput, moving: Sequence[Move] = (), *, numbered: bool 
     return left, f"{said}: {deaths.reason}" if dies else ""
 
 
-def known_deaths(s: RescaleInput) -> Deaths | None:
+def known_deaths(ctx: ReconcileContext) -> Deaths | None:
     """Deaths of prepared programs of the job's present templates: an edit of these may have mended the program."""
-    deaths = s.state.deaths
-    return deaths if deaths is not None and deaths.template == templates_digest(s.spec) else None
+    deaths = ctx.current.deaths
+    return deaths if deaths is not None and deaths.template == templates_digest(ctx.declared) else None
 
 
 def templates_digest(spec: TFJobSpec) -> str:
@@ -88,36 +90,36 @@ def templates_digest(spec: TFJobSpec) -> str:
     return blake2b(orjson.dumps(templates, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
 
 
-def _beyond_admitted(s: RescaleInput, moving: Sequence[Move]) -> str:
+def _beyond_admitted(ctx: ReconcileContext, moving: Sequence[Move]) -> str:
     """A type that would have more pods than the spec says while some are prepared beside those that move, or none."""
-    coming = s.target.replicas if s.target is not None else s.state.replicas
+    coming = ctx.target.replicas if ctx.target is not None else ctx.current.replicas
     beside = Counter(each.name for each in moving)
-    most = {name: max(s.state.replicas.get(name, 0), coming.get(name, 0)) for name in beside}
-    return next((name for name, more in beside.items() if most[name] + more > s.declared[name]), "")
+    most = {name: max(ctx.current.replicas.get(name, 0), coming.get(name, 0)) for name in beside}
+    return next((name for name, more in beside.items() if most[name] + more > ctx.declared_counts[name]), "")
 
 
-def _needs_room_of_its_own(s: RescaleInput, moving: Sequence[Move]) -> bool:
+def _needs_room_of_its_own(ctx: ReconcileContext, moving: Sequence[Move]) -> bool:
     """Whether the last change was refused because its new pods had no room, and this one adds and removes some."""
-    refused, target = s.state.refused, s.target
-    if refused is None or not refused.no_room or refused.generation < s.state.generation or target is None:
+    refused, target = ctx.current.refused, ctx.target
+    if refused is None or not refused.no_room or refused.generation < ctx.current.generation or target is None:
         return False
-    names = {*target.replicas, *s.state.replicas}
-    changes = [target.replicas.get(name, 0) - s.state.replicas.get(name, 0) for name in names]
+    names = {*target.replicas, *ctx.current.replicas}
+    changes = [target.replicas.get(name, 0) - ctx.current.replicas.get(name, 0) for name in names]
     return bool(moving) or min(changes) < 0 < max(changes)
 
 
-def _without_hook(s: RescaleInput, chief: Pod, report: Report | None) -> bool:
+def _without_hook(ctx: ReconcileContext, chief: Pod, report: Report | None) -> bool:
     """Whether the chief's program has had time to construct ElasticCheckpoint, and has not. One that reported steps
     before does so again when it is made anew, however long its imports take."""
-    if report is None or report.hook is not False or s.state.step is not None:
+    if report is None or report.hook is not False or ctx.current.step is not None:
         return False
-    return _running_s(s, chief) >= _HOOK_S
+    return _running_s(ctx, chief) >= _HOOK_S
 
 
-def _running_s(s: RescaleInput, chief: Pod) -> float:
+def _running_s(ctx: ReconcileContext, chief: Pod) -> float:
     """For how long the chief's program runs: since its container was started, the last time."""
     began = moment_of(chief.running_since)
-    return s.elapsed_s if began is None else (s.now - began).total_seconds()
+    return ctx.elapsed_s if began is None else (ctx.now - began).total_seconds()
 
 
 def _room_for_two(report: Report) -> bool:
@@ -131,143 +133,149 @@ def _room_for_two(report: Report) -> bool:
 _DEATHS: Final = 2
 
 
-def is_silent(s: RescaleInput, report: Report | None) -> bool:
+def is_silent(ctx: ReconcileContext, report: Report | None) -> bool:
     """Whether nobody will say when the program that was started last makes its first step: without a launcher, and
     after `recreate` of a program that has never reported one, once all of its pods run."""
-    if s.launcher and (s.coming.mode != "recreate" or s.state.step is not None or (report is not None and report.hook)):
+    if ctx.launcher and (
+        ctx.coming.mode != "recreate" or ctx.current.step is not None or (report is not None and report.hook)
+    ):
         return False
-    return all_run(s)
+    return all_run(ctx)
 
 
-def reports_no_steps(s: RescaleInput, report: Report | None) -> bool:
+def reports_no_steps(ctx: ReconcileContext, report: Report | None) -> bool:
     """Whether it is known of the program that runs that it never reports a step."""
-    return not s.launcher or (s.state.step is None and report is not None and report.hook is False)
+    return not ctx.launcher or (ctx.current.step is None and report is not None and report.hook is False)
 
 
-def all_run(s: RescaleInput) -> bool:
+def all_run(ctx: ReconcileContext) -> bool:
     """Whether every pod of the size that the job runs with runs, or has done its work."""
-    return all(role in s.by_role and s.by_role[role].phase in ("Running", "Succeeded") for role in roles_of(s.state))
+    return all(
+        role in ctx.by_role and ctx.by_role[role].phase in ("Running", "Succeeded") for role in roles_of(ctx.current)
+    )
 
 
-def never_begins(s: RescaleInput, limit_s: float) -> str:
+def never_begins(ctx: ReconcileContext, limit_s: float) -> str:
     """Why the size that the job has switched to makes no first step; empty as long as it may."""
-    if refused := s.refusal(roles_of(s.state)):
+    if refused := ctx.refusal(roles_of(ctx.current)):
         return refused
-    for role in roles_of(s.state):
-        if fails_for_good(s, role):
-            return f"{describe_role(role)}: {s.by_role[role].last_end or 'the pod failed'}"
-    chief = s.by_role.get(s.chief)
+    for role in roles_of(ctx.current):
+        if fails_for_good(ctx, role):
+            return f"{describe_role(role)}: {ctx.by_role[role].last_end or 'the pod failed'}"
+    chief = ctx.by_role.get(ctx.chief)
     # Once it may have been by chance. The second time it was started for this size alone.
     ended = chief.last_end if chief is not None else None
-    if ended is not None and ended.deaths - s.coming.chief_deaths >= _DEATHS:
-        return f"{describe_role(s.chief)}: {ended}"
-    if s.unheard_s <= limit_s or (_runs_s(s, chief) <= limit_s and s.unheard_s <= s.timeouts.recreate_s):
+    if ended is not None and ended.deaths - ctx.coming.chief_deaths >= _DEATHS:
+        return f"{describe_role(ctx.chief)}: {ended}"
+    if ctx.unheard_s <= limit_s or (_runs_s(ctx, chief) <= limit_s and ctx.unheard_s <= ctx.timeouts.recreate_s):
         return ""
-    told = f"none was seen for {s.unheard_s:.0f} s"
-    if nowhere := _finds_no_node(s):
+    told = f"none was seen for {ctx.unheard_s:.0f} s"
+    if nowhere := _finds_no_node(ctx):
         return f"{told}; {nowhere}"
-    if missing := [role for role in roles_of(s.state) if role not in s.by_role or s.by_role[role].phase == "Pending"]:
+    if missing := [
+        role for role in roles_of(ctx.current) if role not in ctx.by_role or ctx.by_role[role].phase == "Pending"
+    ]:
         return f"{told}; {describe_role(missing[0])} does not run"
-    ends = ((role, s.by_role[role].last_end) for role in (s.chief, *roles_of(s.state)) if role in s.by_role)
+    ends = ((role, ctx.by_role[role].last_end) for role in (ctx.chief, *roles_of(ctx.current)) if role in ctx.by_role)
     return next((f"{told}; {describe_role(role)}: {end}" for role, end in ends if end is not None), told)
 
 
-def fails_for_good(s: RescaleInput, role: Role) -> bool:
+def fails_for_good(ctx: ReconcileContext, role: Role) -> bool:
     """Whether a replica's pod has failed by itself, and its restart policy says that it is not replaced."""
-    pod = s.by_role.get(role)
+    pod = ctx.by_role.get(role)
     if pod is None or pod.terminating or pod.stopped_by_us or pod.not_installed or pod.phase != "Failed":
         return False
-    return not retried(s.spec.tf_replica_specs[role[0]].restart, pod.exit_code)
+    return not retried(ctx.declared.tf_replica_specs[role[0]].restart, pod.exit_code)
 
 
-def _runs_s(s: RescaleInput, chief: Pod | None) -> float:
+def _runs_s(ctx: ReconcileContext, chief: Pod | None) -> float:
     """For how long the chief's program runs at this size: a container that was restarted, or whose pod was drained, has
     as long as another one for its first step."""
     if chief is None or chief.phase != "Running":
         return 0.0
     began = moment_of(chief.running_since)
-    return s.elapsed_s if began is None else (s.now - began).total_seconds()
+    return ctx.elapsed_s if began is None else (ctx.now - began).total_seconds()
 
 
-def _finds_no_node(s: RescaleInput) -> str:
+def _finds_no_node(ctx: ReconcileContext) -> str:
     """The first replica that kube-scheduler finds no node for, and its words."""
-    for role in roles_of(s.state):
-        pod = s.by_role.get(role)
+    for role in roles_of(ctx.current):
+        pod = ctx.by_role.get(role)
         if pod is not None and pod.unschedulable and not pod.node:
             return f"{describe_role(role)} finds no node: {pod.unschedulable}"
     return ""
 
 
-def cannot_prepare(s: RescaleInput, added: Sequence[Role]) -> str:
+def cannot_prepare(ctx: ReconcileContext, added: Sequence[Role]) -> str:
     """Why the coming size cannot be prepared; empty as long as it may."""
-    coming, pods = s.coming, s.by_role
+    coming, pods = ctx.coming, ctx.by_role
     for role in added:
         pod = pods.get(role)
         if pod is not None and pod.phase in ("Failed", "Succeeded"):
             return f"the new {describe_role(role)} ended"
     for role in roles_of(coming):
-        if failed := has_failed_to_prepare(s, role):
+        if failed := has_failed_to_prepare(ctx, role):
             return f"{describe_role(role)} could not be prepared: {failed.why}"
     return ""
 
 
-def has_no_room(s: RescaleInput, added: Sequence[Role]) -> str:
+def has_no_room(ctx: ReconcileContext, added: Sequence[Role]) -> str:
     """The first added replica that no node, or no quota, has room for, in words; empty where none is."""
-    return refused_a_node(s, added) or s.refusal(added)
+    return refused_a_node(ctx, added) or ctx.refusal(added)
 
 
-def has_failed_to_prepare(s: RescaleInput, role: Role) -> Prepared | None:
+def has_failed_to_prepare(ctx: ReconcileContext, role: Role) -> Prepared | None:
     """A replica's program of the coming size, if it has died."""
-    prepared = _prepared(s, role)
+    prepared = _prepared(ctx, role)
     return prepared if prepared is not None and prepared.state == "failed" else None
 
 
-def _prepared(s: RescaleInput, role: Role) -> Prepared | None:
+def _prepared(ctx: ReconcileContext, role: Role) -> Prepared | None:
     """A replica's program of the coming size, as its launcher told of it."""
-    report = s.report(role)
+    report = ctx.report(role)
     prepared = report.prepared if report is not None else None
-    return prepared if prepared is not None and prepared.generation == s.coming.generation else None
+    return prepared if prepared is not None and prepared.generation == ctx.coming.generation else None
 
 
-def refused_a_node(s: RescaleInput, roles: Iterable[Role]) -> str:
+def refused_a_node(ctx: ReconcileContext, roles: Iterable[Role]) -> str:
     """The first of these replicas that kube-scheduler has found no node for so long that it will not, and its words."""
     for role in roles:
-        pod = s.by_role.get(role)
+        pod = ctx.by_role.get(role)
         since = moment_of(pod.unschedulable_at) if pod is not None and not pod.node and not pod.terminating else None
         if pod is None or since is None:
             continue
-        if min(s.elapsed_s, (s.now - since).total_seconds()) >= s.timeouts.unschedulable_s:
+        if min(ctx.elapsed_s, (ctx.now - since).total_seconds()) >= ctx.timeouts.unschedulable_s:
             return f"{describe_role(role)} finds no node: {pod.unschedulable}"
     return ""
 
 
-def lost_replica(s: RescaleInput, roles: Iterable[Role]) -> str:
+def lost_replica(ctx: ReconcileContext, roles: Iterable[Role]) -> str:
     """The first of these replicas that is lost, in words; empty where none is."""
-    return next((f"{describe_role(role)} is on a node that does not answer" for role in roles if s.lost(role)), "")
+    return next((f"{describe_role(role)} is on a node that does not answer" for role in roles if ctx.lost(role)), "")
 
 
-def is_prepared(s: RescaleInput, role: Role) -> bool:
+def is_prepared(ctx: ReconcileContext, role: Role) -> bool:
     """Whether a replica's program of the coming size stands ready."""
-    prepared = _prepared(s, role)
-    return role in s.by_role and prepared is not None and prepared.state == "ready"
+    prepared = _prepared(ctx, role)
+    return role in ctx.by_role and prepared is not None and prepared.state == "ready"
 
 
-def is_preparing(s: RescaleInput, role: Role) -> bool:
+def is_preparing(ctx: ReconcileContext, role: Role) -> bool:
     """Whether a replica's program of the coming size has been started, and is not ready."""
-    prepared = _prepared(s, role)
+    prepared = _prepared(ctx, role)
     return prepared is not None and prepared.state == "starting"
 
 
-def runs_a_program(s: RescaleInput, role: Role) -> bool:
+def runs_a_program(ctx: ReconcileContext, role: Role) -> bool:
     """Whether a replica says that its program runs. A pod that is made anew must have begun: if `prepare` is the first
     that its launcher hears, it prepares the coming generation and runs none."""
-    report = s.report(role)
+    report = ctx.report(role)
     return report is not None and report.generation is not None
 
 
-def all_heard(s: RescaleInput) -> bool:
+def all_heard(ctx: ReconcileContext) -> bool:
     """Whether all pods that can be heard know that the new generation runs. One that does not would take the command
     that comes next for the first it hears of, and stop the program that trains for the coming one's sake. One that is
     lost hears nothing."""
-    reports = (s.report(role) for role in roles_of(s.state) if role in s.by_role and not s.lost(role))
-    return all(report is None or report.generation in (None, s.state.generation) for report in reports)
+    reports = (ctx.report(role) for role in roles_of(ctx.current) if role in ctx.by_role and not ctx.lost(role))
+    return all(report is None or report.generation in (None, ctx.current.generation) for report in reports)

@@ -13,10 +13,10 @@ from elastic_tfjob.api.tfjob import (
     trains_in,
 )
 from elastic_tfjob.controller.job import inject, owned
+from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.cpu import cpu_of_replica
 from elastic_tfjob.controller.job.decision import AdoptService, Count, Create, DeleteService, Trial
 from elastic_tfjob.controller.job.pods import general_name, render_pod, render_service
-from elastic_tfjob.controller.job.reconcile_pass import Pass
 from elastic_tfjob.controller.objects.affinity import template_pin
 from elastic_tfjob.controller.objects.annotations import position
 from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, Command
@@ -32,136 +32,140 @@ _CREATED_AT_ONCE: Final = 200
 _INSTALL_AGAIN_S: Final = 10.0
 
 
-def advance_pods(p: Pass, name: str, wanted: Sequence[int]) -> None:
+def advance_pods(ctx: ReconcileContext, name: str, wanted: Sequence[int]) -> None:
     """Have the pods of a type with these indexes. Those beyond the size that the job runs with are being prepared
     for the next one: what becomes of them says nothing about the job."""
-    replica = p.spec.tf_replica_specs[name]
-    counts = p.status.replicas[name] = ReplicaCounts()
+    replica = ctx.spec.tf_replica_specs[name]
+    counts = ctx.status.replicas[name] = ReplicaCounts()
     present: set[int] = set()
     kept = wanted if isinstance(wanted, range) else frozenset(wanted)
-    hold = p.step is not None and p.step.hold
-    for pod in p.of_type(name):
+    hold = ctx.hold
+    for pod in ctx.of_type(name):
         if pod.index is None:
             continue
         present.add(pod.index)
         # What is marked was to be deleted, by an operator that was killed before it came to that.
         unfinished = pod.stopped_by_us and not hold
-        if pod.index not in kept or unfinished or _waits_for_a_node_in_vain(p, name, pod):
-            p.delete_pods([pod], mark=True)
+        if pod.index not in kept or unfinished or _waits_for_a_node_in_vain(ctx, name, pod):
+            ctx.delete_pods([pod], mark=True)
         elif pod.not_installed:
-            _install_again(p, pod)
-        leaving = leaves(p, name, pod)
+            _install_again(ctx, pod)
+        leaving = leaves(ctx, name, pod)
         if pod.exit_code is not None:
-            p.event("Normal", "ExitedWithCode", f"Pod: {pod.namespace}.{pod.name} exited with code {pod.exit_code}")
+            ctx.event("Normal", "ExitedWithCode", f"Pod: {pod.namespace}.{pod.name} exited with code {pod.exit_code}")
         if pod.phase == "Failed" and not leaving:
-            _judge_failed(p, name, replica.restart, pod)
+            _judge_failed(ctx, name, replica.restart, pod)
         _tally(counts, pod, leaving=leaving)
     if hold:
         return
     for index in wanted:
-        if index not in present and _may_create(p, Pod, general_name(p.job.name, name, index)):
-            _create_pod(p, name, index)
+        if index not in present and _may_create(ctx, Pod, general_name(ctx.job.name, name, index)):
+            _create_pod(ctx, name, index)
 
 
-def leaves(p: Pass, name: str, pod: Pod) -> bool:
+def leaves(ctx: ReconcileContext, name: str, pod: Pod) -> bool:
     """Whether what becomes of a pod says nothing about the job: it is not part of the size, the operator ended it, what
     the operator put into it did, or a size that is yet to make its first step does not work. A job with checkpoints
     survives the loss of a pod, so a drain or a preemption is no failure of it."""
-    stoppable = p.state is not None and p.stoppable
+    stoppable = ctx.state is not None and ctx.stoppable
     ended_for_us = pod.stopped_by_us or bool(pod.not_installed) or (stoppable and pod.terminating)
-    ended_for_us = ended_for_us or _fails_on_trial(p, name, pod)
-    return ended_for_us or p.task(name, pod) is None
+    ended_for_us = ended_for_us or _fails_on_trial(ctx, name, pod)
+    return ended_for_us or ctx.task(name, pod) is None
 
 
-def _fails_on_trial(p: Pass, name: str, pod: Pod) -> bool:
+def _fails_on_trial(ctx: ReconcileContext, name: str, pod: Pod) -> bool:
     """Whether a pod failed for good in a size that the job leaves for the last one that trained."""
-    state = p.state
+    state = ctx.state
     if state is None or not state.on_trial or pod.phase != "Failed":
         return False
-    return state.phase == "Recreating" or not retried(p.declared.tf_replica_specs[name].restart, pod.exit_code)
+    return state.phase == "Recreating" or not retried(ctx.declared.tf_replica_specs[name].restart, pod.exit_code)
 
 
-def _install_again(p: Pass, pod: Pod) -> None:
+def _install_again(ctx: ReconcileContext, pod: Pod) -> None:
     """A pod whose launcher could not be installed is made anew, but not at once: a node's disk may be full."""
     since = moment_of(pod.not_installed)
-    left_s = _INSTALL_AGAIN_S - (p.time - since).total_seconds() if since is not None else 0.0
+    left_s = _INSTALL_AGAIN_S - (ctx.now - since).total_seconds() if since is not None else 0.0
     if left_s > 0:
-        p.look_again(left_s)
+        ctx.look_again(left_s)
         return
-    p.event("Warning", "LauncherNotInstalled", f"{pod.name} ended before it began, and is made anew")
-    p.delete_pods([pod])
+    ctx.event("Warning", "LauncherNotInstalled", f"{pod.name} ended before it began, and is made anew")
+    ctx.delete_pods([pod])
 
 
-def _may_create(p: Pass, kind: type[Pod | Service], name: str) -> bool:
+def _may_create(ctx: ReconcileContext, kind: type[Pod | Service], name: str) -> bool:
     """Whether a name is free, and this pass may create more."""
-    if (holder := p.taken.get((kind, name))) is not None:
-        if holder.owner == p.job.uid and not (holder.terminating or holder.uid in p.deleted):
-            p.event("Warning", f"FailedCreate{kind.__name__}", _relabelled(holder))
+    if (holder := ctx.taken.get((kind, name))) is not None:
+        if holder.owner == ctx.job.uid and not (holder.terminating or holder.uid in ctx.deleted):
+            ctx.event("Warning", f"FailedCreate{kind.__name__}", _relabelled(holder))
         return False
-    if p.created == _CREATED_AT_ONCE:
-        p.again_at = p.time
+    if ctx.created == _CREATED_AT_ONCE:
+        ctx.again_at = ctx.now
         return False
-    p.created += 1
+    ctx.created += 1
     return True
 
 
-def _waits_for_a_node_in_vain(p: Pass, name: str, pod: Pod) -> bool:
+def _waits_for_a_node_in_vain(ctx: ReconcileContext, name: str, pod: Pod) -> bool:
     """Whether a pod that is not bound yet is pinned to another node than it shall have by now: one that is lost.
     Where it shall have none from us, it may have one from its template."""
-    state = p.state
+    state = ctx.state
     if state is None or pod.index is None or pod.node or not pod.pinned or pod.phase != "Pending":
         return False
     node = _node(_size_with(state, name, pod.index), name, pod.index)
-    return pod.pinned != (node or template_pin(p.declared.tf_replica_specs[name].template))
+    return pod.pinned != (node or template_pin(ctx.declared.tf_replica_specs[name].template))
 
 
-def _judge_failed(p: Pass, name: str, policy: str, pod: Pod) -> None:
+def _judge_failed(ctx: ReconcileContext, name: str, policy: str, pod: Pod) -> None:
     if retried(policy, pod.exit_code):
-        message = f"job {p.job.name} is restarting because {name} replica(s) failed."
-        p.condition("Restarting", "TFJobRestarting", message)
+        message = f"job {ctx.job.name} is restarting because {name} replica(s) failed."
+        ctx.condition("Restarting", "TFJobRestarting", message)
         if not pod.terminating:
-            p.delete_pods([pod])
-            p.event("Warning", "TFJobRestarting", message)
-            if Count("restarted") not in p.counts:
-                p.counts.append(Count("restarted"))
+            ctx.delete_pods([pod])
+            ctx.event("Warning", "TFJobRestarting", message)
+            if Count("restarted") not in ctx.counts:
+                ctx.counts.append(Count("restarted"))
     elif policy == "ExitCode":
-        message = f'job "{p.job.name}" is failing because "{name}" replica(s) failed.'
-        p.event("Warning", "TFJobFailed", message)
-        p.condition("Failed", "TFJobFailed", message)
+        message = f'job "{ctx.job.name}" is failing because "{name}" replica(s) failed.'
+        ctx.event("Warning", "TFJobFailed", message)
+        ctx.condition("Failed", "TFJobFailed", message)
 
 
-def _create_pod(p: Pass, name: str, index: int) -> None:
-    template = p.spec.tf_replica_specs[name].template.get("spec") or {}
+def _create_pod(ctx: ReconcileContext, name: str, index: int) -> None:
+    template = ctx.spec.tf_replica_specs[name].template.get("spec") or {}
     if template.get("restartPolicy"):
-        p.event(
+        ctx.event(
             "Warning",
             "SetPodTemplateRestartPolicy",
             "Restart policy in pod template will be overwritten by restart policy in replica spec",
         )
-    if (scheduler := p.settings.gang_scheduler) and owned.has_other_scheduler(p.spec, scheduler):
-        p.event(
+    if (scheduler := ctx.settings.gang_scheduler) and owned.has_other_scheduler(ctx.spec, scheduler):
+        ctx.event(
             "Warning",
             "SetPodTemplateSchedulerName",
             "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten",
         )
-    p.actions.append(creation(p, name, index))
+    ctx.actions.append(creation(ctx, name, index))
 
 
-def creation(p: Pass, name: str, index: int) -> Create:
+def creation(ctx: ReconcileContext, name: str, index: int) -> Create:
     """The creation of a replica's pod, as the job's state has it."""
-    injection = p.state.injection if p.state is not None else None
-    render = partial(_render, p, name, index)
+    injection = ctx.state.injection if ctx.state is not None else None
+    render = partial(_render, ctx, name, index)
     trial = None
-    if p.state is not None and p.settings.image and inject.injected(p.elasticity, p.declared, injection) != "none":
-        resources = inject.resources_of(injection, p.settings.resources, p.job.queue)
-        trial = Trial(resources, injection.tries if injection is not None else 0, p.pods, render)
-    return Create("Pod", general_name(p.job.name, name, index), partial(render, injection), trial)
+    if (
+        ctx.state is not None
+        and ctx.settings.image
+        and inject.injected(ctx.elasticity, ctx.declared, injection) != "none"
+    ):
+        resources = inject.resources_of(injection, ctx.settings.resources, ctx.job.queue)
+        trial = Trial(resources, injection.tries if injection is not None else 0, ctx.pods, render)
+    return Create("Pod", general_name(ctx.job.name, name, index), partial(render, injection), trial)
 
 
-def _render(p: Pass, name: str, index: int, injection: Injection | None) -> dict[str, Any]:
-    pod = _render_pod(p, name, index, injection)
-    if scheduler := p.settings.gang_scheduler:
-        owned.decorate(pod, p.job.name, name, scheduler)
+def _render(ctx: ReconcileContext, name: str, index: int, injection: Injection | None) -> dict[str, Any]:
+    pod = _render_pod(ctx, name, index, injection)
+    if scheduler := ctx.settings.gang_scheduler:
+        owned.decorate(pod, ctx.job.name, name, scheduler)
     _as_trainjob_has_it(pod, index)
     return pod
 
@@ -175,43 +179,45 @@ def _as_trainjob_has_it(pod: dict[str, Any], index: int) -> None:
         trainer["name"] = trains_in(labels)
 
 
-def _render_pod(p: Pass, name: str, index: int, injection: Injection | None) -> dict[str, Any]:
-    state = p.state
+def _render_pod(ctx: ReconcileContext, name: str, index: int, injection: Injection | None) -> dict[str, Any]:
+    state = ctx.state
     if state is None:
-        counts = {each: replica.count for each, replica in p.declared.tf_replica_specs.items()}
-        return render_pod(p.job, p.declared, name, index, configs=p.sizes.tf_configs(counts, 0))
+        counts = {each: replica.count for each, replica in ctx.declared.tf_replica_specs.items()}
+        return render_pod(ctx.job, ctx.declared, name, index, configs=ctx.sizes.tf_configs(counts, 0))
     size = _size_with(state, name, index)
     added = size is not state
-    configs = p.sizes.tf_configs(size.replicas, size.slot, size.indexes)
-    local = p.sizes.is_local(size.replicas)
-    pod = render_pod(p.job, p.sizes.spec(size.replicas), name, index, configs=configs, local=local)
-    what = inject.injected(p.elasticity, p.declared, injection) if p.settings.image else "none"
-    resources = inject.resources_of(injection, p.settings.resources, p.job.queue)
-    identity = f"{p.job.namespace}/{p.job.name}/{p.job.uid}"
+    configs = ctx.sizes.tf_configs(size.replicas, size.slot, size.indexes)
+    local = ctx.sizes.is_local(size.replicas)
+    pod = render_pod(ctx.job, ctx.sizes.spec(size.replicas), name, index, configs=configs, local=local)
+    what = inject.injected(ctx.elasticity, ctx.declared, injection) if ctx.settings.image else "none"
+    resources = inject.resources_of(injection, ctx.settings.resources, ctx.job.queue)
+    identity = f"{ctx.job.namespace}/{ctx.job.name}/{ctx.job.uid}"
     adapted = inject.is_adapted(injection)
-    inject.inject(pod, what, p.settings.image, p.elasticity.checkpoint_dir, resources, job=identity, adapted=adapted)
+    inject.inject(
+        pod, what, ctx.settings.image, ctx.elasticity.checkpoint_dir, resources, job=identity, adapted=adapted
+    )
     if what != "none":
         inject.keep_last_words(pod)
     if injection is not None and injection.refused:
-        inject.tell_checkpoint_dir(pod, p.elasticity.checkpoint_dir, identity)
+        inject.tell_checkpoint_dir(pod, ctx.elasticity.checkpoint_dir, identity)
     if added or state.generation:
         head, tail = configs.parts(name, index)
         command = Command(size.generation, "prepare" if added else "run", None if local else head + tail)
         pod["metadata"].setdefault("annotations", {})[COMMAND_ANNOTATION] = command.to_json()
     if node := _node(size, name, index):
         inject.pin(pod, node)
-        if p.elasticity.loanable:  # only where the plan says, so that it knows of every pod on a node that is lent
+        if ctx.elasticity.loanable:  # only where the plan says, so that it knows of every pod on a node that is lent
             inject.tolerate_loan(pod)
-    cpu = cpu_of_replica(p, size, name, index)
+    cpu = cpu_of_replica(ctx, size, name, index)
     if cpu is not None and size.cpu.get(name):
         inject.set_cpu(pod, *cpu)
     return pod
 
 
-def advance_services(p: Pass, name: str, wanted: Sequence[int]) -> None:
+def advance_services(ctx: ReconcileContext, name: str, wanted: Sequence[int]) -> None:
     """Have the services of a type with these indexes; one without an owner is adopted."""
     present: set[int] = set()
-    for service in (*p.services, *p.orphans):
+    for service in (*ctx.services, *ctx.orphans):
         if service.replica_type != name.lower() or service.index is None:
             continue
         present.add(service.index)
@@ -219,14 +225,14 @@ def advance_services(p: Pass, name: str, wanted: Sequence[int]) -> None:
             continue
         if service.index not in wanted:
             if service.owner:
-                p.actions.append(DeleteService(service.name, service.uid))
+                ctx.actions.append(DeleteService(service.name, service.uid))
         elif not service.owner:
-            p.actions.append(AdoptService(service.name, service.uid))
+            ctx.actions.append(AdoptService(service.name, service.uid))
     for index in wanted:
-        service_name = general_name(p.job.name, name, index)
-        if index not in present and _may_create(p, Service, service_name):
-            render = partial(render_service, p.job, p.spec, name, index)
-            p.actions.append(Create("Service", service_name, render))
+        service_name = general_name(ctx.job.name, name, index)
+        if index not in present and _may_create(ctx, Service, service_name):
+            render = partial(render_service, ctx.job, ctx.spec, name, index)
+            ctx.actions.append(Create("Service", service_name, render))
 
 
 def _size_with(state: State, name: str, index: int) -> State | Next:

@@ -1,24 +1,23 @@
 """Stopping a running job without losing a step, and what is said when it goes on. Pure.
 
-    asked ──the program has saved, and stands still──▶ pods end ──all are gone──▶ Waiting ──target──▶ Stable ──▶ resumed
+    begin ──the program has saved, and stands still──▶ pods end ──all are gone──▶ Waiting ──target──▶ Stable ──▶ resumed
       └──── nobody to ask, or the limit is over ───────▲
 
-The phase in the state is `Recreating` from `asked` until all pods are gone, as it was before checkpoints were asked
-for: an older operator that takes over ends the pods at once, and the program saves when it is terminated.
+The phase in the state is `Recreating` from `begin` until all pods are gone.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from elastic_tfjob.controller.job.decision import Count, Event
-from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.status import format_time, moment_of
+from elastic_tfjob.controller.objects.status import moment_of
 from elastic_tfjob.controller.objects.stop import Stop
+from elastic_tfjob.controller.objects.target import words
 from elastic_tfjob.scheduling.plan import Cause
 
-__all__ = ["Saving", "asked", "judge", "resumed", "stopped"]
+__all__ = ["begin", "judge", "resumed", "stopped"]
 
 # So long a pod takes to be gone that is ended with the usual grace period, on a node that answers.
 _ENDS_S: Final = 45.0
@@ -28,47 +27,23 @@ _SILENT_S: Final = 15.0
 _LISTENED_S: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Saving:
-    """What there is to know while a checkpoint is waited for. `able`: the pods have launchers; `generation`: the one
-    that runs; `limit_s`: how long a checkpoint may take; `listened_s`: for how long pods have been asked for reports;
-    `lost`: the chief is on a node that does not answer."""
-
-    chief: Pod | None
-    report: Report | None
-    able: bool
-    generation: int
-    limit_s: float
-    listened_s: float
-    now: datetime
-    lost: bool = False
+def begin(ctx: ReconcileContext, request: int, cause: Cause, reason: str) -> Stop:
+    """The stop of a job that shall hold nothing any more."""
+    report, limit_s = ctx.chief_report, ctx.timeouts.stop_s
+    reached = report.step if report is not None else None
+    stop = Stop(request, ctx.now_text, reached=reached, cause=cause, reason=reason)
+    stops = f"Stops from {words(ctx.current.replicas)}: {reason}"
+    if why := _nobody_to_ask(ctx):
+        ctx.event("Normal", "Stopping", f"{stops}. No checkpoint is asked for: {why}")
+        return _end(ctx, stop, lost=_behind(report))
+    ctx.event("Normal", "Stopping", f"{stops}. The chief is asked for a checkpoint, for {limit_s:.0f} s at most")
+    return stop
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How the stop stands. Nothing has changed where `stop` is the one that was judged."""
-
-    stop: Stop
-    events: tuple[Event, ...] = ()
-    tallies: tuple[Count, ...] = ()
-
-
-def asked(saving: Saving, request: int, size: str, cause: Cause, reason: str) -> Verdict:
-    """The stop of a job that shall hold nothing any more, when it begins."""
-    report = saving.report
-    step = report.step if report is not None else None
-    stop = Stop(request, format_time(saving.now), reached=step, cause=cause, reason=reason)
-    if why := _nobody_to_ask(saving):
-        message = f"Stops from {size}: {reason}. No checkpoint is asked for: {why}"
-        return _end(saving, stop, lost=None if _newest(report) is None else _behind(report), event=message)
-    message = f"Stops from {size}: {reason}. The chief is asked for a checkpoint, for {saving.limit_s:.0f} s at most"
-    return Verdict(stop, (Event("Normal", "Stopping", message),))
-
-
-def judge(saving: Saving, stop: Stop) -> Verdict:
-    """Whether the pods may end: a checkpoint of all that was trained is there, nobody can make one any more, or it has
-    taken too long."""
-    report = saving.report
+def judge(ctx: ReconcileContext, stop: Stop) -> Stop:
+    """The stop, ended where the pods may end: a checkpoint of all that was trained is there, nobody can make one any
+    more, or it has taken too long."""
+    report, chief, limit_s = ctx.chief_report, ctx.chief_pod, ctx.timeouts.stop_s
     if report is not None and report.step is not None:
         stop = replace(stop, reached=max(stop.reached or 0, report.step))
     said = report.saved if report is not None else None
@@ -78,55 +53,59 @@ def judge(saving: Saving, stop: Stop) -> Verdict:
         reached = step if stop.reached is None or step is None else max(step, stop.reached)
         behind = None if reached is None or step is None else reached - step
         if not behind:  # a checkpoint below the last reported step does not hold all
-            return _end(saving, replace(stop, saved=step, reached=reached), lost=0)
-    if saving.chief is None or saving.chief.terminating or saving.chief.phase != "Running":
-        return _missed(saving, stop, "the chief's pod is gone")
-    if saving.lost:
-        return _missed(saving, stop, "the chief's node does not answer")
+            return _end(ctx, replace(stop, saved=step, reached=reached), lost=0)
+    if chief is None or chief.terminating or chief.phase != "Running":
+        return _missed(ctx, stop, "the chief's pod is gone")
+    if ctx.lost(ctx.chief):
+        return _missed(ctx, stop, "the chief's node does not answer")
     began = moment_of(stop.asked)
-    if report is not None and began is not None and _idle(report, saving.generation, began):
-        lost = None if _newest(report) is None else _behind(report)
-        return _end(saving, stop, lost=lost, event="Ends without a new checkpoint: it has made no step since it began")
-    waited_s = (saving.now - began).total_seconds() if began is not None else saving.limit_s
+    if report is not None and began is not None and _idle(report, ctx.current.generation, began):
+        ctx.event("Normal", "Stopping", "Ends without a new checkpoint: it has made no step since it began")
+        return _end(ctx, stop, lost=_behind(report))
+    waited_s = (ctx.now - began).total_seconds() if began is not None else limit_s
     # The other pods wait for the chief's end, too: of one that says nothing that is within the same limit.
-    silent_s = min(waited_s, saving.listened_s, _unheard_s(saving))
-    if silent_s >= _SILENT_S and waited_s >= saving.limit_s - _ENDS_S:
-        return _missed(saving, stop, f"the chief has said nothing for {_unheard_s(saving):.0f} s")
-    if waited_s >= saving.limit_s and saving.listened_s >= min(_LISTENED_S, saving.limit_s):
+    unheard_s = ctx.listened_s if report is None else ctx.now.timestamp() - report.received_at
+    if min(waited_s, ctx.listened_s, unheard_s) >= _SILENT_S and waited_s >= limit_s - _ENDS_S:
+        return _missed(ctx, stop, f"the chief has said nothing for {unheard_s:.0f} s")
+    if waited_s >= limit_s and ctx.listened_s >= min(_LISTENED_S, limit_s):
         why = f": {said.why}" if said is not None and said.why else ""
-        return _missed(saving, stop, f"no checkpoint within {saving.limit_s:.0f} s{why}")
-    return Verdict(stop)
+        return _missed(ctx, stop, f"no checkpoint within {limit_s:.0f} s{why}")
+    return stop
 
 
-def stopped(stop: Stop, now: datetime) -> Verdict:
+def stopped(ctx: ReconcileContext, stop: Stop) -> None:
     """All pods are gone: the job waits from now on."""
     where = f" at step {stop.saved}" if stop.saved is not None else ""
     if stop.lost is None:
         what = "it will go on from its newest checkpoint"
     else:
         what = f"at most {_steps(stop.lost)} lost" if stop.lost else "no step is lost"
-    event = Event("Normal", "Stopped", f"Stopped{where}, {what}: {stop.reason}")
-    return Verdict(stop, (event,), (Count("stops", label=stop.cause),))
+    ctx.event("Normal", "Stopped", f"Stopped{where}, {what}: {stop.reason}")
+    ctx.count("stops", label=stop.cause)
 
 
-def resumed(stop: Stop, report: Report | None, generation: int, size: str, *, late: bool) -> Verdict | None:
-    """The job makes steps again; None while that is not known. `late`: its program had time enough to say so."""
-    heard = report is not None and report.generation == generation and report.first_step_at is not None
+def resumed(ctx: ReconcileContext, stop: Stop, *, late: bool) -> bool:
+    """Whether the job makes steps again, which is told; or is taken to, as it is `late`: its program had time enough to
+    say so."""
+    report, size = ctx.chief_report, words(ctx.current.replicas)
+    heard = report is not None and report.generation == ctx.current.generation and report.first_step_at is not None
     if not (heard or late):
-        return None
+        return False
     if not heard or report is None or report.resumed_step is None:
         told = f"Goes on with {size}; its program does not say at which step"
     else:
         lost = None if stop.reached is None else max(0, stop.reached - report.resumed_step)
         steps = "" if lost is None else f", {_steps(lost)} lost" if lost else ", no step lost"
         told = f"Goes on at step {report.resumed_step} with {size}{steps}"
-    return Verdict(stop, (Event("Normal", "Resumed", told),), (Count("resumes"),))
+    ctx.event("Normal", "Resumed", told)
+    ctx.count("resumes")
+    return True
 
 
-def _nobody_to_ask(saving: Saving) -> str:
+def _nobody_to_ask(ctx: ReconcileContext) -> str:
     """Why the pods may end at once; empty where the chief's launcher is to be asked first."""
-    chief, report = saving.chief, saving.report
-    if not saving.able:
+    chief, report = ctx.chief_pod, ctx.chief_report
+    if not ctx.launcher:
         return "its pods have no launcher"
     if chief is None or chief.terminating or chief.phase != "Running":
         return "its chief does not run"
@@ -139,13 +118,6 @@ def _nobody_to_ask(saving: Saving) -> str:
     return ""
 
 
-def _unheard_s(saving: Saving) -> float:
-    """Since when the chief has said nothing, in seconds; since it was asked, where it never has."""
-    if saving.report is None:
-        return saving.listened_s
-    return saving.now.timestamp() - saving.report.received_at
-
-
 def _idle(report: Report, generation: int, asked: datetime) -> bool:
     """Whether a program has made no step, as it said after it was asked for a checkpoint: reports come every few
     seconds, in which one that has just begun makes hundreds of steps. The time of asking is in whole seconds."""
@@ -153,25 +125,26 @@ def _idle(report: Report, generation: int, asked: datetime) -> bool:
     return not begun and report.received_at >= asked.timestamp() + 1
 
 
-def _missed(saving: Saving, stop: Stop, why: str) -> Verdict:
+def _missed(ctx: ReconcileContext, stop: Stop, why: str) -> Stop:
     """The pods end although nobody has confirmed a checkpoint."""
-    report = saving.report
-    lost = _behind(report) if report is not None and _newest(report) is not None else None
-    newest = "its newest checkpoint" if lost is None or report is None else f"its checkpoint of step {_newest(report)}"
+    report = ctx.chief_report
+    lost = _behind(report)
+    newest = "its newest checkpoint" if lost is None else f"its checkpoint of step {_newest(report)}"
     steps = "how many steps are lost is not known" if lost is None else f"at most {_steps(lost)} lost"
     message = f"Ends without a new checkpoint ({why}) and will go on from {newest}: {steps}"
-    return _end(saving, stop, lost=lost, event=message, warning=True)
+    ctx.event("Warning", "CheckpointMissed", message)
+    ended = _end(ctx, stop, lost=lost)
+    if lost:
+        ctx.count("stop_lost_steps", float(lost))
+    return ended
 
 
-def _end(saving: Saving, stop: Stop, *, lost: int | None, event: str = "", warning: bool = False) -> Verdict:
+def _end(ctx: ReconcileContext, stop: Stop, *, lost: int | None) -> Stop:
     began = moment_of(stop.asked)
-    waited_s = max(0.0, (saving.now - began).total_seconds()) if began is not None else 0.0
-    tallies = [Count("stop_wait_seconds", waited_s)] if waited_s else []
-    if warning and lost:
-        tallies.append(Count("stop_lost_steps", float(lost)))
-    said = Event("Warning", "CheckpointMissed", event) if warning else Event("Normal", "Stopping", event)
-    ended = replace(stop, ended=format_time(saving.now), lost=lost)
-    return Verdict(ended, (said,) if event else (), tuple(tallies))
+    waited_s = max(0.0, (ctx.now - began).total_seconds()) if began is not None else 0.0
+    if waited_s:
+        ctx.count("stop_wait_seconds", waited_s)
+    return replace(stop, ended=ctx.now_text, lost=lost)
 
 
 def _newest(report: Report | None) -> int | None:
@@ -180,7 +153,7 @@ def _newest(report: Report | None) -> int | None:
 
 
 def _behind(report: Report | None) -> int | None:
-    """How many reported steps are in no checkpoint."""
+    """How many reported steps are in no checkpoint; None where that is not known."""
     newest = _newest(report)
     if report is None or newest is None or report.step is None:
         return None

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from elastic_tfjob.api.reading import UnknownWord
 from elastic_tfjob.api.tfjob import TFJobSpec
-from elastic_tfjob.controller.job.reconcile_pass import chief_of
+from elastic_tfjob.controller.job.pods import chief_of
 from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.cluster import Node
 from elastic_tfjob.controller.objects.injection import DEFAULT_RESOURCES, ContainerResources
