@@ -55,7 +55,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "refused-edit-is-forgotten",
-            "controller.schedule.targets",
+            "controller.planning.targets",
             "for name, count in asked.items()) and _has(scheduled, asked)",
             "for name, count in asked.items())",
             "an edit of replicas that could not be followed is not asked for again",
@@ -73,7 +73,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "room-of-those-that-leave-is-waited-for",
-            "controller.job.modes",
+            "controller.job.prepare",
             "return bool(moving) or min(changes) < 0 < max(changes)",
             "return False",
             "on full nodes a change that adds and removes pods is prepared beside the running ones, for ever",
@@ -118,7 +118,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "nobody-is-asked-again",
-            "controller.kube.polling",
+            "controller.kube.reports",
             "if source.due is not None:\n                    self._queue(key, source, 0.0)\n\n    def _let_through",
             "pass\n\n    def _let_through",
             "pods that a replica knew before it led are never asked for their status",
@@ -253,7 +253,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "old-target-holds",
-            "controller.job.new_target",
+            "controller.job.rescale",
             "if not may or target.generation <= max(state.generation, tried):",
             "if not may:",
             "a target of an earlier generation, or one that was refused, is followed",
@@ -262,8 +262,8 @@ MUTANTS: Final = {
         ),
         Mutant(
             "moves-are-not-carried-out",
-            "controller.job.new_target",
-            "moving = moves(state, target, s.by_role) if newer and (s.elastic or s.stoppable) else ()",
+            "controller.job.rescale",
+            "moving = moves(state, target, ctx.by_role) if newer and (ctx.elastic or ctx.stoppable) else ()",
             "moving: tuple[Move, ...] = ()",
             "other nodes for replicas that run are written into the state, and nothing moves",
             "simulation",
@@ -316,7 +316,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "refused-is-tried-again",
-            "controller.job.new_target",
+            "controller.job.rescale",
             "tried = state.refused.generation if state.refused is not None else -1",
             "tried = -1",
             "a size that could not be had is tried again at once, for ever",
@@ -334,7 +334,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "same-port-again",
-            "controller.job.new_target",
+            "controller.job.rescale",
             'slot=state.slot if mode == "recreate" else 1 - state.slot,',
             "slot=state.slot,",
             "the next size's programs get the ports of those that run",
@@ -361,8 +361,8 @@ MUTANTS: Final = {
         ),
         Mutant(
             "hook-is-waited-for",
-            "controller.job.modes",
-            "if report is None or report.hook is not False or s.state.step is not None:",
+            "controller.job.prepare",
+            "if report is None or report.hook is not False or ctx.current.step is not None:",
             "if True:",
             "a program that will never report a step is waited for as if it would",
             "simulation",
@@ -415,7 +415,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "finished-jobs-keep-their-room",
-            "controller.schedule.scheduled_job",
+            "controller.planning.job_view",
             "ours = spec.managed_here() and not job.status().finished",
             "ours = spec.managed_here()",
             "what a finished job had is never given to those that wait",
@@ -424,7 +424,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "node-is-refused-in-vain",
-            "controller.objects.unfit",
+            "controller.planning.core_job",
             "elif _waited_s(pod, now_s) >= PATIENCE_S:",
             "elif False:",
             "a pod that kube-scheduler refuses its node waits for it for ever",
@@ -442,7 +442,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "redirects-are-followed",
-            "controller.kube.polling",
+            "controller.kube.reports",
             "headers=headers, allow_redirects=False) as response",
             "headers=headers, allow_redirects=True) as response",
             "a pod sends the operator to any address",
@@ -460,7 +460,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "counts-without-bound",
-            "api.limits",
+            "api.reading",
             "MAX_REPLICAS: Final = 2_000",
             "MAX_REPLICAS: Final = 2_000_000_000",
             "a job may have any number of replicas",
@@ -469,7 +469,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "years-without-end",
-            "api.limits",
+            "api.reading",
             "if seconds >= (LATEST - moment).total_seconds():",
             "if False:",
             "a time beyond the calendar's end is an error in every pass",
@@ -478,7 +478,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "numbers-of-any-type",
-            "api.fields",
+            "api.reading",
             "if type(value) is not int or not least <= value <= most:",
             "if False:",
             "what stands where a number belongs is taken for one",
@@ -487,7 +487,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "texts-of-any-type",
-            "api.fields",
+            "api.reading",
             'if not isinstance(value, str):\n            raise self.wrong(name, "a text")',
             'if False:\n            raise self.wrong(name, "a text")',
             "what stands where a text belongs is taken for one",
@@ -506,7 +506,7 @@ MUTANTS: Final = {
         Mutant(
             "nothing-has-succeeded",
             "controller.job.conditions",
-            "return p.state is None or bool(p.state.replicas.get(name))",
+            "return ctx.state is None or bool(ctx.state.replicas.get(name))",
             "return True",
             "a replica type without a pod counts as one that has succeeded",
             "hostile",
@@ -523,7 +523,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "promised-before-it-is-lent",
-            "controller.schedule.targets",
+            "controller.planning.targets",
             'if node.loan in ("own", "loaned")}',
             'if node.loan in ("own", "loaned", "offered")}',
             "a job is sent to a node of another pool before the node says that it is lent",
@@ -544,7 +544,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "everybody-is-a-guest",
-            "controller.schedule.core_job",
+            "controller.planning.core_job",
             "loanable=elasticity.loanable and request.stoppable,",
             "loanable=True,",
             "a job that is not loanable is sent to a node that is lent",
@@ -554,7 +554,7 @@ MUTANTS: Final = {
         Mutant(
             "everybody-tolerates-the-taint",
             "controller.job.replicas",
-            "if p.elasticity.loanable:",
+            "if ctx.elasticity.loanable:",
             "if True:",
             "pods of jobs that are not loanable get the toleration",
             "simulation",
@@ -562,7 +562,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "returned-with-guests-on-it",
-            "controller.schedule.lending",
+            "controller.planning.lending",
             "elif cluster.holds_jobs(loan.node):",
             "elif False:",
             "a node loses its taint while a guest trains on it",
@@ -571,7 +571,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "only-pods-are-guests",
-            "controller.schedule.lending",
+            "controller.planning.lending",
             "return name in self.trained or name in self.promised",
             "return name in self.trained",
             "a node goes back though a job is on its way to it",
@@ -580,7 +580,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "quantities-without-end",
-            "api.template_size",
+            "api.tfjob",
             "exponent = _EXPONENT.search(amount)",
             'exponent = _EXPONENT.search(str(10 ** int(amount.partition("e")[2] or 0)))',
             "a quantity of a billion digits is counted to its last one",
@@ -589,7 +589,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "room-is-taken-by-nobody",
-            "scheduling.free_capacity",
+            "scheduling.room",
             "self.take(after.spec, after.placement, after.cpu)",
             "pass",
             "what a job holds counts as free",
@@ -598,7 +598,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "room-never-comes-back",
-            "scheduling.free_capacity",
+            "scheduling.room",
             "self.give(before.spec, before.placement, before.cpu)",
             "pass",
             "what a job held never counts as free again",
@@ -634,7 +634,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "ends-before-it-is-admitted",
-            "controller.job.new_target",
+            "controller.job.rescale",
             'if mode == "recreate" and target.replicas:',
             "if False:",
             "pods end for others that a quota refuses",
@@ -643,8 +643,8 @@ MUTANTS: Final = {
         ),
         Mutant(
             "refused-pods-are-waited-for",
-            "controller.job.readiness",
-            "if refused := s.refusal(roles_of(s.state)):",
+            "controller.job.prepare",
+            "if refused := ctx.refusal(roles_of(ctx.current)):",
             'if refused := "":',
             "pods that are refused after the others ended are waited for until the limit of a first step",
             "simulation",
@@ -652,7 +652,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "dies-beside-itself-for-ever",
-            "controller.job.modes",
+            "controller.job.prepare",
             "[mode for mode in _BESIDE if deaths.too_many(mode)]",
             "[]",
             "a program that dies whenever it is prepared beside itself is prepared again",
