@@ -12,13 +12,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from elastic_tfjob.runtime.progress import scalar
 from elastic_tfjob.runtime.sharing import chief_device
-
-if TYPE_CHECKING:
-    from elastic_tfjob.runtime.elastic import ElasticCheckpoint
 
 _SETTLE_S = 0.25
 """With parameter servers batches are handed out for about this long, then waited for: workers idle for that moment."""
@@ -26,7 +23,7 @@ _AHEAD = 2
 """So many batches are handed out for each worker at least."""
 
 
-def callback(elastic: ElasticCheckpoint) -> Any:
+def callback(elastic: Any) -> Any:
     """A callback for `fit`, of the Keras that the program uses."""
     import tensorflow as tf  # noqa: PLC0415
 

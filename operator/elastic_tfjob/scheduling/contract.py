@@ -8,8 +8,8 @@ configuration that asks for what a live cluster lacks.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
-from elastic_tfjob.scheduling.profile import Need
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, build, parse_profile
+from elastic_tfjob.scheduling.rules import Need
 
 __all__ = [
     "FIELDS",

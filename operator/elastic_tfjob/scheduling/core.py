@@ -11,8 +11,9 @@ from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_ENTRIES
 from elastic_tfjob.scheduling.lend import BorrowOffered, NoLoans, Reclaim
 from elastic_tfjob.scheduling.places import PLACES, PlaceName
 from elastic_tfjob.scheduling.plan import Plan
-from elastic_tfjob.scheduling.profile import Need, Order, Profile, Step
+from elastic_tfjob.scheduling.profile import Profile, Step
 from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.rules import Need, Order
 from elastic_tfjob.scheduling.snapshot import Snapshot
 from elastic_tfjob.scheduling.steps.repair import repair, repair_candidates, repair_late
 from elastic_tfjob.scheduling.steps.sizes import ChangeCosts

@@ -211,7 +211,7 @@ class BorrowOffered:
 
 def guests(round_: Round, lent: frozenset[str]) -> list[Guest]:
     """The jobs on these nodes. Only profiles that resize jobs shrink them: others would not let them grow again."""
-    shrinks = "resize" in round_.profile.needs and not round_.profile.repack
+    shrinks = "resize" in round_.rules.needs and not round_.rules.repack
     running = [(job, shrinks) for job in round_.running_in_order()]
     guests = []
     for job, resized in (*running, *((job, False) for job in round_.rescaling())):

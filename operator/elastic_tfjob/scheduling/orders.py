@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from elastic_tfjob.scheduling.profile import OrderKey
+from elastic_tfjob.scheduling.rules import OrderKey
 from elastic_tfjob.scheduling.snapshot import Job
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Literal
 
-from elastic_tfjob.scheduling.profile import Place
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.room import ANY_NODE, MANY, FreeCapacity, Rank, in_all
+from elastic_tfjob.scheduling.rules import Place
 from elastic_tfjob.scheduling.snapshot import PS, Counts, JobSpec, Placement, ReplicaGroup
 
 __all__ = ["Apart", "Where"]

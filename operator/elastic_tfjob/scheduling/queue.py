@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf, nextafter
 
-from elastic_tfjob.scheduling.profile import Order, OrderKey
+from elastic_tfjob.scheduling.rules import Order, OrderKey
 from elastic_tfjob.scheduling.snapshot import Job, Node, Snapshot
 
 Entry = tuple[float, OrderKey, float, int, str]

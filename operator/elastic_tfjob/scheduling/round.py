@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from elastic_tfjob.scheduling.plan import BEHIND, Cause, Loan, Plan, Target, cause_of
-from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.queue import Entry, JobQueue, WaitingJobs, cools, entry, queue_view
 from elastic_tfjob.scheduling.reasons import Reason, Why, as_reason, sized
 from elastic_tfjob.scheduling.room import grown, lacking, room_view, shrunk
+from elastic_tfjob.scheduling.rules import Rules
 from elastic_tfjob.scheduling.snapshot import (
     AS_REQUESTED,
     UNPLACED,
@@ -81,9 +81,9 @@ class Round:
     that grows with jobs and replicas it raises EndlessRoundError (action_limit.py).
     """
 
-    def __init__(self, snapshot: Snapshot, profile: Profile) -> None:
+    def __init__(self, snapshot: Snapshot, rules: Rules) -> None:
         self.snapshot = snapshot
-        self.profile = profile
+        self.rules = rules
         self.now = snapshot.now
         self.nodes: Mapping[str, Node] = snapshot.nodes
         """The nodes as this round stands: with those it borrows, without those it gives back."""
@@ -102,10 +102,10 @@ class Round:
         self.unmet: dict[str, Counts] = {}
         """Sizes that running jobs must be brought to but for which there is no room."""
         self.held_back = BEHIND
-        self._limit = ActionLimit(snapshot, profile.name)
-        place = profile.place
+        self._limit = ActionLimit(snapshot, rules.name)
+        place = rules.place
         self.room = snapshot.view(("room", place.rank, place.totals_only), room_view(place.rank, place.totals_only))
-        order = profile.order
+        order = rules.order
         self.waiting_queue: JobQueue = snapshot.view(("waiting", order), queue_view(order, False)).at(self.now)
         self._running: JobQueue = snapshot.view(("running", order), queue_view(order, True)).at(self.now)
 
@@ -120,7 +120,7 @@ class Round:
 
     def waiting(self) -> WaitingJobs:
         """Waiting jobs, first to serve first."""
-        return WaitingJobs(self.waiting_queue, self.profile.order.drift * self.now, self._requeued)
+        return WaitingJobs(self.waiting_queue, self.rules.order.drift * self.now, self._requeued)
 
     def waiting_shapes(self) -> Iterator[JobSpec]:
         """What waiting jobs ask for, each shape once."""
@@ -183,7 +183,7 @@ class Round:
         attempt = (job.spec.shape, tuple(counts.items()))
         if attempt in self._failed or (not job.placement and self.cools(job)):
             return False
-        nodes = self.profile.place.place(job.spec, counts, self.room, UNPLACED)
+        nodes = self.rules.place.place(job.spec, counts, self.room, UNPLACED)
         if nodes is None:
             self._failed.add(attempt)
             return False
@@ -204,10 +204,10 @@ class Round:
     def cools(self, job: Job) -> Reason | None:
         """Why it is too early to resume a job that was stopped, or to stop one that was resumed; None where it is
         not."""
-        if not cools(job, self.profile.stop_cooldown_s, self.now):
+        if not cools(job, self.rules.stop_cooldown_s, self.now):
             return None
         done = "resumed" if job.placement else "stopped"
-        return Reason("cools", {"done": done, "cooldown_s": self.profile.stop_cooldown_s})
+        return Reason("cools", {"done": done, "cooldown_s": self.rules.stop_cooldown_s})
 
     def requeue(self, job: Job, reason: Why, cause: Cause = "preempt") -> bool:
         """Take everything from a job and let it wait in order with the others: it may start again in this round. False
@@ -215,7 +215,7 @@ class Round:
         if not self.stop(job, reason, cause):
             return False
         waits = replace(job, placement=UNPLACED, phase="waiting", cpu=AS_REQUESTED)
-        self._requeued.append(entry(self.profile.order, waits, self.now))
+        self._requeued.append(entry(self.rules.order, waits, self.now))
         return True
 
     def move(self, job: Job, role: tuple[str, int], node: str, reason: Why) -> bool:
@@ -266,7 +266,7 @@ class Round:
         kept = {name for job, on in there if not job.spec.stoppable for name in on}
         for job, on in there:
             if not on <= kept:
-                if job.spec.movable and "move" in self.profile.needs:
+                if job.spec.movable and "move" in self.rules.needs:
                     leaving.append(job)
                 else:
                     self.stop(job, Reason("node-returns"), "reclaim")
@@ -290,14 +290,14 @@ class Round:
         All hold what they request afterwards: CPU beyond that is granted last.
         """
         self.act(job)
-        room, place = self.room, self.profile.place
+        room, place = self.room, self.rules.place
         mark = room.mark()
         held, cpu = self.placement(job), self.cpu(job)
         if cpu:
             room.book_cpu(job.spec, held, cpu, -1)
-        gives_back = self.profile.repack or bool(cpu)
+        gives_back = self.rules.repack or bool(cpu)
         nodes: Placement | None
-        if self.profile.repack:
+        if self.rules.repack:
             room.give(job.spec, held)
             nodes = place.place(job.spec, counts, room, UNPLACED)
         else:
@@ -371,7 +371,7 @@ class Round:
         self._forget_failed()
         room.give(job.spec, leaving)
         room.book_cpu(job.spec, held, self.cpu(job), -1)
-        added = self.profile.place.place(job.spec, add, room, kept) if add else UNPLACED
+        added = self.rules.place.place(job.spec, add, room, kept) if add else UNPLACED
         if added is None:
             room.rollback(mark)
             return False
@@ -420,15 +420,15 @@ class Round:
             tuple(loans),
             self.refusals,
             self.held_back,
-            _queue(self.snapshot, self.profile),
+            _queue(self.snapshot, self.rules),
             self.kept,
             self._memory,
         )
 
 
-def _queue(snapshot: Snapshot, profile: Profile) -> Callable[[], Iterator[str]]:
-    """The waiting jobs in the profile's order. Read off the Snapshot: the round's views go on to the next."""
-    order = profile.order
+def _queue(snapshot: Snapshot, rules: Rules) -> Callable[[], Iterator[str]]:
+    """The waiting jobs in their order. Read off the Snapshot: the round's views go on to the next."""
+    order = rules.order
 
     def queue() -> Iterator[str]:
         view: JobQueue = snapshot.view(("waiting", order), queue_view(order, False)).at(snapshot.now)

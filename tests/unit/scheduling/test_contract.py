@@ -7,8 +7,8 @@ import pytest
 
 from elastic_tfjob.scheduling import contract, snapshot
 from elastic_tfjob.scheduling.contract import passed_over, refusals
-from elastic_tfjob.scheduling.profile import Need
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
+from elastic_tfjob.scheduling.rules import Need
 
 
 def test_every_field_is_in_the_table() -> None:

@@ -11,9 +11,10 @@ import pytest
 from elastic_tfjob.scheduling import contract
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan, Target
-from elastic_tfjob.scheduling.profile import Need, Profile
+from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.room import ANY_NODE
+from elastic_tfjob.scheduling.rules import Need
 from elastic_tfjob.scheduling.snapshot import Job, Snapshot
 
 from .reads import recorded_reads

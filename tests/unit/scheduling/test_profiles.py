@@ -5,8 +5,8 @@ from typing import Any, get_args
 import pytest
 
 from elastic_tfjob.scheduling.core import ProfileParameters
-from elastic_tfjob.scheduling.profile import Need
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
+from elastic_tfjob.scheduling.rules import Need
 
 
 def needs(name: str, **settings: Any) -> set[str]:

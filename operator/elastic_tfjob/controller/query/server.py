@@ -41,9 +41,9 @@ from elastic_tfjob.controller.query.rows.timeline import sizes, timeline
 from elastic_tfjob.controller.query.rows.what_if import forecast_row
 from elastic_tfjob.controller.query.streams import Streams
 from elastic_tfjob.controller.query.what_if import MAX_BODY, Foreseeing
-from elastic_tfjob.scheduling.profile import Order
 from elastic_tfjob.scheduling.profiles import build
 from elastic_tfjob.scheduling.queue import Entry
+from elastic_tfjob.scheduling.rules import Order
 from elastic_tfjob.speed.history import History
 
 __all__ = ["Cache", "Index", "QueryServer", "Source", "add"]

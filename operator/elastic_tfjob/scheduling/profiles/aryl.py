@@ -14,11 +14,11 @@ from elastic_tfjob.scheduling.lend import Reclaim
 from elastic_tfjob.scheduling.orders import AgedShortestFirst, Fifo
 from elastic_tfjob.scheduling.places import Apart, PlaceName
 from elastic_tfjob.scheduling.plan import Target
-from elastic_tfjob.scheduling.profile import Need, Order
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.room import FreeCapacity
 from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.rules import Need, Order
 from elastic_tfjob.scheduling.snapshot import (
     UNPLACED,
     WORKER,
@@ -197,7 +197,7 @@ DAY_S: Final = 86400.0
 def grow(round_: Round, tails: Tails, costs: ChangeCosts) -> None:
     """Workers beyond what jobs hold, for those whose size may change now. Nobody gives any up here: what a running job
     has it keeps until somebody waits for it, so that sizes do not follow the clock."""
-    place = round_.profile.place if isinstance(round_.profile.place, Apart) else Apart()
+    place = round_.rules.place if isinstance(round_.rules.place, Apart) else Apart()
     in_vain: set[str] = set()
     progress = True
     while progress:
@@ -251,7 +251,7 @@ def _grow_to(round_: Round, job: Job, sizes: Sequence[Counts], costs: ChangeCost
     def too_little(k: int) -> bool:
         gain = _gain(job, held, falling[k])
         saved = 1 - 1 / (1 + gain)
-        return gain < round_.profile.min_gain or left_s(job, held, round_.now) * saved <= costs.rescale_s(job, saved)
+        return gain < round_.rules.min_gain or left_s(job, held, round_.now) * saved <= costs.rescale_s(job, saved)
 
     number = bisect_left(range(len(falling)), True, key=too_little) if job.placement else len(falling)
     return largest(round_, job, falling, lambda counts: round_.resize(job, counts, Reason("time-saved")), number) >= 0
@@ -376,7 +376,7 @@ def _make_room(round_: Round, tails: Tails, job: Job, costs: ChangeCosts) -> set
     if not tails.total:
         return set()
     group = max(spec.groups, key=lambda g: (g.request.accelerators, g.request.cpu))
-    place = round_.profile.place if isinstance(round_.profile.place, Apart) else Apart()
+    place = round_.rules.place if isinstance(round_.rules.place, Apart) else Apart()
     for where in place.wheres(spec, room, UNPLACED):
         nodes = _to_clear(round_, tails, job, group, allowed=where[group.type], costs=costs)
         if not nodes:

@@ -15,7 +15,7 @@ from elastic_tfjob.api.reading import MAX_ENTRIES
 from elastic_tfjob.scheduling.core import SHARE_CPU, ElasticParameters, Seconds, Stages, needs
 from elastic_tfjob.scheduling.lend import Reclaim
 from elastic_tfjob.scheduling.places import PlaceName
-from elastic_tfjob.scheduling.profile import OrderKey, Profile, Step
+from elastic_tfjob.scheduling.profile import Profile, Step
 from elastic_tfjob.scheduling.profiles.deadline import DeadlineParameters, EarliestDeadline
 from elastic_tfjob.scheduling.profiles.deadline.outlook import Case, Outlook
 from elastic_tfjob.scheduling.profiles.deadline.plan import carry_out, guarantee_deadlines, probe
@@ -36,6 +36,7 @@ from elastic_tfjob.scheduling.profiles.specon import SpeconParameters, Weights
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import NOTHING
 from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.rules import OrderKey
 from elastic_tfjob.scheduling.snapshot import Counts, Job
 from elastic_tfjob.scheduling.steps.cpu_in_place import (
     boot,

@@ -335,7 +335,7 @@ def go_back(adjustment: Adjustment) -> None:
         if not adjustment.worth(job, 1 - job.steps_per_s / rate):
             continue
         if round_.resize(job, _sized(job, ps, workers), Reason("slower", {"there": rate, "here": job.steps_per_s})):
-            last_s = max(FIRST_WAIT_S, round_.profile.cooldown_s, round_.memory(job).get(WAIT, 0.0))
+            last_s = max(FIRST_WAIT_S, round_.rules.cooldown_s, round_.memory(job).get(WAIT, 0.0))
             wait_s = min(2 * last_s, LONGEST_WAIT_S)
             round_.remember(job, WAIT, wait_s)
             round_.remember(job, UNTIL, round_.now + wait_s)

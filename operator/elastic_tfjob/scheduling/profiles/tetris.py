@@ -9,11 +9,11 @@ from pydantic import Field
 from elastic_tfjob.scheduling.core import ElasticParameters, Stages, needs
 from elastic_tfjob.scheduling.orders import ShortestRemainingTimeFirst
 from elastic_tfjob.scheduling.plan import BEHIND
-from elastic_tfjob.scheduling.profile import Order
 from elastic_tfjob.scheduling.queue import Entry, JobQueue
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.rules import Order
 from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, ReplicaGroup, Shape
 from elastic_tfjob.scheduling.steps.declared_size import lacks
 from elastic_tfjob.scheduling.steps.open_jobs import OpenJobs, Terms, open_jobs, unsized
@@ -53,7 +53,7 @@ class Tetris:
             # Where a job finds no nodes to start on, none of its shape does; beside what it holds, another may.
             if not (given or round_.placement(job)) or not units.advance():
                 del queues[best]
-            if given and job.spec.elastic and round_.profile.cooldown_s == 0:
+            if given and job.spec.elastic and round_.rules.cooldown_s == 0:
                 kind = growth_kind(job.spec, following)
                 bundle = next_bundle(job.spec.groups, tuple(following.items()))
                 if bundle is not None and bundle[1].within(room.free_total):
@@ -73,8 +73,8 @@ class Tetris:
                 queues[shape] = Units(least, demand, jobs)
             else:
                 round_.refuse(first, lacks(first, round_))
-        profile = round_.profile
-        terms = Terms(profile.stop_cooldown_s, profile.cooldown_s)
+        rules = round_.rules
+        terms = Terms(rules.stop_cooldown_s, rules.cooldown_s)
         for job in open_jobs(round_, OpenJobs, terms, unsized).later.values():
             if not job.placement and job.spec.shape in queues:
                 round_.refuse(job, BEHIND)
@@ -82,7 +82,7 @@ class Tetris:
 
     def _growth(self, round_: Round) -> dict[Hashable, "Units"]:
         """Running jobs, by size and what they are made of; those first whose last job comes last."""
-        order = round_.profile.order
+        order = round_.rules.order
         view = round_.snapshot.view(("growing", order), lambda snapshot: Growing(order).fill(snapshot))
         groups: list[tuple[Entry, Hashable, Units]] = []
         for kind, entries in view.at(round_.now).lists.items():

@@ -64,7 +64,7 @@ class Preemptive:
         if not len(round_.waiting_queue):
             return
         jobs = round_.snapshot.jobs
-        terms = Terms(round_.profile.stop_cooldown_s, resizes=False, waiting=False)
+        terms = Terms(round_.rules.stop_cooldown_s, resizes=False, waiting=False)
         running = open_jobs(round_, Claims, terms, unsized)
         # The totals that jobs may share: what is free, and what those hold that may be preempted.
         claims, total = claims_of(round_, running)

@@ -161,7 +161,7 @@ class TrySizes:
     sizes: int
 
     def __call__(self, round_: Round) -> None:
-        if not self.sizes or round_.profile.cooldown_s < LEAST_COOLDOWN_S or next(iter(round_.waiting()), None):
+        if not self.sizes or round_.rules.cooldown_s < LEAST_COOLDOWN_S or next(iter(round_.waiting()), None):
             return
         looked = 0
         for job in round_.running_in_order():
@@ -176,7 +176,7 @@ class TrySizes:
 
     def _next(self, job: Job, round_: Round) -> Counts | None:
         """The size that it tries; None where it tries none."""
-        profile, now, speed = round_.profile, round_.now, job.speed
+        rules, now, speed = round_.rules, round_.now, job.speed
         if job.spec.key in round_.changes or not job.spec.elastic or not isinstance(speed, OnlineSpeed):
             return None
         fitted = speed.fit is not None and speed.fit.confident
@@ -184,10 +184,10 @@ class TrySizes:
         if fitted or at not in speed.measured or len(speed.measured) >= self.sizes:
             return None
         left_s = job.remaining_s(now)
-        settled = now - max(job.rescaled_s, job.since_s) >= profile.cooldown_s
+        settled = now - max(job.rescaled_s, job.since_s) >= rules.cooldown_s
         if not settled or job.memory.get(TRIES, 0.0) >= self.sizes:
             return None
-        if left_s is None or left_s < PAYS * profile.cooldown_s:
+        if left_s is None or left_s < PAYS * rules.cooldown_s:
             return None
         more = (_one_more(job, type_) for type_ in (WORKER, PS))
         return next((size for size in more if size is not None and size_of(size) not in speed.measured), None)

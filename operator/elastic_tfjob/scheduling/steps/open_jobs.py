@@ -9,11 +9,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from elastic_tfjob.scheduling.profile import Order
 from elastic_tfjob.scheduling.queue import Entry, JobQueue, cools
 from elastic_tfjob.scheduling.resources import NOTHING, Resources, total_of
 from elastic_tfjob.scheduling.room import FreeCapacity
 from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.rules import Order
 from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Node, Placement, Snapshot
 
 __all__ = [
@@ -303,7 +303,7 @@ def open_jobs(
 ) -> V:
     """The open jobs as the round began, as a view of this kind. The same `owner` must always mean the same
     `sizes_of`."""
-    order, total = round_.profile.order, usable_total(round_)
+    order, total = round_.rules.order, usable_total(round_)
 
     def build(snapshot: Snapshot) -> V:
         view = kind(order, terms, sizes_of, total)

@@ -68,13 +68,13 @@ def repair(round_: Round, candidates: RepairCandidates) -> None:
     Where a lost replica finds no room, a job that may be rescaled goes on with fewer, down to its minimum. Under a
     profile that does not adjust CPU, all go back to what they request.
     """
-    for key in sorted(candidates.keys if round_.profile.adjusts_cpu else {**candidates.keys, **candidates.lent}):
+    for key in sorted(candidates.keys if round_.rules.adjusts_cpu else {**candidates.keys, **candidates.lent}):
         job = round_.job(key)
         if job.phase != "running" or not round_.placement(job):
             continue
         bounds = outside_bounds(job)
         if bounds is None and not lost_nodes(job.placement, round_.snapshot.nodes):
-            if job.cpu and not round_.profile.adjusts_cpu:
+            if job.cpu and not round_.rules.adjusts_cpu:
                 round_.assign(job, job.placement, Reason("cpu-as-requested"))
             continue
         wanted = bounds if bounds is not None else {t: n for t, n in job.counts.items() if n}

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_tfjob.scheduling.plan import BEHIND
-from elastic_tfjob.scheduling.profile import Order
 from elastic_tfjob.scheduling.queue import Entry
 from elastic_tfjob.scheduling.reasons import Why, added
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.rules import Order
 from elastic_tfjob.scheduling.snapshot import AS_REQUESTED, PS, WORKER, Counts, Cpu, Job, JobSpec, counts_of
 from elastic_tfjob.scheduling.steps.declared_size import lacks
 from elastic_tfjob.scheduling.steps.open_jobs import OpenJobs, Sized, SizesOf, Terms, open_jobs, usable_total
@@ -42,7 +42,7 @@ def movable(job: Job, round_: Round) -> bool:
         return False
     if not job.placement:
         return True
-    return job.spec.resizable and round_.now - job.rescaled_s >= round_.profile.cooldown_s
+    return job.spec.resizable and round_.now - job.rescaled_s >= round_.rules.cooldown_s
 
 
 class Downward:
@@ -139,10 +139,10 @@ def candidates(
     """The jobs whose size is open, in the profile's order, with what `sizes_of` says of each; and the totals that they
     share. `kind`, `owner`: as for `open_jobs`; `fixed`: whether jobs of one size may be stopped. Raises ValueError for
     an order in which waiting jobs pass running ones as time goes on."""
-    profile = round_.profile
-    if profile.order.drift:
-        raise ValueError(f"{profile.name}: waiting and running jobs have no common order that could be kept")
-    jobs = open_jobs(round_, kind, Terms(profile.stop_cooldown_s, profile.cooldown_s, fixed=fixed), sizes_of, owner)
+    rules = round_.rules
+    if rules.order.drift:
+        raise ValueError(f"{rules.name}: waiting and running jobs have no common order that could be kept")
+    jobs = open_jobs(round_, kind, Terms(rules.stop_cooldown_s, rules.cooldown_s, fixed=fixed), sizes_of, owner)
     for job in jobs.later.values():
         if not job.placement:
             round_.refuse(job, BEHIND)
@@ -178,7 +178,7 @@ def apply_sizes(
     What is left then goes to those that got less, as it would in the next round: others may have given up room, and
     what the whole job does not find, replicas that are added to it may.
     """
-    repack = round_.profile.repack
+    repack = round_.rules.repack
     reasons = why if isinstance(why, Mapping) else dict.fromkeys((job.spec.key for job in jobs), why)
     placing: list[tuple[bool, int, int, Job, Counts]] = []
     for k, (job, counts) in enumerate(zip(jobs, sizes, strict=True)):
@@ -194,7 +194,7 @@ def apply_sizes(
                 placing.append((job.spec.key in last, sum(counts.values()), k, job, counts))
             elif all(n <= held.get(type_, 0) for type_, n in counts.items()):
                 round_.resize(job, counts, said)
-            elif gains(job, counts, round_.profile.min_gain):
+            elif gains(job, counts, round_.rules.min_gain):
                 placing.append((job.spec.key in last, sum(counts.values()), k, job, counts))
     wanting = [(job, counts) for _, _, _, job, counts in sorted(placing, key=lambda p: p[:3])]
     _place_all(round_, wanting, reasons, below)

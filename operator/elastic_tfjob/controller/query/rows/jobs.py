@@ -16,8 +16,8 @@ from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.objects.verdict import DeadlineStatus, Verdict, deadline_of
 from elastic_tfjob.controller.planning.job_view import scheduled_job
 from elastic_tfjob.controller.planning.request import JobRequest, terms
-from elastic_tfjob.scheduling.profile import Order
 from elastic_tfjob.scheduling.queue import Entry, entry
+from elastic_tfjob.scheduling.rules import Order
 
 __all__ = [
     "JOB_STATES",

@@ -10,12 +10,13 @@ from typing import Final
 
 from elastic_tfjob.scheduling.core import Stages, needs
 from elastic_tfjob.scheduling.orders import EarliestDeadlineFirst
-from elastic_tfjob.scheduling.profile import OrderKey, Profile, Step
+from elastic_tfjob.scheduling.profile import Profile, Step
 from elastic_tfjob.scheduling.profiles.deadline.outlook import Outlook, Settings
 from elastic_tfjob.scheduling.profiles.deadline.plan import carry_out, guarantee_deadlines, probe
 from elastic_tfjob.scheduling.profiles.deadline.spare_capacity import Raises, raise_late
 from elastic_tfjob.scheduling.room import lacking
 from elastic_tfjob.scheduling.round import Round
+from elastic_tfjob.scheduling.rules import OrderKey
 from elastic_tfjob.scheduling.snapshot import Job
 from elastic_tfjob.scheduling.steps.cpu_in_place import (
     CpuInPlace,
