@@ -12,7 +12,8 @@ from aiohttp.test_utils import TestServer
 from yarl import URL
 
 from elastic_tfjob.controller.objects.settings import QueryLimits, parse_configuration
-from elastic_tfjob.controller.query.gate import Asker, Refused, Room, TokenGate, Turns
+from elastic_tfjob.controller.query.gate import Asker, Room, TokenGate, Turns
+from elastic_tfjob.controller.query.rows.listing import QueryRefused
 from elastic_tfjob.controller.query.server import QueryServer
 
 from .build import World, running, world
@@ -297,11 +298,11 @@ def test_nobody_holds_more_places_than_are_free() -> None:
     with room.hold("a"), room.hold("a"), room.hold("a"), room.hold("b"), room.hold("b"):
         with room.hold("b"):
             for name in "ab":
-                with pytest.raises(Refused, match=r"you have 3 places open") as refused, room.hold(name):
+                with pytest.raises(QueryRefused, match=r"you have 3 places open") as refused, room.hold(name):
                     pass
                 assert refused.value.status == 429
             with room.hold("c"), room.hold("d"), room.hold("e"):
-                with pytest.raises(Refused, match=r"9 places are open") as refused, room.hold("f"):
+                with pytest.raises(QueryRefused, match=r"9 places are open") as refused, room.hold("f"):
                     pass
                 assert refused.value.status == 503
         with room.hold("b"):

@@ -10,7 +10,8 @@ from multidict import CIMultiDict
 from elastic_tfjob.controller.kube.errors import ApiError
 from elastic_tfjob.controller.objects.settings import QueryLimits
 from elastic_tfjob.controller.query import gate as gate_module
-from elastic_tfjob.controller.query.gate import Asker, HeaderGate, Refused, Remembered, TokenGate
+from elastic_tfjob.controller.query.gate import Asker, HeaderGate, Remembered, TokenGate
+from elastic_tfjob.controller.query.rows.listing import QueryRefused
 
 from .build import running, world
 
@@ -70,7 +71,7 @@ async def test_a_token_gets_past_a_proxy_that_keeps_authorization_to_itself() ->
     assert (await found.asker({own: "of-ann"}, "peer")).user == "ann"
     assert (await found.asker({own: "of-ann", **bearer("of-bob")}, "peer")).user == "bob"
     for headers in ({own: ""}, {own: "wrong"}, {own: "x" * 9000}, {own: "of-ann", "Authorization": "Basic eA=="}):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(QueryRefused) as refused:
             await found.asker(headers, "peer")
         assert refused.value.status == 401
 
@@ -88,7 +89,7 @@ async def test_a_token_gets_past_a_proxy_that_keeps_authorization_to_itself() ->
     ],
 )
 async def test_who_is_not_known_is_asked_for_a_token(headers: dict[str, str], status: int) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(QueryRefused) as refused:
         await gate(Server()).asker(headers, "peer")
     assert (refused.value.status, refused.value.where) == (status, "Authorization")
 
@@ -106,13 +107,13 @@ async def test_a_right_that_is_taken_away_holds_for_as_long_as_is_said() -> None
 async def test_nodes_are_for_who_may_list_them() -> None:
     found = gate(Server(admin=[""]))
     await found.nodes(Asker("admin"))
-    with pytest.raises(Refused, match="you may not list nodes"):
+    with pytest.raises(QueryRefused, match="you may not list nodes"):
         await found.nodes(Asker("ann"))
 
 
 async def test_of_too_many_namespaces_one_has_to_be_named() -> None:
     found, many = gate(Server(ann=["n1"])), [f"n{i}" for i in range(257)]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(QueryRefused) as refused:
         await found.namespaces(Asker("ann"), many)
     assert (refused.value.status, refused.value.where) == (400, "namespace")
     assert await found.namespaces(Asker("ann"), ["n1"]) == {"n1"}
@@ -124,7 +125,7 @@ async def test_without_the_api_server_nobody_is_let_in(status: int, said: str) -
     server = Server()
     server.status = status
     if status:
-        with pytest.raises(Refused, match=said) as refused:
+        with pytest.raises(QueryRefused, match=said) as refused:
             await gate(server).asker(bearer("of-ann"), "peer")
         assert refused.value.status == 503
     else:
@@ -177,7 +178,7 @@ async def test_an_error_is_not_remembered_and_who_hangs_up_stops_nobody() -> Non
 @pytest.mark.parametrize("user", ["", "system:admin", "x" * 254, "a\nb"])
 async def test_a_header_without_a_persons_name_is_refused(user: str) -> None:
     found = HeaderGate(Server(), QueryLimits, "kubeflow-userid")
-    with pytest.raises(Refused):
+    with pytest.raises(QueryRefused):
         await found.asker({"kubeflow-userid": user}, "peer")
 
 
@@ -191,7 +192,7 @@ async def test_a_header_that_is_there_twice_is_nobodys() -> None:
     """A proxy that adds it, and leaves what the client sent, would let anybody be anybody."""
     found = HeaderGate(Server(), QueryLimits, "kubeflow-userid")
     headers = CIMultiDict([("kubeflow-userid", "admin"), ("Kubeflow-Userid", "ann")])
-    with pytest.raises(Refused, match="twice"):
+    with pytest.raises(QueryRefused, match="twice"):
         await found.asker(headers, "peer")
 
 

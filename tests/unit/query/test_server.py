@@ -12,9 +12,10 @@ import pytest
 from elastic_tfjob.controller.objects.cluster import NodeLoan
 from elastic_tfjob.controller.objects.reports import CpuUse, Report
 from elastic_tfjob.controller.objects.settings import parse_configuration
-from elastic_tfjob.controller.query.gate import Asker, NoGate, Refused, refuse_open_address
+from elastic_tfjob.controller.query.gate import Asker, NoGate, refuse_open_address
 from elastic_tfjob.controller.query.rows import openapi
 from elastic_tfjob.controller.query.rows.jobs import job_row
+from elastic_tfjob.controller.query.rows.listing import QueryRefused
 
 from . import build
 from .build import Held, job, running, waiting, world
@@ -168,7 +169,7 @@ class _Some(NoGate):
         return {"mine"} & set(among)
 
     async def nodes(self, asker: Asker) -> None:
-        raise Refused(403, "no")
+        raise QueryRefused(403, "no")
 
 
 async def test_rows_of_other_namespaces_are_left_out_and_their_places_stay() -> None:

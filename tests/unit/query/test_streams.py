@@ -14,8 +14,9 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from elastic_tfjob.controller.objects.settings import QueryLimits, parse_configuration
 from elastic_tfjob.controller.query import streams
-from elastic_tfjob.controller.query.gate import ANYBODY, Asker, NoGate, Refused
+from elastic_tfjob.controller.query.gate import ANYBODY, Asker, NoGate
 from elastic_tfjob.controller.query.rows import openapi
+from elastic_tfjob.controller.query.rows.listing import QueryRefused
 from elastic_tfjob.controller.query.streams import Streams, changed
 
 from .build import job, running, waiting, world
@@ -156,7 +157,7 @@ class _Leaving(NoGate):
 
     async def asker(self, headers: Mapping[str, str], peer: str) -> Asker:
         if not self.allowed:
-            raise Refused(401, "this token is not valid any more")
+            raise QueryRefused(401, "this token is not valid any more")
         return await super().asker(headers, peer)
 
 

@@ -13,8 +13,8 @@ import pytest
 from elastic_tfjob.controller.objects.cluster import Node
 from elastic_tfjob.controller.objects.settings import parse_configuration
 from elastic_tfjob.controller.query import server, what_if
-from elastic_tfjob.controller.query.gate import Asker, NoGate, Refused
-from elastic_tfjob.controller.query.rows.listing import BadQuery
+from elastic_tfjob.controller.query.gate import Asker, NoGate
+from elastic_tfjob.controller.query.rows.listing import BadQuery, QueryRefused
 from elastic_tfjob.controller.query.rows.openapi import WhatIf
 from elastic_tfjob.controller.query.rows.question import Question, tell
 from elastic_tfjob.controller.query.rows.what_if import WhatIfRow
@@ -161,14 +161,14 @@ def test_annotations_of_a_new_job_that_are_wrong_are_told() -> None:
     ],
 )
 def test_what_cannot_be_answered_is_refused_in_words(body: Any, status: int, where: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(QueryRefused) as refused:
         told(cluster(), body)
     assert (refused.value.status, refused.value.where) == (status, where)
 
 
 def test_nodes_that_are_lent_are_not_foreseen() -> None:
     pools = "profile: kips\npools: {inference: {namespaces: [serving]}}\nprofiles: {kips: {lend: offered}}"
-    with pytest.raises(Refused, match="lent between pools"):
+    with pytest.raises(QueryRefused, match="lent between pools"):
         told(cluster(configuration=parse_configuration(pools)), {"add_nodes": 1})
 
 
@@ -179,7 +179,7 @@ class OnlyNs(NoGate):
         return {"ns"} & set(among)
 
     async def nodes(self, asker: Asker) -> None:
-        raise Refused(403, "no nodes")
+        raise QueryRefused(403, "no nodes")
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ async def test_bodies_are_bounded_and_no_page_of_another_origin_can_send_one() -
 async def test_one_that_takes_too_long_is_ended_with_its_process() -> None:
     taken = cluster().source().taken(NOW)
     others = _children()  # a control plane that other tests of this worker share
-    with pytest.raises(Refused, match="could not be foreseen within"):
+    with pytest.raises(QueryRefused, match="could not be foreseen within"):
         await Foreseeing(wall_s=0.05).answer(Asker("a"), taken, Question(add_nodes=1), None, nodes_shown=True)
     assert _children() <= others
 
@@ -247,7 +247,7 @@ async def test_users_take_turns_and_nobody_waits_without_end() -> None:
     async def one() -> int:
         try:
             await answering.answer(Asker("a"), taken, Question(add_nodes=1), None, nodes_shown=True)
-        except Refused as error:
+        except QueryRefused as error:
             return error.status
         return 200
 

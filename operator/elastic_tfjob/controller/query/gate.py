@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from elastic_tfjob.controller.kube.errors import ApiError
 from elastic_tfjob.controller.objects.settings import QueryLimits
+from elastic_tfjob.controller.query.rows.listing import QueryRefused
 
 __all__ = [
     "ANYBODY",
@@ -29,7 +30,6 @@ __all__ = [
     "Gate",
     "HeaderGate",
     "NoGate",
-    "Refused",
     "Remembered",
     "Reviewer",
     "Room",
@@ -55,21 +55,8 @@ class Asker:
 ANYBODY: Final = Asker("")
 
 
-class Refused(Exception):
-    """A request that is not answered: the HTTP status, why, the header or parameter it is about, and after how many
-    seconds another try makes sense (0: none does)."""
-
-    def __init__(self, status: int, message: str, *, where: str = "", allowed: str = "", again_s: int = 0) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.where = where
-        self.allowed = allowed
-        self.again_s = again_s
-
-
 class Gate(Protocol):
-    """Both raise Refused."""
+    """Both raise QueryRefused."""
 
     async def asker(self, headers: Mapping[str, str], peer: str) -> Asker:
         """Who sends a request, by its headers and the address that it comes from."""
@@ -90,7 +77,9 @@ class NoGate:
 
     async def asker(self, headers: Mapping[str, str], peer: str) -> Asker:
         if not is_loopback(host_of(headers.get("Host", ""))):
-            raise Refused(403, "this name is not the operator's own", where="Host", allowed="localhost or 127.0.0.1")
+            raise QueryRefused(
+                403, "this name is not the operator's own", where="Host", allowed="localhost or 127.0.0.1"
+            )
         return ANYBODY
 
     async def namespaces(self, asker: Asker, among: Collection[str]) -> Collection[str] | None:
@@ -145,14 +134,14 @@ class Room:
 
     @contextmanager
     def hold(self, holder: Hashable, *, alone: bool = False) -> Iterator[None]:
-        """Hold a place while the context is open. `alone`: there is one holder only, who may have all. Raises Refused:
-        503 where there is no place, 429 where this holder has too many."""
+        """Hold a place while the context is open. `alone`: there is one holder only, who may have all. Raises
+        QueryRefused: 503 where there is no place, 429 where this holder has too many."""
         most = self._most()
         if self._all >= most:
-            raise Refused(503, f"{most} {self._what} are open, and no more are taken at once", again_s=_AGAIN_S)
+            raise QueryRefused(503, f"{most} {self._what} are open, and no more are taken at once", again_s=_AGAIN_S)
         if not alone and self._held[holder] >= most - self._all:
             mine = self._held[holder]
-            raise Refused(429, f"you have {mine} {self._what} open, and others need the rest", again_s=_AGAIN_S)
+            raise QueryRefused(429, f"you have {mine} {self._what} open, and others need the rest", again_s=_AGAIN_S)
         self._held[holder] += 1
         self._all += 1
         try:
@@ -189,7 +178,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, source: Hashable) -> AsyncIterator[None]:
-        """Wait for a turn, and have it while the context is open. Raises Refused where too many wait already."""
+        """Wait for a turn, and have it while the context is open. Raises QueryRefused where too many wait already."""
         with self._room.hold(source):
             await self._wait(source)
         try:
@@ -368,14 +357,14 @@ class _RightsGate:
             return None
         if len(among) > _NAMESPACES:
             message = f"there are TFJobs in more than {_NAMESPACES} namespaces, and you may not list those of all"
-            raise Refused(400, message, where="namespace", allowed="one namespace")
+            raise QueryRefused(400, message, where="namespace", allowed="one namespace")
         ordered = sorted(among)
         answers = await asyncio.gather(*(self._may_list(asker, "tfjobs", each) for each in ordered))
         return {name for name, allowed in zip(ordered, answers, strict=True) if allowed}
 
     async def nodes(self, asker: Asker) -> None:
         if not await self._may_list(asker, "nodes", ""):
-            raise Refused(403, "you may not list nodes", allowed="a ClusterRole with the verb list on nodes")
+            raise QueryRefused(403, "you may not list nodes", allowed="a ClusterRole with the verb list on nodes")
 
     async def _may_list(self, asker: Asker, resource: str, namespace: str) -> bool:
         async def ask() -> bool:
@@ -409,7 +398,7 @@ class _RightsGate:
         except ApiError as error:
             hint = f": the operator may not create a {kind} (manifests/components/query-api)"
             why = hint if error.status == 403 else ", which does not answer"
-            raise Refused(503, f"nobody can be identified without the API server{why}", again_s=5) from error
+            raise QueryRefused(503, f"nobody can be identified without the API server{why}", again_s=5) from error
         status = answer.get("status")
         return status if isinstance(status, dict) else {}
 
@@ -436,9 +425,9 @@ class TokenGate(_RightsGate):
         if not scheme and (own := headers.get(TOKEN_HEADER, "").strip()):
             scheme, token = "bearer", own
         if scheme.lower() != "bearer" or not token:
-            raise Refused(401, "no token was sent", where="Authorization", allowed="Bearer TOKEN")
+            raise QueryRefused(401, "no token was sent", where="Authorization", allowed="Bearer TOKEN")
         if len(token) > _MAX_TOKEN or not (token.isascii() and token.isprintable()):
-            raise Refused(401, "this is no token", where="Authorization", allowed="Bearer TOKEN")
+            raise QueryRefused(401, "this is no token", where="Authorization", allowed="Bearer TOKEN")
 
         digest = blake2b(token.encode(), key=self._key, digest_size=32).digest()
         before, source = self._askers.last(digest), _source(peer)
@@ -453,7 +442,7 @@ class TokenGate(_RightsGate):
         place = ("address", source) if before is None else ("user", before.user)
         found = await self._askers.get(digest, ask, self._waiting.hold(place))
         if found is None:
-            raise Refused(
+            raise QueryRefused(
                 401, "the API server does not accept this token", where="Authorization", allowed="Bearer TOKEN"
             )
         return found
@@ -471,13 +460,17 @@ class HeaderGate(_RightsGate):
         several = getattr(headers, "getall", None)
         if several is not None and len(several(self._header, ())) > 1:
             # A proxy that adds it, and does not replace it, lets anybody be anybody.
-            raise Refused(401, "the header with the user's name is there twice", where=self._header)
+            raise QueryRefused(401, "the header with the user's name is there twice", where=self._header)
         if not user:
-            raise Refused(401, "the header with the user's name is missing", where=self._header)
+            raise QueryRefused(401, "the header with the user's name is missing", where=self._header)
         if len(user) > _MAX_USER or not user.isprintable():
-            raise Refused(401, "this is no user's name", where=self._header, allowed=f"up to {_MAX_USER} characters")
+            raise QueryRefused(
+                401, "this is no user's name", where=self._header, allowed=f"up to {_MAX_USER} characters"
+            )
         if user.startswith("system:"):
-            raise Refused(403, "no person has such a name", where=self._header, allowed="names without system: before")
+            raise QueryRefused(
+                403, "no person has such a name", where=self._header, allowed="names without system: before"
+            )
         return Asker(user, (_EVERYBODY,))
 
 

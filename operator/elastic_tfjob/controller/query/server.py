@@ -24,7 +24,7 @@ from elastic_tfjob.controller.objects.pod import Pod
 from elastic_tfjob.controller.objects.reports import Report
 from elastic_tfjob.controller.objects.settings import Configuration
 from elastic_tfjob.controller.planning.request import JobRequest
-from elastic_tfjob.controller.query.gate import ANYBODY, Asker, Gate, Refused, Room
+from elastic_tfjob.controller.query.gate import ANYBODY, Asker, Gate, Room
 from elastic_tfjob.controller.query.rows import openapi
 from elastic_tfjob.controller.query.rows.jobs import (
     JobRow,
@@ -35,7 +35,16 @@ from elastic_tfjob.controller.query.rows.jobs import (
     queue_rows,
     see,
 )
-from elastic_tfjob.controller.query.rows.listing import BadQuery, Listing, NodeRow, Page, dns_name, node_rows, page
+from elastic_tfjob.controller.query.rows.listing import (
+    BadQuery,
+    Listing,
+    NodeRow,
+    Page,
+    QueryRefused,
+    dns_name,
+    node_rows,
+    page,
+)
 from elastic_tfjob.controller.query.rows.question import Question, Taken
 from elastic_tfjob.controller.query.rows.timeline import sizes, timeline
 from elastic_tfjob.controller.query.rows.what_if import forecast_row
@@ -335,20 +344,20 @@ class QueryServer:
             async with asyncio.timeout(None if streams else _TIMEOUT_S):
                 return await handler(request)
         except BadQuery as error:
-            return _refusal(Refused(400, error.problem, where=error.where, allowed=error.allowed))
-        except Refused as error:
+            return _refusal(QueryRefused(400, error.problem, where=error.where, allowed=error.allowed))
+        except QueryRefused as error:
             return _refusal(error)
         except TimeoutError:
-            return _refusal(Refused(503, f"there was no answer within {_TIMEOUT_S:.0f} s", again_s=5))
+            return _refusal(QueryRefused(503, f"there was no answer within {_TIMEOUT_S:.0f} s", again_s=5))
         except web.HTTPException as error:
             allowed = error.headers.get("Allow", "")
-            answer = _refusal(Refused(error.status, error.reason, allowed=allowed))
+            answer = _refusal(QueryRefused(error.status, error.reason, allowed=allowed))
             if allowed:
                 answer.headers["Allow"] = allowed
             return answer
         except Exception as error:
             log.error("bug: query failed", path=cut(request.path, 200), error=excerpt(error), trace=trace(error))
-            return _refusal(Refused(500, "the operator has a bug here; its log tells more"))
+            return _refusal(QueryRefused(500, "the operator has a bug here; its log tells more"))
 
     def _version(self) -> int:
         return self._source.jobs.changes
@@ -376,7 +385,7 @@ class QueryServer:
     async def _asker(self, request: web.Request) -> Asker:
         asker = await self._gate.asker(request.headers, request.remote or "")
         if missing := self._source.missing():
-            raise Refused(503, missing, again_s=1)
+            raise QueryRefused(503, missing, again_s=1)
         return asker
 
     async def _show_document(self, request: web.Request) -> web.Response:
@@ -423,7 +432,7 @@ class QueryServer:
             raise _not_allowed(key[0])
         job = self._source.jobs.one(key)
         if job is None:
-            raise Refused(404, "there is no TFJob of this name in this namespace", where="name")
+            raise QueryRefused(404, "there is no TFJob of this name in this namespace", where="name")
         async with asked.turn:
             seen = see(job)
             row = job_row(seen)
@@ -475,7 +484,7 @@ class QueryServer:
         """Only computed: nothing is written, here or anywhere."""
         Listing.parse(request.query.items(), ())
         if request.content_type != "application/json":  # which no page of another origin can send unasked
-            raise Refused(415, "the body is no JSON", where="Content-Type", allowed="application/json")
+            raise QueryRefused(415, "the body is no JSON", where="Content-Type", allowed="application/json")
         asker = await self._asker(request)
         with self._open.hold(asker.user, alone=asker == ANYBODY):
             try:
@@ -490,7 +499,7 @@ class QueryServer:
                 if missing := next((each for each in sorted(named) if each not in allowed), None):
                     raise _not_allowed(missing)
                 if not allowed:
-                    raise Refused(403, "you may list the TFJobs of no namespace that has any", where="namespace")
+                    raise QueryRefused(403, "you may list the TFJobs of no namespace that has any", where="namespace")
             taken = self._source.taken(datetime.now(UTC))
             nodes_shown = await self._may_see_nodes(asker)
             found = await self._foreseeing.answer(asker, taken, question, allowed, nodes_shown=nodes_shown)
@@ -499,15 +508,15 @@ class QueryServer:
     async def _may_see_nodes(self, asker: Asker) -> bool:
         try:
             await self._gate.nodes(asker)
-        except Refused:
+        except QueryRefused:
             return False
         return True
 
     async def _visible(
         self, asker: Asker, rows: Collection[Any], namespace: str
     ) -> tuple[Collection[str] | None, list[Any]]:
-        """The namespaces that the asker may see (None: all), and the rows of those. Raises Refused where they name one
-        that they may not."""
+        """The namespaces that the asker may see (None: all), and the rows of those. Raises QueryRefused where they
+        name one that they may not."""
         asked = [namespace] if namespace else {row.namespace for row in rows}
         allowed = await self._gate.namespaces(asker, asked)
         if allowed is None:
@@ -517,8 +526,8 @@ class QueryServer:
         return allowed, [row for row in rows if row.namespace in allowed]
 
 
-def _not_allowed(namespace: str) -> Refused:
-    return Refused(
+def _not_allowed(namespace: str) -> QueryRefused:
+    return QueryRefused(
         403,
         f"you may not list the TFJobs of namespace {namespace}",
         where="namespace",
@@ -540,12 +549,12 @@ def _json(body: bytes, status: int = 200, headers: Mapping[str, str] | None = No
     )
 
 
-def _problem(refused: Refused) -> bytes:
+def _problem(refused: QueryRefused) -> bytes:
     problem = openapi.Problem(message=refused.message, where=refused.where, allowed=refused.allowed)
     return orjson.dumps(openapi.Error(error=problem))
 
 
-def _refusal(refused: Refused) -> web.Response:
+def _refusal(refused: QueryRefused) -> web.Response:
     headers = {"Retry-After": str(refused.again_s)} if refused.again_s else {}
     if refused.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="elastic-tfjob"'

@@ -16,7 +16,8 @@ import orjson
 from aiohttp import web
 
 from elastic_tfjob.controller.objects.settings import QueryLimits
-from elastic_tfjob.controller.query.gate import ANYBODY, Asker, Refused
+from elastic_tfjob.controller.query.gate import ANYBODY, Asker
+from elastic_tfjob.controller.query.rows.listing import QueryRefused
 
 __all__ = ["Streams", "changed", "event"]
 
@@ -48,7 +49,7 @@ class Streams:
     wait for one of them at the most. What may take long for one user, to ask what they may see, is done without it."""
 
     def __init__(
-        self, limits: Callable[[], QueryLimits], version: Callable[[], int], refusal: Callable[[Refused], bytes]
+        self, limits: Callable[[], QueryLimits], version: Callable[[], int], refusal: Callable[[QueryRefused], bytes]
     ) -> None:
         self.turn = asyncio.Lock()
         self._limits = limits
@@ -70,12 +71,12 @@ class Streams:
 
     async def serve(self, request: web.Request, asker: Asker, ask: Ask) -> web.StreamResponse:
         """Answer a request for as long as the reader reads. `ask` makes the answer, and looks each time at who asks.
-        Raises Refused, and what else `ask` raises, before the first event."""
+        Raises QueryRefused, and what else `ask` raises, before the first event."""
         limits, user = self._limits(), asker.user
         if self._open >= limits.max_streams:
-            raise Refused(503, f"{limits.max_streams} streams are open, and there are no more at once", again_s=10)
+            raise QueryRefused(503, f"{limits.max_streams} streams are open, and there are no more at once", again_s=10)
         if asker != ANYBODY and self._of[user] >= (most := limits.max_streams_per_user):
-            raise Refused(429, f"you have {most} streams open, and nobody has more at once", again_s=10)
+            raise QueryRefused(429, f"you have {most} streams open, and nobody has more at once", again_s=10)
         self._open += 1
         self._of[user] += 1
         if self._pulse is None:
@@ -128,7 +129,7 @@ class Streams:
             asked, version = loop.time(), self._version()
             try:
                 before, answer = answer, await _within(ask)
-            except Refused as refused:
+            except QueryRefused as refused:
                 sent += await _send(response, event("refused", "", self._refusal(refused)))
                 return
             took = loop.time() - asked

@@ -14,8 +14,8 @@ import orjson
 import structlog
 
 from elastic_tfjob.controller.kube.supervise import excerpt
-from elastic_tfjob.controller.query.gate import Asker, Refused, Turns
-from elastic_tfjob.controller.query.rows.listing import BadQuery
+from elastic_tfjob.controller.query.gate import Asker, Turns
+from elastic_tfjob.controller.query.rows.listing import BadQuery, QueryRefused
 from elastic_tfjob.controller.query.rows.question import Question, Taken, tell
 
 __all__ = ["MAX_BODY", "WALL_S", "Foreseeing"]
@@ -37,7 +37,7 @@ def main() -> None:
     taken, question, allowed, nodes_shown = pickle.loads(sys.stdin.buffer.read())  # its parent's, who has more rights
     try:
         found: dict[str, Any] = {"answer": tell(taken, question, _CPU_S, allowed=allowed, nodes_shown=nodes_shown)}
-    except Refused as error:
+    except QueryRefused as error:
         words = {"where": error.where, "allowed": error.allowed}
         found = {"refused": {"status": error.status, "message": error.message, **words}}
     except BadQuery as error:
@@ -75,13 +75,13 @@ class Foreseeing:
     async def answer(
         self, asker: Asker, taken: Taken, question: Question, allowed: Collection[str] | None, *, nodes_shown: bool
     ) -> bytes:
-        """The answer as JSON. Raises Refused."""
+        """The answer as JSON. Raises QueryRefused."""
         shown = None if allowed is None else frozenset(allowed)
         async with self._turns.turn(asker.user):
             asked = await asyncio.to_thread(pickle.dumps, (taken, question, shown, nodes_shown))
             found = orjson.loads(await _computed(asked, self._wall_s))
         if "refused" in found:
-            raise Refused(**found["refused"])
+            raise QueryRefused(**found["refused"])
         return orjson.dumps(found["answer"])
 
 
@@ -100,7 +100,7 @@ async def _computed(asked: bytes, wall_s: float) -> bytes:
         async with asyncio.timeout(wall_s):
             answer, said = await child.communicate(asked)
     except TimeoutError:
-        raise Refused(
+        raise QueryRefused(
             503, f"it could not be foreseen within {wall_s:.0f} s: this machine is busy", again_s=10
         ) from None
     finally:
@@ -111,7 +111,7 @@ async def _computed(asked: bytes, wall_s: float) -> bytes:
         log.error(
             "what-if failed", code=child.returncode, error=excerpt(RuntimeError(said[-2000:].decode(errors="replace")))
         )
-        raise Refused(
+        raise QueryRefused(
             503, "it could not be foreseen with the memory and CPU time that a question has, or by a bug here"
         )
     return answer

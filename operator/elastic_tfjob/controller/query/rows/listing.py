@@ -67,6 +67,19 @@ SORTED_BY: Final[Mapping[str, Callable[[JobRow], Any]]] = {
 """What jobs may be sorted by. Times are RFC 3339 in UTC as the API server writes them, so their text sorts."""
 
 
+class QueryRefused(Exception):
+    """A request that is not answered: the HTTP status, why, the header or parameter it is about, and after how many
+    seconds another try makes sense (0: none does)."""
+
+    def __init__(self, status: int, message: str, *, where: str = "", allowed: str = "", again_s: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.where = where
+        self.allowed = allowed
+        self.again_s = again_s
+
+
 class BadQuery(ValueError):
     """A query parameter that is refused: which one, what is wrong, what is allowed."""
 

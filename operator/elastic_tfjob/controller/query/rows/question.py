@@ -24,9 +24,8 @@ from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.planning.job_view import ScheduledJob, scheduled_job
 from elastic_tfjob.controller.planning.lending import concerned
 from elastic_tfjob.controller.planning.round import ObservedJob, assemble, describe_all
-from elastic_tfjob.controller.query.gate import Refused
 from elastic_tfjob.controller.query.rows import openapi
-from elastic_tfjob.controller.query.rows.listing import BadQuery, dns_name
+from elastic_tfjob.controller.query.rows.listing import BadQuery, QueryRefused, dns_name
 from elastic_tfjob.controller.query.rows.what_if import (
     ROWS,
     at_time,
@@ -149,11 +148,11 @@ def tell(
     taken: Taken, question: Question, cpu_s: float, *, allowed: Collection[str] | None, nodes_shown: bool
 ) -> openapi.WhatIf:
     """Simulate forward without and with the change, for at most `cpu_s` of CPU each. `allowed`: the namespaces whose
-    jobs are told one by one (None: all); `nodes_shown`: whether it is told how large an added node is. Raises Refused
-    with why there is no answer."""
+    jobs are told one by one (None: all); `nodes_shown`: whether it is told how large an added node is. Raises
+    QueryRefused with why there is no answer."""
     configuration = taken.configuration
     if configuration.pools or any(concerned(node, configuration.pools) for node in taken.nodes):
-        raise Refused(422, "nodes are lent between pools here, and what pools will want back is not foreseen")
+        raise QueryRefused(422, "nodes are lent between pools here, and what pools will want back is not foreseen")
     then = _with_profile(configuration, question.profile)
     nodes = {node.name: node for node in sorted(taken.nodes, key=lambda node: node.name) if node.usable}
     own = {pod.uid for pod in taken.pods}
@@ -216,7 +215,7 @@ def _with_profile(configuration: Configuration, name: str) -> Configuration:
             raise ValueError("; ".join(wrong))
     except ValueError as error:
         text = " ".join(str(error).split())
-        raise Refused(400, f"profile {describe(name)} cannot decide here: {cut(text)}", where="profile") from None
+        raise QueryRefused(400, f"profile {describe(name)} cannot decide here: {cut(text)}", where="profile") from None
     return found
 
 
@@ -248,10 +247,10 @@ def _new(
     described: Mapping[Key, ScheduledJob],
     nodes: Mapping[str, Node],
 ) -> ScheduledJob:
-    """The job that is asked about, as it waits. Raises Refused."""
+    """The job that is asked about, as it waits. Raises QueryRefused."""
     assert question.job is not None
     if question.key in described:
-        raise Refused(409, "there is a TFJob (or pods of one) of this name already", where="job.metadata.name")
+        raise QueryRefused(409, "there is a TFJob (or pods of one) of this name already", where="job.metadata.name")
     own = {"uid": "what-if", "resourceVersion": "0", "creationTimestamp": format_time(taken.now)}
     try:
         job = Job.parse({**question.job, "metadata": {**question.job["metadata"], **own}})
@@ -260,9 +259,9 @@ def _new(
             job, (), nodes=nodes, now=taken.now, all_jobs=then.scope == "all", priorities=taken.priorities
         )
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise Refused(400, f"the API server would not take this job: {cut(str(error))}", where="job") from None
+        raise QueryRefused(400, f"the API server would not take this job: {cut(str(error))}", where="job") from None
     if found.job is None:
-        raise Refused(
+        raise QueryRefused(
             422, f"profile {then.profile} would not decide for this job: {_undecided(job, then)}", where="job"
         )
     return found
@@ -286,7 +285,9 @@ def _added(question: Question, nodes: Mapping[str, Node], foreign: Iterable[Fore
     if capacity is None:
         kinds = Counter(node.allocatable for node in nodes.values())
         if not kinds:
-            raise Refused(422, "there is no node to add another like it", where="add_nodes", allowed="with node_cpu")
+            raise QueryRefused(
+                422, "there is no node to add another like it", where="add_nodes", allowed="with node_cpu"
+            )
         capacity = max(kinds, key=lambda each: (kinds[each], each))
         model = next(node for node in nodes.values() if node.allocatable == capacity)
         for pod in foreign:
