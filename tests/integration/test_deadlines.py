@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True),
 ]
 
-VERDICT = "elastic-tfjob.kubeflow.org/verdict"
+VERDICT = "elastic.kubeflow.org/verdict"
 
 
 @contextlib.asynccontextmanager
