@@ -54,16 +54,20 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))]
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_blocks_in_a_list_are_indented_so_that_its_numbers_go_on(page: Path) -> None:
-    """Python-Markdown takes a block with fewer than 4 spaces out of the list, which then begins with 1 again."""
-    item, blank, wrong = False, False, []
+    """Python-Markdown takes a block with fewer than 4 spaces out of the list, which then begins with 1 again. An item
+    that directly follows a block of the one before becomes part of that block."""
+    item, blank, blocks, wrong = False, False, False, []
     for number, line in enumerate(page.read_text().splitlines(), 1):
         block = blank or re.match(r" +(```|[-*] |\d+\. )", line)
         if re.match(r"(\d+\.|[-*]) ", line):
-            item = True
+            if item and blocks and not blank:
+                wrong.append(f"{number}: {line}")
+            item, blocks = True, False
         elif line and not line.startswith(" "):
             item = item and not blank
         elif item and block and re.match(r" {1,3}\S", line):
             wrong.append(f"{number}: {line}")
+        blocks = blocks or bool(item and blank and line.startswith("    "))
         blank = not line
     assert wrong == []
 
