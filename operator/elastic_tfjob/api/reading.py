@@ -62,7 +62,7 @@ __all__ = [
 
 # -- How large may be what others write: annotations, specs, quantities, pods' answers, the ConfigMap ------------------
 # A word beyond its limit is refused with a reason where words become types, so that nothing behind has to look again.
-# docs/limits.md has the same as a table, with what happens beyond each.
+# docs/limits.md has those that users can meet as a table, with what happens beyond each.
 
 MAX_REPLICAS: Final = 2_000
 """Replicas of one job, all types together. A dense TF_CONFIG names each of them, and of about 2,500 on it does not fit
