@@ -19,11 +19,11 @@ import yaml
 
 from conformance.manifest import labels, replica, tfjob
 from elastic_tfjob.api.annotations import ANNOTATIONS, OPERATOR_ANNOTATIONS, PREFIX
-from elastic_tfjob.controller.objects.annotations import INDEXES_ANNOTATION, UID_ANNOTATION
-from elastic_tfjob.controller.objects.outcomes import CAUSES_ANNOTATION, EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
-from elastic_tfjob.controller.objects.pod import EXPORTER
-from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION
-from elastic_tfjob.controller.objects.verdict import DEADLINE_ANNOTATION, TOLD_ANNOTATION
+from elastic_tfjob.controller.model.annotations import INDEXES_ANNOTATION, UID_ANNOTATION
+from elastic_tfjob.controller.model.deadline_status import DEADLINE_ANNOTATION, TOLD_ANNOTATION
+from elastic_tfjob.controller.model.pod import EXPORTER
+from elastic_tfjob.controller.model.speed_checks import CAUSES_ANNOTATION, EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
+from elastic_tfjob.controller.model.usage import RECORD_ANNOTATION
 from harness.api import Object
 
 from .statusservers import KINDS, Answer

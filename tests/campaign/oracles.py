@@ -12,9 +12,9 @@ from campaign.apiserver import ApiServer, Change, Object
 from campaign.loans import LoanOracles, is_of_a_job, loans_at_rest
 from campaign.pod import Program, Training
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
-from elastic_tfjob.controller.objects.annotations import INDEXES_ANNOTATION, STATE_ANNOTATION, UID_ANNOTATION
-from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION
-from elastic_tfjob.controller.objects.quantities import allocatable, cpu_of, requests_of
+from elastic_tfjob.controller.model.annotations import INDEXES_ANNOTATION, STATE_ANNOTATION, UID_ANNOTATION
+from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION
+from elastic_tfjob.controller.model.quantities import allocatable, cpu_of, requests_of
 from elastic_tfjob.scheduling.resources import NOTHING
 
 __all__ = ["Oracles", "counts_of", "state_of", "summary"]

@@ -15,15 +15,15 @@ import pytest
 import yaml
 
 from conformance.manifest import container, replica, tfjob
-from elastic_tfjob.controller.objects.annotations import INDEXES_ANNOTATION, UID_ANNOTATION
-from elastic_tfjob.controller.objects.outcomes import CAUSES_ANNOTATION, EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
-from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION
-from elastic_tfjob.controller.objects.verdict import (
+from elastic_tfjob.controller.model.annotations import INDEXES_ANNOTATION, UID_ANNOTATION
+from elastic_tfjob.controller.model.deadline_status import (
     DEADLINE_ANNOTATION,
     SLACK_ANNOTATION,
     TOLD_ANNOTATION,
     VERDICT_ANNOTATION,
 )
+from elastic_tfjob.controller.model.speed_checks import CAUSES_ANNOTATION, EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
+from elastic_tfjob.controller.model.usage import RECORD_ANNOTATION
 from harness import operators
 from harness.api import CORE, Api, ApiError, Object, pods, tfjobs
 from harness.controlplane import ControlPlane

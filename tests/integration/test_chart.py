@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from elastic_tfjob.cli import operator
-from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
+from elastic_tfjob.controller.model.settings import Configuration, parse_configuration
 from harness import binaries, deploy
 from harness.names import CHART, ROOT
 from harness.progress import CommandFailed, run
@@ -73,7 +73,10 @@ def without_the_charts_own(made: Objects) -> Objects:
     [
         ("standalone", [], []),
         ("kubeflow", [], ["kubeflowRoles.enabled=true"]),
-        *(("standalone", [name], [f"{FLAGS[name]}=true"]) for name in COMPONENTS),
+        *(
+            pytest.param("standalone", [name], [f"{FLAGS[name]}=true"], marks=pytest.mark.thorough)
+            for name in COMPONENTS
+        ),
         ("kubeflow", COMPONENTS, ["kubeflowRoles.enabled=true", *(f"{flag}=true" for flag in FLAGS.values())]),
     ],
 )

@@ -22,25 +22,25 @@ from pydantic.fields import FieldInfo
 
 from elastic_tfjob.api.annotations import ANNOTATIONS, OPERATOR_ANNOTATIONS, PREFIX
 from elastic_tfjob.controller.kube import metrics
-from elastic_tfjob.controller.objects import catalogue, reports
-from elastic_tfjob.controller.objects.annotations import INDEXES_ANNOTATION, UID_ANNOTATION
-from elastic_tfjob.controller.objects.outcomes import CAUSES_ANNOTATION, EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
-from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION
-from elastic_tfjob.controller.objects.settings import (
+from elastic_tfjob.controller.model import catalogue, reports
+from elastic_tfjob.controller.model.annotations import INDEXES_ANNOTATION, UID_ANNOTATION
+from elastic_tfjob.controller.model.deadline_status import (
+    DEADLINE_ANNOTATION,
+    SLACK_ANNOTATION,
+    TOLD_ANNOTATION,
+    VERDICT_ANNOTATION,
+)
+from elastic_tfjob.controller.model.settings import (
     Configuration,
     PoolSettings,
     QueryLimits,
     RescaleLimits,
     StatusPolling,
 )
-from elastic_tfjob.controller.objects.verdict import (
-    DEADLINE_ANNOTATION,
-    SLACK_ANNOTATION,
-    TOLD_ANNOTATION,
-    VERDICT_ANNOTATION,
-)
+from elastic_tfjob.controller.model.speed_checks import CAUSES_ANNOTATION, EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
+from elastic_tfjob.controller.model.usage import RECORD_ANNOTATION
 from elastic_tfjob.controller.query.rows import openapi
-from elastic_tfjob.exporter.metrics import Progress
+from elastic_tfjob.exporter.metrics import ProgressCollector
 from elastic_tfjob.scheduling.contract import as_markdown, refused_values
 from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
 from harness import monitoring
@@ -270,7 +270,7 @@ def pod_metrics() -> list[tuple[str, str, str]]:
         monitoring.train(Path(folder), 1)
         return sorted(
             (f"`{each.name}{'_total' if each.type == 'counter' else ''}`", each.type, each.documentation)
-            for each in Progress(Path(folder)).collect()
+            for each in ProgressCollector(Path(folder)).collect()
         )
 
 

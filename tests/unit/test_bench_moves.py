@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.planning.request import terms
 from harness.jobs import Jobs
 from harness.moves import arrived, elsewhere, move_target
@@ -139,7 +139,7 @@ def test_elsewhere_is_the_next_node() -> None:
 def test_the_job_can_be_moved_and_is_never_rescaled() -> None:
     made = bench_moves.manifest("folder")
     made["metadata"] |= {"namespace": "ns", "uid": "u", "resourceVersion": "1"}
-    found = terms(Job.parse(made))
+    found = terms(TFJob.parse(made))
     assert (found.elastic, found.stoppable) == (False, True)
 
 

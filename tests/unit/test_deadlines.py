@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.api.reading import MAX_DURATION_S
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.controller.objects.verdict import (
+from elastic_tfjob.controller.model.deadline_status import (
     DEADLINE_ANNOTATION,
     SLACK_ANNOTATION,
     VERDICT_ANNOTATION,
@@ -20,6 +18,8 @@ from elastic_tfjob.controller.objects.verdict import (
     deadline_of,
     span,
 )
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.planning.deadlines import HOLDS_S, Doubt, Judged, judge, judge_all
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.forecasts import attainable
@@ -34,7 +34,7 @@ START = NOW.timestamp()
 PREFIX = "elastic.kubeflow.org/"
 
 
-def tfjob(deadline_s: float = 100.0, status: dict[str, Any] | None = None, **annotations: str) -> Job:
+def tfjob(deadline_s: float = 100.0, status: dict[str, Any] | None = None, **annotations: str) -> TFJob:
     """A job created at START."""
     text = format_time(NOW + timedelta(seconds=deadline_s))
     made = job(annotations={PREFIX + "deadline": text, **annotations}, status=status or {})
@@ -58,7 +58,7 @@ def planned(found: core.Job, after_s: float = 0.0, profile: str = "fifo", gpus: 
 class Seen:
     """A job that is judged again and again, with what is written to it; `told` are reasons of events."""
 
-    def __init__(self, made: Job | None = None) -> None:
+    def __init__(self, made: TFJob | None = None) -> None:
         self.job = made if made is not None else tfjob()
         self.doubt: Doubt | None = None
         self.told: list[str] = []

@@ -19,7 +19,7 @@ from live.results import judged as judged_goals
 from live.scenario import ScenarioError
 from live.service import SAMPLE, Service, generator, read_service
 
-from elastic_tfjob.controller.objects.settings import Configuration
+from elastic_tfjob.controller.model.settings import Configuration
 from harness import cluster
 from harness.cluster import CONFIGS
 from harness.load import Request

@@ -9,13 +9,13 @@ import pytest
 
 from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.job.decision import Event
-from elastic_tfjob.controller.objects import job as objects
-from elastic_tfjob.controller.objects.job import Key
-from elastic_tfjob.controller.objects.settings import parse_configuration
-from elastic_tfjob.controller.objects.verdict import TOLD_ANNOTATION, told, told_json
-from elastic_tfjob.controller.planning.job_view import ScheduledJob
-from elastic_tfjob.controller.schedule import notices as notices_module
-from elastic_tfjob.controller.schedule.notices import PATIENCE_S, Losses, Notices, unadjusted, unusable
+from elastic_tfjob.controller.model import job as objects
+from elastic_tfjob.controller.model.deadline_status import TOLD_ANNOTATION, told, told_json
+from elastic_tfjob.controller.model.job import Key
+from elastic_tfjob.controller.model.settings import parse_configuration
+from elastic_tfjob.controller.planning.job_view import JobView
+from elastic_tfjob.controller.schedule import job_events as notices_module
+from elastic_tfjob.controller.schedule.job_events import PATIENCE_S, JobEvents, LossEvents, unadjusted, unusable
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, ReplicaGroup
@@ -111,13 +111,13 @@ async def test_what_is_told_is_what_the_profile_goes_by(
 ) -> None:
     """A job that says neither its steps nor its loss, and may have no checkpoint-dir."""
     operator = Operator(Server([tfjob("j")]))
-    notices = Notices(*[cast("Any", operator)] * 3)
+    notices = JobEvents(*[cast("Any", operator)] * 3)
     notices._losses = operator.losses
     source = operator.one(KEY)
     job = replace(trains(), spec=replace(SPEC, movable=movable))
     for _ in range(3):
         needs = build(profile, parse_profile(profile, settings)).needs
-        notices.by_needs(KEY, ScheduledJob(source, job), NOW, needs)
+        notices.by_needs(KEY, JobView(source, job), NOW, needs)
         async with asyncio.TaskGroup() as group:
             operator.losses.tell(group)
         source = operator.one(KEY)
@@ -132,7 +132,7 @@ class Operator:
         self.server = server
         api: Any = server
         me: Any = self
-        self.losses = Losses(api, me, me)
+        self.losses = LossEvents(api, me, me)
 
     def record(self, _: Any, event: Event) -> None:
         self.events.append(event)
@@ -140,13 +140,13 @@ class Operator:
     def seen(self, raw: Object) -> None:
         assert raw["metadata"]["annotations"]
 
-    def one(self, key: Key) -> objects.Job | None:
+    def one(self, key: Key) -> objects.TFJob | None:
         raw = self.server.jobs.get(key[1])
-        return objects.Job.parse(raw) if raw is not None else None
+        return objects.TFJob.parse(raw) if raw is not None else None
 
     async def look(self, *reports: float | None) -> None:
         source = self.one(KEY)
-        self.losses.look(KEY, ScheduledJob(source, trains(read(*reports))), NOW)
+        self.losses.look(KEY, JobView(source, trains(read(*reports))), NOW)
         async with asyncio.TaskGroup() as group:
             self.losses.tell(group)
 
@@ -207,7 +207,7 @@ async def test_a_job_that_is_gone_or_has_no_room_left_is_told_nothing() -> None:
     operator = Operator(server)
     await operator.look(nan)
     server.jobs.clear()
-    operator.losses.look(KEY, ScheduledJob(objects.Job.parse(tfjob("j")), trains(read(nan))), NOW)
+    operator.losses.look(KEY, JobView(objects.TFJob.parse(tfjob("j")), trains(read(nan))), NOW)
     async with asyncio.TaskGroup() as group:
         operator.losses.tell(group)
     assert (operator.events, server.writes) == ([], [])
@@ -218,8 +218,8 @@ async def test_thousands_of_jobs_without_a_loss_are_no_storm_of_writes(monkeypat
     jobs = [tfjob(f"j-{k}") for k in range(5)]
     operator = Operator(Server(jobs))
     for raw in jobs:
-        job = objects.Job.parse(raw)
-        operator.losses.look(job.key, ScheduledJob(job, trains(read(nan))), NOW)
+        job = objects.TFJob.parse(raw)
+        operator.losses.look(job.key, JobView(job, trains(read(nan))), NOW)
     told = []
     for _ in range(3):
         async with asyncio.TaskGroup() as group:
@@ -243,8 +243,8 @@ def crowded(server: Server) -> Operator:
     """All jobs of the server are to be told of their loss, in this order."""
     operator = Operator(server)
     for raw in server.jobs.values():
-        job = objects.Job.parse(raw)
-        operator.losses.look(job.key, ScheduledJob(job, trains(read(nan))), NOW)
+        job = objects.TFJob.parse(raw)
+        operator.losses.look(job.key, JobView(job, trains(read(nan))), NOW)
     return operator
 
 

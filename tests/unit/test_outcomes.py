@@ -10,19 +10,19 @@ from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.reading import MAX_RATE
 from elastic_tfjob.controller.job.decision import Count
 from elastic_tfjob.controller.job.progress import MOST_RATIO, with_outcome
-from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION, claim
-from elastic_tfjob.controller.objects.outcomes import (
+from elastic_tfjob.controller.model.annotations import UID_ANNOTATION, claim
+from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.speed_checks import (
     EXPECTS_ANNOTATION,
     OUTCOMES_ANNOTATION,
-    Outcome,
     Outcomes,
+    SpeedCheck,
     read_expects,
     read_outcomes,
 )
-from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.state import Rescaled, State
-from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.state import Rescaled, StoredState
+from elastic_tfjob.controller.model.status import format_time
+from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.speed.model import SETTLED_S
 
@@ -31,19 +31,21 @@ from .build import NOW, UID
 SIZE = {"Worker": 2}
 SINCE = format_time(NOW)
 GROWN = Rescaled(1, SINCE, {"Worker": 1}, SIZE, "overlap", 0.2, 0, "more")
-STATE = State("Stable", generation=1, replicas=SIZE, since=SINCE, history=(GROWN,))
+STATE = StoredState("Stable", generation=1, replicas=SIZE, since=SINCE, history=(GROWN,))
 TARGET = Target(1, SIZE, expects=10.0)
 REPORT = Report(200.0, generation=1, first_step_at=100.0, last_step_at=200.0, steps_per_s=9.0, received_at=200.0)
 LATER = NOW + timedelta(seconds=SETTLED_S)
 
 
-def told(state: State = STATE, target: Target | None = TARGET, report: Report = REPORT, late_s: float = 0.0) -> State:
+def told(
+    state: StoredState = STATE, target: Target | None = TARGET, report: Report = REPORT, late_s: float = 0.0
+) -> StoredState:
     return with_outcome(state, target, report, LATER + timedelta(seconds=late_s))[0]
 
 
 def test_what_came_of_a_size_is_kept_and_counted_by_cause() -> None:
     state, counts = with_outcome(STATE, TARGET, REPORT, LATER)
-    assert state.outcomes == {1: Outcome(10.0, 9.0)}
+    assert state.outcomes == {1: SpeedCheck(10.0, 9.0)}
     assert counts == (Count("speed_ratio", 0.9, "grow"),)
 
 
@@ -87,15 +89,15 @@ def test_a_size_that_no_rescale_led_to_is_of_a_start(generation: int, cause: str
         "when?",
     ],
 )
-def test_nothing_is_told_of(state: State, target: Target | None, report: Report, late_s: float) -> None:
+def test_nothing_is_told_of(state: StoredState, target: Target | None, report: Report, late_s: float) -> None:
     assert told(state, target, report, late_s) == state
 
 
 @pytest.mark.parametrize(
     ("written", "read"),
     [
-        ('{"1":{"expected":2.0,"measured":1.5}}', {1: Outcome(2.0, 1.5)}),
-        ('{"1":{"expected":2,"measured":1,"of_tomorrow":[]},"x":5,"2":7,"3":{}}', {1: Outcome(2.0, 1.0)}),
+        ('{"1":{"expected":2.0,"measured":1.5}}', {1: SpeedCheck(2.0, 1.5)}),
+        ('{"1":{"expected":2,"measured":1,"of_tomorrow":[]},"x":5,"2":7,"3":{}}', {1: SpeedCheck(2.0, 1.0)}),
         ('{"1":{"expected":0,"measured":1.5}}', {}),
         ('{"1":{"expected":-1,"measured":1.5}}', {}),
         ('{"1":{"expected":NaN,"measured":1.5}}', {}),
@@ -110,11 +112,11 @@ def test_outcomes_are_read_with_their_bounds(written: str | None, read: Outcomes
 
 
 def test_outcomes_are_written_beside_the_state_for_the_sizes_that_it_remembers() -> None:
-    state = replace(STATE, outcomes={0: Outcome(1.0, 1.0), 1: Outcome(10.0, 9.0)})
+    state = replace(STATE, outcomes={0: SpeedCheck(1.0, 1.0), 1: SpeedCheck(10.0, 9.0)})
     assert state.to_json() == STATE.to_json()
     assert state.outcomes_json == '{"1":{"expected":10.0,"measured":9.0}}'
     annotations = {f"{PREFIX}state": state.to_json(), OUTCOMES_ANNOTATION: state.outcomes_json}
-    assert State.of(annotations, UID, SIZE) == replace(state, outcomes={1: Outcome(10.0, 9.0)})
+    assert StoredState.of(annotations, UID, SIZE) == replace(state, outcomes={1: SpeedCheck(10.0, 9.0)})
     assert claim({**annotations, UID_ANNOTATION: "another"}, UID)[OUTCOMES_ANNOTATION] is None
 
 

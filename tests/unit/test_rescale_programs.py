@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.planning.request import terms
 
 from .pretended_job import PAUSE_S, PREPARES_S, Clock, Pretended, Said, Seen
@@ -66,7 +66,7 @@ def test_each_kind_has_its_example_with_these_options(name: str) -> None:
     }
     assert {each.partition("=")[0] for each in command[2:]} <= known
     made["metadata"] |= {"namespace": "ns", "uid": "u", "resourceVersion": "1"}
-    found = terms(Job.parse(made))
+    found = terms(TFJob.parse(made))
     assert (found.elastic, found.stoppable) == (name != "keras-3", True)
     assert {type_: found.bounds(type_) for type_ in kind.sizes} == kind.sizes
 

@@ -17,7 +17,7 @@ from elastic_tfjob.api.reading import (
     MAX_TEMPLATE_VALUES,
 )
 from elastic_tfjob.api.tfjob import InvalidTFJob, TFJobSpec, oversized
-from elastic_tfjob.controller.objects import job as job_module
+from elastic_tfjob.controller.model import job as job_module
 from elastic_tfjob.controller.planning.job_view import scheduled_job
 from elastic_tfjob.controller.planning.request import terms
 from elastic_tfjob.controller.planning.round import ObservedJob, describe_all

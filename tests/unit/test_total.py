@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.reading import MAX_REPLICAS
-from elastic_tfjob.controller.job.decision import CHANGES, Create, Observed, Settings
+from elastic_tfjob.controller.job.decision import CHANGES, Create, Observed, ReconcileSettings
 from elastic_tfjob.controller.job.reconcile import reconcile
-from elastic_tfjob.controller.objects.annotations import INDEXES_ANNOTATION
-from elastic_tfjob.controller.objects.command import STOP_COMMAND
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.quantities import CpuAsked
-from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.model.annotations import INDEXES_ANNOTATION
+from elastic_tfjob.controller.model.command import STOP_COMMAND
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.quantities import CpuAsked
+from elastic_tfjob.controller.model.reports import Report
 from unit.build import NOW, UID, condition, job, pod, pod_group, services
 from unit.pretend import COMMAND
 
@@ -82,7 +82,7 @@ def _text(value: Any) -> str:
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> Job:
+def jobs(draw: st.DrawFn) -> TFJob:
     """A job as the API server may hold it, whoever wrote what of it."""
     container: dict[str, Any] = {"name": "tensorflow", "image": "t"}
     container |= draw(
@@ -176,7 +176,7 @@ REPORTS = st.builds(
     hook=st.none() | st.booleans(),
 )
 SETTINGS = st.builds(
-    Settings,
+    ReconcileSettings,
     gang_scheduler=st.sampled_from(["", "volcano", "scheduler-plugins"]),
     wait_for_target=st.booleans(),
     all_jobs=st.booleans(),
@@ -187,7 +187,7 @@ SETTINGS = st.builds(
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs(), st.lists(pods(), max_size=6, unique_by=lambda each: each.name), st.data())
-def test_there_is_a_decision(found: Job, there: list[Pod], data: st.DataObject) -> None:
+def test_there_is_a_decision(found: TFJob, there: list[Pod], data: st.DataObject) -> None:
     """And it creates no more than a job may have, each once; and what is to be created can be rendered."""
     refused = {(each.uid, change): NOW.replace(year=2027) for each in there for change in CHANGES}
     decision = reconcile(

@@ -11,12 +11,19 @@ import orjson
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.objects.annotations import INDEXES_ANNOTATION, parse
-from elastic_tfjob.controller.objects.cluster import LOAN_ANNOTATION, NodeLoan
-from elastic_tfjob.controller.objects.command import STOP_COMMAND
-from elastic_tfjob.controller.objects.command import Command as Sent
-from elastic_tfjob.controller.objects.lessons import read_history
-from elastic_tfjob.controller.objects.outcomes import (
+from elastic_tfjob.controller.model.annotations import INDEXES_ANNOTATION, parse
+from elastic_tfjob.controller.model.cluster import LOAN_ANNOTATION, NodeLoan
+from elastic_tfjob.controller.model.command import STOP_COMMAND
+from elastic_tfjob.controller.model.command import Command as Sent
+from elastic_tfjob.controller.model.deadline_status import (
+    DEADLINE_ANNOTATION,
+    TOLD_ANNOTATION,
+    DeadlineStatus,
+    told,
+    told_json,
+)
+from elastic_tfjob.controller.model.lessons import read_history
+from elastic_tfjob.controller.model.speed_checks import (
     CAUSES_ANNOTATION,
     EXPECTS_ANNOTATION,
     OUTCOMES_ANNOTATION,
@@ -25,18 +32,11 @@ from elastic_tfjob.controller.objects.outcomes import (
     read_expects,
     read_outcomes,
 )
-from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record
-from elastic_tfjob.controller.objects.state import State
-from elastic_tfjob.controller.objects.stop import Stop
-from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.objects.verdict import (
-    DEADLINE_ANNOTATION,
-    TOLD_ANNOTATION,
-    DeadlineStatus,
-    told,
-    told_json,
-)
-from elastic_tfjob.runtime.protocol import Command
+from elastic_tfjob.controller.model.state import StoredState
+from elastic_tfjob.controller.model.stop import Stop
+from elastic_tfjob.controller.model.target import Target
+from elastic_tfjob.controller.model.usage import RECORD_ANNOTATION, UsageRecord
+from elastic_tfjob.runtime.protocol import LauncherCommand
 from elastic_tfjob.speed.growth import Growth
 
 from .reference import KEPT
@@ -61,12 +61,12 @@ LESSONS = {"ns": {"train": [{"id": "u", "steps": 9.0, "duration_s": 5.0, "rates"
 
 ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     f"{PREFIX}target": (FULL_TARGET.to_json(), Target.parse),
-    f"{PREFIX}state": (_state(), State.parse),
-    f"{PREFIX}command": (Sent(1, "save", "{}", request=4).to_json(), Command.parse),
-    f"{PREFIX}command of an end": (STOP_COMMAND, Command.parse),
+    f"{PREFIX}state": (_state(), StoredState.parse),
+    f"{PREFIX}command": (Sent(1, "save", "{}", request=4).to_json(), LauncherCommand.parse),
+    f"{PREFIX}command of an end": (STOP_COMMAND, LauncherCommand.parse),
     RECORD_ANNOTATION: (
-        Record(TIME, 2, 5.0, 9.0, 1, TIME, 2, TIME, Growth("finite", ((9.0, 0.5),), 0.01, 0.02, 3, 1e9)).to_json(),
-        lambda text: Record.of({RECORD_ANNOTATION: text}, "u"),
+        UsageRecord(TIME, 2, 5.0, 9.0, 1, TIME, 2, TIME, Growth("finite", ((9.0, 0.5),), 0.01, 0.02, 3, 1e9)).to_json(),
+        lambda text: UsageRecord.of({RECORD_ANNOTATION: text}, "u"),
     ),
     CAUSES_ANNOTATION: ('{"1":"asked"}', read_causes),
     OUTCOMES_ANNOTATION: ('{"1":{"expected":2.0,"measured":3.0}}', read_outcomes),

@@ -12,8 +12,8 @@ import pytest
 
 import elastic_tfjob
 from elastic_tfjob.controller.job.decision import Timeouts
-from elastic_tfjob.controller.objects.settings import RescaleLimits
-from elastic_tfjob.controller.objects.state import Phase
+from elastic_tfjob.controller.model.settings import RescaleLimits
+from elastic_tfjob.controller.model.state import Phase
 
 PACKAGE = Path(elastic_tfjob.__file__).parent
 PAGE = PACKAGE.parents[1] / "docs" / "reliability.md"

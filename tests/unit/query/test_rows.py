@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.outcomes import CAUSES_ANNOTATION, OUTCOMES_ANNOTATION
-from elastic_tfjob.controller.objects.verdict import SLACK_ANNOTATION, DeadlineStatus, Verdict
+from elastic_tfjob.controller.model.deadline_status import SLACK_ANNOTATION, DeadlineStatus, Verdict
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.speed_checks import CAUSES_ANNOTATION, OUTCOMES_ANNOTATION
 from elastic_tfjob.controller.query.rows.jobs import job_row, see
 from elastic_tfjob.controller.query.rows.listing import MAX_FILTER, BadQuery, Listing, node_rows, page
 from elastic_tfjob.controller.query.rows.timeline import sizes, timeline
@@ -222,7 +222,7 @@ def test_no_object_is_too_odd_for_a_row(said: dict[str, Any], status: dict[str, 
         raw["metadata"]["annotations"][build.PREFIX + key] = text.encode("utf-8", "replace").decode()
     raw["status"], raw["spec"] = status, {**raw["spec"], **spec}
     try:
-        found = Job.parse(json.loads(json.dumps(raw)))
+        found = TFJob.parse(json.loads(json.dumps(raw)))
     except ValueError:
         return  # no informer would keep it
     seen = see(found)

@@ -26,8 +26,8 @@ from elastic_tfjob.api.tfjob import (
     InvalidTFJob,
     TFJobSpec,
 )
-from elastic_tfjob.controller.objects.jobset import JOBSET_KIND, JOBSET_VERSION, JobSet
-from elastic_tfjob.controller.objects.status import JobStatus, ReplicaCounts, format_time
+from elastic_tfjob.controller.model.jobset import JOBSET_KIND, JOBSET_VERSION, JobSet
+from elastic_tfjob.controller.model.status import JobStatus, ReplicaCounts, format_time
 
 __all__ = ["DIGEST_ANNOTATION", "TYPES", "Unsupported", "refused_status", "status_of", "terminal", "tfjob_of"]
 

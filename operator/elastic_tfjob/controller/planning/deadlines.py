@@ -13,11 +13,8 @@ from typing import Final
 
 from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES, MAX_DURATION_S, after
 from elastic_tfjob.controller.job.decision import Event
-from elastic_tfjob.controller.objects.annotations import bytes_of
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.status import format_time, moment_of
-from elastic_tfjob.controller.objects.target import words
-from elastic_tfjob.controller.objects.verdict import (
+from elastic_tfjob.controller.model.annotations import bytes_of
+from elastic_tfjob.controller.model.deadline_status import (
     DEADLINE_ANNOTATION,
     MOST_SLACK_S,
     SLACK_ANNOTATION,
@@ -27,6 +24,9 @@ from elastic_tfjob.controller.objects.verdict import (
     Verdict,
     span,
 )
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.status import format_time, moment_of
+from elastic_tfjob.controller.model.target import words
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.forecasts import Attainable, Forecast, attainable, work_left
 from elastic_tfjob.scheduling.plan import Plan
@@ -86,7 +86,7 @@ class _Assessment:
 class _Look:
     """What one look at a job goes by: what was written and doubted before."""
 
-    job: Job
+    job: TFJob
     deadline: str
     now_s: float
     before: DeadlineStatus | None
@@ -94,7 +94,7 @@ class _Look:
 
 
 def judge_all(
-    jobs: Mapping[str, tuple[Job, float, Doubt | None]],
+    jobs: Mapping[str, tuple[TFJob, float, Doubt | None]],
     plan: Plan | None,
     now_s: float,
     failed: Callable[[str, Exception], None],
@@ -114,7 +114,7 @@ def judge_all(
 
 
 def judge(
-    job: Job, deadline_s: float, plan: Plan | None, now_s: float, *, key: str = "", doubt: Doubt | None = None
+    job: TFJob, deadline_s: float, plan: Plan | None, now_s: float, *, key: str = "", doubt: Doubt | None = None
 ) -> Judged:
     """What is known of one job's deadline, and what of that is to be written and told. `key`: the job's in the plan's
     Snapshot."""

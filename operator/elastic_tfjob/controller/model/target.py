@@ -19,13 +19,8 @@ from elastic_tfjob.api.reading import (
     describe,
 )
 from elastic_tfjob.api.words import counts_in_words
-from elastic_tfjob.controller.objects.annotations import (
-    TARGET_ANNOTATION,
-    mine,
-    read_annotation,
-    shorten_reason,
-)
-from elastic_tfjob.controller.objects.outcomes import EXPECTS_ANNOTATION, expects_json, read_expects
+from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION, mine, read_annotation, shorten_reason
+from elastic_tfjob.controller.model.speed_checks import EXPECTS_ANNOTATION, expects_json, read_expects
 from elastic_tfjob.scheduling.plan import CAUSES, Cause
 from elastic_tfjob.scheduling.snapshot import Memory, readable
 
@@ -114,7 +109,7 @@ class Target:
     spec's replicas that the job's size follows from: an edit of them counts once the job has that size. `cause`: why it
     changes, in one word, where the sizes do not tell it; another word counts as none. `memory`: what the profile
     remembers of the job (scheduling/snapshot.py), which nobody else goes by. `expects`: steps per second that the job
-    is expected to have then (None: not known), in an annotation of its own, `expects_json` (objects/outcomes.py).
+    is expected to have then (None: not known), in an annotation of its own, `expects_json` (model/speed_checks.py).
     """
 
     generation: int

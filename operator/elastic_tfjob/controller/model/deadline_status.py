@@ -14,8 +14,8 @@ import orjson
 
 from elastic_tfjob.api.annotations import ANNOTATIONS, PREFIX, Elasticity
 from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_TEXT, MAX_UID, MAX_VALUE, MAX_WORD, Fields
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.status import moment_of
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.status import moment_of
 
 __all__ = [
     "DEADLINE_ANNOTATION",
@@ -108,7 +108,7 @@ class DeadlineStatus:
         }
 
 
-def deadline_of(job: Job) -> float | None:
+def deadline_of(job: TFJob) -> float | None:
     """The deadline that the user wrote, as Unix time; None where there is none, or nonsense (which reconciling tells
     in an event). A duration counts from the job's creation."""
     text = job.annotations.get(f"{PREFIX}deadline")

@@ -20,13 +20,12 @@ from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.client import ApiClient
-from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.supervise import excerpt, trace
-from elastic_tfjob.controller.objects import job as objects
-from elastic_tfjob.controller.objects.annotations import bytes_of
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.objects.verdict import (
+from elastic_tfjob.controller.model import job as objects
+from elastic_tfjob.controller.model.annotations import bytes_of
+from elastic_tfjob.controller.model.deadline_status import (
     DEADLINE_ANNOTATION,
     TOLD_ANNOTATION,
     VERDICTS,
@@ -37,18 +36,18 @@ from elastic_tfjob.controller.objects.verdict import (
     told,
     told_json,
 )
+from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.planning.deadlines import Doubt, Judged, judge_all
-from elastic_tfjob.controller.planning.job_view import ScheduledJob
+from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.request import JobRequest
-from elastic_tfjob.controller.schedule.writers import AnnotationWriter, Failure, Write, in_turn
+from elastic_tfjob.controller.schedule.writers import AnnotationWrite, AnnotationWriter, WriteFailure, in_turn
 from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.reasons import Code, Reason
 from elastic_tfjob.scheduling.snapshot import Job as CoreJob
 from elastic_tfjob.speed.growth import RECENT, LossState
 
-__all__ = ["Losses", "Notices", "Verdicts", "unadjusted", "unusable"]
-
+__all__ = ["DeadlineEvents", "JobEvents", "LossEvents", "unadjusted", "unusable"]
 
 # What a job is told where the profile goes by its training loss (it has none, it is no number, or it rises), or by what
 # it has left (nobody knows how much that is, or what it holds cannot be changed).
@@ -117,10 +116,10 @@ def unusable(job: CoreJob, now_s: float) -> Topic | None:
     return "loss-absent" if silent and job.steps > 0 and now_s - job.since_s >= PATIENCE_S else None
 
 
-class Losses:
+class LossEvents:
     """`look` is given each job that is new or has changed, and `tell` called in each round."""
 
-    def __init__(self, api: ApiClient, jobs: Informer[objects.Job], recorder: Recorder) -> None:
+    def __init__(self, api: ApiClient, jobs: Informer[objects.TFJob], recorder: EventRecorder) -> None:
         self._jobs = jobs
         self._recorder = recorder
         self._writer = AnnotationWriter(api, jobs.seen, "loss")
@@ -129,7 +128,7 @@ class Losses:
         self._served: dict[str, int] = {}
         self._turns = 0
 
-    def look(self, key: Key, found: ScheduledJob, now_s: float, *, by_loss: bool = True) -> None:
+    def look(self, key: Key, found: JobView, now_s: float, *, by_loss: bool = True) -> None:
         """See whether there is something to tell a job that it has not been told, where the profile goes by the loss or
         else by what is left."""
         job, source = found.job, found.source
@@ -168,12 +167,12 @@ class Losses:
             if job is None or topic in known or _full(job):
                 continue
             # Without its version: nobody else writes this annotation.
-            write = Write(job, {TOLD_ANNOTATION: told_json({*known, topic}, job.uid)}, versioned=False)
+            write = AnnotationWrite(job, {TOLD_ANNOTATION: told_json({*known, topic}, job.uid)}, versioned=False)
             self._writer.begin(write, partial(self._written, job, topic), group)
             under_way[namespace] += 1
             free -= 1
 
-    def _written(self, job: objects.Job, topic: Topic, failure: Failure | None) -> None:
+    def _written(self, job: objects.TFJob, topic: Topic, failure: WriteFailure | None) -> None:
         if failure is None:
             self._recorder.record(job, _event(topic))
         elif failure.kind not in ("conflict", "gone"):  # which mean another job of its name at most
@@ -203,7 +202,7 @@ def _event(topic: Topic) -> Event:
     return Event("Warning", "LossRises", says) if rises else Event("Warning", "LossUnusable", says)
 
 
-def _full(job: objects.Job) -> bool:
+def _full(job: objects.TFJob) -> bool:
     """Whether the operator's state needs the room that is left in the job's annotations."""
     return bytes_of(job.annotations, but=(TOLD_ANNOTATION,)) + _BYTES > MAX_ANNOTATION_BYTES
 
@@ -230,7 +229,7 @@ class _Followed:
     """A job with a deadline (Unix time). `deadline_s` None: its user has taken the deadline away, and what was written
     about it is to go."""
 
-    job: Job
+    job: TFJob
     deadline_s: float | None
     doubt: Doubt | None = None
     verdict: Verdict | None = None
@@ -247,10 +246,10 @@ class _Followed:
         return True
 
 
-class Verdicts:
+class DeadlineEvents:
     """`follow` is told of each job that is new or has changed, `look` called in each round with its plan."""
 
-    def __init__(self, api: ApiClient, jobs: Informer[Job], recorder: Recorder) -> None:
+    def __init__(self, api: ApiClient, jobs: Informer[TFJob], recorder: EventRecorder) -> None:
         self._jobs = jobs
         self._writer = AnnotationWriter(api, jobs.seen, "deadline")
         self._recorder = recorder
@@ -260,7 +259,7 @@ class Verdicts:
         self._served: dict[str, int] = {}
         self._looks = 0
 
-    def follow(self, key: Key, job: Job | None) -> None:
+    def follow(self, key: Key, job: TFJob | None) -> None:
         """The job as it is now; None: it is gone."""
         deadline_s = deadline_of(job) if job is not None and not job.deleting else None
         if job is None or job.deleting or (deadline_s is None and DEADLINE_ANNOTATION not in job.annotations):
@@ -338,10 +337,10 @@ class Verdicts:
 
     def _begin_write(self, key: Key, each: _Followed, judged: Judged, group: asyncio.TaskGroup) -> None:
         # Without its version: nobody else writes these annotations.
-        write = Write(each.job, judged.annotations, versioned=False)
+        write = AnnotationWrite(each.job, judged.annotations, versioned=False)
         self._writer.begin(write, partial(self._written, key, each, judged), group)
 
-    def _written(self, key: Key, each: _Followed, judged: Judged, failure: Failure | None) -> None:
+    def _written(self, key: Key, each: _Followed, judged: Judged, failure: WriteFailure | None) -> None:
         if failure is not None:
             if failure.kind not in ("conflict", "gone"):  # which mean another job of its name at most
                 bug = "bug: " if failure.kind == "bug" else ""
@@ -364,7 +363,7 @@ class Verdicts:
             metrics.DEADLINE_SLACK.labels(name).set(value)
 
 
-def _closed(job: Job) -> bool:
+def _closed(job: TFJob) -> bool:
     """Whether all has been said of a job that has ended."""
     known = DeadlineStatus.of(job.annotations, job.uid)
     return known is not None and known.verdict in ("met", "missed") and job.status().finished
@@ -378,22 +377,22 @@ _WORDS: Final = 500
 _BELIEVED_S: Final = 3600.0
 
 
-class Notices:
+class JobEvents:
     """`follow` is given each job that is new or has changed, and `look` is called in each round."""
 
-    def __init__(self, api: ApiClient, jobs: Informer[Job], recorder: Recorder) -> None:
+    def __init__(self, api: ApiClient, jobs: Informer[TFJob], recorder: EventRecorder) -> None:
         self._jobs = jobs
         self._recorder = recorder
         # By job its uid and the codes of what it was told of what it keeps: a profile may want the same in each round.
         self._kept: dict[Key, tuple[str, set[Code]]] = {}
-        self._verdicts = Verdicts(api, jobs, recorder)
-        self._losses = Losses(api, jobs, recorder)
+        self._verdicts = DeadlineEvents(api, jobs, recorder)
+        self._losses = LossEvents(api, jobs, recorder)
         # Which jobs, by uid, have their checkpoints in a place of a namespace; and where each job has them.
         self._places: dict[tuple[str, str], dict[Key, str]] = {}
         self._place_of: dict[Key, tuple[str, str]] = {}
         self._plan: Plan | None = None
 
-    def follow(self, key: Key, job: Job | None) -> None:
+    def follow(self, key: Key, job: TFJob | None) -> None:
         """The job as it is now; None: it is gone."""
         self._verdicts.follow(key, job)
         if job is None:
@@ -401,7 +400,7 @@ class Notices:
             self._kept.pop(key, None)
             self._leave_place(key)
 
-    def described(self, scheduled: ScheduledJob) -> None:
+    def described(self, scheduled: JobView) -> None:
         """Tell what is known of a job that the profile is to decide for, or has been."""
         if scheduled.source is not None:
             self._take_place(scheduled.source, scheduled.terms)
@@ -414,7 +413,7 @@ class Notices:
             message = f"Its pods did not come to {nodes}: the room that was kept for them there is given to others"
             self._recorder.record(scheduled.source, Event("Warning", "NotScheduled", message))
 
-    def _take_place(self, job: Job, terms: JobRequest | None) -> None:
+    def _take_place(self, job: TFJob, terms: JobRequest | None) -> None:
         """Tell both jobs, once, where two of a namespace write their checkpoints to one place."""
         place = terms.place if terms is not None else None
         if place is None or job.deleting:
@@ -442,12 +441,12 @@ class Notices:
             if not there:
                 del self._places[where]
 
-    def by_needs(self, key: Key, found: ScheduledJob, now_s: float, needs: Set[str]) -> None:
+    def by_needs(self, key: Key, found: JobView, now_s: float, needs: Set[str]) -> None:
         """The profile goes by the training loss of this job, or gives CPU by what it has left and nothing else."""
         if "loss" in needs or ({"use", "move", "cpu"} <= needs and "deadline" not in needs):
             self._losses.look(key, found, now_s, by_loss="loss" in needs)
 
-    def left_out(self, job: Job, error: BaseException) -> None:
+    def left_out(self, job: TFJob, error: BaseException) -> None:
         """Nothing is decided for a job, as that failed."""
         message = f"Left out of scheduling: {str(error) or type(error).__name__}"[:_WORDS]
         self._recorder.record(job, Event("Warning", "NotScheduled", message))

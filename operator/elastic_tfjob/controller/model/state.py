@@ -26,7 +26,7 @@ from elastic_tfjob.api.reading import (
     describe,
     few,
 )
-from elastic_tfjob.controller.objects.annotations import (
+from elastic_tfjob.controller.model.annotations import (
     INDEXES_ANNOTATION,
     STATE_ANNOTATION,
     Indexes,
@@ -38,8 +38,8 @@ from elastic_tfjob.controller.objects.annotations import (
     shorten_reason,
     spans,
 )
-from elastic_tfjob.controller.objects.injection import Injection, read_injection
-from elastic_tfjob.controller.objects.outcomes import (
+from elastic_tfjob.controller.model.injection import Injection, read_injection
+from elastic_tfjob.controller.model.speed_checks import (
     CAUSES_ANNOTATION,
     OUTCOMES_ANNOTATION,
     Causes,
@@ -49,8 +49,8 @@ from elastic_tfjob.controller.objects.outcomes import (
     read_causes,
     read_outcomes,
 )
-from elastic_tfjob.controller.objects.stop import Stop, read_stop
-from elastic_tfjob.controller.objects.target import (
+from elastic_tfjob.controller.model.stop import Stop, read_stop
+from elastic_tfjob.controller.model.target import (
     Counts,
     Cpu,
     Mode,
@@ -186,19 +186,19 @@ class Rescaled:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StoredState:
     """Where a job is. `slot` says which of its two ports it uses, `since` when the phase began (RFC 3339).
 
     `speeds` are the steps per second seen at each size, "PS/workers", and `speed_cpu` the millicores that a worker had
     then in the mean, where that is not what it requests; `numbers_at` is when the figures were refreshed. `eta` is the
     expected end, `eta_earliest` and `eta_latest` its 90 % interval, by a speed known from `eta_source`. `starts`: how
     the chief's next program will be started, and why so (Report.starts). `indexes` are those of the pods
-    (objects/annotations.py); they are in an annotation of their own, `indexes_json`.
+    (model/annotations.py); they are in an annotation of their own, `indexes_json`.
     `stop` is the stop that a plan asked for, until the job makes steps again. `causes` are those that targets gave for
-    sizes of the history and the one to come (objects/outcomes.py), in an annotation of their own, too, `causes_json`.
+    sizes of the history and the one to come (model/speed_checks.py), in an annotation of their own, too, `causes_json`.
     `trained` is the newest generation that has made a step, `forgiven` are restarts of containers that `backoffLimit`
     does not count, as a change of size caused them, and `deaths` are those of programs that were prepared.
-    `outcomes` are the speeds that sizes were expected to have and had (objects/outcomes.py), in `outcomes_json`.
+    `outcomes` are the speeds that sizes were expected to have and had (model/speed_checks.py), in `outcomes_json`.
     `injection`: its namespace does not admit what is injected as it is configured.
     `problems` say what was passed over when the annotation was read.
     """
@@ -241,7 +241,7 @@ class State:
         shorten_reason(self)
 
     @classmethod
-    def parse(cls, text: str | None) -> "State | None":
+    def parse(cls, text: str | None) -> "StoredState | None":
         """Read the annotation alone, which counts pods up to the highest index and has no causes; None where there is
         none. Where the job is, or is going, must be right: phase, generation, slot, replicas, nodes and next. All else
         that is wrong counts as missing, and is told in `problems`. Raises UnknownWord for a phase or mode that a newer
@@ -249,7 +249,7 @@ class State:
         return None if text is None else read_annotation("state", text, _state)
 
     @classmethod
-    def of(cls, annotations: Mapping[str, str], uid: str, types: Collection[str]) -> "State | None":
+    def of(cls, annotations: Mapping[str, str], uid: str, types: Collection[str]) -> "StoredState | None":
         """The state of the job with this uid and these replica types; None where there is none, or another job's.
         Raises as `parse`, and nothing else. A type that an edit took out of the spec stays in the state:
         without its memory of the others the job would begin anew."""
@@ -356,7 +356,7 @@ class State:
         return (*self.history, done)[-_HISTORY:]
 
 
-def _written(size: State | Next) -> dict[str, Any]:
+def _written(size: StoredState | Next) -> dict[str, Any]:
     """The fields of a state as they are kept: its replicas are the pods up to the highest index."""
     found = {each.name: getattr(size, each.name) for each in fields(size) if each.name not in _ELSEWHERE}
     if size.indexes:
@@ -369,7 +369,7 @@ def _sparing(found: dict[str, Any]) -> dict[str, Any]:
     return {name: each for name, each in found.items() if each or name not in _SPARED_WITHIN}
 
 
-def _with_indexes(state: State, text: str) -> State:
+def _with_indexes(state: StoredState, text: str) -> StoredState:
     """A state that was read, with the indexes of its pods."""
     coming = state.next
     if coming is not None and (pods := parse(text, coming.generation, coming.replicas)):
@@ -382,7 +382,7 @@ def _counted(written: Counts, indexes: Indexes) -> Counts:
     return {name: len(indexes[name]) if name in indexes else count for name, count in written.items()}
 
 
-def _state(raw: Fields) -> State:
+def _state(raw: Fields) -> StoredState:
     """An unknown word is raised last: beside nonsense it is nonsense, too. So it is without generation and replicas,
     which every operator writes."""
     unknown: list[UnknownWord] = []
@@ -402,7 +402,7 @@ def _state(raw: Fields) -> State:
     if coming is None and phase not in ("Waiting", "Stable"):
         raise ValueError(f"next is missing: phase {phase} needs the size to go to")
     replicas = read_counts(raw, "replicas")
-    found = State(
+    found = StoredState(
         phase=phase,
         generation=read_generation(raw, default=0),
         slot=read_slot(raw, default=0),

@@ -18,8 +18,8 @@ __all__ = [
     "EXPECTS_ANNOTATION",
     "OUTCOMES_ANNOTATION",
     "Causes",
-    "Outcome",
     "Outcomes",
+    "SpeedCheck",
     "by_generation",
     "causes_json",
     "expects_json",
@@ -28,7 +28,6 @@ __all__ = [
     "read_expects",
     "read_outcomes",
 ]
-
 
 # -- Why sizes changed, where the sizes do not tell it: what targets said, by generation -------------------------------
 # They are in an annotation of their own, which the reconcile loop writes together with `state`: operators older than 23
@@ -73,7 +72,7 @@ _SLOWEST: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SpeedCheck:
     """Steps per second at a size: those that its target expected, and those that were measured."""
 
     expected: float
@@ -85,7 +84,7 @@ class Outcome:
         return self.measured / self.expected
 
 
-Outcomes = Mapping[int, Outcome]
+Outcomes = Mapping[int, SpeedCheck]
 """By the generation of the size."""
 
 
@@ -120,7 +119,7 @@ def outcomes_json(outcomes: Outcomes) -> str | None:
 
 def read_outcomes(text: str | None) -> Outcomes:
     """What was written; what makes no sense counts as not there: never raises."""
-    found: dict[int, Outcome] = {}
+    found: dict[int, SpeedCheck] = {}
     for generation, value in by_generation(text).items():
         try:
             fields = Fields(value)
@@ -128,7 +127,7 @@ def read_outcomes(text: str | None) -> Outcomes:
         except ValueError:
             continue
         if expected is not None and measured is not None:
-            found[generation] = Outcome(expected, measured)
+            found[generation] = SpeedCheck(expected, measured)
     return found
 
 

@@ -22,12 +22,12 @@ from elastic_tfjob.api.reading import (
     Fields,
     Lenient,
 )
-from elastic_tfjob.controller.objects.annotations import mine
-from elastic_tfjob.controller.objects.status import format_time, moment_of
-from elastic_tfjob.controller.objects.target import Counts
+from elastic_tfjob.controller.model.annotations import mine
+from elastic_tfjob.controller.model.status import format_time, moment_of
+from elastic_tfjob.controller.model.target import Counts
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth, LossState
 
-__all__ = ["RECORD_ANNOTATION", "Record", "continued"]
+__all__ = ["RECORD_ANNOTATION", "UsageRecord", "continued"]
 
 RECORD_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/record"
 
@@ -37,7 +37,7 @@ _MOST_LOSS: Final = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class UsageRecord:
     """Up to `placed`, since when (RFC 3339) the job has what it holds now: `executed_s`, seconds in which it held
     anything, and `service`, its accelerators (replicas, of a job that uses none) times seconds. `placed` is empty while
     it holds nothing. `held` is what service grows by each second since then. `stops`: how often all was taken from it
@@ -56,7 +56,7 @@ class Record:
     loss: Growth = NOT_REPORTED
 
     @classmethod
-    def of(cls, annotations: Mapping[str, str], uid: str) -> "Record":
+    def of(cls, annotations: Mapping[str, str], uid: str) -> "UsageRecord":
         """The record of the job with this uid; a new one where there is none, or nonsense, or another job's. A figure
         that is wrong is as if there were none, and costs no other: nobody is told, as all of it is only counted."""
         text = annotations.get(RECORD_ANNOTATION)
@@ -106,7 +106,7 @@ def _loss(raw: Fields, lenient: Lenient) -> Growth:
 
 
 def continued(
-    record: Record,
+    record: UsageRecord,
     before: Counts,
     after: Counts,
     held: int,
@@ -114,7 +114,7 @@ def continued(
     *,
     ended: bool = False,
     moved: bool = False,
-) -> Record:
+) -> UsageRecord:
     """The record once a job goes from one size to another; the same where it keeps what it has. `held` is what it holds
     with the new size. `ended`: that it holds nothing any more is its own doing, or a person's, and no stop of a plan's.
     `moved`: replicas have gone to other nodes, which counts where the size stays."""

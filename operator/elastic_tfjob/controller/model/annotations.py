@@ -17,10 +17,9 @@ import orjson
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES, MAX_REPLICAS, MAX_TEXT, Fields, UnknownWord, cut
-from elastic_tfjob.controller.objects.outcomes import CAUSES_ANNOTATION, EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
+from elastic_tfjob.controller.model.speed_checks import CAUSES_ANNOTATION, EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
 
 __all__ = ["INDEXES_ANNOTATION", "Indexes", "as_text", "numbered", "parse", "position", "resized", "spans"]
-
 
 # -- Which pods a size has, where they are not the pods 0 to n-1 of each type ------------------------------------------
 # A replica that moves to another node gets a pod with another index: a pod of the same name cannot run on two nodes at
