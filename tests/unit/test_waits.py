@@ -1,5 +1,6 @@
-"""docs/reliability.md lists what waits, for how long, and what happens then: each phase, each limit that can be set,
-and each function of the pod's code and of the operator that blocks. A wait without a row fails here."""
+"""docs/reliability.md and docs/designs/waits.md list what waits, for how long, and what happens then: each phase, each
+limit that can be set, and each function of the pod's code and of the operator that blocks. A wait without a row fails
+here."""
 
 import ast
 import re
@@ -16,12 +17,13 @@ from elastic_tfjob.controller.model.settings import RescaleLimits
 from elastic_tfjob.controller.model.state import Phase
 
 PACKAGE = Path(elastic_tfjob.__file__).parent
-PAGE = PACKAGE.parents[1] / "docs" / "reliability.md"
-SECTION = PAGE.read_text().partition("\n## What waits, and for how long\n")[2].partition("\n## ")[0]
+DOCS = PACKAGE.parents[1] / "docs"
+PHASES = (DOCS / "reliability.md").read_text().partition("\n## What waits, and for how long\n")[2].partition("\n## ")[0]
+SECTION = PHASES + (DOCS / "designs" / "waits.md").read_text()
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
     for line in SECTION.splitlines()
-    if line.startswith("| ") and not line.startswith("| waits")
+    if line.startswith("| ") and not line.startswith("| Waits")
 ]
 BLOCKS = {"sleep", "wait", "wait_for", "join", "select", "recv", "acquire", "waitpid", "sigtimedwait", "serve_forever"}
 """Calls that wait, by the last part of their names; `sum` of an agreement waits for all workers."""
