@@ -49,9 +49,9 @@ __all__ = [
     "Cluster",
     "Launcher",
     "Pod",
+    "ReconcileSettings",
     "Report",
-    "Settings",
-    "State",
+    "StoredState",
     "Target",
     "started",
 ]
