@@ -1,6 +1,5 @@
 """The operator's own annotations, `target` and `state`, as anybody may have written them."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -33,9 +32,6 @@ from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
 
 from .build import NOW, UID, job
 from .pretend import started
-
-RECORDED: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "data" / "annotations-0.1.json").read_text())
-"""Written by version 0.1 of the operator, in each phase of rescales of the pretended cluster."""
 
 TYPES = ("Chief", "PS", "Worker")
 SIZE = {"Chief": 1, "PS": 1, "Worker": 2}
@@ -111,24 +107,6 @@ def test_a_number_beyond_all_is_not_remembered(number: str) -> None:
         return  # no JSON
     assert found is not None
     assert found.memory == {}
-
-
-@pytest.mark.parametrize("what", sorted(RECORDED["state"]))
-def test_reads_the_states_of_today(what: str) -> None:
-    text = RECORDED["state"][what]
-    found = StoredState.of({f"{PREFIX}state": text}, UID, TYPES)
-    assert found is not None
-    written = orjson.loads(found.to_json())
-    assert written == orjson.loads(text)
-
-
-@pytest.mark.parametrize("what", sorted(RECORDED["target"]))
-def test_reads_the_targets_of_today(what: str) -> None:
-    text = RECORDED["target"][what]
-    found = Target.of({f"{PREFIX}target": text}, UID, TYPES)
-    assert found is not None
-    written = orjson.loads(found.to_json())
-    assert written == orjson.loads(text)
 
 
 def test_what_is_written_is_read() -> None:
