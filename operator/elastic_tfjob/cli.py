@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 from elastic_tfjob.api.words import did_you_mean
 from elastic_tfjob.controller import LEASE_NAME
 from elastic_tfjob.extras import EXTRAS, advice, extra_of, missing_module
-from elastic_tfjob.simulation.command import Amount, OneOf
+from elastic_tfjob.simulation.options import Amount, OneOf
 
 LINE: Final = 200
 """Characters of a short help, which the terminal's width wraps."""

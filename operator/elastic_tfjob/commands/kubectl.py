@@ -7,7 +7,7 @@ import click
 from click.shell_completion import ShellComplete, get_completion_class
 
 from elastic_tfjob.cli import LAZY, LazyGroup, main
-from elastic_tfjob.simulation.command import OneOf
+from elastic_tfjob.simulation.options import OneOf
 
 __all__ = ["complete", "completion", "tfjob"]
 

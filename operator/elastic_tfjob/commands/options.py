@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from elastic_tfjob.simulation.command import OneOf
+from elastic_tfjob.simulation.options import OneOf
 
 __all__ = ["job_argument", "output", "where"]
 

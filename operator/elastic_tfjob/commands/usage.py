@@ -9,7 +9,7 @@ import click
 from elastic_tfjob.api.reading import MAX_REPLICAS
 from elastic_tfjob.api.words import JOB_SORTS, JOB_STATES, MAX_ADDED_NODES
 from elastic_tfjob.commands.options import job_argument, output, where
-from elastic_tfjob.simulation.command import OneOf, OutputFile
+from elastic_tfjob.simulation.options import OneOf, OutputFile
 
 __all__ = [
     "auto",

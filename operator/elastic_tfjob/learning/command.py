@@ -29,8 +29,8 @@ from elastic_tfjob.learning.training import (
     train,
 )
 from elastic_tfjob.scheduling.profiles.dl2.network import JOB_FEATURES, SIZE_FEATURES, as_bytes
-from elastic_tfjob.simulation.command import Amount, OneOf, OutputFile
 from elastic_tfjob.simulation.interrupts import Interrupt, stopping
+from elastic_tfjob.simulation.options import Amount, OneOf, OutputFile
 from elastic_tfjob.simulation.speed_models.ps import MODELS
 
 MAX_SEEDS = 100_000

@@ -2,8 +2,6 @@
 
 import csv
 import json
-import math
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +11,14 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_MILLICORES, MAX_POD_BYTES
+from elastic_tfjob.api.reading import MAX_MILLICORES, MAX_POD_BYTES
 from elastic_tfjob.api.scenario import MAX_GPUS_PER_NODE, MAX_NODES, MAX_SCENARIO_JOBS, Scenario
-from elastic_tfjob.api.words import did_you_mean
 from elastic_tfjob.scheduling.places import PlaceName
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse_profile
 from elastic_tfjob.simulation.formats import FORMATS, GIB, BadRow, WorkloadError, made_elastic, read_csv
 from elastic_tfjob.simulation.interrupts import Interrupt, stopping
 from elastic_tfjob.simulation.live_job import Costs, Noise
+from elastic_tfjob.simulation.options import SECONDS, Amount, OneOf, OutputFile, boot_cpu_s, restart_tiers
 from elastic_tfjob.simulation.report import write_report
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import ProcessDied, RunSpec, run_all, uniform_cluster
@@ -40,85 +38,6 @@ from elastic_tfjob.simulation.summary import (
 )
 from elastic_tfjob.simulation.tuning import GOALS, Goal, Parts, halves, tune_and_report
 from elastic_tfjob.simulation.workload import WorkloadJob
-
-__all__ = ["SECONDS", "Amount", "OneOf", "OutputFile", "boot_cpu_s", "restart_tiers"]
-
-
-# -- Types of command-line options for runs that may take long ---------------------------------------------------------
-# A wrong value is said before the run, with the option.
-
-
-class Amount(click.FloatRange):
-    """A number from `least` to `most`. NaN is refused, too: it is neither below nor above a bound."""
-
-    name = "number"
-
-    def __init__(self, most: float, *, least: float = 0) -> None:
-        super().__init__(least, most)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found: float = super().convert(value, param, ctx)
-        if math.isnan(found):
-            self.fail(f"{value!r} is no number; allowed are {self.min:g} to {self.max:.12g}.", param, ctx)
-        return found
-
-
-class OneOf(click.Choice[str]):
-    """One of these words; a wrong one is told with the nearest."""
-
-    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        return super().get_invalid_choice_message(value, ctx) + did_you_mean(str(value), map(str, self.choices))
-
-
-SECONDS = Amount(MAX_DURATION_S)
-
-
-class OutputFile(click.Path):
-    """A file that can be written: it is there and admits it, or its folder does."""
-
-    def __init__(self) -> None:
-        super().__init__(dir_okay=False, writable=True, path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        found: Any = super().convert(value, param, ctx)
-        path = Path(found)
-        if not path.exists():
-            if not path.parent.is_dir():
-                self.fail(f"{path}: there is no folder {path.parent}; it must be there before the run.", param, ctx)
-            if not os.access(path.parent, os.W_OK | os.X_OK):
-                self.fail(f"{path}: no files can be made in the folder {path.parent}.", param, ctx)
-        return path
-
-
-def restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[tuple[float, float], ...]:
-    """`60`, or `1:7,8:30,60`: 7 s up to 1 accelerator, 30 s up to 8, 60 s above."""
-    tiers = []
-    try:
-        for part in value.split(","):
-            limit, _, seconds = part.rpartition(":")
-            tiers.append((float(limit) if limit else math.inf, float(seconds)))
-    except ValueError:
-        raise click.BadParameter(f"{value!r}: give seconds, or tiers such as 1:7,8:30,60") from None
-    if not all(0 <= seconds <= MAX_DURATION_S for _, seconds in tiers):
-        raise click.BadParameter(f"{value!r}: seconds must be 0 to {MAX_DURATION_S}")
-    limits = [limit for limit, _ in tiers]
-    if any(map(math.isnan, limits)) or limits != sorted(set(limits)):
-        raise click.BadParameter(f"{value!r}: limits must rise")
-    return tuple(tiers)
-
-
-def boot_cpu_s(ctx: click.Context, param: click.Parameter, value: str) -> tuple[float, float | None]:
-    """`12`, or `12,1`: 12 CPU-seconds for a new replica, 1 for one that stays."""
-    try:
-        parts = [float(part) for part in value.split(",")]
-    except ValueError:
-        parts = []
-    if not 1 <= len(parts) <= 2 or not all(0 <= part <= MAX_DURATION_S for part in parts):
-        raise click.BadParameter(f"{value!r}: give CPU seconds of at least 0, at most {MAX_DURATION_S}, or two: 12,1")
-    if parts[-1] > parts[0]:
-        raise click.BadParameter(f"{value!r}: the second, of a replica that stays, must not be above the first")
-    return parts[0], parts[1] if len(parts) == 2 else None
-
 
 MAX_REPLICATIONS = 10_000
 MAX_PROCESSES = 1024

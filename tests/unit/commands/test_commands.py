@@ -539,7 +539,7 @@ def test_an_object_that_cannot_be_read_hides_no_other(ask: Ask, words: list[str]
     server = Server(bad, running("j"), pods=[strange, _pod("j-chief-0", "n1", "1")])
     result = ask(server, *words)
     assert result.exit_code == 0, result.exception
-    assert "ns/bad is left out: Job that cannot be read" in result.stderr
+    assert "ns/bad is left out: TFJob that cannot be read" in result.stderr
     assert "ns/j-worker-0 is left out" in result.stderr or words == ["jobs"]
     assert ("j" if "jobs" in words else "HELD") in result.stdout.split()
     assert ask(server, "explain", "bad").exit_code == 1

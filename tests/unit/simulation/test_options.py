@@ -9,7 +9,8 @@ from click.testing import CliRunner, Result
 
 from elastic_tfjob.learning.command import train_policy
 from elastic_tfjob.simulation import command
-from elastic_tfjob.simulation.command import Amount, OutputFile, simulate
+from elastic_tfjob.simulation.command import simulate
+from elastic_tfjob.simulation.options import Amount, OutputFile
 
 SCENARIO = "jobs: 1000000\nmix: [{name: a, duration_s: 1, workers: {}}]\n"
 
