@@ -1,4 +1,4 @@
-"""Scenarios on a real kind cluster with the operator deployed: `make e2e`.
+"""Scenarios on a real kind cluster with the operator deployed: `make e2e`, and all of them `make e2e-all`.
 
 A test gets `jobs`: a namespace of its own, and kubectl in it. The cluster stays when the tests are done. Two processes
 play them: those marked `beside` with each other, first, and each of the others alone. With MONKEY=1 there is one
@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Those that `make e2e` plays, and this run does not."""
+    """Those that `make e2e-all` plays, and this run does not."""
     for item in items:
         if not _marked(item, "people"):
             item.config.stash.setdefault(LEFT_OUT, []).append(item.nodeid)

@@ -5,6 +5,8 @@ from random import Random
 
 import pytest
 
+from harness.effort import effort
+
 from .hostile import campaign
 from .hostile_inputs import answer, corpus, generated
 from .statusservers import KINDS
@@ -12,7 +14,7 @@ from .statusservers import KINDS
 
 @pytest.mark.timeout(600)
 def test_hostile_tenants_do_no_harm(tmp_path: Path) -> None:
-    found = campaign(tmp_path, budget_s=45, seed=20261122, known=16, patience=4)  # other tests want the CPU
+    found = campaign(tmp_path, budget_s=effort(25, 45), seed=20261122, known=16, patience=4)  # other tests want the CPU
     told = [f"{each.what}: {each.detail} <- {each.family} {each.input}" for each in found.violations.values()]
     assert not told, "\n".join(told)
     assert found.inputs >= 28, "the corpus was not sent"

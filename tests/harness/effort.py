@@ -4,10 +4,13 @@ A test that is only one more variant of what another shows, or takes long, has t
 leave out. Where a test tries many examples or points, `effort(few, all)` says how many.
 """
 
+from typing import TypeVar
+
 import pytest
 
 __all__ = ["configure", "effort"]
 
+T = TypeVar("T")
 _left_out = False
 
 
@@ -17,6 +20,6 @@ def configure(config: pytest.Config) -> None:
     _left_out = "not thorough" in config.option.markexpr
 
 
-def effort(few: int, all_of_them: int) -> int:
-    """How many examples this run tries."""
+def effort(few: T, all_of_them: T) -> T:
+    """What this run takes: the first in `make test`, the second in `make test-all`."""
     return few if _left_out else all_of_them

@@ -2,17 +2,18 @@
 
 import asyncio
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
 from conformance.manifest import tfjob
+from elastic_tfjob.cli import main
 from harness import operators
 from harness.api import Api, Object, tfjobs
 from harness.controlplane import ControlPlane
+from harness.progress import run
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -41,22 +42,21 @@ async def test_a_user_lists_explains_scales_and_suspends_with_their_own_rights(o
         await api.allowed(ann, mine, verb="patch", group="kubeflow.org", resource="tfjobs")
         config = await asyncio.to_thread(plane.service_account_kubeconfig, mine, "ann")
 
-        async def ask(*words: str, code: int = 0, program: str = "elastic-tfjob") -> subprocess.CompletedProcess[str]:
-            variables = {**os.environ, "KUBECONFIG": str(config)}
-            ended = await asyncio.to_thread(
-                lambda: subprocess.run(
-                    [BIN / program, *words], capture_output=True, text=True, check=False, env=variables
-                )
-            )
-            assert ended.returncode == code, ended.stderr
+        async def ask(*words: str, code: int = 0) -> Result:
+            """In this process: each start of a program takes seconds."""
+            ended = await asyncio.to_thread(CliRunner().invoke, main, [*words, f"--kubeconfig={config}"])
+            assert ended.exit_code == code, ended.output
             return ended
+
+        def plugin(*words: str) -> str:
+            return run([BIN / "kubectl-tfjob", *words], env={"KUBECONFIG": str(config)})
 
         async def job() -> Object:
             return await api.get(f"{tfjobs(mine)}/train")
 
         (row,) = json.loads((await ask("jobs", *in_mine, "-o", "json")).stdout)
         assert (row["name"], row["state"], row["bounds"]["Worker"]) == ("train", "Pending", [2, 4])
-        assert "train" in (await ask("jobs", *in_mine, program="kubectl-tfjob")).stdout
+        assert "train" in await asyncio.to_thread(plugin, "jobs", *in_mine)
         explained = await ask("explain", "train", *in_mine)
         assert "bounds:      Worker 2 to 4" in explained.stdout
         assert "events are not shown: events is forbidden" in explained.stderr

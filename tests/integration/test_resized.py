@@ -83,7 +83,7 @@ async def rests(api: Api, namespace: str, workers: int) -> None:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("sizes", [(4, 1), (1, 4)])
+@pytest.mark.parametrize("sizes", [(4, 1), pytest.param((1, 4), marks=pytest.mark.thorough)])
 async def test_pipelines_wait_for_what_the_manifest_says(
     kubeconfig: Path, api: Api, namespace: str, tmp_path: Path, sizes: tuple[int, int]
 ) -> None:
@@ -132,7 +132,9 @@ async def test_pipelines_wait_for_what_the_manifest_says(
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("scheduler", GROUPS)
+@pytest.mark.parametrize(
+    "scheduler", ["volcano", pytest.param("scheduler-plugins-scheduler", marks=pytest.mark.thorough)]
+)
 async def test_a_gang_is_as_large_as_its_job(
     pod_groups: Path, api: Api, namespace: str, tmp_path: Path, scheduler: str
 ) -> None:

@@ -84,7 +84,9 @@ def test_without_extras_a_command_names_the_extra(plain: Path, command: str, ext
     assert len(text.splitlines()) == 1
 
 
-@pytest.mark.parametrize("pair", DEFAULT)
+@pytest.mark.parametrize(
+    "pair", [DEFAULT[0], *(pytest.param(each, marks=pytest.mark.thorough) for each in DEFAULT[1:])]
+)
 def test_it_can_be_installed_beside_each_tensorflow(wheel: Facts, pair: str) -> None:
     """As pip resolves it: the wheel, and the TensorFlow of each pair that `make test-versions` tries."""
     python, tensorflow = pair.split("/")
@@ -107,6 +109,7 @@ def test_with_its_extra_the_simulator_runs(wheel: Facts, tmp_path: Path) -> None
     assert "Needs pip install" in said(bin / "elastic-tfjob", "jobs")[1]
 
 
+@pytest.mark.thorough  # the image of the e2e has this extra and no other
 def test_with_its_extra_the_operator_is_complete(wheel: Facts, tmp_path: Path) -> None:
     bin = installed(wheel, tmp_path / "operator", extra="[operator]")
     assert said(bin / "elastic-tfjob", "crd") == (0, (ROOT / "manifests" / "base" / "crd.yaml").read_text())

@@ -795,11 +795,8 @@ while step < int(sys.argv[1]):
 def test_sigterm_saves_without_launcher(tmp_path: Path) -> None:
     environment = {**os.environ, "ELASTIC_TFJOB_CHECKPOINT_DIR": str(tmp_path)}
 
-    def start(steps: int) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", ALONE, str(steps)]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-
-    process = start(1_000_000)
+    command = [sys.executable, "-c", ALONE, "1000000"]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "from 0 with 0\n"
     time.sleep(0.3)  # some steps, or none yet: it saves at the next one
@@ -807,12 +804,12 @@ def test_sigterm_saves_without_launcher(tmp_path: Path) -> None:
     process.communicate(timeout=300)
     assert process.returncode == 143
     (saved,) = names(tmp_path)
-    process = start(0)
-    assert process.communicate(timeout=300)[0] == f"from {saved.split('-')[1]} with {saved.split('-')[1]}\n"
+    reader = tensorflow().train.load_checkpoint(str(tmp_path / saved))
+    assert saved == f"elastic-{reader.get_tensor('variable/.ATTRIBUTES/VARIABLE_VALUE')}"
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("mode", ["overlap", "spare"])
+@pytest.mark.parametrize("mode", ["overlap", pytest.param("spare", marks=pytest.mark.thorough)])
 def test_one_process_hands_over(tmp_path: Path, mode: str) -> None:
     (tmp_path / "alone.py").write_text(ALONE)
     environment = {"ELASTIC_TFJOB_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}

@@ -148,7 +148,11 @@ AT_ONCE = ("everything", "exit code", "traceback", "syntax", "interrupted", "exe
 
 @pytest.mark.parametrize(
     ("body", "generation"),
-    [*((body, 0) for body in AT_ONCE), *((body, 1) for body in BODIES if body != "syntax")],
+    [
+        ("everything", 0),
+        *(pytest.param(body, 0, marks=pytest.mark.thorough) for body in AT_ONCE[1:]),
+        *((body, 1) for body in BODIES if body != "syntax"),
+    ],
 )
 def test_side_by_side(folder: Path, pods: list[Pod], body: str, generation: int) -> None:
     """All that can be seen is as in a process of its own, in the program that leaves an interpreter behind and in the
@@ -161,7 +165,11 @@ def test_side_by_side(folder: Path, pods: list[Pod], body: str, generation: int)
 
 @pytest.mark.parametrize(
     ("kind", "generation"),
-    [("package", 0), ("code", 0), *((k, 1) for k in ("module", "package", "code", "options", "relative", "link"))],
+    [
+        pytest.param("package", 0, marks=pytest.mark.thorough),
+        pytest.param("code", 0, marks=pytest.mark.thorough),
+        *((k, 1) for k in ("module", "package", "code", "options", "relative", "link")),
+    ],
 )
 def test_side_by_side_by_command_line(
     folder: Path, pods: list[Pod], kind: str, generation: int, monkeypatch: pytest.MonkeyPatch

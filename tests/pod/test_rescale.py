@@ -130,7 +130,7 @@ def test_keras_on_parameter_servers_changes(directory: Path) -> None:
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param([PROGRAMS / "keras_digits.py", "--steps=100000"], id="keras"),
+        pytest.param([PROGRAMS / "keras_digits.py", "--steps=100000"], id="keras", marks=pytest.mark.thorough),
         pytest.param([PROGRAMS / "mirrored_digits.py", "--steps=1000000"], id="own-loop"),
     ],
 )

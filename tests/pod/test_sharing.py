@@ -73,9 +73,9 @@ def _train(directory: Path, places: dict[str, Path], sharded: bool | None) -> di
 @pytest.mark.parametrize(
     ("apart", "sharded", "writer"),
     [
-        pytest.param((), None, None, id="all-see-it"),
+        pytest.param((), None, None, id="all-see-it", marks=pytest.mark.thorough),  # as in the sample of the e2e
         pytest.param(("ps-1",), None, CHIEF, id="one-does-not"),
-        pytest.param((), False, CHIEF, id="chief-is-told-to"),
+        pytest.param((), False, CHIEF, id="chief-is-told-to", marks=pytest.mark.thorough),
     ],
 )
 def test_servers_write_their_parts_where_they_see_the_folder(
@@ -139,7 +139,10 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize("fails", ["chief", "worker", "none"])
+@pytest.mark.parametrize(
+    "fails",
+    [pytest.param("chief", marks=pytest.mark.thorough), "worker", pytest.param("none", marks=pytest.mark.thorough)],
+)
 def test_a_worker_that_cannot_write_its_part_keeps_no_other_waiting(tmp_path: Path, fails: str) -> None:
     """Writing adds up over all workers what each has of such variables."""
     (tmp_path / "file").touch()

@@ -32,6 +32,7 @@ from elastic_tfjob.controller.objects.service import Record
 from elastic_tfjob.controller.objects.state import State
 from elastic_tfjob.controller.objects.status import format_time
 from elastic_tfjob.controller.objects.target import Target
+from harness.effort import effort
 from unit import build, pretend
 from unit.pretend import ELASTIC, Cluster, started
 
@@ -1196,7 +1197,7 @@ def test_an_end_beyond_the_calendar(speed: float) -> None:
 FAULTS = st.sampled_from(["kill", "operator", "save fails", "save hangs", "retarget", "deaf", "restart", "nothing"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=effort(15, 60), deadline=None)
 @given(st.lists(st.tuples(FAULTS, st.integers(0, 5), st.integers(1, 6)), max_size=12))
 def test_whatever_happens_it_ends_well(faults: list[tuple[str, int, int]]) -> None:
     """Random faults at random moments; then quiet: every pod runs one generation, and there are as many as there shall

@@ -18,7 +18,7 @@ from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.objects.job import Job, Key
 from elastic_tfjob.controller.objects.outcomes import EXPECTS_ANNOTATION
 from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.settings import Configuration
+from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
 from elastic_tfjob.controller.objects.target import Target
 from elastic_tfjob.controller.planning import quarantine, targets
 from elastic_tfjob.controller.planning import round as round_
@@ -627,9 +627,9 @@ async def test_jobs_that_there_was_no_time_to_try_come_in_the_next_round(monkeyp
 async def test_a_round_looks_at_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not at every job at every interval: those that said how far they are, and those that wait for something. All
     are looked at when a node is another one."""
-    monkeypatch.setattr(loop, "LIVE_INTERVAL_S", 0.1)
+    monkeypatch.setattr(loop, "_SPACING_S", 0.1)
     monkeypatch.setattr(ScheduledJob, "passing", property(lambda _: False))  # they do wait: for their pods
-    world = World(crowd())
+    world = World(crowd(), configuration=parse_configuration("profile: kips\nprofiles: {kips: {interval_s: 0.1}}"))
     looks: list[set[str]] = []
     works = describe_all
 

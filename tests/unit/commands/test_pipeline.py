@@ -113,6 +113,7 @@ def test_a_model_is_where_others_find_it(model_dir: str, uri: str) -> None:
     assert model_uri(TFJobSpec.parse({"tfReplicaSpecs": {"Chief": chief}}), model_dir) == uri
 
 
+@pytest.mark.thorough  # it changes with the folder kubeflow_pipelines alone; kfp takes long to import
 def test_the_compiled_components_are_what_the_source_compiles_to() -> None:
     """In kfp's own locked environment."""
     uv = subprocess.run([ROOT / "e2e" / "bootstrap"], capture_output=True, text=True, check=True).stdout.strip()

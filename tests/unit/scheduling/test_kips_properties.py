@@ -14,6 +14,7 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, Job, JobSpec, ReplicaGroup, Snapshot
 from elastic_tfjob.scheduling.steps.donors import Taking
 from elastic_tfjob.speed.optimus import believe
+from harness.effort import effort
 
 from .build import node
 from .invariants import violations
@@ -75,7 +76,7 @@ def carried_out(before: Snapshot, plan: Plan) -> Snapshot:
     return before.evolve(before.now, changed=changed)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=effort(20, 40), suppress_health_check=[HealthCheck.too_slow])
 @given(draw=st.data())
 def test_rounds_of_a_small_cluster(draw: Any) -> None:
     """Each round: capacity, gangs, bounds and requests hold; nobody loses replicas without a reason to; what was just
@@ -106,7 +107,7 @@ def test_rounds_of_a_small_cluster(draw: Any) -> None:
         assert again.changes == {}, "an unchanged world, another plan"
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=effort(40, 150), suppress_health_check=[HealthCheck.too_slow])
 @given(draw=st.data())
 def test_not_looking_again_where_taking_failed_changes_no_decision(draw: Any) -> None:
     """Many jobs wait, of different ages and priorities, beside some that run: without the bound the same start, and
