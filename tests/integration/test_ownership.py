@@ -207,7 +207,7 @@ async def test_does_not_start_beside_another_controller(own_plane: ControlPlane,
         return await asyncio.to_thread(_run, own_plane.kubeconfig)
 
     async def starts(*arguments: str) -> None:
-        if not (arguments or effort(False, True)):
+        if not arguments and not effort(0, 1):  # what nothing hinders is tried in `make test-all`
             return
         async with running("ours", own_plane.kubeconfig, tmp_path, arguments=arguments) as operator:
             assert operator.alive
