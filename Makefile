@@ -94,105 +94,105 @@ test-power-loss: .venv ## checkpoints on a disk whose power is cut at INSTANTS=2
 .PHONY: bench-operator
 bench-operator: .venv ## speed of the operator beside the Go one: a table, and build/bench/operator.json
 	@$(RUN) python -m harness.binaries kube kwok training-operator training-operator-unlimited >/dev/null
-	$(RUN) python tests/benchmarks/bench_operator.py
+	$(RUN) python benchmarks/bench_operator.py
 
 .PHONY: bench-scale
 bench-scale: .venv ## 10,000 TFJobs on a real control plane: memory, idle CPU, restart, takeover: build/bench/scale.json
 	@$(RUN) python -m harness.binaries kube kwok training-operator >/dev/null
-	$(RUN) python tests/benchmarks/bench_operator.py --jobs '' --replicas '' --output build/bench/scale.json
+	$(RUN) python benchmarks/bench_operator.py --jobs '' --replicas '' --output build/bench/scale.json
 
 .PHONY: bench-capacity
 bench-capacity: .venv ## memory and idle CPU of 10,000 jobs, plain and elastic, with a function as API server
-	PYTHONPATH=tests $(UV) run --frozen --quiet python tests/benchmarks/bench_capacity.py --jobs 10000
-	PYTHONPATH=tests $(UV) run --frozen --quiet python tests/benchmarks/bench_capacity.py --jobs 10000 --elastic --profile kips --nodes 1000
+	PYTHONPATH=tests $(UV) run --frozen --quiet python benchmarks/bench_capacity.py --jobs 10000
+	PYTHONPATH=tests $(UV) run --frozen --quiet python benchmarks/bench_capacity.py --jobs 10000 --elastic --profile kips --nodes 1000
 
 .PHONY: bench-query
 bench-query: .venv ## CPU of a page of 50 among 10,000 jobs of the query API, and memory of the rows
-	PYTHONPATH=tests $(UV) run --frozen --quiet python tests/benchmarks/bench_query.py
+	PYTHONPATH=tests $(UV) run --frozen --quiet python benchmarks/bench_query.py
 
 .PHONY: bench-rescale
 bench-rescale: .venv ## how long training stops when a job changes its size, beside today's ways; PROGRAM=all: by kind of program; COUNT=10 each way: build/bench/rescale.json
-	$(RUN) python tests/benchmarks/bench_rescale.py --rescales $(or $(COUNT),10) $(if $(PROGRAM),--program $(PROGRAM))
+	$(RUN) python benchmarks/bench_rescale.py --rescales $(or $(COUNT),10) $(if $(PROGRAM),--program $(PROGRAM))
 
 .PHONY: bench-moves
 bench-moves: .venv ## how long training stops when a worker or a PS goes to another node, COUNT=10 times each: build/bench/moves.json
-	$(RUN) python tests/benchmarks/bench_moves.py --count $(or $(COUNT),10)
+	$(RUN) python benchmarks/bench_moves.py --count $(or $(COUNT),10)
 
 .PHONY: bench-hook
 bench-hook: .venv ## what reporting costs at 1,000 steps/s, in the program and beside it: build/bench/hook.json
-	$(RUN) python tests/benchmarks/bench_hook.py --check --json build/bench/hook.json
+	$(RUN) python benchmarks/bench_hook.py --check --json build/bench/hook.json
 
 .PHONY: bench-kips
 bench-kips: .venv ## job completion times with kips, fixed and the Go operator on a cluster of real CPU: build/bench/kips.json
-	$(RUN) python tests/benchmarks/bench_kips.py
+	$(RUN) python benchmarks/bench_kips.py
 
 .PHONY: bench-kips-simulation
 bench-kips-simulation: .venv ## kips beside fixed, DRF and Optimus in simulation: tables, and build/bench/kips-simulation.json
-	$(RUN) python tests/benchmarks/bench_kips_simulation.py
+	$(RUN) python benchmarks/bench_kips_simulation.py
 
 .PHONY: bench-deadline
 bench-deadline: .venv ## deadlines met with deadline, fixed and the Go operator on a cluster of real CPU: build/bench/deadline.json
-	$(RUN) python tests/benchmarks/bench_deadline.py
+	$(RUN) python benchmarks/bench_deadline.py
 
 .PHONY: bench-specon
 bench-specon: .venv ## jobs from an uneven start with specon and the Go operator on a cluster of real CPU: build/bench/specon.json
-	$(RUN) python tests/benchmarks/bench_specon.py
+	$(RUN) python benchmarks/bench_specon.py
 
 .PHONY: bench-dl2
 bench-dl2: .venv ## jobs under drf, optimus and a policy that learns from them on a cluster of real CPU: build/bench/dl2.json
-	$(RUN) python tests/benchmarks/bench_dl2.py
+	$(RUN) python benchmarks/bench_dl2.py
 
 .PHONY: bench-deadline-qos
 bench-deadline-qos: .venv ## the deadlines of Xing et al. in simulation, one job alone: build/bench/deadline-qos.json
-	$(RUN) python tests/benchmarks/bench_deadline_qos.py
+	$(RUN) python benchmarks/bench_deadline_qos.py
 
 .PHONY: bench-deadline-simulation
 bench-deadline-simulation: .venv ## deadlines met beside edf, fixed and the bounds: a table, and build/bench/deadline-simulation.json (needs the public traces)
-	$(RUN) python tests/benchmarks/bench_deadline_simulation.py
+	$(RUN) python benchmarks/bench_deadline_simulation.py
 
 .PHONY: bounds
 bounds: .venv ## how many deadlines anybody could meet on those inputs, by linear programs: build/bench/bounds.json (needs the public traces)
-	$(RUN) python tests/benchmarks/bounds.py
+	$(RUN) python benchmarks/bounds.py
 
 .PHONY: bench-hull-simulation
 bench-hull-simulation: .venv ## hull beside fifo, srtf, drf, Optimus and a bound in simulation: a table, and build/bench/hull-simulation.json
-	$(RUN) python tests/benchmarks/bench_hull_simulation.py
+	$(RUN) python benchmarks/bench_hull_simulation.py
 
 .PHONY: bench-dl2-ablations
 bench-dl2-ablations: .venv ## what each part of training dl2 is worth, an hour: a table, and build/bench/dl2-ablations.json
-	$(RUN) python tests/benchmarks/bench_dl2_ablations.py
+	$(RUN) python benchmarks/bench_dl2_ablations.py
 
 .PHONY: bench-dl2-simulation
 bench-dl2-simulation: .venv ## dl2 beside drf, Optimus, hull and the bound in simulation: a table, and build/bench/dl2-simulation.json
-	$(RUN) python tests/benchmarks/bench_dl2_simulation.py
+	$(RUN) python benchmarks/bench_dl2_simulation.py
 
 .PHONY: bench-specon-simulation
 bench-specon-simulation: .venv ## specon, SpeCon as published and rebalance in simulation: a table, and build/bench/specon-simulation.json
-	$(RUN) python tests/benchmarks/bench_specon_simulation.py
+	$(RUN) python benchmarks/bench_specon_simulation.py
 
 .PHONY: bench-aryl-simulation
 bench-aryl-simulation: .venv ## aryl beside FIFO and SJF, with and without loans and scaling: a table, and build/bench/aryl-simulation.json (needs the public traces)
-	$(RUN) python tests/benchmarks/bench_aryl_simulation.py
+	$(RUN) python benchmarks/bench_aryl_simulation.py
 
 .PHONY: bench-aryl-reclaim
 bench-aryl-reclaim: .venv ## jobs stopped by each rule of a reclaim beyond the fewest that are possible: a table, and build/bench/aryl-reclaim.json (needs the public traces)
-	$(RUN) python tests/benchmarks/bench_aryl_reclaim.py
+	$(RUN) python benchmarks/bench_aryl_reclaim.py
 
 .PHONY: bench-aryl
 bench-aryl: .venv ## jobs and a model server with loans of nodes, without, and with the Go operator: build/bench/aryl.json
-	$(RUN) python tests/benchmarks/bench_aryl.py
+	$(RUN) python benchmarks/bench_aryl.py
 
 .PHONY: bench-elastic
 bench-elastic: .venv ## many kinds of jobs and a model server with elastic, kips, fixed and the Go operator: build/bench/elastic.json
-	$(RUN) python tests/benchmarks/bench_elastic.py
+	$(RUN) python benchmarks/bench_elastic.py
 
 .PHONY: bench-elastic-simulation
 bench-elastic-simulation: .venv ## elastic on the ground of each other profile, beside that one: a table, and build/bench/elastic-simulation.json
-	$(RUN) python tests/benchmarks/bench_elastic_simulation.py
+	$(RUN) python benchmarks/bench_elastic_simulation.py
 
 .PHONY: bench-elastic-mix
 bench-elastic-mix: .venv ## elastic and each profile alone on a common mix of jobs: a table, and build/bench/elastic-mix.json
-	$(RUN) python tests/benchmarks/bench_elastic_mix.py
+	$(RUN) python benchmarks/bench_elastic_mix.py
 
 .PHONY: campaign
 campaign: .venv ## the operator against crashes, broken watches, seeded defects, tenants, and faults by seed for SECONDS=600 (RESUME=1: go on where one was stopped): build/bench/campaign.json
@@ -201,15 +201,15 @@ campaign: .venv ## the operator against crashes, broken watches, seeded defects,
 .PHONY: bench-scheduling
 bench-scheduling: .venv ## cost of a scheduling round from 100 to 10,000 jobs: a table, and build/bench/scheduling.svg
 	@mkdir -p build/bench
-	$(RUN) python tests/benchmarks/bench_scheduling.py --plot build/bench/scheduling.svg
+	$(RUN) python benchmarks/bench_scheduling.py --plot build/bench/scheduling.svg
 
 .PHONY: bench-simulator
 bench-simulator: .venv ## jobs that the simulator gets through per CPU-second (needs the public traces)
-	$(RUN) python tests/benchmarks/bench_simulator.py
+	$(RUN) python benchmarks/bench_simulator.py
 
 .PHONY: anchors
 anchors: .venv ## numbers of other simulators on the same input, and ours beside them (needs the public traces)
-	$(RUN) python tests/benchmarks/anchors.py
+	$(RUN) python benchmarks/anchors.py
 
 .PHONY: lint
 lint: .venv ## format, style, types, import rules, and that the CRD and docs/reference are the generated ones

@@ -1,6 +1,6 @@
 """How far training is: counted in memory by the thread that trains, written to a file by another.
 
-Cost in the training thread, by tests/benchmarks/bench_hook.py: see `Progress.count`.
+Cost in the training thread, by benchmarks/bench_hook.py: see `Progress.count`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 """Upper bounds of the step-time histogram, in seconds; one more bucket takes the rest."""
 DOWNTIME_BUCKETS = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 WRITE_S, WATCH_S = 1.0, 0.25
-"""Seldom, for it costs CPU (tests/benchmarks/bench_hook.py): in a container of 50 millicores, 20 looks a second took a
+"""Seldom, for it costs CPU (benchmarks/bench_hook.py): in a container of 50 millicores, 20 looks a second took a
 tenth of it. Training goes on until a request to save is seen."""
 RATE_S = 10.0
 """Steps a second are of this long a time."""
@@ -87,7 +87,7 @@ class Progress:
             threading.Thread(target=self._loop, name="elastic-tfjob", daemon=True).start()
 
     def count(self, step: int, loss: Any, examples: int) -> None:
-        """`step` steps are done in all. What this costs is measured by tests/benchmarks/bench_hook.py."""
+        """`step` steps are done in all. What this costs is measured by benchmarks/bench_hook.py."""
         clock = time.perf_counter()
         done = step - self.step  # type: ignore[operator]
         self.step = step
